@@ -6,8 +6,10 @@ NPM_PACKAGES := @octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 actionl
 # What the tests start for themselves, each on a free port in a temporary folder: PROGRAM:PACKAGE.
 SERVICES := postgres:postgresql redis-server:redis-server
 PROGRAMS := chromium:chromium nginx:nginx-light caddy:caddy systemd-analyze:systemd promtool:prometheus
-# Two cores are what the smallest machine has; more help the tests a little.
+# Two cores are what the smallest machine has.
 JOBS ?= 2
+# Half of all tests wait for processes, databases and browsers: four at a time keep two cores busy.
+TEST_JOBS ?= $(shell expr $(JOBS) \* 2)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format lint types docs-check test test-fast bench docs screenshots pins clean
@@ -49,7 +51,8 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-check: lint types docs-check test-fast ## format, lint, types, architecture, docs, fast tests
+check: .venv/.dev $(NPM)/.done ## format, lint, types, architecture, docs, fast tests
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line lint types docs-check test-fast
 
 docs-check: setup
 	$(BIN)/python -m crcr.docs --check
@@ -60,7 +63,7 @@ test-fast: .venv/.dev $(NPM)/.done ## rules, store contracts, simulator, documen
 
 test: .venv/.dev $(NPM)/.done ## everything, with real processes and a real browser
 	@./tools/debian-packages $(SERVICES) $(PROGRAMS)
-	$(BIN)/pytest -q -n $(JOBS)
+	$(BIN)/pytest -q -n $(TEST_JOBS) --dist worksteal
 
 bench: .venv/.dev ## measure against the bars of docs/performance.md
 	@./tools/debian-packages wrk:wrk chromium:chromium $(SERVICES)

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from bench.world import UPSTREAM
-from crcr.demo.history.backends import Listed
+from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan
+from crcr.demo.history.generate import HistoryPlan
 
 SIZES = (80, 5, 64, 48, 40, 36, 32, 28, 24, 24, 20, 20, 16, 16, 12, 12, 12, 10, 10, 8, 8, 6, 5, 5)
 BIG, SMALL = "owner0/backend0", "owner1/backend1"
@@ -20,9 +20,9 @@ _STALE_S = 36 * 3600
 _GATING, _SPEAKING, _TOLD, _PROBE = {2, 5}, {3, 8, 14}, {22, 23}, 21
 
 
-def backends() -> list[Listed]:
+def backends() -> list[BackendSpec]:
     return [
-        Listed(f"owner{place}/backend{place}", _level(place), size, probe=place == _PROBE)
+        BackendSpec(f"owner{place}/backend{place}", _level(place), size, probe=place == _PROBE)
         for place, size in enumerate(SIZES)
     ]
 
@@ -64,7 +64,7 @@ def make_past(folder: Path, jobs: int, console: Console) -> Past:
     for each in (path, half_made):
         for suffix in ("", "-wal", "-shm"):
             Path(f"{each}{suffix}").unlink(missing_ok=True)
-    plan = Plan(
+    plan = HistoryPlan(
         upstream=UPSTREAM,
         backends=backends(),
         until=int(time.time() * 1e6),

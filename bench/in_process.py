@@ -46,8 +46,8 @@ class Simulated:
     def check(self) -> None:
         """Fail on anything unexpected on either side."""
         self.github.finish()
-        if self.crashes or self.services.deaths:
-            raise AssertionError(f"the relay crashed: {[*self.crashes, *self.services.deaths]}")
+        if self.crashes or self.services.loop_errors:
+            raise AssertionError(f"the relay crashed: {[*self.crashes, *self.services.loop_errors]}")
 
 
 @asynccontextmanager

@@ -20,11 +20,11 @@ from crcr.app import STATUS
 from crcr.cli.main import app as cli
 from crcr.decide.allowlist.options import _OPTIONS
 from crcr.decide.dispatch.payload_trim import STEPS
-from crcr.decide.model import DispatchState, EffectKind, Level, Mark
+from crcr.decide.model import DispatchState, EffectKind, JobMark, Level
 from crcr.decide.report.identity import IssuerKind
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.rows import TABLES
-from crcr.settings import Settings, UpstreamSetting, rows
+from crcr.settings import Settings, UpstreamSetting, settings_of
 from crcr.show.metrics.registry import Metrics
 from support.stage import stage
 from test_architecture import ALLOWED
@@ -122,8 +122,8 @@ OF_COMMANDS = {"CRCR_TOKEN", *of_reporter()}
 
 @every_page
 def test_a_setting_that_is_named_exists(page: Path) -> None:
-    known = {row.variable: row for row in rows(Settings).values()}
-    known |= {row.variable: row for row in rows(UpstreamSetting).values() if row.env}
+    known = {row.variable: row for row in settings_of(Settings).values()}
+    known |= {row.variable: row for row in settings_of(UpstreamSetting).values() if row.env}
     files = {f"{name}_FILE" for name, row in known.items() if row.secret}
     assert set(re.findall(r"\bCRCR_[A-Z_]*[A-Z]", text_of(page))) <= {*known, *files, *OF_COMMANDS}
 
@@ -330,7 +330,7 @@ def test_the_glossary_has_each_word_once_and_in_order() -> None:
     words = [row[0] for row in table(text_of(DOCS / "glossary.md"))]
     assert [one for one, other in pairwise(words) if one.lower() >= other.lower()] == []
     ours = {"upstream", "downstream", "delivery", "dispatch", "run", "attempt", "job", "report", "effect"}
-    assert {*ours, *Mark, DispatchState.HELD, DispatchState.PARKED} <= set(words)
+    assert {*ours, *JobMark, DispatchState.HELD, DispatchState.PARKED} <= set(words)
 
 
 def test_decisions_are_numbered_without_gaps_and_have_their_parts() -> None:

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr import __version__
-from crcr.decide.report.judge import Rejected
+from crcr.decide.report.judge import RejectedReport
 from crcr.errors import CrcrError, NotSignedIn, Unavailable
 from crcr.receive.http.response import IntakeResponse
 
@@ -85,7 +85,7 @@ _ENCODE = msgspec.json.Encoder().encode
 _JSON = (b"content-type", b"application/json")
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 
-Intake = Callable[[Request], Awaitable[IntakeResponse | Rejected]]
+Intake = Callable[[Request], Awaitable[IntakeResponse | RejectedReport]]
 ProblemPage = Callable[[Request, CrcrError, int, Mapping[str, str]], Response | None]
 """A problem as a page, for who looks at one there; None for everybody else."""
 
@@ -142,7 +142,7 @@ class Edge:
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001  one of the two places that catch all
             return self._crashed(error, uuid4().hex)
-        if isinstance(answer, Rejected):
+        if isinstance(answer, RejectedReport):
             return refusal(answer.code, answer.detail, hint=answer.hint, request_id=uuid4().hex)
         return answer
 
@@ -191,7 +191,7 @@ def create_app(
         finally:
             await asyncio.shield(background.stop())
 
-    inner = FastAPI(
+    inner = _Api(
         title="Cross-Repository CI Relay",
         version=__version__,
         lifespan=lifespan,
@@ -209,6 +209,37 @@ def create_app(
     inner.add_exception_handler(HTTPException, partial(_on_http, problem_page))
     inner.add_exception_handler(Exception, partial(_on_error, problem_page))
     return Edge(inner, hot, on_crash, around)
+
+
+TYPE_NAMES: Mapping[str, str] = {
+    "CountedAs": "Counted",
+    "DispatchAnswer": "Answer",
+    "EffectFault": "Fault",
+    "EndedAs": "Ended",
+    "GateStatus": "Standing",
+    "ResultKind": "Kind",
+}
+"""Types that have another name in `/api/openapi.json` than in the code: clients generate code from the published name."""
+
+
+class _Api(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """Describe the API once, under the published names of its types."""
+        if self.openapi_schema is None:
+            self.openapi_schema = _with_published_names(super().openapi())
+        return self.openapi_schema
+
+
+def _with_published_names(description: dict[str, Any]) -> dict[str, Any]:
+    text = msgspec.json.encode(description).decode()
+    for name, published in TYPE_NAMES.items():
+        text = text.replace(f'"#/components/schemas/{name}"', f'"#/components/schemas/{published}"')
+    renamed: dict[str, Any] = msgspec.json.decode(text)
+    schemas = renamed.get("components", {}).get("schemas", {})
+    for name, published in TYPE_NAMES.items():
+        if name in schemas:
+            schemas[published] = {**schemas.pop(name), "title": published}
+    return renamed
 
 
 def refusal(

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from crcr.decide.model import JobState
-from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Verdict, diagram
-from crcr.settings import Setting, Settings, UpstreamSetting, rows
+from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Transition, lifecycle_diagram
+from crcr.settings import Setting, Settings, UpstreamSetting, settings_of
 
 _LIFECYCLE_PART = re.compile(r"(<!-- generated: lifecycle -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -62,11 +62,11 @@ def configuration_markdown() -> str:
 def lifecycle_markdown() -> str:
     header = ("state ↓ / what happens →", *(str(event) for event in JobEvent))
     lines = ([str(state), *(_verdict(LIFECYCLE[state, event]) for event in JobEvent)] for state in JobState)
-    return f"```mermaid\n{diagram()}```\n\n{_table(header, lines)}"
+    return f"```mermaid\n{lifecycle_diagram()}```\n\n{_table(header, lines)}"
 
 
 def _setting_rows() -> Iterable[list[str]]:
-    for row in rows(Settings).values():
+    for row in settings_of(Settings).values():
         yield [
             f"`{row.variable}`",
             f"`{row.key}`",
@@ -77,7 +77,7 @@ def _setting_rows() -> Iterable[list[str]]:
 
 
 def _upstream_rows() -> Iterable[list[str]]:
-    for row in rows(UpstreamSetting).values():
+    for row in settings_of(UpstreamSetting).values():
         variable = f"`{row.variable}`" if row.env else ""
         yield [f"`{row.key.removeprefix('upstream.')}`", variable, row.meaning, _default(row)]
 
@@ -88,7 +88,7 @@ def _default(row: Setting) -> str:
     return f"`{row.default}`" if row.default else "none"
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: Transition) -> str:
     match verdict:
         case Apply(state, mark):
             return f"→ {state}" + (f", marked {mark}" if mark else "")

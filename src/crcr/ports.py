@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from crcr.decide.github.values import (
-    LogPage,
+    DeliveryLogPage,
 )
 from crcr.decide.trace_steps import TraceStep
 
@@ -86,7 +86,7 @@ class Limits(Protocol):
 class DeliveryLog(Protocol):
     """GitHub's log of the App's webhook deliveries, newest first."""
 
-    async def read_page(self, cursor: str | None) -> LogPage: ...
+    async def read_page(self, cursor: str | None) -> DeliveryLogPage: ...
 
     async def read_delivery(self, log_id: int) -> tuple[str, str, bytes]:
         """Return the GUID, the event's name and the payload."""

@@ -12,10 +12,10 @@ from fnmatch import fnmatchcase
 
 from github_sim.driver.checks import CheckActs
 from github_sim.driver.ci import CiActs
-from github_sim.driver.comments import CommentActs
 from github_sim.driver.merging import MergeActs
+from github_sim.driver.pull_requests import CommentActs
 from github_sim.driver.repositories import RepositoryActs
-from github_sim.oidc.hostile_tokens import Hostile
+from github_sim.oidc.github_actions import Hostile
 from github_sim.rest.app import AnswerLost
 from github_sim.world.actions import Behaviour, Job, JobSpec, Workflow, WorkflowRun
 from github_sim.world.faults import JWKS_PATH, Faults, Gate, Match

@@ -23,10 +23,10 @@ from github_sim.oidc.other_cis import (
     GitLabIssuer,
     OtherIssuer,
 )
-from github_sim.oidc.request_tokens import RequestTokens
 from github_sim.rest.app import RestApi
 from github_sim.rest.auth import Authenticator
 from github_sim.rest.exchange import Route
+from github_sim.rest.oidc import RequestTokens
 from github_sim.webhooks.sender import Webhooks
 from github_sim.world.call_counts import CallCounts
 from github_sim.world.faults import Faults

@@ -212,7 +212,7 @@ async def test_filters_narrow_the_matrix_and_stay_in_the_address(tmp_path: Path,
         await expect(page.locator("#matrix")).to_contain_text("2 events looked through")
         assert "q=mend" in page.url
         await page.locator("#filter-result").select_option("failure")
-        await expect(page.locator("#matrix")).to_contain_text("No event fits these filters")
+        await expect(page.locator("#matrix")).to_contain_text("No matching events")
         await page.locator("#matrix .empty").get_by_role("link", name="Clear the filters").click()
         await expect(rows).to_have_count(2)
         await page.locator("#jobs").get_by_role("link", name="build").click()

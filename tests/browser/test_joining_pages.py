@@ -25,7 +25,7 @@ async def test_a_refused_report_appears_on_the_open_page(tmp_path: Path, browser
         row = page.locator("#refusals tbody tr")
         await expect(row).to_have_count(1)
         await expect(row).to_contain_text("The job's start was never reported")
-        await expect(row).to_contain_text("To do: send in_progress")
+        await expect(row).to_contain_text("Next step: send in_progress")
         await expect(row).to_contain_text("<img src=x onerror=alert(1)>[U+202E]")
         await expect(page.locator("#refused-line")).to_contain_text("1 report refused")
         assert await page.evaluate("window.notReloaded")
@@ -39,12 +39,12 @@ async def test_a_newcomer_reads_its_trial_without_scripts(tmp_path: Path, browse
         page = here.page
         await page.goto(f"{here.url}/crcr")
         await page.get_by_role("link", name="Sandbox").click()
-        await expect(page.get_by_role("heading", name="Nobody tries anything right now")).to_be_visible()
+        await expect(page.get_by_role("heading", name="No sandbox reports yet")).to_be_visible()
         await try_out(here.it, conclusion="failure", job_name=EVIL)
         await try_out(here.it, "quiet/place", private=True)
         await page.reload()
 
-        await expect(page.locator("#sandbox-banner")).to_contain_text("it decides nothing")
+        await expect(page.locator("#sandbox-banner")).to_contain_text("do not count")
         rows = page.locator("table.tried tbody tr")
         await expect(rows).to_have_count(2)
         await expect(rows.filter(has_text="a private repository (id")).to_contain_text("running")

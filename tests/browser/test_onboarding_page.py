@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 from browser.conftest import site
 from crcr.decide.model import Level, RepoName
 from crcr.join.files import generate
-from crcr.join.request import Ci, Wanted
+from crcr.join.request import Ci, JoinRequest
 from support.browser_pages import go
 from support.page_reader import HOSTILE
 from support.stage import AUDIENCE, UPSTREAM
@@ -25,7 +25,7 @@ def workflow(page: Page) -> Locator:
 
 def generated(**more: object) -> str:
     plain = {"ci": Ci.GITHUB, "upstream": RepoName(UPSTREAM), "repository": RepoName("new/backend")}
-    wanted = Wanted(**{**plain, "relay_url": RELAY, "audience": AUDIENCE, **more})  # type: ignore[arg-type]
+    wanted = JoinRequest(**{**plain, "relay_url": RELAY, "audience": AUDIENCE, **more})  # type: ignore[arg-type]
     return generate(wanted)[0].text
 
 
@@ -94,8 +94,8 @@ async def test_without_javascript_the_form_and_the_check_work(tmp_path: Path, br
         await expect(page.locator("#wanted-command")).to_have_value("make test")
         await page.get_by_role("button", name="Check now").click()
         await expect(page.locator("#notice")).to_contain_text("GitHub is being asked")
-        await expect(page.get_by_text("this list follows by itself")).to_be_hidden()
-        await expect(page.locator("#step-check")).to_contain_text("Load this page again")
+        await expect(page.get_by_text("this list updates by itself")).to_be_hidden()
+        await expect(page.locator("#step-check")).to_contain_text("Reload this page")
         await expect(page.locator("#wanted-command")).to_have_value("make test")
 
 
@@ -104,8 +104,8 @@ async def test_a_check_is_answered_on_the_open_page(tmp_path: Path, browser: Bro
         page = await go(here.page, f"{here.url}{ONBOARDING}?repository=org/reporter")
         await page.get_by_role("button", name="Check now").click()
         await expect(page.locator("#step-check")).to_contain_text("being asked")
-        await expect(page.get_by_text("this list follows by itself")).to_be_visible()
-        await expect(page.get_by_text("Load this page again")).to_be_hidden()
+        await expect(page.get_by_text("this list updates by itself")).to_be_visible()
+        await expect(page.get_by_text("Reload this page")).to_be_hidden()
         await expect(page.locator("#live")).to_have_text("live")
         await page.evaluate("window.notReloaded = true")
         await here.it.act()

@@ -26,7 +26,7 @@ async def test_a_result_appears_on_an_open_page_without_a_reload(tmp_path: Path,
         await github.start_job(run, "build")
         await github.complete_job(run, "build", "failure")
 
-        await expect(row).to_contain_text("0 %")
+        await expect(row).to_contain_text("0%")
         await expect(row).to_contain_text("failure")
         assert await page.evaluate("window.notReloaded") is True
         assert here.troubles == []

@@ -108,7 +108,7 @@ async def test_what_is_open_focused_and_scrolled_stays(tmp_path: Path, browser: 
         before = await page.evaluate("scrollY")
 
         await report(here, "org/beta", "failure")
-        await expect(row(page, "org/beta")).to_contain_text("0 %")
+        await expect(row(page, "org/beta")).to_contain_text("0%")
         await expect(table.locator("table")).to_be_visible()
         await expect(page.get_by_role("link", name="org/alpha")).to_be_focused()
         assert await page.evaluate("scrollY") == before
@@ -179,7 +179,7 @@ async def test_a_page_of_one_backend_is_not_read_anew_for_another(tmp_path: Path
         )
         await report(here, "org/beta", "failure")
         await report(here, "org/alpha", "success")
-        await expect(page.locator("main")).to_contain_text("100 %")
+        await expect(page.locator("main")).to_contain_text("100%")
         assert 1 <= len(read) <= 2
 
 
@@ -213,5 +213,5 @@ async def test_fault_48_a_page_that_slept_comes_back_and_catches_up(tmp_path: Pa
         await page.clock.fast_forward("08:00:00")
         await page.context.set_offline(False)
         await page.clock.run_for(30_000)
-        await expect(row(page, "org/alpha")).to_contain_text("0 %")
+        await expect(row(page, "org/alpha")).to_contain_text("0%")
         await expect(page.locator("#live")).to_contain_text("live")

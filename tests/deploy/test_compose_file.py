@@ -15,7 +15,7 @@ import yaml
 
 from crcr import __version__
 from crcr.settings import Settings, load_settings
-from github_sim.oidc.rsa_keys import private_pem
+from github_sim.oidc.signing import private_pem
 from support.data.operator_database import environ_for
 from support.deploy.deploy_files import DEPLOY, DRAIN_ROOM_S, STOP_S
 from support.process import crcr, free_port

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from crcr import __version__
 from crcr.cli.main import app
-from crcr.settings import Settings, rows
+from crcr.settings import Settings, settings_of
 from support.data.operator_database import environ_for
 from support.deploy.deploy_files import CONTAINER, all_of, last, listed, stages
 from support.paths import ROOT
@@ -61,7 +61,7 @@ def test_it_runs_as_nobody_special_and_writes_in_one_place() -> None:
 
 
 def test_it_serves_on_the_port_that_it_names() -> None:
-    assert last("EXPOSE") == rows(Settings)["port"].default
+    assert last("EXPOSE") == settings_of(Settings)["port"].default
     command, *options = listed("CMD")
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)

@@ -20,7 +20,7 @@ import pytest
 from crcr.receive.callback import intake
 from crcr.receive.ingest import intake as ingest_intake
 from crcr.receive.webhook import intake as webhook_intake
-from crcr.settings import Settings, rows
+from crcr.settings import Settings, settings_of
 from crcr.show.live.event_stream import HEARTBEAT_S
 from crcr.wiring.services import _FAILED_PER_MINUTE
 from github_sim.github import GitHub, JobSpec, Workflow
@@ -118,7 +118,7 @@ def test_the_proxy_lets_pass_what_the_relay_takes(place: str, cap: int) -> None:
 def test_silence_between_two_heartbeats_ends_no_stream_and_nothing_is_limited() -> None:
     assert int(said("proxy_read_timeout", "/api/v1/events").removesuffix("s")) > 3 * HEARTBEAT_S
     assert "limit_req" not in NGINX
-    assert f'proxy_set_header {rows(Settings)["hud_proxy_header"].default} "";' in NGINX
+    assert f'proxy_set_header {settings_of(Settings)["hud_proxy_header"].default} "";' in NGINX
 
 
 def test_nginx_and_caddy_take_their_files(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from crcr.cli.run.process import GRACE_S
 from crcr.settings import Settings, load_settings
 from crcr.wiring.background import GRACE_S as COMPANY_GRACE_S
-from github_sim.oidc.rsa_keys import private_pem
+from github_sim.oidc.signing import private_pem
 from support.deploy.deploy_files import DEPLOY, DRAIN_ROOM_S, STOP_S
 from support.paths import ROOT
 

@@ -9,7 +9,7 @@ import pytest
 
 from github_sim.clock import ManualClock
 from github_sim.github import GitHub, JobSpec, Workflow
-from github_sim.oidc.rsa_keys import rsa_key
+from github_sim.oidc.signing import rsa_key
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 

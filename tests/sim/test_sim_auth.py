@@ -6,7 +6,7 @@ import pytest
 
 from github_sim.clock import ManualClock
 from github_sim.github import GitHub
-from github_sim.oidc.rsa_keys import rsa_key
+from github_sim.oidc.signing import rsa_key
 
 AppAuth = Callable[..., dict[str, str]]
 TokenFor = Callable[..., Awaitable[dict[str, str]]]

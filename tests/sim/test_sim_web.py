@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from github_sim.github import CheckRun, GitHub, PullRequest
-from github_sim.web.markdown import rendered
+from github_sim.web.html import render_markdown
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -92,7 +92,7 @@ async def test_a_pull_request_shows_its_newest_checks_and_the_merge_box(
     assert "Merging is blocked: crcr/gate: pending" in page
     assert "2 of 3 backends" in page
     assert "old words" not in page
-    assert "<td>acme</td><td><strong>late</strong></td>" in page
+    assert "<td>acme</td>\n<td><strong>late</strong></td>" in page
     assert '<span class="mark wait" title="in_progress">R</span>' in page
     assert pull.head_sha in page
     assert "ciflow/crcr/npu" in page
@@ -214,22 +214,27 @@ async def test_only_a_browser_gets_pages(github: GitHub, api: httpx.AsyncClient)
     ("markdown", "made"),
     [
         ("plain <b>", "<p>plain &lt;b&gt;</p>"),
-        ("one\ntwo\n\nthree", "<p>one<br>two</p><p>three</p>"),
-        ("# Head\ntext", "<h3>Head</h3><p>text</p>"),
-        ("- a\n- `b*`", "<ul><li>a</li><li><code>b*</code></li></ul>"),
-        ("```py\n**x**\n```", "<pre>**x**</pre>"),
-        ("```\nopen", "<pre>open</pre>"),
+        ("one\ntwo\n\nthree", "<p>one<br>\ntwo</p>\n<p>three</p>"),
+        ("# Head\ntext", "<h3>Head</h3>\n<p>text</p>"),
+        ("- a\n- `b*`", "<ul>\n<li>a</li>\n<li><code>b*</code></li>\n</ul>"),
+        ("```py\n**x**\n```", '<pre><code class="language-py">**x**\n</code></pre>'),
+        ("```\nopen", "<pre><code>open</code></pre>"),
         ("[hud](https://hud.test/?a=1&b=2)", '<p><a href="https://hud.test/?a=1&amp;b=2">hud</a></p>'),
         ("[x](javascript:alert)", "<p>[x](javascript:alert)</p>"),
         (r"\*\*not bold\*\* \<i\>", "<p>**not bold** &lt;i&gt;</p>"),
         (
             "| a | b |\n|---|:-:|\n| 1 \\| 2 | 3",
-            "<table><tr><th>a</th><th>b</th></tr><tr><td>1 | 2</td><td>3</td></tr></table>",
+            (
+                "<table>\n<thead>\n<tr>\n<th>a</th>\n<th>b</th>\n</tr>\n</thead>\n"
+                "<tbody>\n<tr>\n<td>1 | 2</td>\n<td>3</td>\n</tr>\n</tbody>\n</table>"
+            ),
         ),
-        ("a | b\n---", "<p>a | b<br>---</p>"),
+        ("a | b\n---", "<h3>a | b</h3>"),
         ("seen\n\n<!-- our mark -->", "<p>seen</p>"),
+        ("![x](https://x.test/a.png)", '<p>!<a href="https://x.test/a.png">x</a></p>'),
+        ("[a][b]\n\n[b]: javascript:x", "<p>[a][b]</p>\n<p>[b]: javascript:x</p>"),
         ("not <!-- alone -->", "<p>not &lt;!-- alone --&gt;</p>"),
     ],
 )
 def test_a_little_markdown_is_rendered(markdown: str, made: str) -> None:
-    assert rendered(markdown) == made
+    assert render_markdown(markdown) == made + "\n"

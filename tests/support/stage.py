@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from crcr.app import Edge
 from crcr.decide.model import RepoName
 from crcr.record.migrations.run import migrate
-from crcr.settings import Postgres, Settings, Sqlite, load_settings
+from crcr.settings import PostgresSetting, Settings, SqliteSetting, load_settings
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app
@@ -53,7 +53,7 @@ class Stage:
         self.http: httpx.AsyncClient
 
     async def open(self, settings: Settings, check_gathering: timedelta = timedelta()) -> None:
-        if isinstance(settings.database, Sqlite):
+        if isinstance(settings.database, SqliteSetting):
             place_empty_database(settings.database.path)
         self.seams = Seams(
             clock=self.clock,
@@ -105,7 +105,7 @@ class Stage:
     def rows(self, sql: str, *params: object) -> list[dict[str, Any]]:
         """Look into the relay's own tables, as an operator would."""
         database = self.services.settings.database
-        if isinstance(database, Postgres):
+        if isinstance(database, PostgresSetting):
             return run_on(database.url.get_secret_value(), sql, *params)
         with sqlite3.connect(database.path) as connection:
             connection.row_factory = sqlite3.Row

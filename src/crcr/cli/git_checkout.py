@@ -1,6 +1,6 @@
 """What git knows of a folder: the checkout's top, the name of `origin`, its default branch.
 
-Asks git and changes nothing; only `remote_branch` makes git ask the remote. Where there is no git, or it knows
+Asks git and changes nothing; only `ask_remote_default_branch` makes git ask the remote. Where there is no git, or it knows
 nothing, the answer is empty.
 """
 
@@ -31,7 +31,7 @@ class DefaultBranch:
     """Origin's own word, which only a clone has; otherwise a guess."""
 
 
-def git(folder: Path, *words: str, environ: Mapping[str, str] | None = None) -> str:
+def run_git(folder: Path, *words: str, environ: Mapping[str, str] | None = None) -> str:
     try:
         done = subprocess.run(  # noqa: S603  # our own words
             ["git", "-C", str(folder), *words],  # noqa: S607  # the person's own git
@@ -44,36 +44,38 @@ def git(folder: Path, *words: str, environ: Mapping[str, str] | None = None) -> 
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def top_of(folder: Path) -> Path | None:
-    found = git(folder, "rev-parse", "--show-toplevel")
+def find_top_folder(folder: Path) -> Path | None:
+    found = run_git(folder, "rev-parse", "--show-toplevel")
     return Path(found) if found else None
 
 
-def origin_of(folder: Path) -> RepoName | None:
+def find_origin_name(folder: Path) -> RepoName | None:
     """Return the name that the remote `origin` has: the last two parts of its address."""
-    address = git(folder, "remote", "get-url", "origin").removesuffix("/").removesuffix(".git")
+    address = run_git(folder, "remote", "get-url", "origin").removesuffix("/").removesuffix(".git")
     name = "/".join(address.replace(":", "/").split("/")[-2:])
     return RepoName(name) if is_repo_name(name) else None
 
 
-def remote_branch(folder: Path) -> DefaultBranch | None:
+def ask_remote_default_branch(folder: Path) -> DefaultBranch | None:
     """Return the branch that origin's HEAD is, asked of the remote itself.
 
     What a clone remembers of it (`refs/remotes/origin/HEAD`) stays when the branch is renamed over there.
     """
-    for line in git(folder, "ls-remote", "--symref", "origin", "HEAD", environ=_ASKING_NOBODY).splitlines():
+    for line in run_git(
+        folder, "ls-remote", "--symref", "origin", "HEAD", environ=_ASKING_NOBODY
+    ).splitlines():
         ref, _, name = line.partition("\t")
         if name == "HEAD" and ref.startswith(_REMOTE_HEAD):
             return DefaultBranch(ref.removeprefix(_REMOTE_HEAD), is_known=True)
     return None
 
 
-def default_branch(folder: Path) -> DefaultBranch | None:
+def find_local_default_branch(folder: Path) -> DefaultBranch | None:
     """Return origin's default branch, as far as this checkout knows it."""
-    told = git(folder, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
+    told = run_git(folder, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
     if told:
         return DefaultBranch(told.removeprefix("origin/"), is_known=True)
     for usual in _USUAL_BRANCHES:
-        if git(folder, "rev-parse", "--verify", "--quiet", f"refs/remotes/origin/{usual}"):
+        if run_git(folder, "rev-parse", "--verify", "--quiet", f"refs/remotes/origin/{usual}"):
             return DefaultBranch(usual, is_known=False)
     return None

@@ -12,10 +12,10 @@ def is_on_this_machine(url: str) -> bool:
     return urlsplit(url).hostname in LOOPBACK
 
 
-def keeps_secrets(url: str) -> bool:
+def is_private_connection(url: str) -> bool:
     """Whether nobody on the way can read what is sent there."""
     return urlsplit(url).scheme == "https" or is_on_this_machine(url)
 
 
-def client_for(url: str, **more: Any) -> httpx.Client:
+def open_client(url: str, **more: Any) -> httpx.Client:
     return httpx.Client(trust_env=not is_on_this_machine(url), **more)

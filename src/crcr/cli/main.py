@@ -24,30 +24,30 @@ from crcr.cli.operate import (
     status,
     suspend_pause_dispatch,
 )
-from crcr.cli.options import LOOK_AND_ACT
-from crcr.cli.printing import complain
+from crcr.cli.options import OPERATE_PANEL
+from crcr.cli.printing import print_error
 from crcr.cli.run import backup, check_config, history_backfill, reconcile, serve
 from crcr.errors import BadSettings, CrcrError
 
 _REINSTALL = "install requirements/app.txt anew, as docs/deploy.md says"
 
 
-class Translated(TyperGroup):
+class ErrorHandlingGroup(TyperGroup):
     """Failures that we know are told in a sentence, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except BadSettings as bad:
-            complain("\n".join(bad.problems), bad.hint)
+            print_error("\n".join(bad.problems), bad.hint)
             raise typer.Exit(2) from None
         except CrcrError as error:
-            complain(error.detail, error.hint)
+            print_error(error.detail, error.hint)
             raise typer.Exit(1) from None
         except ImportError as fault:
             if (fault.name or "").partition(".")[0] == "crcr":
                 raise  # our own mistake, which wants its traceback
-            complain(f"a package that crcr needs cannot be imported: {fault}", _REINSTALL)
+            print_error(f"a package that crcr needs cannot be imported: {fault}", _REINSTALL)
             raise typer.Exit(1) from None
 
 
@@ -56,7 +56,7 @@ _WRITES_FOR_OTHERS = frozenset({"init"})
 
 app = typer.Typer(
     name="crcr",
-    cls=Translated,
+    cls=ErrorHandlingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -106,4 +106,4 @@ for group in (
     repos_and_audit.audit,
     admin_token.app,
 ):
-    app.add_typer(group, rich_help_panel=LOOK_AND_ACT)
+    app.add_typer(group, rich_help_panel=OPERATE_PANEL)

@@ -39,14 +39,14 @@ def read_settings(config: Path | None) -> Settings:
 
 
 def user_name() -> str:
-    """Return who is acting, for the audit log."""
+    """Return who is upstream_to_change, for the audit log."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user need not have a name
         return f"uid {os.getuid()}"
 
 
-def pick_reading(upstreams: tuple[RepoName, ...], asked: RepoName | None) -> RepoName:
+def choose_upstream_to_read(upstreams: tuple[RepoName, ...], asked: RepoName | None) -> RepoName:
     """Return the upstream to look at: the one asked for, else the first."""
     if asked is None:
         return upstreams[0]
@@ -55,11 +55,11 @@ def pick_reading(upstreams: tuple[RepoName, ...], asked: RepoName | None) -> Rep
     return asked
 
 
-def pick_acting(upstreams: tuple[RepoName, ...], asked: RepoName | None) -> RepoName:
+def choose_upstream_to_change(upstreams: tuple[RepoName, ...], asked: RepoName | None) -> RepoName:
     """Return the upstream to act on; of several none is guessed."""
     if asked is None and len(upstreams) > 1:
         raise typer.BadParameter(f"there are several upstreams: say --upstream {_choices(upstreams)}")
-    return pick_reading(upstreams, asked)
+    return choose_upstream_to_read(upstreams, asked)
 
 
 def _choices(upstreams: tuple[RepoName, ...]) -> str:
@@ -67,7 +67,7 @@ def _choices(upstreams: tuple[RepoName, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class OperatorSession:
     """Where an operator works: what can be seen and done without the web."""
 
     settings: Settings
@@ -79,30 +79,30 @@ class Desk:
     def now(self) -> datetime:
         return SystemClock().now()
 
-    def reading(self, asked: RepoName | None) -> RepoName:
-        return pick_reading(self._upstreams, asked)
+    def upstream_to_read(self, asked: RepoName | None) -> RepoName:
+        return choose_upstream_to_read(self._upstreams, asked)
 
-    def acting(self, asked: RepoName | None) -> RepoName:
-        return pick_acting(self._upstreams, asked)
+    def upstream_to_change(self, asked: RepoName | None) -> RepoName:
+        return choose_upstream_to_change(self._upstreams, asked)
 
     @property
     def _upstreams(self) -> tuple[RepoName, ...]:
         return tuple(each.name for each in self.settings.upstreams)
 
 
-def at_desk(config: Path | None, act: Callable[[Desk], Awaitable[T]]) -> T:
+def run_in_session(config: Path | None, act: Callable[[OperatorSession], Awaitable[T]]) -> T:
     """Open the relay's database, do one thing, and close it."""
     settings = read_settings(config)
     require_database(settings)
     return asyncio.run(_act(settings, act))
 
 
-async def _act(settings: Settings, act: Callable[[Desk], Awaitable[T]]) -> T:
+async def _act(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]]) -> T:
     database = open_database(settings, Signals())
     refresher = check_refresher(settings)
     targets = Targets(database, refresher)
     allowlists = Allowlists(database, targets, refresher, read_allowlist)
-    desk = Desk(
+    session = OperatorSession(
         settings=settings,
         views=OperatorViews(database, allowlists),
         acts=Acts(database, targets, allowlists),
@@ -110,6 +110,6 @@ async def _act(settings: Settings, act: Callable[[Desk], Awaitable[T]]) -> T:
         who=user_name(),
     )
     try:
-        return await act(desk)
+        return await act(session)
     finally:
         await database.close()

@@ -11,21 +11,21 @@ import typer
 
 from crcr.decide.model import RepoName, is_repo_name
 
-RUN_IT = "Run it"
-LOOK_AND_ACT = "Look and act"
+RUN_PANEL = "Run it"
+OPERATE_PANEL = "Look and act"
 """The two shelves of `crcr --help`."""
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s?([smhd]?)", re.ASCII)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def repo_name(text: str) -> RepoName:
+def parse_repo_name(text: str) -> RepoName:
     if not is_repo_name(text):
         raise typer.BadParameter(f"{text!r} is not owner/repo")
     return RepoName(text)
 
 
-def duration(text: str) -> timedelta:
+def parse_duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text.strip())
     length = timedelta(seconds=float(found[1]) * _UNIT_S[found[2]]) if found else timedelta()
     if not length:
@@ -33,10 +33,10 @@ def duration(text: str) -> timedelta:
     return length
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Read a time, or how long ago it was; a time without a zone is UTC."""
     if _DURATION.fullmatch(text.strip()):
-        return datetime.now(UTC) - duration(text)
+        return datetime.now(UTC) - parse_duration(text)
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -63,7 +63,7 @@ UpstreamOption = Annotated[
         "--upstream",
         "-u",
         metavar="OWNER/REPO",
-        parser=repo_name,
+        parser=parse_repo_name,
         help="Which upstream, if there are several.",
     ),
 ]
@@ -75,5 +75,5 @@ ReasonOption = Annotated[
     str | None, typer.Option("--reason", help="Why, for the audit log.", show_default=False)
 ]
 RepoArgument = Annotated[
-    RepoName, typer.Argument(metavar="OWNER/REPO", parser=repo_name, help="The downstream repository.")
+    RepoName, typer.Argument(metavar="OWNER/REPO", parser=parse_repo_name, help="The downstream repository.")
 ]

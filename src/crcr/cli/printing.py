@@ -45,21 +45,25 @@ def _is_unpaged(stream: TextIO) -> bool:
     return not stream.isatty() and "COLUMNS" not in os.environ
 
 
-def say(*parts: str | Text) -> None:
-    console().print(*(each if isinstance(each, Text) else plain(each) for each in parts), soft_wrap=True)
+def print_line(*parts: str | Text) -> None:
+    console().print(
+        *(each if isinstance(each, Text) else escape_unprintable(each) for each in parts), soft_wrap=True
+    )
 
 
-def warn(message: str) -> None:
-    console(stderr=True).print(Text("warning: ", "yellow") + Text(plain(message)), soft_wrap=True)
+def print_warning(message: str) -> None:
+    console(stderr=True).print(
+        Text("warning: ", "yellow") + Text(escape_unprintable(message)), soft_wrap=True
+    )
 
 
-def complain(message: str, hint: str | None = None) -> None:
+def print_error(message: str, hint: str | None = None) -> None:
     """Print an error, each of its lines for itself."""
     err = console(stderr=True)
     for line in message.splitlines() or [""]:
-        err.print(Text("error: ", "bold red") + Text(plain(line)), soft_wrap=True)
+        err.print(Text("error: ", "bold red") + Text(escape_unprintable(line)), soft_wrap=True)
     if hint:
-        err.print(Text("hint: ", "cyan") + Text(plain(hint)), soft_wrap=True)
+        err.print(Text("hint: ", "cyan") + Text(escape_unprintable(hint)), soft_wrap=True)
 
 
 class ProgressLine:
@@ -83,10 +87,10 @@ class ProgressLine:
         if not self._shown:
             return
         if self._updates:
-            sys.stderr.write(f"\r{plain(words)}\x1b[K")
+            sys.stderr.write(f"\r{escape_unprintable(words)}\x1b[K")
             self._open = True
         elif final or self._count == 1 or self._count % _PROGRESS_LINES == 0:
-            sys.stderr.write(f"{plain(words)}\n")
+            sys.stderr.write(f"{escape_unprintable(words)}\n")
         sys.stderr.flush()
 
 
@@ -102,7 +106,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
 
     The words of the others get copied, so they are never broken.
     """
-    lines = [[cell(value) for value in row] for row in rows]
+    lines = [[format_cell(value) for value in row] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(columns):
         if name.startswith("~"):
@@ -119,7 +123,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     (out if needed <= out.width else console(width=needed)).print(table)
 
 
-def cell(value: Cell) -> Text:
+def format_cell(value: Cell) -> Text:
     match value:
         case Text():
             return value
@@ -128,25 +132,25 @@ def cell(value: Cell) -> Text:
         case bool():
             return Text("yes" if value else "no")
         case datetime():
-            return Text(ago(value))
+            return Text(format_age(value))
         case float():
             return Text(f"{value:.1f}")
-    return word(str(value))
+    return colour_state(str(value))
 
 
-def word(text: str) -> Text:
+def colour_state(text: str) -> Text:
     """Return a text, coloured if it is the name of a state."""
-    return Text(plain(text), _STYLES.get(text, ""))
+    return Text(escape_unprintable(text), _STYLES.get(text, ""))
 
 
-def plain(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Replace what is not printable by its code; Python counts controls, line ends and bidi marks as such."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def ago(at: datetime, now: datetime | None = None) -> str:
+def format_age(at: datetime, now: datetime | None = None) -> str:
     """Return a time as people say it; one long past as its date."""
     past = (now or datetime.now(UTC)) - at
     if abs(past) >= _LONG_AGO:

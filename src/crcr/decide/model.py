@@ -138,7 +138,7 @@ class Conclusion(StrEnum):
     """`completed` came without a conclusion; it counts as a failure."""
 
 
-class Mark(StrEnum):
+class JobMark(StrEnum):
     """What is remarkable about a job beside its state."""
 
     LATE = "late"
@@ -157,7 +157,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class KnownPull:
     """What is known of one upstream pull request, in the order GitHub made it, not the order it arrived."""
 
     number: int

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.allowlist.entries import AllowlistVersion, Problem, Reading, decode_text
-from crcr.decide.github.values import FilePlace
+from crcr.decide.allowlist.entries import AllowlistProblem, AllowlistReading, AllowlistVersion, decode_text
+from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
 from crcr.errors import FileNotText, OutsideFault, OutsideRefused
 from crcr.github.client import RepositoriesApi
@@ -24,7 +24,7 @@ _CAP_BYTES = 1024 * 1024
 
 
 class AllowlistSource(Protocol):
-    async def read(self, etag: str | None) -> Reading | None:
+    async def read(self, etag: str | None) -> AllowlistReading | None:
         """Return what stands there now; None when it still is what `etag` names."""
         ...
 
@@ -32,48 +32,52 @@ class AllowlistSource(Protocol):
 class Allowlists(Protocol):
     async def newest(self, upstream: RepoName) -> AllowlistVersion | None: ...
     async def take_reading(
-        self, upstream: RepoName, reading: Reading, now: datetime
+        self, upstream: RepoName, reading: AllowlistReading, now: datetime
     ) -> AllowlistVersion | None: ...
 
 
-class AllowlistFile:
+class AllowlistFileSource:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def read(self, etag: str | None) -> Reading | None:  # noqa: ARG002  files have none
+    async def read(self, etag: str | None) -> AllowlistReading | None:  # noqa: ARG002  files have none
         return await asyncio.to_thread(self._read)
 
-    def _read(self) -> Reading:
+    def _read(self) -> AllowlistReading:
         source = str(self._path)
         try:
             with self._path.open("rb") as file:
                 data = file.read(_CAP_BYTES + 1)
         except OSError as error:
             reason = f"the file cannot be read: {error.strerror or error}"
-            return Reading(source, "", failure=Problem(0, "error", reason))
+            return AllowlistReading(source, "", failure=AllowlistProblem(0, "error", reason))
         # What was cut off at the cap may end inside a character; its size is told when it is checked.
         text = decode_text(data) if len(data) <= _CAP_BYTES else data.decode(errors="replace")
-        if isinstance(text, Problem):
-            return Reading(source, "", failure=text)
-        return Reading(source, text)
+        if isinstance(text, AllowlistProblem):
+            return AllowlistReading(source, "", failure=text)
+        return AllowlistReading(source, text)
 
 
-class AllowlistOnGitHub:
-    def __init__(self, repositories: RepositoriesApi, file: FilePlace) -> None:
+class AllowlistGitHubSource:
+    def __init__(self, repositories: RepositoriesApi, file: FileLocation) -> None:
         self._repositories = repositories
         self._file = file
 
-    async def read(self, etag: str | None) -> Reading | None:
+    async def read(self, etag: str | None) -> AllowlistReading | None:
         source = f"{self._file.repository}@{self._file.ref}:{self._file.path}"
         try:
             file = await self._repositories.read_file(self._file, etag=etag)
         except FileNotText as fault:
-            return Reading(source, "", failure=Problem(fault.line, "error", fault.detail, fault.hint))
-        except OutsideRefused as refusal:
-            return Reading(
-                source, "", failure=Problem(0, "error", f"GitHub refused to show the file: {refusal.detail}")
+            return AllowlistReading(
+                source, "", failure=AllowlistProblem(fault.line, "error", fault.detail, fault.hint)
             )
-        return None if file is None else Reading(source, file.text, file.etag)
+        except OutsideRefused as refusal:
+            return AllowlistReading(
+                source,
+                "",
+                failure=AllowlistProblem(0, "error", f"GitHub refused to show the file: {refusal.detail}"),
+            )
+        return None if file is None else AllowlistReading(source, file.text, file.etag)
 
 
 class AllowlistRefresher:

@@ -14,8 +14,8 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.model import EffectKind
-from crcr.decide.outbox.effect import ClaimedEffect, Failure, Fault, effect_urgency
-from crcr.decide.outbox.retry import Breaker, GiveUp, after_fault, after_limit
+from crcr.decide.outbox.effect import ClaimedEffect, EffectFault, FailedAttempt, effect_urgency
+from crcr.decide.outbox.retry import CircuitBreaker, GiveUp, retry_after_fault, retry_after_limit
 from crcr.decide.trace_steps import TraceStep
 from crcr.deliver.leases import AlwaysPresent, HeldEffects, Presence
 from crcr.errors import (
@@ -46,7 +46,7 @@ Handler = Callable[[ClaimedEffect], Awaitable[bool | None]]
 class EffectQueue(Protocol):
     async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]: ...
     async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool: ...
-    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None: ...
+    async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None: ...
     async def postpone(self, effect: ClaimedEffect, until: datetime) -> None: ...
     async def release(self, effects: list[ClaimedEffect]) -> None: ...
     async def renew(self, effect_ids: list[int], now: datetime, *, alone: bool) -> dict[int, datetime]: ...
@@ -85,7 +85,7 @@ class Worker:
         self._trace = trace or Untraced()
         self._on_round = on_round
         self._holdings = HeldEffects(outbox, presence or AlwaysPresent(), clock)
-        self._breakers: dict[tuple[str, str], Breaker] = {}
+        self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
         self._claimed: deque[ClaimedEffect] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -185,7 +185,7 @@ class Worker:
         """Do one effect. The guard keeps one broken effect from ending the worker."""
         began_at = self._clock.now()
         queue = (effect.upstream.key, effect.target)
-        breaker = self._breakers.get(queue, Breaker())
+        breaker = self._breakers.get(queue, CircuitBreaker())
         try:
             if breaker.open_until is not None and breaker.blocks(began_at):
                 await self._outbox.postpone(effect, breaker.open_until)
@@ -194,7 +194,7 @@ class Worker:
             result = await self._attempt(effect)
             self._holdings.require(effect)
             now = self._clock.now()
-            if isinstance(result, Failure):
+            if isinstance(result, FailedAttempt):
                 self._note_failure(queue, breaker, result, now)
                 await self._record(lambda: self._outbox.fail(effect, result, now))
             else:
@@ -228,9 +228,9 @@ class Worker:
             await self._clock.sleep(_STORE_PAUSE_S)
 
     def _count(
-        self, effect: ClaimedEffect, *, result: Failure | bool, began_at: datetime, now: datetime
+        self, effect: ClaimedEffect, *, result: FailedAttempt | bool, began_at: datetime, now: datetime
     ) -> None:
-        if isinstance(result, Failure):
+        if isinstance(result, FailedAttempt):
             outcome = "parked" if isinstance(result.decision, GiveUp) else "retried"
         else:
             outcome = "done" if result else "pointless"
@@ -270,7 +270,7 @@ class Worker:
         finally:
             still_held.reset(before)
 
-    async def _attempt(self, effect: ClaimedEffect) -> Failure | bool:
+    async def _attempt(self, effect: ClaimedEffect) -> FailedAttempt | bool:
         """Carry it out; False when there was nothing left to do."""
         who = {
             "effect": effect.effect_id,
@@ -299,10 +299,10 @@ class Worker:
         log.info(event, attempts=effect.attempts, unsure=effect.unsure, **who)
         return wanted
 
-    def _judge(self, effect: ClaimedEffect, error: Exception) -> Failure:
+    def _judge(self, effect: ClaimedEffect, error: Exception) -> FailedAttempt:
         now, text = self._clock.now(), str(error)[:500]
         if isinstance(error, OutsideLimited | StoreUnavailable):
-            wait = after_limit(
+            wait = retry_after_limit(
                 retry_after_s=error.retry_after_s,
                 first_attempt_at=effect.first_attempt_at,
                 now=now,
@@ -311,7 +311,7 @@ class Worker:
             # How far it had come when the store went away nobody knows.
             unsure = isinstance(error, StoreUnavailable)
             limit = error if isinstance(error, OutsideLimited) else None
-            return Failure(
+            return FailedAttempt(
                 decision=wait,
                 error=text,
                 unsure=unsure,
@@ -320,14 +320,14 @@ class Worker:
                 holds_queue=limit is not None and _holds_queue(effect, limit),
             )
         if isinstance(error, NotFound) or (isinstance(error, OutsideRefused) and error.status != 401):
-            return Failure(decision=GiveUp(text), error=text, unsure=False, counts=True, answered=True)
+            return FailedAttempt(decision=GiveUp(text), error=text, unsure=False, counts=True, answered=True)
         if not isinstance(error, OutsideRefused | OutsideUnsure | OutsideUnreachable | Unavailable):
             log.error("effect_crashed", effect=effect.effect_id, kind=effect.kind.value, exc_info=error)
             self._on_crash(error)
-        again = after_fault(
+        again = retry_after_fault(
             attempts=effect.attempts, first_attempt_at=effect.first_attempt_at, now=now, chance=self._chance()
         )
-        return Failure(
+        return FailedAttempt(
             decision=again,
             error=text,
             unsure=not isinstance(error, OutsideRefused | OutsideUnreachable | Unavailable),
@@ -336,7 +336,7 @@ class Worker:
         )
 
     def _note_failure(
-        self, queue: tuple[str, str], breaker: Breaker, failure: Failure, now: datetime
+        self, queue: tuple[str, str], breaker: CircuitBreaker, failure: FailedAttempt, now: datetime
     ) -> None:
         if failure.answered:
             self._breakers.pop(queue, None)
@@ -356,11 +356,11 @@ class Worker:
             )
 
 
-def _fault_of(error: Exception) -> Fault | None:
+def _fault_of(error: Exception) -> EffectFault | None:
     """What is wrong outside; None for a fault of our own."""
     if isinstance(error, OutsideRefused):
-        return Fault.CREDENTIALS
-    return Fault.UNANSWERED if isinstance(error, OutsideUnsure | OutsideUnreachable) else None
+        return EffectFault.CREDENTIALS
+    return EffectFault.UNANSWERED if isinstance(error, OutsideUnsure | OutsideUnreachable) else None
 
 
 def _holds_queue(effect: ClaimedEffect, limit: OutsideLimited) -> bool:

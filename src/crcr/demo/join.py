@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
-from github_sim.runner.problems import Problem
 from github_sim.runner.runner import Runner
+from github_sim.runner.yaml_text import WorkflowError
 from github_sim.world.records import Json, Repository
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _LEVELS = frozenset({"L1", "L2"})
 _BRIDGE = "CRCR_BRIDGE_TO"
 
 
-class CannotJoin(Problem):
+class CannotJoin(WorkflowError):
     """A problem that somebody can do something about."""
 
     def __init__(self, problem: str, hint: str) -> None:
@@ -37,7 +37,7 @@ class CannotJoin(Problem):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class JoinDemoRequest:
     name: str
     folder: Path
     level: str = "L2"
@@ -48,7 +48,7 @@ class Wish:
         return self.name.lower()
 
 
-class Joining:
+class DemoJoin:
     def __init__(
         self,
         github: "GitHub",
@@ -71,23 +71,23 @@ class Joining:
         self.key = secrets.token_urlsafe(32)
         github.extra_routes.append(Route("POST", PATH, self._answer, Auth.OPEN))
 
-    async def join(self, wish: Wish) -> Json:
+    async def join(self, request: JoinDemoRequest) -> Json:
         """Join, or take the files of one that joined before anew."""
-        _check(wish)
-        known = self._github.world.find(wish.name)
-        self._refuse_taken(wish, known)
-        repository = known or self._github.create_repository(wish.name, installed=False, tells_app=True)
+        _check(request)
+        known = self._github.world.find(request.name)
+        self._refuse_taken(request, known)
+        repository = known or self._github.create_repository(request.name, installed=False, tells_app=True)
         try:
-            workflows = self._take(repository, wish)
-        except (Problem, OSError):
+            workflows = self._take(repository, request)
+        except (WorkflowError, OSError):
             if known is None:
                 self._github.world.forget_repository(repository)
             raise
-        self._names.add(wish.key)
-        await self._let_in(wish)
+        self._names.add(request.key)
+        await self._let_in(request)
         return {
-            "name": wish.name,
-            "level": wish.level if wish.listed else None,
+            "name": request.name,
+            "level": request.level if request.listed else None,
             "upstream": self._upstream,
             "workflows": workflows,
             "relay": self._relay_url,
@@ -98,35 +98,35 @@ class Joining:
         if not secrets.compare_digest(shown.encode(), self.key.encode()):
             raise ApiError(401, "The demo's key is missing or wrong")
         body = ask.json()
-        wish = Wish(
+        request = JoinDemoRequest(
             name=str(body.get("name")),
             folder=Path(str(body.get("folder"))),
             level=str(body.get("level", "L2")),
             listed=body.get("listed", True) is not False,
         )
         try:
-            return Reply(201, await self.join(wish))
+            return Reply(201, await self.join(request))
         except CannotJoin as problem:
             raise ApiError(422, str(problem), errors=[{"message": problem.hint}]) from None
-        except Problem as problem:
+        except WorkflowError as problem:
             raise ApiError(422, str(problem)) from None
         except OSError as fault:
-            raise ApiError(422, f"cannot read {wish.folder}: {fault.strerror}") from None
+            raise ApiError(422, f"cannot read {request.folder}: {fault.strerror}") from None
 
-    def _refuse_taken(self, wish: Wish, known: Repository | None) -> None:
-        if known is not None and wish.key not in self._names:
-            raise Problem(f"{wish.name} belongs to the demo; choose another name")
-        if not wish.listed and wish.key in self._listed:
-            raise Problem(f"{wish.name} is on the allowlist already; choose another name")
+    def _refuse_taken(self, request: JoinDemoRequest, known: Repository | None) -> None:
+        if known is not None and request.key not in self._names:
+            raise WorkflowError(f"{request.name} belongs to the demo; choose another name")
+        if not request.listed and request.key in self._listed:
+            raise WorkflowError(f"{request.name} is on the allowlist already; choose another name")
 
-    def _take(self, repository: Repository, wish: Wish) -> list[str]:
-        self._runner.join(repository, wish.folder)
+    def _take(self, repository: Repository, request: JoinDemoRequest) -> list[str]:
+        self._runner.join(repository, request.folder)
         files = [workflow.path for workflow in repository.workflows]
-        event = "pull_request" if wish.listed else str(self._trial["event_type"])
+        event = "pull_request" if request.listed else str(self._trial["event_type"])
         if not any(each.wants("repository_dispatch", event) for each in repository.workflows):
             raise CannotJoin(
-                f"no workflow in {wish.folder}/.github/workflows listens to {event} dispatches",
-                f"write one there with `crcr init --relay {self._relay_url} --repo {wish.name}`",
+                f"no workflow in {request.folder}/.github/workflows listens to {event} dispatches",
+                f"write one there with `crcr init --relay {self._relay_url} --repo {request.name}`",
             )
         tree = repository.commits[repository.head_sha].tree
         if any(_BRIDGE.encode() in tree[path] for path in files):
@@ -136,32 +136,32 @@ class Joining:
             )
         return files
 
-    async def _let_in(self, wish: Wish) -> None:
-        if not wish.listed:
+    async def _let_in(self, request: JoinDemoRequest) -> None:
+        if not request.listed:
             await self._github.send_dispatch(
-                wish.name, self._trial["event_type"], self._trial["client_payload"]
+                request.name, self._trial["event_type"], self._trial["client_payload"]
             )
-        elif wish.key not in self._listed:
-            self._listed.add(wish.key)
-            await self._enter(wish)
+        elif request.key not in self._listed:
+            self._listed.add(request.key)
+            await self._enter(request)
 
-    async def _enter(self, wish: Wish) -> None:
-        await self._github.install(wish.name)
+    async def _enter(self, request: JoinDemoRequest) -> None:
+        await self._github.install(request.name)
         upstream = self._github.repository(self._upstream)
         text = upstream.commits[upstream.head_sha].tree[self._allowlist].decode()
-        listed = with_entry(text, wish.name, wish.level)
+        listed = with_entry(text, request.name, request.level)
         await self._github.push(
-            self._upstream, files={self._allowlist: listed}, message=f"Add {wish.name} to the allowlist"
+            self._upstream, files={self._allowlist: listed}, message=f"Add {request.name} to the allowlist"
         )
 
 
-def _check(wish: Wish) -> None:
-    if not _NAME.fullmatch(wish.name):
-        raise Problem(f"{wish.name!r} is not owner/name")
-    if wish.level not in _LEVELS:
-        raise Problem("a repository joins the demo at L1 or L2")
-    if not wish.folder.is_absolute() or not wish.folder.is_dir():
-        raise Problem(f"{wish.folder} is no folder")
+def _check(request: JoinDemoRequest) -> None:
+    if not _NAME.fullmatch(request.name):
+        raise WorkflowError(f"{request.name!r} is not owner/name")
+    if request.level not in _LEVELS:
+        raise WorkflowError("a repository joins the demo at L1 or L2")
+    if not request.folder.is_absolute() or not request.folder.is_dir():
+        raise WorkflowError(f"{request.folder} is no folder")
 
 
 def with_entry(allowlist: str, name: str, level: str) -> str:

@@ -17,7 +17,7 @@ def _path(port: int) -> Path:
 
 
 @contextmanager
-def kept_key(port: int, key: str) -> Iterator[None]:
+def keep_key(port: int, key: str) -> Iterator[None]:
     """Keep the key while the demo runs; where there is no place for it, nothing can join."""
     path = _path(port)
     try:

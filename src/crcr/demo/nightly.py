@@ -31,7 +31,7 @@ _FAILING = 0.15
 _ODD = 0.3
 
 
-class Nights:
+class NightlyRuns:
     """Has a generator of its own, so that the rest of the demo's life goes on as it would without."""
 
     def __init__(self, github: GitHub, upstream: str, seed: int) -> None:

@@ -1,6 +1,6 @@
 """The people of the demo: who writes changes, who may decide about them, and who only passes by.
 
-The relay takes a few commands an hour from each person; `Speakers` keeps everybody below that, so the demo does
+The relay takes a few commands an hour from each person; `CommandLimits` keeps everybody below that, so the demo does
 not fill with refusals when it runs for long or fast.
 """
 
@@ -18,7 +18,7 @@ OUTSIDERS = ("drive-by-dev", "impatient-user", "star-gazer")
 MOST_COMMANDS_AN_HOUR = 8
 
 
-class Speakers:
+class CommandLimits:
     """Who has commanded when, and so who may do it again."""
 
     def __init__(self) -> None:

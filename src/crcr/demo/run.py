@@ -24,12 +24,12 @@ from rich.table import Table
 from rich.text import Text
 
 from crcr import log as logs
-from crcr.cli.printing import console, say
-from crcr.cli.run.process import address_of, answering, stop_signal
+from crcr.cli.printing import console, print_line
+from crcr.cli.run.process import listener_url, serve_app, stop_signal
 from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.model import RepoName
-from crcr.demo.join import Joining
-from crcr.demo.join_key import kept_key
+from crcr.demo.join import DemoJoin
+from crcr.demo.join_key import keep_key
 from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.errors import NotPossible
 from crcr.github.http.connections import ConnectionPool
@@ -52,62 +52,64 @@ AUDIENCE = "crcr-demo"
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class GeneratedHistory:
     length: timedelta
     jobs_an_hour: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Show:
+class DemoOptions:
     seed: int
     speed: float
     github_port: int | None
     """None takes the usual one, or any other when somebody has it."""
     length: timedelta | None
     data: Path | None
-    past: Past | None
+    history: GeneratedHistory | None
     verbose: bool
 
 
-async def perform(show: Show, listener: socket.socket) -> None:
-    stop, url = stop_signal(), address_of(listener)
-    with _folder(show.data) as folder:
-        async with _github(show, url) as github:
-            first = _begin(show, folder, github)
-            services = _relay(show, folder, github, url)
-            async with answering(build_app(services), services, listener, grace_s=_GRACE_S):
-                _tell(show, url, github, folder, first)
-                await _play(show, github, stop)
+async def run_demo(options: DemoOptions, listener: socket.socket) -> None:
+    stop, url = stop_signal(), listener_url(listener)
+    with _folder(options.data) as folder:
+        async with _github(options, url) as github:
+            first = _begin(options, folder, github)
+            services = _relay(options, folder, github, url)
+            async with serve_app(build_app(services), services, listener, grace_s=_GRACE_S):
+                _tell(options, url, github, folder, first)
+                await _play(options, github, stop)
                 await github.fall_silent()  # nobody reports to a relay that is about to leave
             for surprise in github.unexpected:
                 log.error("simulator_surprised", what=surprise)
-    say("the demo has ended" + ("" if show.data else "; its data is deleted"))
+    print_line("the demo has ended" + ("" if options.data else "; its data is deleted"))
 
 
-def _begin(show: Show, folder: Path, github: GitHub) -> int:
-    """Make up the past that was asked for; return the number of the first pull request to come."""
+def _begin(options: DemoOptions, folder: Path, github: GitHub) -> int:
+    """Make up the history that was asked for; return the number of the first pull request to come."""
     upstream = github.repository(UPSTREAM)
-    if show.past is not None:
+    if options.history is not None:
         from crcr.demo.history.fill import fill_demo
 
-        past = show.past
+        history = options.history
         filled = fill_demo(
             folder,
-            length=past.length,
-            jobs_an_hour=past.jobs_an_hour,
-            seed=show.seed,
+            length=history.length,
+            jobs_an_hour=history.jobs_an_hour,
+            seed=options.seed,
             links=github.base_url,
         )
         upstream.next_number = filled.next_number
     return upstream.next_number
 
 
-async def _play(show: Show, github: GitHub, stop: asyncio.Event) -> None:
+async def _play(options: DemoOptions, github: GitHub, stop: asyncio.Event) -> None:
     """Let life go on upstream until the time is over or somebody stops it."""
     over = asyncio.Event()
-    traffic = asyncio.create_task(run_traffic(github, UPSTREAM, seed=show.seed, speed=show.speed, stop=over))
+    traffic = asyncio.create_task(
+        run_traffic(github, UPSTREAM, seed=options.seed, speed=options.speed, stop=over)
+    )
     asked = asyncio.create_task(stop.wait())
-    seconds = show.length.total_seconds() if show.length else None
+    seconds = options.length.total_seconds() if options.length else None
     await asyncio.wait([traffic, asked], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     over.set()
     asked.cancel()
@@ -128,12 +130,12 @@ def _folder(data: Path | None) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
+async def _github(options: DemoOptions, url: str) -> AsyncIterator[GitHub]:
     # A transport of its own, because the default one would go through a proxy that the environment names.
     direct = httpx.AsyncHTTPTransport()
     async with (
-        GitHub(seed=show.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
-        serve_github(github, host=_HOST, port=_port_for_github(show)),
+        GitHub(seed=options.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
+        serve_github(github, host=_HOST, port=_port_for_github(options)),
     ):
         demo_world(github, relay_pin(url, AUDIENCE))
         with _open_to_join(github, url):
@@ -144,7 +146,7 @@ async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
 def _open_to_join(github: GitHub, url: str) -> Iterator[None]:
     """Let `crcr demo-join` bring in repositories, whose files are then really run."""
     runner = Runner(github, on_problem=lambda problem: log.warning("simulated_run_failed", problem=problem))
-    joining = Joining(
+    joining = DemoJoin(
         github,
         runner,
         upstream=UPSTREAM,
@@ -152,28 +154,28 @@ def _open_to_join(github: GitHub, url: str) -> Iterator[None]:
         relay_url=url,
         trial=trial(f"{url}/github/callback", AUDIENCE, RepoName(UPSTREAM)),
     )
-    with kept_key(urlsplit(github.base_url).port or 0, joining.key):
+    with keep_key(urlsplit(github.base_url).port or 0, joining.key):
         yield
 
 
-def _port_for_github(show: Show) -> int:
-    wanted = _GITHUB_PORT if show.github_port is None else show.github_port
+def _port_for_github(options: DemoOptions) -> int:
+    wanted = _GITHUB_PORT if options.github_port is None else options.github_port
     try:
         socket.create_server((_HOST, wanted)).close()
     except OSError as fault:
-        if show.github_port is None:
+        if options.github_port is None:
             return 0
         hint = "choose another with --github-port, or --github-port 0 for any free one"
         raise NotPossible(f"{_HOST} port {wanted}: {fault.strerror}", hint=hint) from None
     return wanted
 
 
-def _relay(show: Show, folder: Path, github: GitHub, url: str) -> Services:
+def _relay(options: DemoOptions, folder: Path, github: GitHub, url: str) -> Services:
     settings = demo_settings(folder, github, url)
     # After the simulator's server, which leaves its own mark on uvicorn's loggers.
-    logs.configure("auto", "info" if show.verbose else "warning", sys.stderr)
+    logs.configure("auto", "info" if options.verbose else "warning", sys.stderr)
     logs.redact_literals(settings.secrets())
-    chance = random.Random(show.seed).random
+    chance = random.Random(options.seed).random
     return build(settings, Seams(chance=chance, http=lambda _: httpx.AsyncClient(transport=ConnectionPool())))
 
 
@@ -203,7 +205,7 @@ def simulated_settings(folder: Path, github: GitHub, url: str, upstream: str, **
     return load_settings(config=None, environ=environ, cwd=folder)
 
 
-def _tell(show: Show, url: str, github: GitHub, folder: Path, first: int) -> None:
+def _tell(options: DemoOptions, url: str, github: GitHub, folder: Path, first: int) -> None:
     upstream, blocked, labelled = f"{github.base_url}/{UPSTREAM}", first - 1 + BLOCKED, first - 1 + LABELLED
     lines = {
         "dashboard": f"{url}/crcr",
@@ -214,8 +216,8 @@ def _tell(show: Show, url: str, github: GitHub, folder: Path, first: int) -> Non
         "JSON API": f"{url}/api/v1/summary (all of it: {url}/api/docs)",
         "how to join": f"{url}/crcr/onboarding (writes the files of a repository of yours)",
         "to join": f"crcr demo-join me/my-backend --folder DIR --github {github.base_url}",
-        "data": str(folder) if show.data else f"{folder} (deleted at the end)",
-        "to stop": f"Ctrl-C, or wait {show.length.total_seconds():g} s" if show.length else "Ctrl-C",
+        "data": str(folder) if options.data else f"{folder} (deleted at the end)",
+        "to stop": f"Ctrl-C, or wait {options.length.total_seconds():g} s" if options.length else "Ctrl-C",
     }
     grid = Table.grid(padding=(0, 2))
     for name, text in lines.items():

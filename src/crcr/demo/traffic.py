@@ -9,8 +9,8 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from crcr.demo.nightly import Nights
-from crcr.demo.upstream_activity import FILES, Life
+from crcr.demo.nightly import NightlyRuns
+from crcr.demo.upstream_activity import FILES, UpstreamActivity
 from crcr.demo.world import COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
 from github_sim.ci.autoplay import Player
 from github_sim.github import GitHub
@@ -37,8 +37,8 @@ async def run_traffic(
 ) -> None:
     """Live on `upstream` until `stop` is set."""
     chance = random.Random(seed)
-    life = Life(github, upstream, chance, Player(github, speed=speed))
-    nights = Nights(github, upstream, seed)
+    life = UpstreamActivity(github, upstream, chance, Player(github, speed=speed))
+    nights = NightlyRuns(github, upstream, seed)
     opening = _Opening(life)
     await opening.begin()
     while not stop.is_set():
@@ -64,7 +64,7 @@ async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
 class _Opening:
     """Four pull requests and what becomes of them: checks by label, a gate that blocks, a waiver, the queue."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: UpstreamActivity) -> None:
         self._life = life
         self._acts: list[Callable[[], Awaitable[bool]]] = []
         self._waits = 0

@@ -7,7 +7,7 @@ queue throws out waits for another push. All choices come from the one generator
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
-from crcr.demo.people import AUTHORS, MAINTAINERS, OUTSIDERS, Speakers
+from crcr.demo.people import AUTHORS, MAINTAINERS, OUTSIDERS, CommandLimits
 from crcr.demo.world import COMPILER_FILE, GATE, GATING, NPU_LABEL
 from github_sim.ci.autoplay import Player
 from github_sim.github import GitHub
@@ -40,7 +40,7 @@ _REASONS = (
 )  # fmt: skip
 
 
-class Life:
+class UpstreamActivity:
     def __init__(self, github: GitHub, upstream: str, chance: random.Random, player: Player) -> None:
         self._github = github
         self._upstream = upstream
@@ -48,7 +48,7 @@ class Life:
         self._player = player
         self._open: list[PullRequest] = []
         self._tried: set[str] = set()  # heads that have been in the queue, or were run again
-        self._speakers = Speakers()
+        self._speakers = CommandLimits()
         self.staged: list[PullRequest] = []
         """Pull requests with a part in the opening: chance leaves them alone."""
         self._acts: tuple[tuple[Callable[[], Awaitable[object]], int], ...] = (

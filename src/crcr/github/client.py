@@ -16,10 +16,10 @@ from crcr.decide.github.values import (
     ActionsRun,
     ChangedFiles,
     Comparison,
-    FilePlace,
+    DeliveryLogPage,
+    FileLocation,
     FileText,
-    FoundCheck,
-    LogPage,
+    ListedCheck,
     PostedComment,
     PullFacts,
     RepositoryFacts,
@@ -101,7 +101,7 @@ class RepositoriesApi:
         request = core.dispatch(target.repository, body)
         await self._transport.send(target, request, core.CONTENTS_WRITE)
 
-    async def read_file(self, file: FilePlace, *, etag: str | None) -> FileText | None:
+    async def read_file(self, file: FileLocation, *, etag: str | None) -> FileText | None:
         """Return the file's text, or None when `etag` still matches."""
         request = core.read_file(file, etag)
         repo = file.repository
@@ -214,7 +214,7 @@ class ChecksApi:
 
     async def find(
         self, where: Target, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST
-    ) -> tuple[FoundCheck, ...]:
+    ) -> tuple[ListedCheck, ...]:
         """Return the check runs of that name, those of other Apps included."""
         request = checks.find_checks(where.repository, head_sha, name, urgency=urgency)
         scope = token_scope(where, core.CHECKS_READ)
@@ -334,7 +334,7 @@ class DeliveryLogApi:
     def __init__(self, transport: GitHubTransport) -> None:
         self._transport = transport
 
-    async def read_page(self, cursor: str | None) -> LogPage:
+    async def read_page(self, cursor: str | None) -> DeliveryLogPage:
         return delivery_log.log_page(await self._transport.send_as_app(delivery_log.delivery_log(cursor)))
 
     async def read_delivery(self, log_id: int) -> tuple[str, str, bytes]:

@@ -5,37 +5,37 @@ import re
 from collections.abc import Mapping
 
 from crcr.decide.model import Level
-from crcr.join.request import PLACES, Ci, Wanted, check_wanted
+from crcr.join.request import CI_LOCATION_PARTS, Ci, JoinRequest, check_request
 
 _GITLAB = "https://gitlab.com"
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _NOT_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
-def allowlist_entry(wanted: Wanted) -> str:
+def allowlist_entry(request: JoinRequest) -> str:
     """Return the entry under its level, as YAML ready to paste into the upstream's allowlist."""
-    _refuse_problems(wanted)
-    name, options = wanted.repository, _options(wanted)
+    _refuse_problems(request)
+    name, options = request.repository, _options(request)
     text = f"{name}: {{{options}}}" if options else f"{name}"
-    if wanted.level is Level.L3:
-        return f"L3:\n  {_word(wanted.device or '')}:\n    {text if options else f'{name}: {{}}'}\n"
-    return f"{wanted.level.name}:\n  - {text}\n"
+    if request.level is Level.L3:
+        return f"L3:\n  {_word(request.device or '')}:\n    {text if options else f'{name}: {{}}'}\n"
+    return f"{request.level.name}:\n  - {text}\n"
 
 
-def _options(wanted: Wanted) -> str:
+def _options(request: JoinRequest) -> str:
     options = []
-    if wanted.oncalls:
-        options.append(f"oncalls: [{', '.join(_word(each.removeprefix('@')) for each in wanted.oncalls)}]")
-    if wanted.level is Level.L4:
+    if request.oncalls:
+        options.append(f"oncalls: [{', '.join(_word(each.removeprefix('@')) for each in request.oncalls)}]")
+    if request.level is Level.L4:
         # Without it the gate would have to guess when the backend is complete.
-        options.append(f"jobs: [{_word(wanted.job_name)}]")
+        options.append(f"jobs: [{_word(request.job_name)}]")
     return ", ".join(options)
 
 
-def registration(wanted: Wanted) -> str | None:
+def registration(request: JoinRequest) -> str | None:
     """Return what the operator adds to the relay's settings so that another CI's tokens count, as TOML."""
-    _refuse_problems(wanted)
-    match wanted.ci:
+    _refuse_problems(request)
+    match request.ci:
         case Ci.GITHUB:
             return None
         case Ci.BUILDKITE:
@@ -43,34 +43,34 @@ def registration(wanted: Wanted) -> str | None:
             # Any step can ask for a token; these two run nothing of a pull request. Code that uploads steps can
             # take their names, as the file says: this keeps out accidents, not attacks.
             claims = {"build_source": ["api", "ui"], "step_key": ["crcr-started", "crcr-finished"]}
-            return _registration(wanted, "https://agent.buildkite.com", own, claims)
+            return _registration(request, "https://agent.buildkite.com", own, claims)
         case Ci.GITLAB:
-            url = (wanted.where("url") or "").rstrip("/")
+            url = (request.where("url") or "").rstrip("/")
             own = {"project_id": None} if url == _GITLAB else {"kind": "gitlab", "project_id": None}
-            return _registration(wanted, url, own, {"pipeline_source": ["trigger"]})
+            return _registration(request, url, own, {"pipeline_source": ["trigger"]})
         case Ci.CIRCLECI:
-            issuer = f"https://oidc.circleci.com/org/{_told(wanted, 'organization_id')}"
+            issuer = f"https://oidc.circleci.com/org/{_told(request, 'organization_id')}"
             # Any job can ask for a token; only those with the context run nothing of a pull request.
-            contexts = {"oidc.circleci.com/context-ids": [_told(wanted, "context_id")]}
-            return _registration(wanted, issuer, {"project_id": None}, contexts)
+            contexts = {"oidc.circleci.com/context-ids": [_told(request, "context_id")]}
+            return _registration(request, issuer, {"project_id": None}, contexts)
 
 
 def _registration(
-    wanted: Wanted, issuer: str, own: Mapping[str, str | None], claims: Mapping[str, list[str]]
+    request: JoinRequest, issuer: str, own: Mapping[str, str | None], claims: Mapping[str, list[str]]
 ) -> str:
     """Write a registration; what is None in `own` is taken from the wish's place."""
-    values = {"issuer": issuer, "repository": str(wanted.repository)}
-    values |= {name: value or _told(wanted, name) for name, value in own.items()}
+    values = {"issuer": issuer, "repository": str(request.repository)}
+    values |= {name: value or _told(request, name) for name, value in own.items()}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-    lines.append(f"branches = [{json.dumps(wanted.branch)}]")
+    lines.append(f"branches = [{json.dumps(request.branch)}]")
     table = ", ".join(f"{_key(name)} = {json.dumps(allowed)}" for name, allowed in claims.items())
     return "\n".join(("[[oidc.registration]]", *lines, f"claims = {{{table}}}", ""))
 
 
-def _told(wanted: Wanted, name: str) -> str:
+def _told(request: JoinRequest, name: str) -> str:
     """Return a part of the place, or a placeholder that says what belongs there."""
-    meaning = next(part.meaning for part in PLACES[wanted.ci] if part.name == name)
-    return wanted.where(name) or f"<{meaning}>"
+    meaning = next(part.meaning for part in CI_LOCATION_PARTS[request.ci] if part.name == name)
+    return request.where(name) or f"<{meaning}>"
 
 
 def _key(name: str) -> str:
@@ -82,6 +82,6 @@ def _word(text: str) -> str:
     return text if plain else json.dumps(text, ensure_ascii=False)
 
 
-def _refuse_problems(wanted: Wanted) -> None:
-    if problems := check_wanted(wanted):
+def _refuse_problems(request: JoinRequest) -> None:
+    if problems := check_request(request):
         raise ValueError("; ".join(problems))

@@ -26,7 +26,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class PlacePart:
+class LocationPart:
     """One thing that says where a build of another CI is started, or who then speaks."""
 
     name: str
@@ -39,30 +39,30 @@ class PlacePart:
 _SLUG = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
-PLACES: Mapping[Ci, tuple[PlacePart, ...]] = MappingProxyType(
+CI_LOCATION_PARTS: Mapping[Ci, tuple[LocationPart, ...]] = MappingProxyType(
     {
         Ci.GITHUB: (),
         Ci.BUILDKITE: (
-            PlacePart("organization", "the organisation's slug", _SLUG, required=True),
-            PlacePart("pipeline", "the pipeline's slug", _SLUG, required=True),
-            PlacePart("organization_id", "the organisation's id", _UUID),
-            PlacePart("pipeline_id", "the pipeline's id", _UUID),
+            LocationPart("organization", "the organisation's slug", _SLUG, required=True),
+            LocationPart("pipeline", "the pipeline's slug", _SLUG, required=True),
+            LocationPart("organization_id", "the organisation's id", _UUID),
+            LocationPart("pipeline_id", "the pipeline's id", _UUID),
         ),
         Ci.GITLAB: (
-            PlacePart("project_id", "the project's number", r"[1-9][0-9]{0,17}", required=True),
-            PlacePart("url", "the instance's URL", r"https?://.+", default="https://gitlab.com"),
+            LocationPart("project_id", "the project's number", r"[1-9][0-9]{0,17}", required=True),
+            LocationPart("url", "the instance's URL", r"https?://.+", default="https://gitlab.com"),
         ),
         Ci.CIRCLECI: (
-            PlacePart(
+            LocationPart(
                 "project",
                 "the project's slug, such as gh/org/repo",
                 rf"{_SLUG}/{_SLUG}/{_SLUG}",
                 required=True,
             ),
-            PlacePart("definition_id", "the pipeline definition's id", _UUID),
-            PlacePart("organization_id", "the organisation's id", _UUID),
-            PlacePart("project_id", "the project's id", _UUID),
-            PlacePart("context_id", "the id of the context `crcr`", _UUID),
+            LocationPart("definition_id", "the pipeline definition's id", _UUID),
+            LocationPart("organization_id", "the organisation's id", _UUID),
+            LocationPart("project_id", "the project's id", _UUID),
+            LocationPart("context_id", "the id of the context `crcr`", _UUID),
         ),
     }
 )

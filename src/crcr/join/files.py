@@ -15,8 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from crcr.decide.model import Level
 from crcr.join.allowlist_entry import allowlist_entry, registration
 from crcr.join.help_links import doctor_command
-from crcr.join.request import Ci, Wanted, check_wanted
-from crcr.join.risky_values import runs_what_was_named, secret_goes_elsewhere
+from crcr.join.request import Ci, JoinRequest, check_request
+from crcr.join.risky_values import chosen_programs, unusual_secret_targets
 from crcr.join.shipped.texts import bridge_text, reporter_text
 
 __all__ = ["NewFile", "allowlist_entry", "generate", "registration"]
@@ -43,34 +43,34 @@ class NewFile:
     why: str
 
 
-def generate(wanted: Wanted) -> tuple[NewFile, ...]:
+def generate(request: JoinRequest) -> tuple[NewFile, ...]:
     """Return the files of a wish without a problem, those that a person edits first."""
-    if problems := check_wanted(wanted):
+    if problems := check_request(request):
         raise ValueError("; ".join(problems))
-    return tuple(_github(wanted) if wanted.ci is Ci.GITHUB else _elsewhere(wanted))
+    return tuple(_github(request) if request.ci is Ci.GITHUB else _elsewhere(request))
 
 
-def _github(wanted: Wanted) -> Iterator[NewFile]:
+def _github(request: JoinRequest) -> Iterator[NewFile]:
     yield NewFile(
-        WORKFLOW, _render("github.yml", wanted), "runs your build for each dispatch, and reports it"
+        WORKFLOW, _render("github.yml", request), "runs your build for each dispatch, and reports it"
     )
-    if wanted.nightly:
-        text = _render("github-nightly.yml", wanted)
+    if request.nightly:
+        text = _render("github-nightly.yml", request)
         yield NewFile(
             NIGHTLY_WORKFLOW, text, "tests the upstream's newest commit every night, and reports it"
         )
-    if wanted.action is None:
+    if request.action is None:
         yield _reporter()
 
 
-def _elsewhere(wanted: Wanted) -> Iterator[NewFile]:
-    title = wanted.ci.title
-    text = _render("bridge.yml", wanted)
+def _elsewhere(request: JoinRequest) -> Iterator[NewFile]:
+    title = request.ci.title
+    text = _render("bridge.yml", request)
     yield NewFile(BRIDGE_WORKFLOW, text, f"starts a build at {title} for each dispatch; runs no foreign code")
     why = f"your build at {title}, and the steps that report it"
-    yield NewFile(CI_FILES[wanted.ci], _render(f"{wanted.ci.value}.yml", wanted), why)
-    if wanted.nightly:
-        text = _render("bridge-nightly.yml", wanted)
+    yield NewFile(CI_FILES[request.ci], _render(f"{request.ci.value}.yml", request), why)
+    if request.nightly:
+        text = _render("bridge-nightly.yml", request)
         yield NewFile(
             NIGHTLY_WORKFLOW, text, f"starts a build of the upstream's newest commit at {title} every night"
         )
@@ -82,22 +82,22 @@ def _reporter() -> NewFile:
     return NewFile(REPORTER, reporter_text(), "sends the reports; one file without dependencies")
 
 
-def _render(template: str, wanted: Wanted) -> str:
+def _render(template: str, request: JoinRequest) -> str:
     """The file, after a line for whatever in it is not as by default and should be seen first."""
-    told = secret_goes_elsewhere(wanted) if template in _BRIDGES else runs_what_was_named(wanted)
-    return "".join(f"# This file {each}\n" for each in told) + _filled(template, wanted)
+    told = unusual_secret_targets(request) if template in _BRIDGES else chosen_programs(request)
+    return "".join(f"# This file {each}\n" for each in told) + _filled(template, request)
 
 
-def _filled(template: str, wanted: Wanted) -> str:
+def _filled(template: str, request: JoinRequest) -> str:
     return (
         _environment()
         .get_template(template)
         .render(
-            wanted=wanted,
-            gates=wanted.level is Level.L4,
-            labels=_labels(wanted.runs_on),
-            cron=_cron(wanted),
-            doctor=doctor_command(wanted.relay_url, wanted.repository, wanted.upstream),
+            request=request,
+            gates=request.level is Level.L4,
+            labels=_labels(request.runs_on),
+            cron=_cron(request),
+            doctor=doctor_command(request.relay_url, request.repository, request.upstream),
         )
     )
 
@@ -106,9 +106,9 @@ def _labels(runs_on: str) -> list[str]:
     return [label.strip() for label in runs_on.split(",")]
 
 
-def _cron(wanted: Wanted) -> str:
+def _cron(request: JoinRequest) -> str:
     """Return a time at night of its own for each repository: at full hours GitHub drops scheduled runs."""
-    minutes = zlib.crc32(wanted.repository.key.encode()) % (_NIGHTLY_HOURS * 60)
+    minutes = zlib.crc32(request.repository.key.encode()) % (_NIGHTLY_HOURS * 60)
     return f"{minutes % 60} {_NIGHTLY_FIRST_HOUR + minutes // 60} * * *"
 
 

@@ -9,7 +9,7 @@ from crcr.decide.model import RepoName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pointers:
+class HintLinks:
     """Each but the pin is the end of a hint, and says where something is to be had."""
 
     entry: str
@@ -26,8 +26,8 @@ class Pointers:
     """This relay as workflows pin it: callback address, a space, audience."""
 
 
-def pointers_on_the_page(pin: str) -> Pointers:
-    return Pointers(
+def page_hint_links(pin: str) -> HintLinks:
+    return HintLinks(
         entry="step 2 has the entry",
         app="the link is in step 1",
         workflow="step 3 has one",
@@ -46,14 +46,14 @@ def doctor_command(
     return shlex.join([*words, "--test"] if test else words)
 
 
-def pointers_to(
+def hint_links(
     site: str, upstream: RepoName, repository: RepoName, *, audience: str, several: bool
-) -> Pointers:
+) -> HintLinks:
     """`several`: the relay at `site` has more than one upstream, so that it must be named."""
     chosen = {"repository": str(repository), **({"upstream": str(upstream)} if several else {})}
     page = f"{site}/crcr/onboarding?{urlencode(chosen, safe='/')}"
     named = upstream if several else None
-    return Pointers(
+    return HintLinks(
         entry=f"{page} writes the entry for you, and so does `crcr init`",
         app=f"the link is on {page}",
         workflow=f"`crcr init` in the repository writes one, and so does {page}",

@@ -6,13 +6,13 @@ Nothing of it can be written into a file, so `crcr init` and the onboarding page
 from dataclasses import dataclass
 
 from crcr.join.ci_kinds import Ci
-from crcr.join.request import Wanted
+from crcr.join.request import JoinRequest
 
 _ENVIRONMENT = "GitHub, this repository: Settings, Environments"
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ManualStep:
     name: str
     where: str
     why: str
@@ -21,7 +21,7 @@ class Need:
         return f"{self.name} ({self.where}): {self.why}"
 
 
-def lead(ci: Ci) -> str:
+def describe_effort(ci: Ci) -> str:
     """What it takes in all, in two sentences."""
     if ci is Ci.GITHUB:
         return "It takes the App, one line on the allowlist and one workflow; no secret is shared."
@@ -32,7 +32,7 @@ def lead(ci: Ci) -> str:
     )
 
 
-def safety(ci: Ci) -> str:
+def describe_safety(ci: Ci) -> str:
     """Where code of a pull request runs, and what keeps it from reporting."""
     match ci:
         case Ci.GITHUB:
@@ -60,38 +60,38 @@ def safety(ci: Ci) -> str:
             )
 
 
-def needs(wanted: Wanted) -> tuple[Need, ...]:
+def manual_steps(request: JoinRequest) -> tuple[ManualStep, ...]:
     """In the order in which they are made; none for GitHub Actions. The operator's registration is not among them."""
-    if wanted.ci is Ci.GITHUB:
+    if request.ci is Ci.GITHUB:
         return ()
-    environment = Need(
+    environment = ManualStep(
         "environment crcr",
         _ENVIRONMENT,
-        f"holds the secret; let only the branch {wanted.branch} use it",
+        f"holds the secret; let only the branch {request.branch} use it",
     )
-    return (environment, *_OWN[wanted.ci](wanted))
+    return (environment, *_OWN[request.ci](request))
 
 
-def _buildkite(wanted: Wanted) -> tuple[Need, ...]:
-    pipeline = f"Buildkite, pipeline {wanted.where('organization')}/{wanted.where('pipeline')}: Settings"
+def _buildkite(request: JoinRequest) -> tuple[ManualStep, ...]:
+    pipeline = f"Buildkite, pipeline {request.where('organization')}/{request.where('pipeline')}: Settings"
     return (
-        Need(
+        ManualStep(
             "secret BUILDKITE_API_TOKEN",
             "in that environment",
             "an API access token with the scopes read_builds and write_builds, for this one organisation; the bridge starts"
             " builds with it",
         ),
-        Need(
+        ManualStep(
             "one step",
             f"{pipeline}, Steps",
             "buildkite-agent pipeline upload .buildkite/crcr.yml; use a pipeline of its own",
         ),
-        Need(
+        ManualStep(
             "no builds of pull requests",
             f"{pipeline}, GitHub",
             "or a fork could start a build that the bridge did not ask for",
         ),
-        Need(
+        ManualStep(
             "a queue of its own for crcr-build",
             "Buildkite, Agents",
             "code that ran on a machine can leave something behind for the step that reports there next",
@@ -99,26 +99,26 @@ def _buildkite(wanted: Wanted) -> tuple[Need, ...]:
     )
 
 
-def _gitlab(wanted: Wanted) -> tuple[Need, ...]:
-    project = f"GitLab, project {wanted.where('project_id')}"
+def _gitlab(request: JoinRequest) -> tuple[ManualStep, ...]:
+    project = f"GitLab, project {request.where('project_id')}"
     return (
-        Need(
+        ManualStep(
             "secret GITLAB_TRIGGER_TOKEN",
             "in that environment",
             "a pipeline trigger token of the project, made by an account with no further rights; the bridge starts"
             " pipelines with it",
         ),
-        Need(
+        ManualStep(
             "include: {local: .gitlab/crcr.yml}",
             f"{project}: .gitlab-ci.yml",
             "has these jobs run; keep your other jobs out of such pipelines with `if: $CI_PIPELINE_SOURCE != 'trigger'`",
         ),
-        Need(
-            f"protected branch {wanted.branch}",
+        ManualStep(
+            f"protected branch {request.branch}",
             f"{project}: Settings, Repository",
             "or whoever may push there could report in your name",
         ),
-        Need(
+        ManualStep(
             "pipeline variables for trigger tokens",
             f"{project}: Settings, CI/CD, Variables",
             "the bridge tells a pipeline by them what to test",
@@ -126,30 +126,30 @@ def _gitlab(wanted: Wanted) -> tuple[Need, ...]:
     )
 
 
-def _circleci(wanted: Wanted) -> tuple[Need, ...]:
-    project = f"CircleCI, project {wanted.where('project')}: Project Settings"
+def _circleci(request: JoinRequest) -> tuple[ManualStep, ...]:
+    project = f"CircleCI, project {request.where('project')}: Project Settings"
     return (
-        Need(
+        ManualStep(
             "secret CIRCLECI_API_TOKEN",
             "in that environment",
             "an API token of an account with no further rights; the bridge starts pipelines with it",
         ),
-        Need(
+        ManualStep(
             "a pipeline for .circleci/crcr.yml",
             project,
             "has CircleCI read that file; or merge it into .circleci/config.yml",
         ),
-        Need(
+        ManualStep(
             "context crcr",
             "CircleCI: Organization Settings, Contexts",
             "without variables, for this project alone; by it the registration knows the jobs that report",
         ),
-        Need(
+        ManualStep(
             "Pass secrets to builds from forked pull requests: off",
             project,
             "or a fork could get the context",
         ),
-        Need(
+        ManualStep(
             "a deploy key for checkout, and no user key",
             project,
             "a running job can use it; a deploy key only reads",

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.model import Level, RepoName
-from crcr.join.ci_kinds import PLACES, Ci
+from crcr.join.ci_kinds import CI_LOCATION_PARTS, Ci
 
-__all__ = ["PLACES", "USUAL_COMMAND", "Ci", "Wanted", "address_problems", "check_wanted"]
+__all__ = ["CI_LOCATION_PARTS", "DEFAULT_COMMAND", "Ci", "JoinRequest", "address_problems", "check_request"]
 
-USUAL_COMMAND = "./ci/build-and-test"
+DEFAULT_COMMAND = "./ci/build-and-test"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _MAX_COMMAND = 1000
 _EXPRESSIONS = ("${{", "<<", "$[[")
@@ -37,7 +37,7 @@ _ACTION = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class JoinRequest:
     ci: Ci
     upstream: RepoName
     repository: RepoName
@@ -48,7 +48,7 @@ class Wanted:
     device: str | None = None
     oncalls: tuple[str, ...] = ()
     nightly: bool = False
-    command: str = USUAL_COMMAND
+    command: str = DEFAULT_COMMAND
     job_name: str = "build"
     junit: str | None = None
     runs_on: str = "ubuntu-latest"
@@ -57,11 +57,11 @@ class Wanted:
     action: str | None = None
     """`owner/repo/path@<40 hex>`: use that action; None: the reporter is put into the repository."""
     place: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Where the other CI is; see `PLACES`."""
+    """Where the other CI is; see `CI_LOCATION_PARTS`."""
 
     def where(self, name: str) -> str | None:
         """Return a part of `place`, or its default; an empty one counts as absent."""
-        default = next((each.default for each in PLACES[self.ci] if each.name == name), None)
+        default = next((each.default for each in CI_LOCATION_PARTS[self.ci] if each.name == name), None)
         return self.place.get(name) or default
 
     @property
@@ -74,39 +74,39 @@ class Wanted:
         return relay_pin(self.relay_url, self.audience)
 
 
-def check_wanted(wanted: Wanted) -> tuple[str, ...]:
+def check_request(request: JoinRequest) -> tuple[str, ...]:
     """Return every problem of a wish, or nothing."""
-    return tuple(dict.fromkeys(_problems(wanted)))
+    return tuple(dict.fromkeys(_problems(request)))
 
 
-def _problems(wanted: Wanted) -> Iterator[str]:
-    yield from _formal(wanted)
-    yield from address_problems("the relay's URL", wanted.relay_url)
-    yield from _command(wanted.command)
-    yield from _duties(wanted)
-    yield from _place(wanted.ci, wanted.place)
+def _problems(request: JoinRequest) -> Iterator[str]:
+    yield from _formal(request)
+    yield from address_problems("the relay's URL", request.relay_url)
+    yield from _command(request.command)
+    yield from _duties(request)
+    yield from _place(request.ci, request.place)
 
 
-def _formal(wanted: Wanted) -> Iterator[str]:
+def _formal(request: JoinRequest) -> Iterator[str]:
     """Go through the values that have a form and nothing else."""
     forms: tuple[tuple[str, str | None, re.Pattern[str], str], ...] = (
-        ("the audience", wanted.audience, _AUDIENCE, "letters, digits and . _ ~ : / @ + -"),
-        ("the device", wanted.device, _DEVICE, "letters, digits, dot, dash and underscore, at most 38"),
-        ("the job's name", wanted.job_name, _JOB_NAME, "letters, digits, spaces and . _ , : / + = ( ) -"),
+        ("the audience", request.audience, _AUDIENCE, "letters, digits and . _ ~ : / @ + -"),
+        ("the device", request.device, _DEVICE, "letters, digits, dot, dash and underscore, at most 38"),
+        ("the job's name", request.job_name, _JOB_NAME, "letters, digits, spaces and . _ , : / + = ( ) -"),
         (
             "the JUnit glob",
-            wanted.junit,
+            request.junit,
             _GLOB,
             "a path inside the repository; letters, digits and . _ - * ? /",
         ),
-        ("the runner", wanted.runs_on, _RUNNER, "one label, or several with commas"),
-        ("the branch", wanted.branch, _BRANCH, "letters, digits and . _ / -"),
-        ("the action", wanted.action, _ACTION, "owner/repo/path@ and a full commit SHA of 40 hex digits"),
+        ("the runner", request.runs_on, _RUNNER, "one label, or several with commas"),
+        ("the branch", request.branch, _BRANCH, "letters, digits and . _ / -"),
+        ("the action", request.action, _ACTION, "owner/repo/path@ and a full commit SHA of 40 hex digits"),
     )
     for name, value, form, hint in forms:
         if value is not None and (not form.fullmatch(value) or ".." in value):
             yield f"{name} {_shown(value)} cannot be used: write {hint}"
-    for oncall in wanted.oncalls:
+    for oncall in request.oncalls:
         if not _ONCALL.fullmatch(oncall):
             yield f"{_shown(oncall)} is not an on-call: write a GitHub login or org/team"
 
@@ -138,22 +138,22 @@ def _command(command: str) -> Iterator[str]:
             yield f"the command holds {marker}, which a CI would replace: take the value from the environment"
 
 
-def _duties(wanted: Wanted) -> Iterator[str]:
+def _duties(request: JoinRequest) -> Iterator[str]:
     """What a level or a CI asks for, beyond the form of each value."""
-    if wanted.upstream == wanted.repository:
+    if request.upstream == request.repository:
         yield "the upstream and your repository are the same"
-    if wanted.level is Level.L3 and wanted.device is None:
+    if request.level is Level.L3 and request.device is None:
         yield "L3 needs a device: it becomes the label that asks for your checks, such as ciflow/crcr/npu"
-    if wanted.device is not None and wanted.level is not Level.L3:
+    if request.device is not None and request.level is not Level.L3:
         yield "a device belongs to L3; leave it out, or choose L3"
-    if wanted.level is Level.L4 and not wanted.oncalls:
+    if request.level is Level.L4 and not request.oncalls:
         yield "L4 needs on-calls: a gate needs someone to call"
-    if wanted.action is not None and wanted.ci is not Ci.GITHUB:
-        yield f"the action works in GitHub Actions only; leave it out for {wanted.ci.title}"
+    if request.action is not None and request.ci is not Ci.GITHUB:
+        yield f"the action works in GitHub Actions only; leave it out for {request.ci.title}"
 
 
 def _place(ci: Ci, place: Mapping[str, str]) -> Iterator[str]:
-    known = {each.name: each for each in PLACES[ci]}
+    known = {each.name: each for each in CI_LOCATION_PARTS[ci]}
     for name, value in place.items():
         if name not in known:
             words = f"it has {', '.join(known)}" if known else "leave it out"

@@ -7,34 +7,34 @@ the page tells them, and the files begin with them.
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from crcr.join.ci_kinds import PLACES, Ci
-from crcr.join.request import USUAL_COMMAND, Wanted
+from crcr.join.ci_kinds import CI_LOCATION_PARTS, Ci
+from crcr.join.request import DEFAULT_COMMAND, JoinRequest
 
 _LONGEST = 160
 
 
-def secret_goes_elsewhere(wanted: Wanted) -> tuple[str, ...]:
+def unusual_secret_targets(request: JoinRequest) -> tuple[str, ...]:
     """Where the bridge sends its secret, if that is not where everybody's goes."""
-    if wanted.ci is not Ci.GITLAB:
+    if request.ci is not Ci.GITLAB:
         return ()
-    usual = next(each.default for each in PLACES[Ci.GITLAB] if each.name == "url")
-    there = _host(wanted.where("url") or "")
+    usual = next(each.default for each in CI_LOCATION_PARTS[Ci.GITLAB] if each.name == "url")
+    there = _host(request.where("url") or "")
     if there == _host(usual or ""):
         return ()
     return (f"sends GITLAB_TRIGGER_TOKEN to {there}",)
 
 
-def runs_what_was_named(wanted: Wanted) -> tuple[str, ...]:
+def chosen_programs(request: JoinRequest) -> tuple[str, ...]:
     """What is run of what was named."""
-    return tuple(_run(wanted))
+    return tuple(_run(request))
 
 
-def _run(wanted: Wanted) -> Iterator[str]:
-    if wanted.command != USUAL_COMMAND:
-        shown = wanted.command if len(wanted.command) <= _LONGEST else wanted.command[: _LONGEST - 1] + "…"
+def _run(request: JoinRequest) -> Iterator[str]:
+    if request.command != DEFAULT_COMMAND:
+        shown = request.command if len(request.command) <= _LONGEST else request.command[: _LONGEST - 1] + "…"
         yield f"runs the command: {shown}"
-    if wanted.action is not None:
-        yield f"runs the action {wanted.action}"
+    if request.action is not None:
+        yield f"runs the action {request.action}"
 
 
 def _host(url: str) -> str:

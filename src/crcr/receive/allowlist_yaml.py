@@ -12,8 +12,15 @@ from typing import Any
 import yaml
 
 from crcr.decide.allowlist.check import check_allowlist
-from crcr.decide.allowlist.entries import Checked, Problem
-from crcr.decide.allowlist.tree import Items, Node, Pairs, Scalar, hidden_character, shown
+from crcr.decide.allowlist.entries import AllowlistProblem, CheckedAllowlist
+from crcr.decide.allowlist.tree import (
+    MappingNode,
+    Node,
+    ScalarNode,
+    SequenceNode,
+    hidden_character,
+    quote_value,
+)
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 100_000
@@ -34,28 +41,32 @@ class _Refused(Exception):
 
     def __init__(self, line: int, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.problem = Problem(line, "error", message, hint)
+        self.problem = AllowlistProblem(line, "error", message, hint)
 
 
-def read_allowlist(text: str) -> Checked:
+def read_allowlist(text: str) -> CheckedAllowlist:
     text = text.removeprefix("\ufeff")
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        return Checked(None, (Problem(1, "error", f"the file is larger than {MAX_BYTES} bytes"),))
+        return CheckedAllowlist(
+            None, (AllowlistProblem(1, "error", f"the file is larger than {MAX_BYTES} bytes"),)
+        )
     if unseen := tuple(_unseen(text)):
-        return Checked(None, unseen)
+        return CheckedAllowlist(None, unseen)
     try:
         document = _compose(text)
     except _Refused as refused:
-        return Checked(None, (refused.problem,))
+        return CheckedAllowlist(None, (refused.problem,))
     except yaml.YAMLError as error:
-        return Checked(None, (_syntax_problem(error, text),))
+        return CheckedAllowlist(None, (_syntax_problem(error, text),))
     except (ValueError, OverflowError):
         # The parser in Python lets an impossible escape such as "\UFFFFFFFF" fail in `chr`.
-        return Checked(None, (Problem(1, "error", "not YAML: an escape names no character"),))
+        return CheckedAllowlist(
+            None, (AllowlistProblem(1, "error", "not YAML: an escape names no character"),)
+        )
     return check_allowlist(document)
 
 
-def _unseen(text: str) -> Iterator[Problem]:
+def _unseen(text: str) -> Iterator[AllowlistProblem]:
     """Find lines that do not show what they hold.
 
     YAML breaks lines at U+2028 and U+0085 where an editor does not, so a comment could hide an entry.
@@ -63,17 +74,17 @@ def _unseen(text: str) -> Iterator[Problem]:
     for line, content in enumerate(text.split("\n"), start=1):
         hidden = hidden_character(content.removesuffix("\r").replace("\t", " "))
         if hidden is not None:
-            yield Problem(line, "error", f"the line holds the hidden character U+{ord(hidden):04X}")
+            yield AllowlistProblem(line, "error", f"the line holds the hidden character U+{ord(hidden):04X}")
 
 
-def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
+def _syntax_problem(error: yaml.YAMLError, text: str) -> AllowlistProblem:
     lines = text.splitlines() or [""]
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     # What is missing at the end is marked on the line after the last.
     line = min(mark.line + 1, len(lines)) if mark else 1
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
     hint = "indent with spaces, not with tabs" if "\t" in lines[line - 1] else None
-    return Problem(line, "error", f"not YAML: {reason}", hint)
+    return AllowlistProblem(line, "error", f"not YAML: {reason}", hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _MergeKey(Scalar):
+class _MergeKey(ScalarNode):
     """An unquoted `<<`, which as a key takes over the pairs of another mapping."""
 
 
@@ -136,11 +147,11 @@ class _Composer:
 
     def _open(self, event: Any, line: int, build: Callable[[int, list[Node]], Node]) -> None:
         if event.tag not in _COLLECTION_TAGS:
-            raise _Refused(line, f"the tag {shown(event.tag)} is not read here")
+            raise _Refused(line, f"the tag {quote_value(event.tag)} is not read here")
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         self.stack.append(_Open(line, event.anchor, build))
-        self._count(line, _Part(Scalar(line, None)))
+        self._count(line, _Part(ScalarNode(line, None)))
 
     def _add(self, part: _Part, anchor: str | None, line: int, *, counted: bool = False) -> None:
         if not counted:
@@ -161,54 +172,54 @@ class _Composer:
 
     def _repeat(self, anchor: str, line: int) -> _Part:
         if anchor not in self.anchors:
-            raise _Refused(line, f"the alias {shown(anchor)} has no anchor")
+            raise _Refused(line, f"the alias {quote_value(anchor)} has no anchor")
         part = self.anchors[anchor]
         if part is None:
-            raise _Refused(line, f"the alias {shown(anchor)} stands inside itself")
+            raise _Refused(line, f"the alias {quote_value(anchor)} stands inside itself")
         return replace(part, node=replace(part.node, line=line))
 
 
 def _items(line: int, nodes: list[Node]) -> Node:
-    return Items(line, tuple(nodes))
+    return SequenceNode(line, tuple(nodes))
 
 
 def _pairs(line: int, nodes: list[Node]) -> Node:
     """Pair keys with values; merged pairs come last and never stand against one that is written."""
     written = list(zip(nodes[::2], nodes[1::2], strict=True))
     pairs = [(key, value) for key, value in written if not isinstance(key, _MergeKey)]
-    taken = {own.value for own, _ in pairs if isinstance(own, Scalar)}
+    taken = {own.value for own, _ in pairs if isinstance(own, ScalarNode)}
     for key, source in written:
         if isinstance(key, _MergeKey):
             merged = [pair for pair in _mergeable(key, source) if _key_value(pair) not in taken]
             pairs += merged
-            taken.update(own.value for own, _ in merged if isinstance(own, Scalar))
-    return Pairs(line, tuple(pairs))
+            taken.update(own.value for own, _ in merged if isinstance(own, ScalarNode))
+    return MappingNode(line, tuple(pairs))
 
 
 def _mergeable(key: _MergeKey, source: Node) -> Iterator[tuple[Node, Node]]:
-    sources = source.items if isinstance(source, Items) else (source,)
+    sources = source.items if isinstance(source, SequenceNode) else (source,)
     seen: set[_ScalarValue] = set()
     for mapping in sources:
-        if not isinstance(mapping, Pairs):
+        if not isinstance(mapping, MappingNode):
             raise _Refused(key.line, "<< takes a mapping or a list of mappings")
         yield from (pair for pair in mapping.pairs if _key_value(pair) not in seen)
         seen.update(_key_value(pair) for pair in mapping.pairs)
 
 
 def _key_value(pair: tuple[Node, Node]) -> _ScalarValue:
-    return pair[0].value if isinstance(pair[0], Scalar) else None
+    return pair[0].value if isinstance(pair[0], ScalarNode) else None
 
 
-def _scalar(event: Any, line: int) -> Scalar:
+def _scalar(event: Any, line: int) -> ScalarNode:
     tag, plain = event.tag, event.implicit[0]
     if tag is None and plain:
         tag = _RESOLVER.resolve(yaml.ScalarNode, event.value, (True, False))
     elif tag not in {None, "!"} and tag.removeprefix(_TAG) not in _VALUES:
-        raise _Refused(line, f"the tag {shown(tag)} is not read here")
+        raise _Refused(line, f"the tag {quote_value(tag)} is not read here")
     if tag == f"{_TAG}merge":
         return _MergeKey(line, event.value)
     read = _VALUES.get((tag or "").removeprefix(_TAG), str)
-    return Scalar(line, read(event.value))
+    return ScalarNode(line, read(event.value))
 
 
 def _int(text: str) -> _ScalarValue:

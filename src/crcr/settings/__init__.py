@@ -6,28 +6,28 @@ Only `wiring`, `cli` and the documentation know these types; everything below th
 from crcr.settings.load import load_settings
 from crcr.settings.model import Settings
 from crcr.settings.readers.locations import (
+    AllowlistFile,
+    AllowlistOnGitHub,
     AllowlistSource,
-    FileSource,
-    GitHubSource,
     IssuerSetting,
-    Postgres,
-    Sqlite,
+    PostgresSetting,
+    SqliteSetting,
     TokenSetting,
 )
-from crcr.settings.setting import Setting, rows
+from crcr.settings.setting import Setting, settings_of
 from crcr.settings.upstreams import UpstreamSetting
 
 __all__ = [
+    "AllowlistFile",
+    "AllowlistOnGitHub",
     "AllowlistSource",
-    "FileSource",
-    "GitHubSource",
     "IssuerSetting",
-    "Postgres",
+    "PostgresSetting",
     "Setting",
     "Settings",
-    "Sqlite",
+    "SqliteSetting",
     "TokenSetting",
     "UpstreamSetting",
     "load_settings",
-    "rows",
+    "settings_of",
 ]

@@ -13,16 +13,26 @@ from pydantic import SecretStr
 
 from crcr.errors import BadSettings
 from crcr.settings.model import Settings
-from crcr.settings.readers.locations import GitHubSource, web_of
-from crcr.settings.readers.values import cover_everything
-from crcr.settings.setting import FILE_SUFFIX, PREFIX, UNREADABLE, Given, Setting, hint, missing, read, rows
+from crcr.settings.readers.locations import AllowlistOnGitHub, web_url
+from crcr.settings.readers.values import cover_all_addresses
+from crcr.settings.setting import (
+    FILE_SUFFIX,
+    PREFIX,
+    UNREADABLE,
+    RawValue,
+    Setting,
+    describe_missing,
+    read_value,
+    settings_of,
+    suggest_name,
+)
 from crcr.settings.upstreams import UpstreamSetting, read_upstreams
 
 DEFAULT_FILE = "crcr.toml"
 _UPSTREAM_KEY = "upstream"
 _MAX_SECRET_BYTES = 64 * 1024
 
-Found = dict[str, Given]
+Found = dict[str, RawValue]
 """What one layer holds, by the setting's key."""
 
 
@@ -42,14 +52,14 @@ def load_settings(*, config: Path | None, environ: Mapping[str, str], cwd: Path)
 
 
 def _settings_rows() -> tuple[Setting, ...]:
-    return tuple(rows(Settings).values())
+    return tuple(settings_of(Settings).values())
 
 
 def _from_environ(environ: Mapping[str, str], cwd: Path, problems: list[str]) -> Found:
-    known = [*_settings_rows(), *(row for row in rows(UpstreamSetting).values() if row.env)]
+    known = [*_settings_rows(), *(row for row in settings_of(UpstreamSetting).values() if row.env)]
     # An empty variable counts as absent: compose files pass `${NAME:-}` for what is not set.
     given = {
-        name: Given(value, name, cwd)
+        name: RawValue(value, name, cwd)
         for name, value in sorted(environ.items())
         if name.startswith(PREFIX) and value.strip()
     }
@@ -76,7 +86,7 @@ def _from_file(config: Path | None, cwd: Path, problems: list[str]) -> Found | N
 def _from_toml(content: Mapping[str, object], folder: Path, problems: list[str]) -> Found:
     known = list(_settings_rows())
     tables = {row.key.partition(".")[0] for row in known if "." in row.key}
-    given = {key: Given(value, key, folder) for key, value in _flat(content, tables) if value != ""}
+    given = {key: RawValue(value, key, folder) for key, value in _flat(content, tables) if value != ""}
     upstream = given.pop(_UPSTREAM_KEY, None)
     found = _picked(known, given, {row.key: row.key for row in known}, FILE_SUFFIX.lower(), problems)
     return {**found, _UPSTREAM_KEY: upstream} if upstream else found
@@ -115,10 +125,10 @@ def _unknown(name: str, known: list[str], suffix: str) -> str:
     plain = name.removesuffix(suffix)
     if plain != name and plain in known:
         return f"{name} is not a setting: only secrets are read from files; set {plain}."
-    return f"{name} is not a setting; {hint(name, known)}"
+    return f"{name} is not a setting; {suggest_name(name, known)}"
 
 
-def _content(given: Given, problems: list[str]) -> Given:
+def _content(given: RawValue, problems: list[str]) -> RawValue:
     """Return the file's text under the name that pointed to it; its paths, too, count from the same folder."""
     text: object = UNREADABLE
     try:
@@ -128,7 +138,7 @@ def _content(given: Given, problems: list[str]) -> Given:
         problems.append(f"{given.written} names a file that cannot be read: {error.strerror}.")
     except ValueError:  # not UTF-8, or a path that cannot be one
         problems.append(f"{given.written} names a file that does not hold text.")
-    return Given(text, given.written, given.folder)
+    return RawValue(text, given.written, given.folder)
 
 
 class _Draft:
@@ -139,25 +149,27 @@ class _Draft:
         self._found = found
         self._problems = problems
         self._cwd = cwd
-        self._rows = rows(Settings)
+        self._rows = settings_of(Settings)
 
     def read_all(self, *, report_missing: bool) -> None:
         for field, row in self._rows.items():
             given = self._found.get(row.key) or row.by_default(self._cwd)
-            if given and (value := read(row, given, self._problems)) is not None:
+            if given and (value := read_value(row, given, self._problems)) is not None:
                 self.values[field] = value
             elif not given and row.required and report_missing:
-                self._problems.append(missing(row))
+                self._problems.append(describe_missing(row))
 
     def read_upstreams(self, file: Found | None, variables: Found) -> None:
         named = {
-            field: variables[row.key] for field, row in rows(UpstreamSetting).items() if row.key in variables
+            field: variables[row.key]
+            for field, row in settings_of(UpstreamSetting).items()
+            if row.key in variables
         }
         if file is not None:
             self.values["upstreams"] = read_upstreams(file.get(_UPSTREAM_KEY), named, self._problems)
             return
         for field, given in named.items():
-            read(rows(UpstreamSetting)[field], given, self._problems)
+            read_value(settings_of(UpstreamSetting)[field], given, self._problems)
 
     def check_together(self) -> None:
         checks = (
@@ -218,7 +230,7 @@ def _readers(draft: _Draft) -> str | None:
 def _proxy(draft: _Draft) -> str | None:
     trusted = draft.values.get("trusted_proxies", ())
     if draft.values.get("hud_access") != "proxy" or (
-        draft.given("trusted_proxies") and not cover_everything(trusted)
+        draft.given("trusted_proxies") and not cover_all_addresses(trusted)
     ):
         return None
     name = draft.written("hud_access")
@@ -265,10 +277,10 @@ def _clickhouse_ca(draft: _Draft) -> str | None:
 def _foreign_allowlists(draft: _Draft) -> Iterator[str]:
     if "github_api_url" not in draft.values:
         return
-    home = web_of(draft.values["github_api_url"])
+    home = web_url(draft.values["github_api_url"])
     for upstream in draft.values.get("upstreams", ()):
         source = upstream.allowlist
-        if isinstance(source, GitHubSource) and source.web != home:
+        if isinstance(source, AllowlistOnGitHub) and source.web != home:
             yield (
                 f"The allowlist of {upstream.name} is at {source.web}, but {draft.written('github_api_url')} "
                 f"belongs to {home}; use an address there."

@@ -12,19 +12,19 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from crcr.decide.report.registration import Registration
-from crcr.settings.observability import WatchingSettings
+from crcr.settings.observability import ObservabilitySettings
 from crcr.settings.readers import locations, registrations
 from crcr.settings.readers import values as readers_values
-from crcr.settings.readers.locations import IssuerSetting, Postgres, TokenSetting
+from crcr.settings.readers.locations import IssuerSetting, PostgresSetting, TokenSetting
 from crcr.settings.readers.service_urls import ServiceUrl
-from crcr.settings.setting import FROZEN, Setting, rows
+from crcr.settings.setting import FROZEN, Setting, settings_of
 from crcr.settings.stores import StoreSettings
 from crcr.settings.upstreams import UpstreamSetting
 
 _SHORT = 16
 
 
-class Settings(StoreSettings, WatchingSettings):
+class Settings(StoreSettings, ObservabilitySettings):
     model_config = FROZEN
 
     upstreams: tuple[UpstreamSetting, ...]
@@ -116,7 +116,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "RATE_LIMIT_PER_MIN",
             "rate_limit_per_min",
-            readers_values.whole(1, 1_000_000),
+            readers_values.integer(1, 1_000_000),
             "callbacks taken per repository and minute",
             default="300",
         ),
@@ -239,14 +239,14 @@ class Settings(StoreSettings, WatchingSettings):
         str, Setting("HOST", "host", readers_values.host, "address to listen on", default="127.0.0.1")
     ]
     port: Annotated[
-        int, Setting("PORT", "port", readers_values.whole(1, 65535), "port to listen on", default="8000")
+        int, Setting("PORT", "port", readers_values.integer(1, 65535), "port to listen on", default="8000")
     ]
     drain_s: Annotated[
         int,
         Setting(
             "DRAIN_S",
             "drain_s",
-            readers_values.whole(0, 300),
+            readers_values.integer(0, 300),
             "seconds that a process which was told to stop still takes requests while `/readyz` says 503, so that a load "
             "balancer leaves it out first; 0 where there is none",
             default="0",
@@ -277,7 +277,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "WORKER_CONCURRENCY",
             "worker_concurrency",
-            readers_values.whole(1, 1000),
+            readers_values.integer(1, 1000),
             "effects that one worker carries out at the same time",
             default="64",
         ),
@@ -292,7 +292,7 @@ class Settings(StoreSettings, WatchingSettings):
         """Return what is allowed and unwise, as sentences for the log at start."""
         short = [
             f"{row.variable} is shorter than {_SHORT} characters and may be guessed; use a random one."
-            for field, row in rows(type(self)).items()
+            for field, row in settings_of(type(self)).items()
             if isinstance(value := getattr(self, field), SecretStr)
             and not isinstance(value, ServiceUrl)
             and len(value.get_secret_value()) < _SHORT
@@ -307,7 +307,7 @@ class Settings(StoreSettings, WatchingSettings):
             found.append(
                 "CRCR_PUBLIC_URL is http://, so callers send their tokens unencrypted; use https://."
             )
-        if readers_values.cover_everything(self.trusted_proxies):
+        if readers_values.cover_all_addresses(self.trusted_proxies):
             found.append(
                 "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
             )
@@ -315,7 +315,7 @@ class Settings(StoreSettings, WatchingSettings):
 
 
 def _secret_texts(value: object) -> tuple[str, ...]:
-    if isinstance(value, Postgres):
+    if isinstance(value, PostgresSetting):
         value = value.url
     if isinstance(value, ServiceUrl):
         return value.secrets()

@@ -8,7 +8,7 @@ from crcr.settings.readers import values
 from crcr.settings.setting import FROZEN, Setting
 
 
-class WatchingSettings(BaseModel):
+class ObservabilitySettings(BaseModel):
     model_config = FROZEN
 
     metrics_port: Annotated[
@@ -16,7 +16,7 @@ class WatchingSettings(BaseModel):
         Setting(
             "METRICS_PORT",
             "metrics_port",
-            values.whole(1, 65535),
+            values.integer(1, 65535),
             "port on `CRCR_HOST` where `crcr worker` answers `/metrics`, `/healthz` and `/readyz`; not set: nowhere "
             "(`crcr serve` has them on its own port)",
         ),

@@ -19,12 +19,12 @@ UNREADABLE = object()
 """Value of a setting that was given and could not be got at; that was said, and it is not missing."""
 
 
-class Wrong(ValueError):
+class InvalidValue(ValueError):
     """A value that cannot be used; the text goes on after the setting's name ("must be …")."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RawValue:
     """A value as it was found: text from the environment, any TOML value from the file."""
 
     value: object
@@ -34,7 +34,7 @@ class Given:
     """What a relative path counts from: the file's folder, or the working directory."""
 
 
-Reader = Callable[[Given], object]
+Reader = Callable[[RawValue], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Setting:
     """Name of the environment variable without its prefix; empty where the file alone can say it."""
     key: str
     """Dotted key in the TOML file."""
-    read: Reader
+    reader: Reader
     meaning: str
     _: KW_ONLY
     default: str | None = None
@@ -55,33 +55,33 @@ class Setting:
     def variable(self) -> str:
         return PREFIX + self.env
 
-    def by_default(self, folder: Path = Path()) -> Given | None:
-        return None if self.default is None else Given(self.default, self.variable, folder)
+    def by_default(self, folder: Path = Path()) -> RawValue | None:
+        return None if self.default is None else RawValue(self.default, self.variable, folder)
 
 
-def rows(model: type[BaseModel]) -> dict[str, Setting]:
+def settings_of(model: type[BaseModel]) -> dict[str, Setting]:
     """Return the row of every field that has one: the model's own in their order, then those of its groups."""
     fields = sorted(model.model_fields.items(), key=lambda item: item[0] not in model.__annotations__)
     return {field: row for field, info in fields for row in info.metadata if isinstance(row, Setting)}
 
 
-def read(row: Setting, given: Given, problems: list[str]) -> object | None:
+def read_value(row: Setting, given: RawValue, problems: list[str]) -> object | None:
     """Return the value, or None after adding the problem."""
     if given.value is UNREADABLE:
         return None
     try:
-        return row.read(given)
-    except Wrong as wrong:
+        return row.reader(given)
+    except InvalidValue as wrong:
         problems.append(f"{given.written} {wrong}")
         return None
 
 
-def missing(row: Setting) -> str:
+def describe_missing(row: Setting) -> str:
     file = f", or {row.variable}{FILE_SUFFIX} to a file that holds it" if row.secret else ""
     return f"{row.variable} is missing; set it{file} (in the TOML file: {row.key}): {row.meaning}."
 
 
-def hint(word: str, known: list[str]) -> str:
+def suggest_name(word: str, known: list[str]) -> str:
     """Return what to do about an unknown name."""
     by_shape = {_shape(name): name for name in known}
     near = get_close_matches(_shape(word[:100]), by_shape, n=1, cutoff=0.75)

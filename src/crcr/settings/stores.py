@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel
 
 from crcr.settings.readers import locations, service_urls, values
-from crcr.settings.readers.locations import Postgres, Sqlite
+from crcr.settings.readers.locations import PostgresSetting, SqliteSetting
 from crcr.settings.readers.service_urls import ServiceUrl
 from crcr.settings.setting import FROZEN, Setting
 
@@ -15,7 +15,7 @@ class StoreSettings(BaseModel):
     model_config = FROZEN
 
     database: Annotated[
-        Sqlite | Postgres,
+        SqliteSetting | PostgresSetting,
         Setting(
             "DATABASE_URL",
             "database_url",
@@ -31,7 +31,7 @@ class StoreSettings(BaseModel):
         Setting(
             "DATABASE_POOL",
             "database_pool",
-            values.whole(4, 500),
+            values.integer(4, 500),
             "connections to PostgreSQL that one process opens at most, half of them for writing; one more listens",
             default="10",
         ),
@@ -90,7 +90,7 @@ class StoreSettings(BaseModel):
         Setting(
             "CLICKHOUSE_KEEP_DAYS",
             "clickhouse_keep_days",
-            values.whole(100, 36_500),
+            values.integer(100, 36_500),
             "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: for ever",
         ),
     ] = None
@@ -99,7 +99,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_BODIES_DAYS",
             "keep_bodies_days",
-            values.whole(1, 3650),
+            values.integer(1, 3650),
             "days that the bodies of webhooks are kept for replay",
             default="30",
         ),
@@ -109,7 +109,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_JOBS_DAYS",
             "keep_jobs_days",
-            values.whole_or_none(100, 36500),
+            values.integer_or_zero(100, 36500),
             "days that deliveries are kept with their dispatches, runs and jobs, and other results; 100 or more, since "
             "pages look back 90; 0: for ever. Figures are kept for ever",
             default="400",
@@ -120,7 +120,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_EFFECTS_DAYS",
             "keep_effects_days",
-            values.whole(1, 3650),
+            values.integer(1, 3650),
             "days that effects are kept after they were done or cancelled; parked ones stay",
             default="7",
         ),
@@ -130,7 +130,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_AUDIT_DAYS",
             "keep_audit_days",
-            values.whole_or_none(30, 36500),
+            values.integer_or_zero(30, 36500),
             "days that the audit log is kept; 0: for ever",
             default="0",
         ),

@@ -13,16 +13,25 @@ from crcr.decide.model import RepoName, is_repo_name
 from crcr.settings.readers import locations
 from crcr.settings.readers import values as readers_values
 from crcr.settings.readers.locations import AllowlistSource
-from crcr.settings.setting import FROZEN, Given, Setting, Wrong, hint, missing, read, rows
+from crcr.settings.setting import (
+    FROZEN,
+    InvalidValue,
+    RawValue,
+    Setting,
+    describe_missing,
+    read_value,
+    settings_of,
+    suggest_name,
+)
 
 
-def _repo_name(given: Given) -> RepoName:
+def _repo_name(given: RawValue) -> RepoName:
     if not isinstance(given.value, str) or not is_repo_name(given.value.strip()):
-        raise Wrong(f"must be owner/repo, not {readers_values.shown(given.value)}.")
+        raise InvalidValue(f"must be owner/repo, not {readers_values.quote(given.value)}.")
     return RepoName(given.value.strip())
 
 
-def _gate(given: Given) -> str:
+def _gate(given: RawValue) -> str:
     if isinstance(given.value, bool):
         return "on" if given.value else "off"
     return readers_values.one_of("auto", "on", "off")(given)
@@ -111,12 +120,12 @@ class UpstreamSetting(BaseModel):
     ]
 
 
-Table = dict[str, Given]
+Table = dict[str, RawValue]
 """What was found for one upstream, by field."""
 
 
 def read_upstreams(
-    file: Given | None, variables: Mapping[str, Given], problems: list[str]
+    file: RawValue | None, variables: Mapping[str, RawValue], problems: list[str]
 ) -> tuple[UpstreamSetting, ...]:
     """Return the upstreams that could be read; `variables` is by field of `UpstreamSetting`."""
     tables = list(_tables(file, problems)) if file else []
@@ -139,27 +148,27 @@ def read_upstreams(
     return found
 
 
-def _tables(file: Given, problems: list[str]) -> Iterator[Table]:
+def _tables(file: RawValue, problems: list[str]) -> Iterator[Table]:
     if not isinstance(file.value, list) or not all(isinstance(table, dict) for table in file.value):
         problems.append("upstream must be written as [[upstream]] tables, each with name and allowlist.")
         return
-    known = list(rows(UpstreamSetting))
+    known = list(settings_of(UpstreamSetting))
     for number, table in enumerate(file.value, start=1):
         place = f"in [[upstream]] {number}"
         unknown = [key for key in table if key not in known]
-        problems += [f"{key} {place} is not a setting; {hint(key, known)}" for key in unknown]
-        yield {key: Given(table[key], f"{key} {place}", file.folder) for key in known if key in table}
+        problems += [f"{key} {place} is not a setting; {suggest_name(key, known)}" for key in unknown]
+        yield {key: RawValue(table[key], f"{key} {place}", file.folder) for key in known if key in table}
 
 
 def _upstream(table: Table, problems: list[str], *, number: int | None) -> UpstreamSetting | None:
     values: dict[str, Any] = {}
-    for field, row in rows(UpstreamSetting).items():
+    for field, row in settings_of(UpstreamSetting).items():
         given = table.get(field) or row.by_default()
         if given is None:
             problems.append(
-                f"{field} is missing in [[upstream]] {number}; add it." if number else missing(row)
+                f"{field} is missing in [[upstream]] {number}; add it." if number else describe_missing(row)
             )
-        elif (value := read(row, given, problems)) is not None:
+        elif (value := read_value(row, given, problems)) is not None:
             values[field] = value
     complete = len(values) == len(UpstreamSetting.model_fields)
     return UpstreamSetting(**values) if complete else None

@@ -10,7 +10,7 @@ from typing import Protocol
 from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import (
     BackendMetrics,
     BackendPage,
@@ -35,12 +35,12 @@ from crcr.decide.views.overview import (
     AllowlistView,
     BackendSummary,
     Changes,
+    ChooseRows,
     DeliveryPage,
     DeliveryView,
     EffectsView,
     JobPage,
     JobQuery,
-    Pick,
     Summary,
     Vitals,
 )
@@ -57,8 +57,8 @@ class Views(Protocol):
         span: Span,
         now: datetime,
         *,
-        kind: Kind = Kind.PULLS,
-        pick: Pick[BackendSummary] | None = None,
+        kind: ResultKind = ResultKind.PULLS,
+        pick: ChooseRows[BackendSummary] | None = None,
     ) -> Summary:
         """All backends; those that `pick` chooses are read in full (`rows`), without it all of them are."""
         ...
@@ -79,12 +79,12 @@ class Views(Protocol):
         span: Span,
         now: datetime,
         *,
-        kind: Kind = Kind.PULLS,
-        pick: Pick[BackendMetrics] | None = None,
+        kind: ResultKind = ResultKind.PULLS,
+        pick: ChooseRows[BackendMetrics] | None = None,
     ) -> MetricsView: ...
 
     async def badge(
-        self, upstream: RepoName, downstream: RepoName, kind: Kind, span: Span, now: datetime
+        self, upstream: RepoName, downstream: RepoName, kind: ResultKind, span: Span, now: datetime
     ) -> BadgeView: ...
 
     async def pull(self, upstream: RepoName, number: int, now: datetime) -> PullView: ...

@@ -20,13 +20,13 @@ from crcr.wiring.services import Services
 
 log = structlog.get_logger(__name__)
 
-Beside = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+RequestSideTask = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 GRACE_S = 30.0
 """How long what is under way may go on after the process was told to stop."""
 
 
-class Company:
+class BackgroundTasks:
     """The tasks that run beside the requests; stopping waits for what is under way."""
 
     def __init__(
@@ -34,13 +34,13 @@ class Company:
         services: Services,
         *,
         work: bool,
-        beside: tuple[Beside, ...] = (),
+        request_side_tasks: tuple[RequestSideTask, ...] = (),
         grace_s: float = GRACE_S,
     ) -> None:
         """`beside` is what runs with the requests alone, until it is told to stop."""
         self._services = services
         self._work = work
-        self._beside = beside
+        self._beside = request_side_tasks
         self._grace_s = grace_s
         self._stopping = services.stopping
         self._tasks: list[asyncio.Task[None]] = []
@@ -62,7 +62,7 @@ class Company:
         for each in self._beside:
             self._run(each(self._stopping))
         if self._work:
-            await services.past.begin(services.upstreams, services.clock.now())
+            await services.clickhouse.begin(services.upstreams, services.clock.now())
             if freed := await self._free_leases(is_gone):
                 log.warning("leases_freed", effects=freed)
             await self._make_ready()
@@ -131,7 +131,7 @@ class Company:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("loop_died", exc_info=error)
-            self._services.deaths.append(error)
+            self._services.loop_errors.append(error)
             self._stopping.set()
 
 

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class ClickHouse:
     database: Database
     feeding: Feeding
     link: ClickHouseLink | None = None
@@ -52,14 +52,14 @@ class Past:
             await self.link.close()
 
 
-def past_of(settings: Settings, database: Database) -> Past:
-    feeding, link = Feeding(database), link_of(settings)
+def open_clickhouse(settings: Settings, database: Database) -> ClickHouse:
+    feeding, link = Feeding(database), clickhouse_link(settings)
     if link is None:
-        return Past(database, feeding)
-    return Past(database, feeding, link, ClickHouseFeeder(feeding, link, settings.clickhouse_keep_days))
+        return ClickHouse(database, feeding)
+    return ClickHouse(database, feeding, link, ClickHouseFeeder(feeding, link, settings.clickhouse_keep_days))
 
 
-def link_of(settings: Settings) -> ClickHouseLink | None:
+def clickhouse_link(settings: Settings) -> ClickHouseLink | None:
     url = settings.clickhouse_url
     if url is None:
         return None

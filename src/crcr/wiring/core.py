@@ -30,11 +30,11 @@ from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.health import HealthViews
-from crcr.settings import Settings, Sqlite, UpstreamSetting
+from crcr.settings import Settings, SqliteSetting, UpstreamSetting
 from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
 from crcr.show.metrics.registry import Metrics
-from crcr.wiring.clickhouse import Past, past_of
-from crcr.wiring.database import open_database, place_of
+from crcr.wiring.clickhouse import ClickHouse, open_clickhouse
+from crcr.wiring.database import database_location, open_database
 from crcr.wiring.drivers import require_drivers
 
 
@@ -59,7 +59,7 @@ class Core:
     metrics: Metrics
     trace: Trace
     database: Database
-    past: Past
+    clickhouse: ClickHouse
     refresher: CheckRefresher
     targets: Targets
     allowlists: Allowlists
@@ -85,10 +85,10 @@ class Core:
         return timedelta(seconds=self.settings.job_timeout_s)
 
 
-def open_ground(settings: Settings, seams: Seams) -> Core:
+def open_core(settings: Settings, seams: Seams) -> Core:
     require_drivers(settings)
-    migrate(place_of(settings))
-    signals, metrics = Signals(), metrics_of(settings, seams.clock)
+    migrate(database_location(settings))
+    signals, metrics = Signals(), build_metrics(settings, seams.clock)
     database = open_database(settings, signals, metrics.store)
     refresher = check_refresher(settings, seams.check_gathering)
     targets = Targets(database, refresher)
@@ -100,9 +100,9 @@ def open_ground(settings: Settings, seams: Seams) -> Core:
         seams=seams,
         signals=signals,
         metrics=metrics,
-        trace=trace_of(settings),
+        trace=build_trace(settings),
         database=database,
-        past=past_of(settings, database),
+        clickhouse=open_clickhouse(settings, database),
         refresher=refresher,
         targets=targets,
         allowlists=allowlists,
@@ -113,7 +113,7 @@ def open_ground(settings: Settings, seams: Seams) -> Core:
         keys_http=seams.http(GITHUB_ACTIONS),
         forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
         limiter=limiter,
-        github=github_client(settings, api_http, seams.clock, metrics, limiter),
+        github=build_github_client(settings, api_http, seams.clock, metrics, limiter),
     )
 
 
@@ -122,8 +122,8 @@ def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealt
     return SharedHealth(views, seams.clock, shared_for_s=seams.health_shared_for_s)
 
 
-def outcomes_of(ground: Core) -> Outcomes:
-    return Outcomes(Forwards(enabled=ground.settings.hud_forward_url is not None))
+def build_outcomes(core: Core) -> Outcomes:
+    return Outcomes(Forwards(enabled=core.settings.hud_forward_url is not None))
 
 
 def check_refresher(settings: Settings, coalesce_delay: timedelta = COALESCE_DELAY) -> CheckRefresher:
@@ -154,14 +154,14 @@ def _checks(
     )
 
 
-def metrics_of(settings: Settings, clock: Clock) -> Metrics:
+def build_metrics(settings: Settings, clock: Clock) -> Metrics:
     metrics = Metrics(lambda: clock.now().timestamp())
-    if isinstance(settings.database, Sqlite):
+    if isinstance(settings.database, SqliteSetting):
         metrics.store.watch_disk(settings.database.path.parent)
     return metrics
 
 
-def trace_of(settings: Settings) -> Trace:
+def build_trace(settings: Settings) -> Trace:
     if settings.otel_endpoint is None:
         return Untraced()
     from crcr.tracing import OtlpTrace  # noqa: PLC0415  an extra that few install, and nobody else pays for
@@ -169,7 +169,7 @@ def trace_of(settings: Settings) -> Trace:
     return OtlpTrace(settings.otel_endpoint)
 
 
-def github_client(
+def build_github_client(
     settings: Settings,
     http: httpx.AsyncClient,
     clock: Clock,

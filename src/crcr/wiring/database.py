@@ -6,12 +6,12 @@ from crcr.record.store.counters import StoreTally
 from crcr.record.store.database import Database
 from crcr.record.store.location import Place, PostgresPlace
 from crcr.record.store.signals import Signals
-from crcr.settings import Settings, Sqlite
+from crcr.settings import Settings, SqliteSetting
 
 
-def place_of(settings: Settings) -> Place:
+def database_location(settings: Settings) -> Place:
     database = settings.database
-    if isinstance(database, Sqlite):
+    if isinstance(database, SqliteSetting):
         return database.path
     return PostgresPlace(
         database.url.get_secret_value(), connections=settings.database_pool, ca=settings.database_ca
@@ -19,7 +19,7 @@ def place_of(settings: Settings) -> Place:
 
 
 def open_database(settings: Settings, signals: Signals, tally: StoreTally | None = None) -> Database:
-    place = place_of(settings)
+    place = database_location(settings)
     if isinstance(place, PostgresPlace):
         from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
         from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415  one of the two is enough
@@ -32,7 +32,7 @@ def open_database(settings: Settings, signals: Signals, tally: StoreTally | None
 
 def require_database(settings: Settings) -> None:
     """Raise `NotFound` where no relay has ever kept anything: commands make no database by mistake."""
-    place = place_of(settings)
+    place = database_location(settings)
     there = revision(place) is not None if isinstance(place, PostgresPlace) else place.exists()
     if not there:
         where = settings.database.place

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from crcr.errors import BadSettings
-from crcr.settings import Postgres, Settings
+from crcr.settings import PostgresSetting, Settings
 
 Find = Callable[[str], object]
 """Return None for a module that is not installed."""
@@ -58,7 +58,7 @@ def _require(wanted: Iterator[tuple[str, Driver]], find: Find) -> None:
 
 
 def _wanted_drivers(settings: Settings) -> Iterator[tuple[str, Driver]]:
-    if isinstance(settings.database, Postgres):
+    if isinstance(settings.database, PostgresSetting):
         yield from (("CRCR_DATABASE_URL with PostgreSQL", driver) for driver in _POSTGRES)
     if settings.redis_url is not None:
         yield from (("CRCR_REDIS_URL", driver) for driver in _REDIS)

@@ -26,61 +26,61 @@ from crcr.record.reports.tested_commits import Commits
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import Settings
-from crcr.wiring.core import Core, outcomes_of
+from crcr.wiring.core import Core, build_outcomes
 
 
-def effect_handlers(ground: Core, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
-    settings, github, clock = ground.settings, ground.github, ground.clock
+def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
+    settings, github, clock = core.settings, core.github, core.clock
     return {
         EffectKind.SEND_DISPATCH: SendDispatch(
-            DispatchLoads(ground.database),
-            ground.targets,
+            DispatchLoads(core.database),
+            core.targets,
             github.repositories,
             callback_url=f"{settings.public_url.rstrip('/')}/github/callback",
             audience=settings.oidc_audiences[0],
         ),
-        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(ground.targets, github.repositories, clock),
+        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(core.targets, github.repositories, clock),
         EffectKind.CONFIRM_HEAD: ConfirmHead(
-            Doubts(ground.database, ground.allowlists, ground.refresher), github, clock
+            Doubts(core.database, core.allowlists, core.refresher), github, clock
         ),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
-        EffectKind.FORWARD_RESULT: _forwarder(settings, ground.forward_http),
-        EffectKind.INSPECT_REPOSITORY: InspectRepository(Inspections(ground.database), github, clock),
-        EffectKind.FEED_HISTORY: ground.past.handler(clock),
-        **_upstream_handlers(ground),
+        EffectKind.FORWARD_RESULT: _forwarder(settings, core.forward_http),
+        EffectKind.INSPECT_REPOSITORY: InspectRepository(Inspections(core.database), github, clock),
+        EffectKind.FEED_HISTORY: core.clickhouse.handler(clock),
+        **_upstream_handlers(core),
     }
 
 
-def _upstream_handlers(ground: Core) -> dict[EffectKind, Handler]:
+def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
     """What is asked and said on the upstream's pull requests, and of the downstreams' Actions for it."""
-    database, github, clock, refresher = ground.database, ground.github, ground.clock, ground.refresher
-    upstreams, voice = UpstreamTargets(ground.targets, github.repositories), CommentWriter(github.comments)
+    database, github, clock, refresher = core.database, core.github, core.clock, core.refresher
+    upstreams, voice = UpstreamTargets(core.targets, github.repositories), CommentWriter(github.comments)
     return {
-        EffectKind.PUBLISH_CHECKS: PublishChecks(ground.checks, upstreams, github.checks, clock),
+        EffectKind.PUBLISH_CHECKS: PublishChecks(core.checks, upstreams, github.checks, clock),
         EffectKind.ASK_FILES: AskFiles(
-            PathQuestions(database, ground.allowlists, refresher), upstreams, github, clock
+            PathQuestions(database, core.allowlists, refresher), upstreams, github, clock
         ),
         EffectKind.READ_GROUP: ReadGroup(
-            MergeGroups(database, ground.allowlists, ground.checks, refresher),
+            MergeGroups(database, core.allowlists, core.checks, refresher),
             upstreams,
             github.commits,
             clock,
         ),
         EffectKind.RERUN: Rerun(Reruns(database, refresher), github, clock),
         EffectKind.LOOK_UP: LookUp(
-            Lookups(database, ground.allowlists, refresher, ground.job_timeout, outcomes_of(ground)),
+            Lookups(database, core.allowlists, refresher, core.job_timeout, build_outcomes(core)),
             github,
             clock,
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
-            Commands(database, ground.allowlists, ground.desk, refresher),
+            Commands(database, core.allowlists, core.desk, refresher),
             upstreams,
             github.comments,
             voice,
             clock,
-            health=ground.health,
+            health=core.health,
         ),
-        EffectKind.OFFER_WAIVER: OfferWaiver(ground.desk, upstreams, voice, clock),
+        EffectKind.OFFER_WAIVER: OfferWaiver(core.desk, upstreams, voice, clock),
         EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github.commits, clock),
     }
 

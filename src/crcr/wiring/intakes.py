@@ -30,8 +30,8 @@ from crcr.record.reports.sandbox import SandboxJobs
 from crcr.record.reports.self_reports import SelfReports
 from crcr.record.repositories.installations import Installations
 from crcr.record.workflow_runs.webhook_events import ActionsNews
-from crcr.settings import FileSource, Settings
-from crcr.wiring.core import Core, outcomes_of
+from crcr.settings import AllowlistFile, Settings
+from crcr.wiring.core import Core, build_outcomes
 
 _BODIES_AT_ONCE = 128 * 1024 * 1024
 """For each intake: webhooks from strangers must not keep callbacks out, nor the other way round."""
@@ -42,64 +42,64 @@ def _bodies(settings: Settings) -> BodyReader:
     return BodyReader(_BODIES_AT_ONCE, trusted_proxies=settings.trusted_proxies)
 
 
-def webhook_intake(ground: Core, inbox: Inbox) -> WebhookIntake:
+def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
     on_github = {
         each.name: each.allowlist.place
-        for each in ground.settings.upstreams
-        if not isinstance(each.allowlist, FileSource)
+        for each in core.settings.upstreams
+        if not isinstance(each.allowlist, AllowlistFile)
     }
     return WebhookIntake(
-        secret=ground.settings.github_webhook_secret.get_secret_value().encode(),
-        bodies=_bodies(ground.settings),
+        secret=core.settings.github_webhook_secret.get_secret_value().encode(),
+        bodies=_bodies(core.settings),
         inbox=inbox,
-        people_requests=ground.desk,
-        actions_news=ActionsNews(ground.database, ground.refresher, outcomes_of(ground)),
-        installations=Installations(ground.database),
-        upstreams=frozenset(ground.upstreams),
+        people_requests=core.desk,
+        actions_news=ActionsNews(core.database, core.refresher, build_outcomes(core)),
+        installations=Installations(core.database),
+        upstreams=frozenset(core.upstreams),
         allowlist_files=on_github,
-        clock=ground.clock,
-        count=ground.metrics.delivery,
-        refused=RefusedWebhookCounter(RefusalCounts(ground.database), ground.clock),
-        trace=ground.trace,
+        clock=core.clock,
+        count=core.metrics.delivery,
+        refused=RefusedWebhookCounter(RefusalCounts(core.database), core.clock),
+        trace=core.trace,
     )
 
 
-def callback_intake(ground: Core, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
+def callback_intake(core: Core, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
     return CallbackIntake(
-        verifier=_verifier(ground.settings, keys, ground.clock),
+        verifier=_verifier(core.settings, keys, core.clock),
         limits=limits,
-        bodies=_bodies(ground.settings),
+        bodies=_bodies(core.settings),
         reports=reports,
-        trusted_proxies=ground.settings.trusted_proxies,
-        clock=ground.clock,
-        count=ground.metrics.callback,
-        trace=ground.trace,
+        trusted_proxies=core.settings.trusted_proxies,
+        clock=core.clock,
+        count=core.metrics.callback,
+        trace=core.trace,
         self_reports=SelfReports(
-            ground.database, reports=reports, targets=ground.targets, outcomes=outcomes_of(ground)
+            core.database, reports=reports, targets=core.targets, outcomes=build_outcomes(core)
         ),
-        sandbox=_sandbox(ground, limits) if ground.settings.sandbox == "on" else None,
-        refusals=Refusals(ground.database, ground.allowlists, ground.targets, ground.upstreams),
+        sandbox=_sandbox(core, limits) if core.settings.sandbox == "on" else None,
+        refusals=Refusals(core.database, core.allowlists, core.targets, core.upstreams),
     )
 
 
-def _sandbox(ground: Core, limits: Limits) -> SandboxIntake:
-    jobs = SandboxJobs(ground.database, ground.allowlists, ground.upstreams)
-    return SandboxIntake(jobs, limits, f"{ground.settings.public_url.rstrip('/')}/crcr/sandbox")
+def _sandbox(core: Core, limits: Limits) -> SandboxIntake:
+    jobs = SandboxJobs(core.database, core.allowlists, core.upstreams)
+    return SandboxIntake(jobs, limits, f"{core.settings.public_url.rstrip('/')}/crcr/sandbox")
 
 
-def ingest_intake(ground: Core) -> IngestIntake:
-    token = ground.settings.hud_ingest_token
+def ingest_intake(core: Core) -> IngestIntake:
+    token = core.settings.hud_ingest_token
     return IngestIntake(
         token=token.get_secret_value().encode() if token else None,
-        bodies=_bodies(ground.settings),
-        results=IngestedResults(ground.database, ground.allowlists, ground.upstreams),
-        trusted_proxies=ground.settings.trusted_proxies,
-        clock=ground.clock,
-        count=ground.metrics.ingest,
+        bodies=_bodies(core.settings),
+        results=IngestedResults(core.database, core.allowlists, core.upstreams),
+        trusted_proxies=core.settings.trusted_proxies,
+        clock=core.clock,
+        count=core.metrics.ingest,
     )
 
 
-def issuers_of(settings: Settings) -> dict[str, TrustedIssuer]:
+def build_issuer_table(settings: Settings) -> dict[str, TrustedIssuer]:
     """Whose tokens are taken here."""
     extra = [
         complete_issuer(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
@@ -125,5 +125,5 @@ def issuers_of(settings: Settings) -> dict[str, TrustedIssuer]:
 
 
 def _verifier(settings: Settings, keys: KeyCache, clock: Clock) -> OidcVerifier:
-    table, registrations = issuers_of(settings), settings.oidc_registrations
+    table, registrations = build_issuer_table(settings), settings.oidc_registrations
     return OidcVerifier(table, settings.oidc_audiences, keys, clock, registrations=registrations)

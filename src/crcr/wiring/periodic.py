@@ -16,33 +16,33 @@ from crcr.record.upkeep.retention import Keeps, Retention
 from crcr.record.upkeep.timeouts import Sweeps
 from crcr.record.workflow_runs.unanswered import Silences
 from crcr.settings import Settings
-from crcr.wiring.core import Core, outcomes_of
+from crcr.wiring.core import Core, build_outcomes
 
 _BREATH_S = 0.02
 """Between two steps of forgetting: whoever waits to write gets most of the time."""
 
 
-def leaders_of(ground: Core, owner: str) -> Leaders:
-    return Leaders(ground.database, owner, LEASE)
+def build_leaders(core: Core, owner: str) -> Leaders:
+    return Leaders(core.database, owner, LEASE)
 
 
-def attendance_of(ground: Core, owner: str) -> WorkerHeartbeat:
-    roll_call = RollCall(ground.database, owner, tuple(each.key for each in ground.upstreams))
-    return WorkerHeartbeat(roll_call, ground.limiter.share_among, clock=ground.clock)
+def build_worker_heartbeat(core: Core, owner: str) -> WorkerHeartbeat:
+    roll_call = RollCall(core.database, owner, tuple(each.key for each in core.upstreams))
+    return WorkerHeartbeat(roll_call, core.limiter.share_among, clock=core.clock)
 
 
-def sweeper_of(ground: Core, stopping: asyncio.Event) -> Sweeper:
+def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
     retention = Retention(
-        ground.database,
-        keeps_of(ground.settings),
+        core.database,
+        retention_periods(core.settings),
         goes_on=lambda: not stopping.is_set(),
         breathe=partial(asyncio.sleep, _BREATH_S),
     )
-    sweeps = Sweeps(ground.database, ground.refresher, outcomes_of(ground))
-    return Sweeper(sweeps, retention, ground.checks, ground.clock)
+    sweeps = Sweeps(core.database, core.refresher, build_outcomes(core))
+    return Sweeper(sweeps, retention, core.checks, core.clock)
 
 
-def keeps_of(settings: Settings) -> Keeps:
+def retention_periods(settings: Settings) -> Keeps:
     return Keeps(
         bodies=timedelta(days=settings.keep_bodies_days),
         effects=timedelta(days=settings.keep_effects_days),
@@ -55,15 +55,15 @@ def _days_or_ever(days: int) -> timedelta | None:
     return timedelta(days=days) if days else None
 
 
-def reconciler_of(ground: Core, intake: RecoveryIntake, stopping: asyncio.Event) -> Reconciler:
-    silences = Silences(ground.database, ground.allowlists, ground.upstreams, ground.job_timeout)
-    repairs = CheckRepairs(ground.database, ground.refresher, ground.upstreams)
+def build_reconciler(core: Core, intake: RecoveryIntake, stopping: asyncio.Event) -> Reconciler:
+    silences = Silences(core.database, core.allowlists, core.upstreams, core.job_timeout)
+    repairs = CheckRepairs(core.database, core.refresher, core.upstreams)
     recovery = Recovery(
-        ground.github.delivery_log,
-        RecoveryStore(ground.database),
+        core.github.delivery_log,
+        RecoveryStore(core.database),
         intake,
-        clock=ground.clock,
+        clock=core.clock,
         stopping=stopping,
-        on_crash=ground.seams.on_crash,
+        on_crash=core.seams.on_crash,
     )
-    return Reconciler(recovery, silences, repairs, ground.clock)
+    return Reconciler(recovery, silences, repairs, core.clock)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    ground: Core
+    core: Core
     limits: WatchedLimits
     scope: str
     """A limit by which the limiter is asked whether it answers."""
@@ -36,7 +36,7 @@ class Shared:
     async def run(self) -> None:
         """Hear what the other processes commit, and keep up with it, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.ground.database.watch_other_processes())
+            group.create_task(self.core.database.watch_other_processes())
             group.create_task(self._follow_allowlists())
             group.create_task(self.limits.keep_asking(self.scope))
             if self.signals is not None:
@@ -51,32 +51,32 @@ class Shared:
             await self.link.aclose()
 
     async def _follow_allowlists(self) -> None:
-        changed = self.ground.signals.subscribe(ALLOWLIST)
+        changed = self.core.signals.subscribe(ALLOWLIST)
         while True:
             await changed.wait()
             changed.clear()
-            for upstream in self.ground.upstreams:
+            for upstream in self.core.upstreams:
                 with suppress(NoAllowlist, StoreUnavailable):  # then the next transaction says so
-                    await self.ground.allowlists.warm(upstream)
+                    await self.core.allowlists.warm(upstream)
 
 
-def share(ground: Core, rules: Mapping[str, Rule]) -> Shared:
-    link, scope = link_of(ground.settings), next(iter(rules))
+def share(core: Core, rules: Mapping[str, Rule]) -> Shared:
+    link, scope = link_of(core.settings), next(iter(rules))
     if link is None:
-        own = WatchedLimits(MemoryLimits(rules, ground.clock), ground.metrics)
-        return Shared(ground=ground, limits=own, scope=scope, key_sets=Unshared())
+        own = WatchedLimits(MemoryLimits(rules, core.clock), core.metrics)
+        return Shared(core=core, limits=own, scope=scope, key_sets=Unshared())
     from crcr.record.limits.redis import RedisLimits  # noqa: PLC0415
     from crcr.record.redis.key_sets import RedisKeySets  # noqa: PLC0415  the driver is large, and few need it
     from crcr.record.redis.signals import RedisSignals  # noqa: PLC0415
 
-    signals = RedisSignals(link, ground.signals)
-    ground.signals.carry_by(signals)
+    signals = RedisSignals(link, core.signals)
+    core.signals.carry_by(signals)
     # The server's time, unless somebody moves ours by hand: replicas' clocks differ.
-    clock = None if isinstance(ground.clock, SystemClock) else ground.clock
-    secret = ground.settings.github_webhook_secret.get_secret_value().encode()
+    clock = None if isinstance(core.clock, SystemClock) else core.clock
+    secret = core.settings.github_webhook_secret.get_secret_value().encode()
     return Shared(
-        ground=ground,
-        limits=WatchedLimits(RedisLimits(rules, link, clock), ground.metrics),
+        core=core,
+        limits=WatchedLimits(RedisLimits(rules, link, clock), core.metrics),
         scope=scope,
         key_sets=RedisKeySets(link, secret=secret),
         link=link,

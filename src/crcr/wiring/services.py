@@ -1,4 +1,4 @@
-"""Settings in, wired services out. Tests and the demo override seams (`ground.Seams`), never inside a module."""
+"""Settings in, wired services out. Tests and the demo override seams (`core.Seams`), never inside a module."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,9 +8,12 @@ import httpx
 import structlog
 
 from crcr.decide.model import RepoName
-from crcr.deliver.allowlist_source import AllowlistFile as FileReader
-from crcr.deliver.allowlist_source import AllowlistOnGitHub as GitHubReader
-from crcr.deliver.allowlist_source import AllowlistRefresher, AllowlistSource
+from crcr.deliver.allowlist_source import (
+    AllowlistFileSource,
+    AllowlistGitHubSource,
+    AllowlistRefresher,
+    AllowlistSource,
+)
 from crcr.deliver.leases import LEASE, Presence
 from crcr.deliver.periodic.reconcile import Reconciler
 from crcr.deliver.periodic.sweeper import Sweeper
@@ -40,17 +43,17 @@ from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
-from crcr.settings import FileSource, Settings, UpstreamSetting
+from crcr.settings import AllowlistFile, Settings, UpstreamSetting
 from crcr.show.access.login import AUDITED_FAILURE
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.api.setup import INSPECTION, TEST_DISPATCH
 from crcr.show.live.shared_health import SharedHealth
 from crcr.show.metrics.registry import Metrics
-from crcr.wiring.clickhouse import Past
-from crcr.wiring.core import Core, Seams, open_ground, outcomes_of
+from crcr.wiring.clickhouse import ClickHouse
+from crcr.wiring.core import Core, Seams, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
-from crcr.wiring.periodic import attendance_of, leaders_of, reconciler_of, sweeper_of
+from crcr.wiring.periodic import build_leaders, build_reconciler, build_sweeper, build_worker_heartbeat
 from crcr.wiring.redis import Shared, share
 
 log = structlog.get_logger(__name__)
@@ -77,7 +80,7 @@ class Services:
     settings: Settings
     clock: Clock
     database: Database
-    past: Past
+    clickhouse: ClickHouse
     signals: Signals
     upstreams: tuple[RepoName, ...]
     allowlists: Allowlists
@@ -110,13 +113,13 @@ class Services:
     """Set when the process begins to stop: workers finish what is under way, another process leads."""
     closing: asyncio.Event
     """Set when it takes no more requests: live streams end."""
-    deaths: list[BaseException] = field(default_factory=list)
+    loop_errors: list[BaseException] = field(default_factory=list)
     """What ended a loop that should never end; the process stops when there is one."""
 
     async def close(self) -> None:
         await self.keys.aclose()
         await self.shared.aclose()
-        await self.past.close()
+        await self.clickhouse.close()
         for client in self.http:
             await client.aclose()
         await self.database.close()
@@ -125,69 +128,71 @@ class Services:
 
 def build(settings: Settings, seams: Seams | None = None) -> Services:
     """Open the store, bring its schema up to date, and wire everything to it."""
-    ground = open_ground(settings, seams or Seams())
-    clock, database, settings = ground.clock, ground.database, ground.settings
-    shared, inbox, reports = share(ground, _rules(settings)), _inbox(ground), _reports(ground)
+    core = open_core(settings, seams or Seams())
+    clock, database, settings = core.clock, core.database, core.settings
+    shared, inbox, reports = share(core, _rules(settings)), _inbox(core), _reports(core)
     keys = KeyCache(
-        http_fetcher(ground.keys_http), clock, on_read=ground.metrics.keys_read, shared=shared.key_sets
+        http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read, shared=shared.key_sets
     )
-    stopping, webhook, owner = asyncio.Event(), webhook_intake(ground, inbox), new_owner()
-    attendance = attendance_of(ground, owner)
+    stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
+    attendance = build_worker_heartbeat(core, owner)
     refreshers = {
-        each.name.key: AllowlistRefresher(each.name, source_of(each, ground.github), ground.allowlists, clock)
+        each.name.key: AllowlistRefresher(
+            each.name, allowlist_source(each, core.github), core.allowlists, clock
+        )
         for each in settings.upstreams
     }
     return Services(
         settings=settings,
         clock=clock,
         database=database,
-        past=ground.past,
-        signals=ground.signals,
-        upstreams=ground.upstreams,
-        allowlists=ground.allowlists,
-        targets=ground.targets,
+        clickhouse=core.clickhouse,
+        signals=core.signals,
+        upstreams=core.upstreams,
+        allowlists=core.allowlists,
+        targets=core.targets,
         inbox=inbox,
         reports=reports,
-        acts=Acts(database, ground.targets, ground.allowlists),
+        acts=Acts(database, core.targets, core.allowlists),
         limits=shared.limits,
         shared=shared,
-        github=ground.github,
+        github=core.github,
         keys=keys,
         refreshers=refreshers,
-        sweeper=sweeper_of(ground, stopping),
-        reconciler=reconciler_of(ground, webhook, stopping),
-        leaders=leaders_of(ground, owner),
+        sweeper=build_sweeper(core, stopping),
+        reconciler=build_reconciler(core, webhook, stopping),
+        leaders=build_leaders(core, owner),
         attendance=attendance,
-        limiter=ground.limiter,
+        limiter=core.limiter,
         owner=owner,
-        worker=_worker(ground, refreshers, owner, attendance),
-        metrics=ground.metrics,
-        trace=ground.trace,
+        worker=_worker(core, refreshers, owner, attendance),
+        metrics=core.metrics,
+        trace=core.trace,
         webhook=webhook,
-        callback=callback_intake(ground, keys, shared.limits, reports),
-        ingest=ingest_intake(ground),
-        http=(ground.api_http, ground.keys_http, ground.forward_http),
+        callback=callback_intake(core, keys, shared.limits, reports),
+        ingest=ingest_intake(core),
+        http=(core.api_http, core.keys_http, core.forward_http),
         stopping=stopping,
         closing=asyncio.Event(),
-        on_crash=ground.seams.on_crash,
-        health=ground.health,
+        on_crash=core.seams.on_crash,
+        health=core.health,
     )
 
 
-def _inbox(ground: Core) -> Inbox:
-    ignored = {upstream.name.key: upstream.ignore_refs for upstream in ground.settings.upstreams}
-    return Inbox(ground.database, ground.allowlists, ground.targets, ground.refresher, ignored)
+def _inbox(core: Core) -> Inbox:
+    ignored = {upstream.name.key: upstream.ignore_refs for upstream in core.settings.upstreams}
+    return Inbox(core.database, core.allowlists, core.targets, core.refresher, ignored)
 
 
-def _reports(ground: Core) -> Reports:
+def _reports(core: Core) -> Reports:
     return Reports(
-        ground.database,
-        allowlists=ground.allowlists,
-        targets=ground.targets,
-        outcomes=outcomes_of(ground),
-        refresher=ground.refresher,
-        upstreams=ground.upstreams,
-        job_timeout=ground.job_timeout,
+        core.database,
+        allowlists=core.allowlists,
+        targets=core.targets,
+        outcomes=build_outcomes(core),
+        refresher=core.refresher,
+        upstreams=core.upstreams,
+        job_timeout=core.job_timeout,
     )
 
 
@@ -204,24 +209,22 @@ def _rules(settings: Settings) -> dict[str, Rule]:
     }
 
 
-def _worker(
-    ground: Core, refreshers: dict[str, AllowlistRefresher], owner: str, presence: Presence
-) -> Worker:
+def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, presence: Presence) -> Worker:
     return Worker(
-        Outbox(ground.database, ground.upstreams, ground.refresher, owner=owner, lease=LEASE),
-        effect_handlers(ground, refreshers),
-        clock=ground.clock,
-        chance=ground.seams.chance,
-        tally=ground.metrics,
-        concurrency=ground.settings.worker_concurrency,
-        on_crash=ground.seams.on_crash,
-        trace=ground.trace,
-        on_round=ground.metrics.worker_seen,
+        Outbox(core.database, core.upstreams, core.refresher, owner=owner, lease=LEASE),
+        effect_handlers(core, refreshers),
+        clock=core.clock,
+        chance=core.seams.chance,
+        tally=core.metrics,
+        concurrency=core.settings.worker_concurrency,
+        on_crash=core.seams.on_crash,
+        trace=core.trace,
+        on_round=core.metrics.worker_seen,
         presence=presence,
     )
 
 
-def source_of(upstream: UpstreamSetting, github: GitHubClient) -> AllowlistSource:
-    if isinstance(upstream.allowlist, FileSource):
-        return FileReader(upstream.allowlist.path)
-    return GitHubReader(github.repositories, upstream.allowlist.place)
+def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> AllowlistSource:
+    if isinstance(upstream.allowlist, AllowlistFile):
+        return AllowlistFileSource(upstream.allowlist.path)
+    return AllowlistGitHubSource(github.repositories, upstream.allowlist.place)

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.app import Edge, ProblemPage, create_app, problem_response
-from crcr.decide.checks.gate import Policy
+from crcr.decide.checks.gate import GatePolicy
 from crcr.decide.model import RepoName
 from crcr.deliver.periodic.app_link import AppPage
 from crcr.errors import CrcrError
@@ -21,7 +21,7 @@ from crcr.record.admin.http import AdminDesk
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.store.signals import CHANGES
 from crcr.record.views.sql_views import SqlViews
-from crcr.settings import GitHubSource, Settings
+from crcr.settings import AllowlistOnGitHub, Settings
 from crcr.show.access import admin_routes as admin
 from crcr.show.access import login
 from crcr.show.access.admin_orders import performer
@@ -41,7 +41,7 @@ from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import Welcome
 from crcr.show.pages.problems import ProblemPages
-from crcr.wiring.background import Company
+from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.services import Services
 
 
@@ -87,7 +87,9 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             api_setup.router(setup),
             _onboarding_router(services, app_page),
         ],
-        background=Company(services, work=work, beside=(app_page.find, services.webhook.refused.run)),
+        background=BackgroundTasks(
+            services, work=work, request_side_tasks=(app_page.find, services.webhook.refused.run)
+        ),
         on_crash=services.on_crash,
         around=lambda app: response_headers.around(
             Access(app, doors), public_url=services.settings.public_url, is_public=is_public
@@ -103,7 +105,7 @@ def build_probes(services: Services) -> Edge:
         hot={},
         routes=_health_routes(services, views),
         routers=[],
-        background=Company(services, work=True),
+        background=BackgroundTasks(services, work=True),
         on_crash=services.on_crash,
     )
 
@@ -116,7 +118,7 @@ def _views(services: Services) -> SqlViews:
         _patience(services.settings),
         ingests=services.settings.hud_ingest_token is not None,
         sandbox=services.settings.sandbox == "on",
-        history=services.past.history(),
+        history=services.clickhouse.history(),
     )
 
 
@@ -227,7 +229,7 @@ def _welcome(services: Services, views: SqlViews, desk: api_setup.SetupDesk, app
         allowlists={
             each.name: _on_github(each.allowlist)
             for each in services.settings.upstreams
-            if isinstance(each.allowlist, GitHubSource)
+            if isinstance(each.allowlist, AllowlistOnGitHub)
         },
         app_page=lambda: app_page.address,
         ask=ask,
@@ -247,8 +249,8 @@ def _ingest_route(intake: IngestIntake) -> Route:
     return Route("/api/crcr/results", ingest, methods=["POST"], include_in_schema=False)
 
 
-def _patience(settings: Settings) -> Policy:
-    return Policy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
+def _patience(settings: Settings) -> GatePolicy:
+    return GatePolicy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
 
 
 def _web_url(settings: Settings) -> str:
@@ -258,7 +260,7 @@ def _web_url(settings: Settings) -> str:
     return f"{parts.scheme}://{host}"
 
 
-def _on_github(source: GitHubSource) -> str:
+def _on_github(source: AllowlistOnGitHub) -> str:
     place = source.place
     return f"{source.web}/{place.repository}/blob/{quote(place.ref, safe='')}/{quote(place.path)}"
 

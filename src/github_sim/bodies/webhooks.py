@@ -4,6 +4,9 @@ One function per event; each returns the JSON without `installation` and `sender
 adds as GitHub does for an App.
 """
 
+from dataclasses import dataclass
+
+from github_sim.bodies.actions import job_json, run_json
 from github_sim.bodies.pull_requests import git_user_json, label_json, pull_json
 from github_sim.bodies.repositories import (
     account_json,
@@ -13,6 +16,7 @@ from github_sim.bodies.repositories import (
     short_repository_json,
 )
 from github_sim.clock import stamp
+from github_sim.world.actions import Job, WorkflowRun
 from github_sim.world.records import NO_COMMIT, Account, Commit, Installation, Json, PullRequest, Repository
 from github_sim.world.world import World
 
@@ -196,4 +200,56 @@ def merge_group(
         "merge_group": group,
         "repository": repository_json(base, repository),
         **organization(base, repository.owner),
+    }
+
+
+@dataclass(frozen=True)
+class QueuedWebhook:
+    event: str
+    body: Json
+    repository: Repository
+    sender: Account
+
+
+def workflow_run(base: str, world: World, run: WorkflowRun, action: str) -> QueuedWebhook:
+    """A run was requested, is in_progress or completed."""
+    repository, actor = world.repositories[run.repository_id], world.account(run.actor)
+    more = {
+        "workflow_run": run_json(base, repository, run, actor),
+        "workflow": _workflow(base, repository, run),
+    }
+    return QueuedWebhook("workflow_run", _workflow_event(base, repository, action, more), repository, actor)
+
+
+def workflow_job(base: str, world: World, run: WorkflowRun, job: Job) -> QueuedWebhook:
+    """A job as it stands: queued, in_progress or completed."""
+    repository = world.repositories[run.repository_id]
+    body = _workflow_event(
+        base, repository, job.status, {"workflow_job": job_json(base, repository, run, job)}
+    )
+    return QueuedWebhook("workflow_job", body, repository, world.account(run.actor))
+
+
+def _workflow_event(base: str, repository: Repository, action: str, more: Json) -> Json:
+    return {
+        "action": action,
+        **more,
+        "repository": repository_json(base, repository),
+        **organization(base, repository.owner),
+    }
+
+
+def _workflow(base: str, repository: Repository, run: WorkflowRun) -> Json:
+    page = f"{base}/{repository.full_name}"
+    return {
+        "id": run.workflow_id,
+        "node_id": node_id("W_", run.workflow_id),
+        "name": run.workflow.name,
+        "path": run.workflow.path,
+        "state": "active",
+        "created_at": stamp(repository.created_at),
+        "updated_at": stamp(repository.updated_at),
+        "url": f"{base}/repos/{repository.full_name}/actions/workflows/{run.workflow_id}",
+        "html_url": f"{page}/blob/{repository.default_branch}/{run.workflow.path}",
+        "badge_url": f"{page}/workflows/{run.workflow.name}/badge.svg",
     }

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 
+from github_sim.bodies import webhooks
 from github_sim.bodies.actions import run_page
 from github_sim.clock import stamp_or_none
 from github_sim.oidc.github_actions import Issuer
-from github_sim.webhooks import workflow_events
 from github_sim.world.actions import Job, Workflow, WorkflowRun
 from github_sim.world.records import CallbackAnswer, Json, Repository
 from github_sim.world.world import World
@@ -36,7 +36,7 @@ class DownstreamCi:
         self.on_started: list[Callable[[WorkflowRun], None]] = []
         # Asked first when a run is cancelled; true: it will see to it that the jobs end.
         self.on_cancel: list[Callable[[WorkflowRun], bool]] = []
-        self.news: list[workflow_events.News] = []
+        self.news: list[webhooks.QueuedWebhook] = []
 
     def start_runs(
         self,
@@ -127,13 +127,11 @@ class DownstreamCi:
 
     def _hear_run(self, run: WorkflowRun, action: str) -> None:
         if self._world.repositories[run.repository_id].tells_app:
-            self.news.append(workflow_events.of_run(self._issuer.base_url, self._world, run, action))
+            self.news.append(webhooks.workflow_run(self._issuer.base_url, self._world, run, action))
 
     def _hear_jobs(self, run: WorkflowRun, jobs: Iterable[Job]) -> None:
         if self._world.repositories[run.repository_id].tells_app:
-            self.news += [
-                workflow_events.of_job(self._issuer.base_url, self._world, run, job) for job in jobs
-            ]
+            self.news += [webhooks.workflow_job(self._issuer.base_url, self._world, run, job) for job in jobs]
 
     def token(self, run: WorkflowRun, job: Job, audience: str | None = None, **claims: Any) -> str:
         """The job's OIDC token; claims can be replaced, and None takes one away."""

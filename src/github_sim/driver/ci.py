@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from github_sim.oidc.hostile_tokens import Hostile, hostile_token
+from github_sim.bodies import webhooks
+from github_sim.oidc.github_actions import Hostile, hostile_token
 from github_sim.simulation import Simulation
-from github_sim.webhooks import workflow_events
 from github_sim.world.actions import Job, WorkflowRun
 from github_sim.world.records import Delivery, Dispatch, Json
 
@@ -134,11 +134,11 @@ class CiActs(Simulation):
 
     async def tell_run(self, run: WorkflowRun, action: str) -> Delivery | None:
         """The App hears of a run: requested, in_progress or completed."""
-        told = workflow_events.of_run(self.base_url, self.world, run, action)
+        told = webhooks.workflow_run(self.base_url, self.world, run, action)
         return await self.emit(told.event, told.body, told.repository, told.sender)
 
     async def tell_job(self, run: WorkflowRun, job: Job | str) -> Delivery | None:
         """The App hears of a job as it stands: queued, in_progress or completed."""
         chosen = run.job(job) if isinstance(job, str) else job
-        told = workflow_events.of_job(self.base_url, self.world, run, chosen)
+        told = webhooks.workflow_job(self.base_url, self.world, run, chosen)
         return await self.emit(told.event, told.body, told.repository, told.sender)

@@ -4,14 +4,45 @@ Each issuer has key slots of its own, so no issuer can sign for another. `oidc.p
 has those of other CIs.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from github_sim.oidc.rsa_keys import rsa_key
 from github_sim.world.records import Json
+
+
+@functools.cache
+def rsa_key(slot: str) -> rsa.RSAPrivateKey:
+    if not slot:
+        raise ValueError("a key slot needs a name")
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@functools.cache
+def private_pem(slot: str) -> str:
+    return (
+        rsa_key(slot)
+        .private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+        .decode()
+    )
+
+
+@functools.cache
+def public_pem(slot: str) -> bytes:
+    return (
+        rsa_key(slot)
+        .public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
 
 
 class Signing:

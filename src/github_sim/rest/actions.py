@@ -4,10 +4,8 @@ import operator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from github_sim.bodies.actions import job_json, run_json
-from github_sim.bodies.workflows import workflow_json
-from github_sim.rest.exchange import ApiError, Ask, Reply, Route
-from github_sim.rest.paging import page_of
+from github_sim.bodies.actions import job_json, run_json, workflow_json
+from github_sim.rest.exchange import ApiError, Ask, Reply, Route, page_of
 from github_sim.world.actions import Job, WorkflowRun
 from github_sim.world.records import Json
 

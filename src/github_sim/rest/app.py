@@ -15,10 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from github_sim.oidc import request_tokens
 from github_sim.rest import (
     actions,
-    branches,
     checks,
     comments,
     commits,
@@ -46,12 +44,10 @@ ROUTES: tuple[Route, ...] = tuple(
             *checks.ROUTES,
             *repositories.ROUTES,
             *commits.ROUTES,
-            *branches.ROUTES,
             *comments.ROUTES,
             *actions.ROUTES,
             *oidc.ROUTES,
             *git_refs.ROUTES,
-            *request_tokens.ROUTES,
         ),
         key=lambda route: -len(route.template),
     )

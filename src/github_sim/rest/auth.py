@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import jwt
 
-from github_sim.oidc.rsa_keys import private_pem, rsa_key
+from github_sim.oidc.signing import private_pem, rsa_key
 from github_sim.rest.exchange import ApiError, Identity, invalid
 from github_sim.world.records import Installation, InstallationToken, Json, Repository
 from github_sim.world.world import World

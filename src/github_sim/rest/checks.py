@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from github_sim.bodies.actions import check_run_json
 from github_sim.bodies.repositories import app_json
 from github_sim.clock import stamp
-from github_sim.rest.exchange import ApiError, Ask, Reply, Route, invalid
-from github_sim.rest.paging import page_of
+from github_sim.rest.exchange import ApiError, Ask, Reply, Route, invalid, page_of
 from github_sim.world.records import CheckRun, Json
 
 if TYPE_CHECKING:

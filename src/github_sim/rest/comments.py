@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from github_sim.bodies.comments import REACTIONS, reaction_json
 from github_sim.rest.commits import pull_of
-from github_sim.rest.exchange import ApiError, Ask, Reply, Route, invalid
-from github_sim.rest.paging import page_of
+from github_sim.rest.exchange import ApiError, Ask, Reply, Route, invalid, page_of
 from github_sim.webhooks import comments
 from github_sim.world.records import Comment
 

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from github_sim.bodies.commits import changed_files_json, commit_json, comparison_json, git_commit_json
 from github_sim.bodies.pull_requests import pull_json, simple_pull_json
-from github_sim.rest.exchange import ApiError, Ask, Reply, Route
-from github_sim.rest.paging import page_of
+from github_sim.rest.exchange import ApiError, Ask, Reply, Route, page_of
 from github_sim.world.git_content import differences
 from github_sim.world.records import Commit, Json, PullRequest, Repository
 from github_sim.world.world import ancestors, pull_changes

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from github_sim.world.records import InstallationToken, Json, Repository
 
@@ -153,3 +153,16 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 def _group(found: re.Match[str]) -> str:
     name = found[1]
     return f"(?P<{name}>.+?)" if name in _LONG else f"(?P<{name}>[^/]+)"
+
+
+Item = TypeVar("Item")
+
+
+def page_of(base: str, ask: Ask, found: list[Item]) -> tuple[list[Item], dict[str, str]]:
+    """One page of a list by `per_page` and `page`, with the Link header to the next."""
+    size, number = ask.whole("per_page", 30, 100), ask.whole("page", 1, 10_000)
+    shown = found[(number - 1) * size : number * size]
+    if number * size >= len(found):
+        return shown, {}
+    others = "".join(f"{name}={value}&" for name, value in ask.query.items() if name != "page")
+    return shown, {"link": f'<{base}{ask.path}?{others}page={number + 1}>; rel="next"'}

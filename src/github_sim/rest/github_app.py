@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from github_sim.bodies.repositories import app_json, installation_json, repository_json
 from github_sim.clock import stamp
-from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
-from github_sim.rest.paging import page_of
+from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route, page_of
 from github_sim.world.records import Delivery, Installation, Json
 
 if TYPE_CHECKING:

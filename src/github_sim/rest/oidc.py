@@ -1,8 +1,12 @@
-"""Routes of the OIDC issuers, GitHub's and other CIs': discovery and keys.
+"""Routes of the OIDC issuers: discovery and keys of GitHub's and of other CIs', and the tokens of GitHub's jobs.
 
-Open to anybody, not part of the REST description.
+They are not part of GitHub's REST description and need no authentication, except that a job gets its OIDC token only
+for its request token. The runner issues the request token when a job with `id-token: write` starts, and revokes it
+when the job ends.
 """
 
+import secrets
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from github_sim.oidc.github_actions import ISSUER_PATH
@@ -13,10 +17,48 @@ from github_sim.oidc.other_cis import (
     GitLabIssuer,
     OtherIssuer,
 )
-from github_sim.rest.exchange import Ask, Auth, Reply, Route
+from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
+from github_sim.world.actions import Job, WorkflowRun
 
 if TYPE_CHECKING:
     from github_sim.simulation import Simulation
+
+
+class RequestTokens:
+    """The request tokens of running jobs (`ACTIONS_ID_TOKEN_REQUEST_TOKEN`)."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, tuple[WorkflowRun, Job]] = {}
+        self.minted: Counter[int] = Counter()
+        """Number of OIDC tokens issued to each job, by job id."""
+
+    def issue(self, run: WorkflowRun, job: Job) -> str:
+        token = secrets.token_urlsafe(32)
+        self._jobs[token] = (run, job)
+        return token
+
+    def revoke(self, token: str) -> None:
+        self._jobs.pop(token, None)
+
+    def find_job(self, bearer: str, run_id: str, job_id: str) -> tuple[WorkflowRun, Job] | None:
+        """The job that the token was issued to, if it is the job that asks and it still runs."""
+        found = self._jobs.get(bearer)
+        if found is None or (str(found[0].id), str(found[1].id)) != (run_id, job_id):
+            return None
+        return found if found[1].status == "in_progress" else None
+
+
+async def request_token(sim: "Simulation", ask: Ask) -> Reply:
+    scheme, _, bearer = ask.headers.get("authorization", "").partition(" ")
+    token = bearer if scheme.lower() == "bearer" else ""
+    found = sim.request_tokens.find_job(token, ask.query.get("run", ""), ask.query.get("job", ""))
+    if found is None:
+        raise ApiError(401, "Unauthorized")
+    run, job = found
+    repository = sim.world.repositories[run.repository_id]
+    audience = ask.query.get("audience") or f"{sim.base_url}/{repository.owner.login}"
+    sim.request_tokens.minted[job.id] += 1
+    return Reply(200, {"value": sim.ci.token(run, job, audience), "count": sim.request_tokens.minted[job.id]})
 
 
 async def discovery(sim: "Simulation", _ask: Ask) -> Reply:
@@ -27,7 +69,7 @@ async def jwks(sim: "Simulation", _ask: Ask) -> Reply:
     return Reply(200, sim.issuer.jwks())
 
 
-def _routes_of(issuer: type[OtherIssuer]) -> tuple[Route, ...]:
+def _issuer_routes(issuer: type[OtherIssuer]) -> tuple[Route, ...]:
     async def other_discovery(sim: "Simulation", _ask: Ask) -> Reply:
         return Reply(200, sim.others[issuer.name].discovery())
 
@@ -43,8 +85,9 @@ def _routes_of(issuer: type[OtherIssuer]) -> tuple[Route, ...]:
 ROUTES = (
     Route("GET", f"{ISSUER_PATH}/.well-known/openid-configuration", discovery, Auth.OPEN),
     Route("GET", f"{ISSUER_PATH}/.well-known/jwks", jwks, Auth.OPEN),
-    *_routes_of(BuildkiteIssuer),
-    *_routes_of(GitLabIssuer),
-    *_routes_of(CircleCiIssuer),
-    *_routes_of(GenericIssuer),
+    Route("GET", f"{ISSUER_PATH}/request", request_token, Auth.OPEN),
+    *_issuer_routes(BuildkiteIssuer),
+    *_issuer_routes(GitLabIssuer),
+    *_issuer_routes(CircleCiIssuer),
+    *_issuer_routes(GenericIssuer),
 )

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from github_sim.runner.checkout import Snapshot
-from github_sim.runner.github.templating import OPEN, filled_text
-from github_sim.runner.github.workflow_file import JobFile, WorkflowFile, read_workflow
+from github_sim.runner.expressions import OPEN, evaluate_text
+from github_sim.runner.workflow_file import JobFile, WorkflowFile, read_workflow
+from github_sim.runner.workspace import Snapshot
 from github_sim.world.actions import JobSpec, Workflow, WorkflowRun
 from github_sim.world.records import Json, Repository
 
@@ -13,7 +13,7 @@ WORKFLOWS = ".github/workflows/"
 
 
 @dataclass
-class Joined:
+class JoinedRepository:
     repository: Repository
     snapshot: Snapshot
     secrets: dict[str, str] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Leg(JobSpec):
+class MatrixJob(JobSpec):
     """A job of a workflow file, with the values of its matrix."""
 
     file: JobFile | None = None
@@ -43,21 +43,26 @@ class FileWorkflow(Workflow):
 
     def title(self, run: WorkflowRun) -> str:
         given = self.file.given.get("run-name") if self.file else None
-        return filled_text(given, {"github": self.github(run), "inputs": inputs_of(run), "vars": {}})
+        return evaluate_text(given, {"github": self.github(run), "inputs": dispatch_inputs(run), "vars": {}})
 
     def _name(self, run: WorkflowRun, leg: JobSpec) -> str:
-        if OPEN not in leg.name or not isinstance(leg, Leg):
+        if OPEN not in leg.name or not isinstance(leg, MatrixJob):
             return leg.name
-        contexts = {"github": self.github(run), "matrix": leg.values, "inputs": inputs_of(run), "vars": {}}
-        return filled_text(leg.name, contexts)
+        contexts = {
+            "github": self.github(run),
+            "matrix": leg.values,
+            "inputs": dispatch_inputs(run),
+            "vars": {},
+        }
+        return evaluate_text(leg.name, contexts)
 
 
-def inputs_of(run: WorkflowRun) -> Json:
+def dispatch_inputs(run: WorkflowRun) -> Json:
     found = run.client_payload.get("inputs") if run.event == "workflow_dispatch" else None
     return found if isinstance(found, dict) else {}
 
 
-def workflows_of(snapshot: Snapshot, github: Callable[[WorkflowRun], Json]) -> list[FileWorkflow]:
+def read_workflows(snapshot: Snapshot, github: Callable[[WorkflowRun], Json]) -> list[FileWorkflow]:
     """All workflow files of a snapshot, in the order of their names."""
     paths = [path for path in snapshot.paths if _is_workflow(path)]
     return [
@@ -72,7 +77,7 @@ def _is_workflow(path: str) -> bool:
 
 def _workflow(file: WorkflowFile, github: Callable[[WorkflowRun], Json]) -> FileWorkflow:
     legs = tuple(
-        Leg(job.name_of(dict(values)), file=job, values=dict(values))
+        MatrixJob(job.name_of(dict(values)), file=job, values=dict(values))
         for job in file.jobs.values()
         for values in job.legs
     )

@@ -17,7 +17,7 @@ _GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     code: int
     output: str
     why: str = ""
@@ -31,7 +31,7 @@ async def run_child(
     env: Mapping[str, str],
     limit_s: float,
     cancelled: asyncio.Event | None = None,
-) -> Ended:
+) -> ProcessResult:
     """Run it to its end, or to ours: when `cancelled` is set or its time is over."""
     child = await asyncio.create_subprocess_exec(
         *command,
@@ -54,7 +54,7 @@ async def run_child(
         # Whatever it left running shares its output; it gets a moment to say the last words.
         await asyncio.wait({reading}, timeout=_GRACE_S)
         _signal(child, signal.SIGKILL)
-        return Ended(code, await reading, why)
+        return ProcessResult(code, await reading, why)
     finally:
         stopping.cancel()
         reading.cancel()

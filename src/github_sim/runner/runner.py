@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from github_sim.runner.checkout import Snapshot
-from github_sim.runner.github.concurrency import Groups
-from github_sim.runner.github.environment import github_context
-from github_sim.runner.github.run import RunPlan
-from github_sim.runner.joined_repository import FileWorkflow, Joined, workflows_of
-from github_sim.runner.workspace import Place
+from github_sim.runner.environment import github_context
+from github_sim.runner.joined_repository import FileWorkflow, JoinedRepository, read_workflows
+from github_sim.runner.run import ConcurrencyGroups, RunExecution
+from github_sim.runner.workspace import RunnerFolders, Snapshot
 from github_sim.world.actions import WorkflowRun
 from github_sim.world.records import Json, Repository
 
@@ -38,8 +36,8 @@ class Runner:
         self.limit_s = limit_s
         self.actions = dict(actions or {})
         """Composite actions by `owner/repo/path`, wherever their folders are."""
-        self._place: Place | None = None
-        self.groups = Groups()
+        self._place: RunnerFolders | None = None
+        self.groups = ConcurrencyGroups()
         self.room_for_one = asyncio.Semaphore(MOST_JOBS_AT_ONCE)
         self.routes: dict[str, str] = {}
         """Addresses in a job's environment that lead to somewhere in the simulator, as a name server would."""
@@ -47,17 +45,17 @@ class Runner:
         """One event for each run that has not ended, set at its end. An extension adds its own work."""
         self.problems: list[str] = []
         self._on_problem = on_problem
-        self._joined: dict[int, Joined] = {}
-        self._plans: dict[int, RunPlan] = {}
+        self._joined: dict[int, JoinedRepository] = {}
+        self._plans: dict[int, RunExecution] = {}
         sim.ci.on_started.append(self._take)
         sim.ci.on_cancel.append(self._cancel)
         sim.on_close.append(self._clear)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RunnerFolders:
         """Its folders, made when they are first needed."""
         if self._place is None:
-            self._place = Place()
+            self._place = RunnerFolders()
         return self._place
 
     def _clear(self) -> None:
@@ -70,10 +68,10 @@ class Runner:
 
     def join(
         self, repository: Repository, folder: Path, *, secrets: Mapping[str, str] | None = None
-    ) -> Joined:
+    ) -> JoinedRepository:
         """Take a repository's files from a folder; joining again takes them anew."""
         snapshot = Snapshot(folder, self.place.new("snapshot"))
-        repository.workflows = list(workflows_of(snapshot, self.github))
+        repository.workflows = list(read_workflows(snapshot, self.github))
         commit = self.sim.world.commit(
             repository,
             "Join",
@@ -82,7 +80,7 @@ class Runner:
             changes=snapshot.tree(),
         )
         repository.branches[repository.default_branch] = commit.sha
-        joined = Joined(repository, snapshot, dict(secrets or {}))
+        joined = JoinedRepository(repository, snapshot, dict(secrets or {}))
         self._joined[repository.id] = joined
         return joined
 
@@ -98,11 +96,11 @@ class Runner:
         file = run.workflow.file if isinstance(run.workflow, FileWorkflow) else None
         if joined is None or file is None:
             return
-        self._plans[run.id] = plan = RunPlan(self, joined, run, file)
+        self._plans[run.id] = plan = RunExecution(self, joined, run, file)
         self.unfinished.add(plan.over)
         self.sim.spawn(self._go(run, plan))
 
-    async def _go(self, run: WorkflowRun, plan: RunPlan) -> None:
+    async def _go(self, run: WorkflowRun, plan: RunExecution) -> None:
         try:
             await plan.go()
         finally:

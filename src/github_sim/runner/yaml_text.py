@@ -4,7 +4,9 @@ from typing import Any
 
 import yaml
 
-from github_sim.runner.problems import Problem
+
+class WorkflowError(Exception):
+    """Told to people as it stands."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -14,7 +16,9 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
         twice = {key for key in keys if isinstance(key, str) and keys.count(key) > 1}
         if twice:
-            raise Problem(f"line {node.start_mark.line + 1}: {', '.join(sorted(twice))} stands there twice")
+            raise WorkflowError(
+                f"line {node.start_mark.line + 1}: {', '.join(sorted(twice))} stands there twice"
+            )
         return super().construct_mapping(node, deep)
 
 
@@ -29,18 +33,18 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
     try:
         found = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
     except yaml.YAMLError as error:
-        raise Problem(f"{name} is no YAML: {error}") from None
-    except Problem as problem:
-        raise Problem(f"{name}: {problem}") from None
+        raise WorkflowError(f"{name} is no YAML: {error}") from None
+    except WorkflowError as problem:
+        raise WorkflowError(f"{name}: {problem}") from None
     if not isinstance(found, dict):
-        raise Problem(f"{name} is no mapping")
+        raise WorkflowError(f"{name} is no mapping")
     return found
 
 
-def only_known(given: dict[str, Any], known: frozenset[str], where: str) -> None:
+def reject_unknown_keys(given: dict[str, Any], known: frozenset[str], where: str) -> None:
     strange = [str(key) for key in given if key not in known]
     if strange:
-        raise Problem(f"{where} has {', '.join(strange)}, which the simulated runner does not know")
+        raise WorkflowError(f"{where} has {', '.join(strange)}, which the simulated runner does not know")
 
 
 def as_list(given: Any) -> list[Any]:
@@ -53,5 +57,5 @@ def as_mapping(given: Any, where: str) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, dict):
-        raise Problem(f"{where} is no mapping")
+        raise WorkflowError(f"{where} is no mapping")
     return given

@@ -1,12 +1,17 @@
-"""Safe HTML for the simulator's pages: `Html` is markup that we wrote, and every other text is escaped.
+"""Safe HTML for the simulator's pages: `Html` is our own markup, and every other text is escaped.
 
-The frame around a page says that this is the simulated GitHub; its one style sheet is allowed by its hash, so
-nothing that a page shows can bring in another, or a script.
+`render_markdown` renders check summaries and comments with markdown-it-py, with raw HTML and images off. The content
+policy allows the one style sheet by its hash, so no text on a page can add another style or a script.
 """
 
 import base64
 import hashlib
 import html
+import re
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock
+from markdown_it.rules_core import StateCore
 
 from github_sim.rest.exchange import Reply
 from github_sim.world.records import CheckRun
@@ -52,7 +57,7 @@ _MARKS = {
 
 
 class Html(str):
-    """Markup that is safe to show; join it with `+` of other Html, and bring text in by `text`."""
+    """Markup that is safe to show. `+` escapes an operand that is not Html; `text` escapes a value."""
 
     __slots__ = ()
 
@@ -65,7 +70,7 @@ def text(words: object) -> Html:
 
 
 def tag(name: str, *inside: object, **attributes: str) -> Html:
-    """An element; whatever is not Html is escaped. `class_` is the attribute class."""
+    """An element; content that is not Html is escaped. `class_` is the attribute class."""
     given = "".join(f' {key.rstrip("_")}="{text(value)}"' for key, value in attributes.items())
     return Html(f"<{name}{given}>{joined(*inside)}</{name}>")
 
@@ -79,7 +84,7 @@ def link(address: str, words: object) -> Html:
 
 
 def mark(state: str) -> Html:
-    """A letter and a colour for a status or conclusion; the word stands beside it for those who need it."""
+    """A letter and a colour for a status or conclusion. The page has the word beside it."""
     letter, colour = _MARKS.get(state, ("?", "grey"))
     return tag("span", letter, class_=f"mark {colour}", title=state)
 
@@ -90,6 +95,41 @@ def mark_colour(state: str) -> str:
 
 def state_of(check: CheckRun) -> str:
     return check.conclusion or check.status
+
+
+_COMMENT_LINE = re.compile(r"\s*<!--.*-->\s*")
+
+
+def _hidden_comment(state: StateBlock, start: int, _end: int, silent: bool) -> bool:  # noqa: FBT001 - markdown-it's interface
+    """Hide an HTML comment on a line of its own, as GitHub does. It would be shown as text with HTML off."""
+    if not _COMMENT_LINE.fullmatch(state.src[state.bMarks[start] : state.eMarks[start]]):
+        return False
+    if not silent:
+        state.line = start + 1
+    return True
+
+
+def _fit_into_page(state: StateCore) -> None:
+    """Keep headings below the page's own, and drop inline styles, which the content policy refuses."""
+    for token in state.tokens:
+        if token.type in {"heading_open", "heading_close"}:
+            token.tag = "h3" if token.tag in {"h1", "h2"} else "h4"
+        token.attrs.pop("style", None)
+
+
+def _markdown() -> MarkdownIt:
+    markdown = MarkdownIt("js-default", {"html": False, "breaks": True}).disable("image")
+    markdown.block.ruler.before("heading", "hidden_comment", _hidden_comment, {"alt": ["paragraph"]})
+    markdown.core.ruler.push("fit_into_page", _fit_into_page)
+    markdown.validateLink = lambda url: url.startswith(("https://", "http://"))  # type: ignore[method-assign]
+    return markdown
+
+
+_MARKDOWN = _markdown()
+
+
+def render_markdown(markdown: str) -> Html:
+    return Html(_MARKDOWN.render(markdown))
 
 
 def page(title: str, body: Html) -> Reply:

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from github_sim.clock import stamp
 from github_sim.rest.checks import newest
-from github_sim.web.html import Html, joined, link, mark, mark_colour, state_of, tag
-from github_sim.web.markdown import rendered
+from github_sim.web.html import Html, joined, link, mark, mark_colour, render_markdown, state_of, tag
 from github_sim.world import merge_rules
 from github_sim.world.records import CheckRun, Comment, PullRequest, Repository
 
@@ -24,7 +23,7 @@ def pull_page(sim: "Simulation", repository: Repository, number: int) -> Html | 
     comments = [_comment(each) for each in sim.world.comments_on(pull)]
     return joined(
         _title(repository, pull),
-        tag("div", rendered(pull.body), class_="card") if pull.body else "",
+        tag("div", render_markdown(pull.body), class_="card") if pull.body else "",
         tag("h2", "Merging"),
         _merge_box(sim, repository, pull),
         _queue_box(sim, repository, pull),
@@ -71,7 +70,7 @@ def _check(repository: Repository, check: CheckRun, *, unfolded: bool) -> Html:
     line = joined(
         mark(state), " ", tag("strong", name), f" {state} · {check.output.get('title') or ''} ", details
     )
-    body = joined(*(rendered(str(check.output.get(part) or "")) for part in ("summary", "text")))
+    body = joined(*(render_markdown(str(check.output.get(part) or "")) for part in ("summary", "text")))
     if unfolded or not body:
         return tag("div", tag("p", line), body, class_=f"card {colour}")
     return tag("details", tag("summary", line), body, class_=f"card {colour}")
@@ -89,7 +88,7 @@ def _comment(comment: Comment) -> Html:
             f"{standing} · {stamp(comment.created_at)}",
             class_="soft",
         ),
-        rendered(comment.body),
+        render_markdown(comment.body),
         tag("p", f"Reactions: {reactions}", class_="soft") if reactions else "",
         class_="card",
         id=f"issuecomment-{comment.id}",

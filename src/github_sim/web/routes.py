@@ -7,11 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from github_sim.rest.exchange import Reply
-from github_sim.web.app_and_files import APP_PATH, app_page, file_page
 from github_sim.web.html import Html, joined, page, tag
-from github_sim.web.lists import index_page, queue_page, repository_page
+from github_sim.web.pages import (
+    APP_PATH,
+    app_page,
+    file_page,
+    index_page,
+    queue_page,
+    repository_page,
+    run_page,
+)
 from github_sim.web.pull_request import check_page, pull_page
-from github_sim.web.runs import run_page
 from github_sim.world.records import Repository
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.statistics.figures import TIMED, Ended, bucket_of, ended_as
-from crcr.decide.statistics.window import kind_of
-from crcr.demo.history.backends import Listed
+from crcr.decide.statistics.figures import TIMED, EndedAs, bucket_of, ended_as
+from crcr.decide.statistics.window import result_kind
+from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan, fill
+from crcr.demo.history.generate import HistoryPlan, generate_history
 from crcr.record.schema.statistics import EXECUTION, QUEUE
 
 BACKENDS = (
-    Listed("Big/Backend", 4, 12),
-    Listed("org/backend", 3, 5),
-    Listed("org/probe", 2, 3, probe=True),
-    Listed("org/silent", 2, 3, silent=True),
-    Listed("org/told", 1, 3),
+    BackendSpec("Big/Backend", 4, 12),
+    BackendSpec("org/backend", 3, 5),
+    BackendSpec("org/probe", 2, 3, probe=True),
+    BackendSpec("org/silent", 2, 3, silent=True),
+    BackendSpec("org/told", 1, 3),
 )
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
 UNTIL = 1_785_898_800_000_000
@@ -39,7 +39,7 @@ def make(path: Path, **more: Any) -> sqlite3.Connection:
         "jobs": 4_000,
         **more,
     }
-    fill_database(path, Plan(**plan))
+    fill_database(path, HistoryPlan(**plan))
     connection = sqlite3.connect(path)
     connection.row_factory = sqlite3.Row
     return connection
@@ -138,7 +138,7 @@ def test_every_job_stands_where_the_rules_put_it(made: sqlite3.Connection) -> No
             superseded=bool(row["superseded"]) or row["superseded_at"] is not None,
             earlier=row["attempt"] < later[_job(row)],
         )
-        assert (row["ended_as"] and Ended(row["ended_as"])) == wanted
+        assert (row["ended_as"] and EndedAs(row["ended_as"])) == wanted
 
 
 def test_the_generator_itself_knows_where_a_job_stands(tmp_path: Path, made: sqlite3.Connection) -> None:
@@ -149,8 +149,11 @@ def test_the_generator_itself_knows_where_a_job_stands(tmp_path: Path, made: sql
     raw = sqlite3.connect(path)
     raw.execute("DELETE FROM jobs")
     raw.commit()
-    fill(
-        raw, Plan(upstream="Torch/torch", backends=BACKENDS, until=UNTIL, days=12, jobs=4_000, all_end=False)
+    generate_history(
+        raw,
+        HistoryPlan(
+            upstream="Torch/torch", backends=BACKENDS, until=UNTIL, days=12, jobs=4_000, all_end=False
+        ),
     )
     assert {row[0]: row[1] for row in raw.execute("SELECT ended_as, count(*) FROM jobs GROUP BY 1")} == summed
 
@@ -159,24 +162,24 @@ def test_the_sums_hold_every_job_once(made: sqlite3.Connection) -> None:
     hours: dict[tuple[Any, ...], Counter[str]] = {}
     days: dict[tuple[Any, ...], Counter[str]] = {}
     for row in made.execute("SELECT * FROM jobs WHERE ended_as IS NOT NULL"):
-        place = (row["upstream"], row["downstream"], kind_of(row["event"]))
+        place = (row["upstream"], row["downstream"], result_kind(row["event"]))
         hour = hours.setdefault((*place, row["in_progress_at"] // HOUR_US * HOUR_US), Counter())
         day = (*place, row["in_progress_at"] // DAY_US * DAY_US, row["workflow"], row["job_name"])
         for each in (hour, days.setdefault(day, Counter())):
             each[row["ended_as"]] += 1
-        if Ended(row["ended_as"]) in TIMED:
+        if EndedAs(row["ended_as"]) in TIMED:
             if row["queue_s"] is not None:
                 hour[QUEUE[bucket_of(row["queue_s"])]] += 1
             if row["execution_s"] is not None:
                 hour[EXECUTION[bucket_of(row["execution_s"])]] += 1
-    names = (*(each.value for each in Ended), *QUEUE, *EXECUTION)
+    names = (*(each.value for each in EndedAs), *QUEUE, *EXECUTION)
     sums = {
         tuple(row[:4]): Counter({name: row[name] for name in names if row[name]})
         for row in made.execute("SELECT * FROM hours")
     }
     assert {place: each for place, each in sums.items() if each} == hours
     of_days = {
-        tuple(row[:6]): Counter({each.value: row[each.value] for each in Ended if row[each.value]})
+        tuple(row[:6]): Counter({each.value: row[each.value] for each in EndedAs if row[each.value]})
         for row in made.execute("SELECT * FROM job_days")
     }
     assert of_days == days

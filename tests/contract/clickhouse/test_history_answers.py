@@ -2,7 +2,7 @@
 
 import pytest
 
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.record.views.backends.figures import figures_of
 from support.data.history_story import Answers, Fed, by_clickhouse, by_sql, names_by_clickhouse, names_by_sql
 from support.data.sums_walk import BACKENDS
@@ -26,11 +26,11 @@ async def test_clickhouse_answers_what_the_main_store_answers(stores: Stores, se
         wanted = await by_sql(stores, now)
         assert different(wanted, await by_clickhouse(fed.history, now)) == []
     answered = {kind for (_, kind, _), (_, jobs) in wanted.items() if jobs}
-    assert len(answered) >= len(Kind) - 1  # what was never generated is not compared
+    assert len(answered) >= len(ResultKind) - 1  # what was never generated is not compared
     window = Window.of(Span.WEEK, now)
-    together = await fed.history.figures(CORE.key, Kind.PUSH, window)
+    together = await fed.history.figures(CORE.key, ResultKind.PUSH, window)
     for backend in BACKENDS:
-        alone = await fed.history.figures(CORE.key, Kind.PUSH, window, backend)
+        alone = await fed.history.figures(CORE.key, ResultKind.PUSH, window, backend)
         assert figures_of(alone.get(backend, []), window) == figures_of(together.get(backend, []), window)
     for part in ("build", "TEST", "s", "no such"):
         named = await names_by_sql(stores, part, now)

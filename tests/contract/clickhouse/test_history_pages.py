@@ -13,7 +13,7 @@ from sqlalchemy import text
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.report.report import ReportStatus
 from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery
 from crcr.decide.views.overview import Summary
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
@@ -42,7 +42,7 @@ class Counting(ClickHouseHistory):
         super().__init__(self.link)
 
     async def figures(
-        self, upstream: str, kind: Kind, window: Window, downstream: str | None = None
+        self, upstream: str, kind: ResultKind, window: Window, downstream: str | None = None
     ) -> dict[str, list[dict[str, Any]]]:
         self.asked += 1
         return await super().figures(upstream, kind, window, downstream)
@@ -86,7 +86,7 @@ class Pages:
         await walk.report(dict(dispatch), run, 1, "build", conclusion=Conclusion.SUCCESS, **ENDED)
 
     async def summary(self, views: SqlViews | None = None) -> Summary:
-        return await (views or self.views).summary(CORE, Span.DAY, self.now, kind=Kind.PUSH)
+        return await (views or self.views).summary(CORE, Span.DAY, self.now, kind=ResultKind.PUSH)
 
     async def forget_sums(self) -> None:
         """Take the sums away, so that only ClickHouse can know."""
@@ -119,13 +119,13 @@ async def test_what_is_fed_is_answered_by_clickhouse(pages: Pages) -> None:
     await pages.forget_sums()
     told = await pages.summary()
     assert (told.history, told.levels) == (HistoryState.TOLD, plain.levels)
-    query = BackendQuery(upstream=CORE, downstream=ONE, span=Span.WEEK, kind=Kind.PUSH)
+    query = BackendQuery(upstream=CORE, downstream=ONE, span=Span.WEEK, kind=ResultKind.PUSH)
     page = await pages.views.backend(query, pages.now)
     assert page.history is HistoryState.TOLD
     assert [(job.column.job_name, job.tally.success) for job in page.jobs] == [("build", 1)]
-    metrics = await pages.views.metrics(CORE, Span.DAY, pages.now, kind=Kind.PUSH)
+    metrics = await pages.views.metrics(CORE, Span.DAY, pages.now, kind=ResultKind.PUSH)
     assert (metrics.history, metrics.total.tally.success) == (HistoryState.TOLD, 1)
-    badge = await pages.views.badge(CORE, ONE, Kind.PUSH, Span.DAY, pages.now)
+    badge = await pages.views.badge(CORE, ONE, ResultKind.PUSH, Span.DAY, pages.now)
     assert badge.tally.success == 1
     found = await pages.views.search(CORE, "buil", pages.now)
     assert [hit.title for hit in found.hits] == ["build"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.errors import OutsideFault, OutsideRefused, OutsideUnreachable
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
 from crcr.record.store.times import to_us
@@ -30,7 +30,7 @@ async def test_chdb_in_process_answers_as_the_server_does(stores: Stores, tmp_pa
     asked = {"url": f"chdb://{folder}", "rows": rows, "now": to_us(now), "upstream": CORE.key}
     told = json.loads(await _told(json.dumps(asked)))
     await fed.feed(1_000)
-    for kind in Kind:
+    for kind in ResultKind:
         found = await fed.history.figures(CORE.key, kind, Window.of(Span.QUARTER, now))
         assert _ordered(told[kind.value]) == _ordered(found)
     await fed.link.close()

@@ -16,9 +16,9 @@ import pytest
 from starlette.applications import Starlette
 
 from contract.store.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan
+from crcr.demo.history.generate import HistoryPlan
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.postgres.transaction import PostgresTx
 from crcr.record.store.statement import Statement
@@ -69,7 +69,7 @@ async def plans(
     for sql, arguments in asked:
         if sql.lstrip()[:6].upper() in {"SELECT", "UPDATE", "DELETE", "WITH R"}:
             told = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *arguments)
-            found[sql] = list(_scans(json.loads(told)[0]["Plan"]))
+            found[sql] = list(_scans(json.loads(told)[0]["HistoryPlan"]))
     await connection.close()
     return found
 
@@ -157,7 +157,7 @@ async def test_what_is_asked_all_day_searches(large: str) -> None:
     listed = "L2:\n" + "".join(f"  - org/b{number}\n" for number in range(20)) + "  - org/backend\n"
     process, asked = Process.at(large), Asked()
     await process.stores.acts.register_upstreams((CORE,), NOW)
-    await process.stores.allowlists.take_reading(CORE, Reading("test", listed), NOW)
+    await process.stores.allowlists.take_reading(CORE, AllowlistReading("test", listed), NOW)
     with noted(asked):
         outbox = process.stores.outbox("w")
         await outbox.claim(8, NOW)
@@ -189,7 +189,7 @@ def test_a_walk_would_be_found() -> None:
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     path = tmp_path_factory.mktemp("past") / "crcr.db"
-    plan = Plan(
+    plan = HistoryPlan(
         upstream=UPSTREAM.key, backends=BACKENDS, until=to_us(LATE), days=15, jobs=4_000, all_end=False
     )
     fill_database(path, plan)
@@ -201,7 +201,7 @@ async def test_what_pages_ask_of_a_store_with_a_past_walks_nothing(past: tuple[P
     database, asked = opened(PostgresPlace(url)), Asked()
     stores = Stores.over(database)
     await stores.acts.register_upstreams((UPSTREAM,), LATE)
-    await stores.allowlists.take_reading(UPSTREAM, Reading("test", ALLOWLIST), LATE)
+    await stores.allowlists.take_reading(UPSTREAM, AllowlistReading("test", ALLOWLIST), LATE)
     views = SqlViews(database, stores.allowlists, (UPSTREAM,), ingests=True, sandbox=True)
     app = Starlette(routes=routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(LATE))))
     with noted(asked):

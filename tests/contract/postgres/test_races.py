@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.model import Conclusion, EffectKind, RepoName
-from crcr.decide.outbox.effect import Failure
+from crcr.decide.outbox.effect import FailedAttempt
 from crcr.decide.outbox.retry import TryAgain
 from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import Outcome, Rejected
+from crcr.decide.report.judge import RejectedReport, ReportOutcome
 from crcr.errors import NotFound
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.store.database import Tx
@@ -28,8 +28,10 @@ _NOTE = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUE
 _MARK = Statement(text("UPDATE upstreams SET created_at = created_at + 1 WHERE upstream = :name"))
 
 
-def kinds(outcomes: list[Outcome]) -> Counter[str]:
-    return Counter(each.code if isinstance(each, Rejected) else type(each).__name__ for each in outcomes)
+def kinds(outcomes: list[ReportOutcome]) -> Counter[str]:
+    return Counter(
+        each.code if isinstance(each, RejectedReport) else type(each).__name__ for each in outcomes
+    )
 
 
 async def numbers(process: Process) -> dict[str, Any]:
@@ -96,7 +98,7 @@ async def test_reports_of_many_backends_at_once_are_all_counted_in_the_same_sums
             for n, who in enumerate(callers)
         ]
 
-        async def whole(process: Process, guid: str, who: Identity) -> Outcome:
+        async def whole(process: Process, guid: str, who: Identity) -> ReportOutcome:
             await process.report(guid, who=who)
             return await process.report(guid, "completed", who=who, conclusion="success")
 
@@ -113,7 +115,7 @@ async def test_a_report_that_comes_while_its_retry_is_claimed_leaves_one_of_them
         guid = await one.pull(1)
         worker = one.stores.outbox("w")
         for effect in await worker.claim(9, NOW):
-            again = Failure(decision=TryAgain(NOW), error="lost", unsure=True, counts=True)
+            again = FailedAttempt(decision=TryAgain(NOW), error="lost", unsure=True, counts=True)
             await worker.fail(effect, again, NOW)
         claimed, outcome = await asyncio.gather(one.stores.outbox("a").claim(9, NOW), other.report(guid))
         assert kinds([outcome]) == {"OpenJob": 1}
@@ -202,7 +204,7 @@ async def test_who_lost_the_lease_changes_nothing_any_more() -> None:
         [old, *_] = await slow.claim(9, NOW)
         later = NOW + LEASE + timedelta(seconds=1)
         mine = {effect.target: effect for effect in await quick.claim(9, later)}[old.target]
-        failed = Failure(decision=TryAgain(later), error="late", unsure=False, counts=True)
+        failed = FailedAttempt(decision=TryAgain(later), error="late", unsure=False, counts=True)
         finished, _, held = await asyncio.gather(
             slow.finish(old, began_at=None, now=later),
             slow.fail(old, failed, later),

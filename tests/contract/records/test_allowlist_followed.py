@@ -4,7 +4,7 @@
 import asyncio
 from datetime import UTC, datetime
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.dispatch.plan import ReceivedDelivery
 from support.data.events_and_reports import a_push
 from support.stores.databases import CORE, OpenDatabase, Stores
@@ -31,7 +31,7 @@ async def test_a_list_that_another_process_read_decides_at_once(open_database: O
     assert await listed(here) == await listed(there) == ["org/one", "org/two"]
     assert await push(there, "before") == ["org/one", "org/two"]
 
-    await here.allowlists.take_reading(CORE, Reading("test", ONE), NOW)
+    await here.allowlists.take_reading(CORE, AllowlistReading("test", ONE), NOW)
     assert await push(there, "after") == ["org/one"]
     assert await listed(there) == ["org/one"]
 
@@ -40,7 +40,7 @@ async def test_two_processes_that_read_the_same_at_once_record_it_once(open_data
     processes = [Stores.over(open_database()) for _ in range(4)]
     await processes[0].acts.register_upstreams((CORE,), NOW)
     await asyncio.gather(
-        *(each.allowlists.take_reading(CORE, Reading("test", BOTH), NOW) for each in processes)
+        *(each.allowlists.take_reading(CORE, AllowlistReading("test", BOTH), NOW) for each in processes)
     )
 
     versions = await processes[0].rows("SELECT version FROM allowlist_versions")

@@ -16,9 +16,9 @@ from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report.ingested import Kept
-from crcr.decide.statistics.figures import Counted, Ended, LastResult, Tally
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.report.ingested import IngestReceipt
+from crcr.decide.statistics.figures import CountedAs, EndedAs, LastResult, Tally
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures, JobKey
 from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
@@ -74,7 +74,7 @@ class Hud:
         self.numbers = count()
         self.results = IngestedResults(stores.database, stores.allowlists, UPSTREAMS)
 
-    async def take(self, report: Report, now: datetime = NOW) -> Kept:
+    async def take(self, report: Report, now: datetime = NOW) -> IngestReceipt:
         return await self.results.take(parse_envelope(envelope(report)), "192.0.2.7", now)
 
     async def rows(self) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ class Hud:
         ]
         rounded = ({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
         kept = ({k: v for k, v in row.items() if v} for row in rounded)
-        return [row for row in kept if set(row) & {each.value for each in Ended}]
+        return [row for row in kept if set(row) & {each.value for each in EndedAs}]
 
     async def matrix(
         self, query: BackendQuery = QUERY, since: int = 0
@@ -104,7 +104,7 @@ class Hud:
         return SqlViews(self.stores.database, self.stores.allowlists, UPSTREAMS, ingests=True)
 
     async def page(self, now: datetime = NOW, **asked: Any) -> BackendPage:
-        query = BackendQuery(upstream=CORE, downstream=BACKEND, kind=Kind.INGESTED, **asked)
+        query = BackendQuery(upstream=CORE, downstream=BACKEND, kind=ResultKind.INGESTED, **asked)
         return await self.views.backend(query, now)
 
 
@@ -168,7 +168,7 @@ async def test_every_order_of_two_attempts_and_their_repeats_gives_the_same(hud:
         (None, None, 1),
         (1, None, None),
     ]
-    assert (cell.attempt, cell.conclusion, cell.ended) == (2, Conclusion.SUCCESS, Ended.SUCCESS)
+    assert (cell.attempt, cell.conclusion, cell.ended) == (2, Conclusion.SUCCESS, EndedAs.SUCCESS)
 
 
 async def test_every_order_of_a_dispute_gives_the_worse_result(hud: Hud) -> None:
@@ -207,9 +207,9 @@ async def test_a_start_that_comes_late_gives_the_result_its_hour_and_its_times(h
 
 
 async def test_a_result_without_a_start_is_shown_and_counted(hud: Hud) -> None:
-    assert await hud.take(RESULT) == Kept(repeat=False, hint=None)
+    assert await hud.take(RESULT) == IngestReceipt(repeat=False, hint=None)
     [(about, [cell])] = await hud.matrix()
-    assert (about["delivery"], cell.state, cell.counted) == ("d-1", JobState.COMPLETED, Counted.FAILURE)
+    assert (about["delivery"], cell.state, cell.counted) == ("d-1", JobState.COMPLETED, CountedAs.FAILURE)
     assert cell.started_at == NOW
 
 
@@ -307,12 +307,12 @@ async def test_what_runs_and_what_ended_last_are_told(hud: Hud) -> None:
     async def unit(tx: Tx) -> tuple[int, LastResult | None]:
         window = Window.of(Span.WEEK, NOW)
         running = await ingested_running(tx, CORE.key, BACKEND.key, window, NOW)
-        return running, await read_last(tx, CORE.key, BACKEND.key, Kind.INGESTED)
+        return running, await read_last(tx, CORE.key, BACKEND.key, ResultKind.INGESTED)
 
     running, last = await hud.stores.database.read(unit)
     assert running == 2
     assert last
-    assert (last.job_name, last.counted, last.at) == ("test", Counted.FAILURE, NOW - timedelta(minutes=1))
+    assert (last.job_name, last.counted, last.at) == ("test", CountedAs.FAILURE, NOW - timedelta(minutes=1))
 
 
 SAME: Report = {"check_run_id": "x"}
@@ -396,8 +396,8 @@ async def test_figures_and_jobs_of_the_last_hours_hold_the_same(hud: Hud) -> Non
 
     async def unit(tx: Tx) -> tuple[Tally, list[JobFigures]]:
         window = Window.of(Span.DAY, NOW)
-        found = await read_figures(tx, CORE.key, BACKEND.key, Kind.INGESTED, window)
-        jobs, _ = await jobs_by_name(tx, CORE, BACKEND, Kind.INGESTED, window)
+        found = await read_figures(tx, CORE.key, BACKEND.key, ResultKind.INGESTED, window)
+        jobs, _ = await jobs_by_name(tx, CORE, BACKEND, ResultKind.INGESTED, window)
         return found.tally, list(jobs)
 
     tally, jobs = await hud.stores.database.read(unit)
@@ -427,7 +427,7 @@ async def test_deliveries_are_found_by_author_text_and_result(hud: Hud) -> None:
 
     assert await found(author="ada") == ["d-7", "d-5"]
     assert await found(text="TITLE 2") == ["d-2"]
-    assert await found(author="bob", result=Counted.SUCCESS) == ["d-4", "d-2"]
+    assert await found(author="bob", result=CountedAs.SUCCESS) == ["d-4", "d-2"]
     assert await found(text="nowhere") == []
 
 
@@ -474,25 +474,25 @@ async def test_failures_are_listed_with_their_first_tests(hud: Hud) -> None:
 
 
 async def test_a_badge_goes_by_the_newest_delivery_that_has_results(hud: Hud) -> None:
-    async def state() -> Counted | None:
-        badge = await hud.views.badge(CORE, BACKEND, Kind.INGESTED, Span.WEEK, NOW + timedelta(hours=1))
+    async def state() -> CountedAs | None:
+        badge = await hud.views.badge(CORE, BACKEND, ResultKind.INGESTED, Span.WEEK, NOW + timedelta(hours=1))
         return badge.state
 
     assert await state() is None
     for minute, (delivery, conclusion, expected) in enumerate(
         (
-            ("d-1", "failure", Counted.FAILURE),
-            ("d-2", "skipped", Counted.OTHER),
-            ("d-3", "success", Counted.SUCCESS),
-            ("d-1", "timed_out", Counted.SUCCESS),  # told late, and of the oldest one
-            ("d-3", "failure", Counted.FAILURE),
+            ("d-1", "failure", CountedAs.FAILURE),
+            ("d-2", "skipped", CountedAs.OTHER),
+            ("d-3", "success", CountedAs.SUCCESS),
+            ("d-1", "timed_out", CountedAs.SUCCESS),  # told late, and of the oldest one
+            ("d-3", "failure", CountedAs.FAILURE),
         )
     ):
         report = a_report(delivery_id=delivery, conclusion=conclusion, job_name=f"job {minute}")
         await hud.take(report, NOW + timedelta(minutes=minute))
         assert await state() is expected
     await hud.take(a_report("in_progress", delivery_id="d-4"), NOW + timedelta(minutes=30))
-    assert await state() is Counted.FAILURE
+    assert await state() is CountedAs.FAILURE
 
 
 async def test_a_jobs_details_have_its_attempts_and_failed_tests(hud: Hud) -> None:

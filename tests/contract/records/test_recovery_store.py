@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.github.missed_webhooks import Known, Outcome
+from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome
 from crcr.record.deliveries.missed_webhooks import RecoveryStore
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
@@ -37,18 +37,18 @@ async def test_what_is_here_is_known_of_any_upstream_and_in_any_number(database:
     here = [f"d{number}" for number in range(250)]
     await add(database, here[:200])
     await add(database, here[199:], upstream="c/d")  # one webhook may stand for two upstreams
-    await store.note("r1", Outcome.IGNORED, NOW)
+    await store.note("r1", RecoveryOutcome.IGNORED, NOW)
 
     known = await store.known([*here, "r1", "unknown"])
-    assert known == Known(frozenset(here), frozenset({"r1"}))
-    assert await store.known([]) == Known()
-    assert await store.known(["d7"]) == Known(frozenset({"d7"}))
+    assert known == KnownWebhooks(frozenset(here), frozenset({"r1"}))
+    assert await store.known([]) == KnownWebhooks()
+    assert await store.known(["d7"]) == KnownWebhooks(frozenset({"d7"}))
 
 
 async def test_an_outcome_is_noted_once_and_another_process_sees_it(open_database: OpenDatabase) -> None:
     one, two = RecoveryStore(open_database()), RecoveryStore(open_database())
-    await one.note("g", Outcome.TAKEN, NOW)
-    await two.note("g", Outcome.REPEAT, NOW)
+    await one.note("g", RecoveryOutcome.TAKEN, NOW)
+    await two.note("g", RecoveryOutcome.REPEAT, NOW)
 
     assert (await two.known(["g"])).recovered == {"g"}
 
@@ -65,8 +65,8 @@ async def test_the_watermark_only_moves_forward(open_database: OpenDatabase) -> 
 
 async def test_what_no_log_can_name_any_more_is_forgotten(database: Database) -> None:
     store = RecoveryStore(database)
-    await store.note("old", Outcome.TAKEN, NOW - timedelta(days=8, seconds=1))
-    await store.note("new", Outcome.TAKEN, NOW - timedelta(days=7))
+    await store.note("old", RecoveryOutcome.TAKEN, NOW - timedelta(days=8, seconds=1))
+    await store.note("new", RecoveryOutcome.TAKEN, NOW - timedelta(days=7))
     await store.complete(NOW, NOW)
 
     assert (await store.known(["old", "new"])).recovered == {"new"}

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.report.refusal import Refusal
+from crcr.decide.report.refusal import RefusedReport
 from crcr.record.reports.refusals import KEPT, Refusals
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
@@ -29,8 +29,8 @@ def refusals(stores: Stores) -> Refusals:
     return Refusals(stores.database, stores.allowlists, stores.targets, UPSTREAMS)
 
 
-def a_refusal(code: str = "unknown_delivery", **changes: Any) -> Refusal:
-    made = Refusal(caller=BACKEND, code=code, detail="d", hint="h", run_id="1", job_name="build")
+def a_refusal(code: str = "unknown_delivery", **changes: Any) -> RefusedReport:
+    made = RefusedReport(caller=BACKEND, code=code, detail="d", hint="h", run_id="1", job_name="build")
     return replace(made, **changes)
 
 

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import OpenJob, Outcome, Rejected, RepeatedReport
+from crcr.decide.report.judge import OpenJob, RejectedReport, RepeatedReport, ReportOutcome
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.callback.parse_report import parse_report
@@ -41,7 +41,7 @@ from support.stores.tables import place_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UPSTREAM, SECOND, BACKEND = RepoName("up/stream"), RepoName("other/stream"), RepoName("org/backend")
-LISTED = Reading(source="test", text=f"L2:\n  - {BACKEND}\n")
+LISTED = AllowlistReading(source="test", text=f"L2:\n  - {BACKEND}\n")
 WHO = a_caller()
 _DELIVERED = Statement(
     inserting(deliveries, "guid", "upstream", "event", "state", "source", "received_at", "body_bytes")
@@ -108,7 +108,7 @@ class Relay:
 
     async def report(
         self, status: str = "in_progress", *, guid: str = "guid", who: Identity = WHO, **workflow: str
-    ) -> Outcome:
+    ) -> ReportOutcome:
         said = {"status": status, "name": "CI", "run_id": who.run_id, "job_name": "build", **workflow}
         body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
         standing = (await self.reports.standings(who.repository, guid))[0]
@@ -139,8 +139,10 @@ async def store(open_database: OpenDatabase) -> Store:
     return made
 
 
-def kinds(outcomes: list[Outcome]) -> Counter[str]:
-    return Counter(each.code if isinstance(each, Rejected) else type(each).__name__ for each in outcomes)
+def kinds(outcomes: list[ReportOutcome]) -> Counter[str]:
+    return Counter(
+        each.code if isinstance(each, RejectedReport) else type(each).__name__ for each in outcomes
+    )
 
 
 async def test_what_was_answered_is_committed(store: Store) -> None:
@@ -237,7 +239,7 @@ async def test_a_run_answers_one_delivery_of_one_upstream(store: Store) -> None:
     assert isinstance(await relay.report(), OpenJob)
     for guid in ("next", "other"):
         refusal = await relay.report(guid=guid, job_name="test")
-        assert isinstance(refusal, Rejected)
+        assert isinstance(refusal, RejectedReport)
         assert refusal.code == "run_bound_elsewhere"
     next_run = replace(WHO, run_id="11")
     assert isinstance(await relay.report(guid="other", who=next_run), OpenJob)

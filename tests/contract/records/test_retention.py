@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery
 from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act
@@ -266,7 +266,7 @@ async def _nothing_is_orphaned_but_own_reports(stores: Stores) -> None:
 async def _pages(walk: Walk, now: Any) -> list[Any]:
     views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
     found: list[Any] = []
-    for span, kind in product(Span, (Kind.PULLS, Kind.PUSH, Kind.NIGHTLY)):
+    for span, kind in product(Span, (ResultKind.PULLS, ResultKind.PUSH, ResultKind.NIGHTLY)):
         summary = await views.summary(CORE, span, now, kind=kind)
         found += [summary.levels, summary.health, await views.metrics(CORE, span, now, kind=kind)]
         for each in summary.backends:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report.judge import Rejected, RepeatedReport
+from crcr.decide.report.judge import RejectedReport, RepeatedReport
 from crcr.decide.report.report import FailedTest, Report, ReportStatus, TestCounts
-from crcr.decide.report.sandbox import TrialOutcome
+from crcr.decide.report.sandbox import SandboxOutcome
 from crcr.decide.views.joining import SandboxJob, SandboxQuery
 from crcr.errors import BadRequest, NotFound
 from crcr.record.reports.sandbox import SandboxJobs
@@ -44,10 +44,10 @@ async def shown(stores: Stores, now: datetime = NOW, **asked: Any) -> tuple[Sand
     return (await views(stores).sandbox(SandboxQuery(**asked), now)).jobs
 
 
-def kinds(outcomes: list[TrialOutcome]) -> Counter[str]:
+def kinds(outcomes: list[SandboxOutcome]) -> Counter[str]:
     return Counter(
         each.code
-        if isinstance(each, Rejected)
+        if isinstance(each, RejectedReport)
         else "repeat"
         if isinstance(each, RepeatedReport)
         else each.value

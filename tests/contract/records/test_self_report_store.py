@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.github.commit_origin import ELSEWHERE, UNKNOWN, CommitPlace, CommitStanding
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import IgnoredReport, Rejected
-from crcr.decide.report.self_report import OwnOutcome, OwnResult
+from crcr.decide.report.judge import IgnoredReport, RejectedReport
+from crcr.decide.report.self_report import SelfReportedJob, SelfReportOutcome
 from crcr.errors import NoAllowlist
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
@@ -66,7 +66,7 @@ class Relay:
 
     async def tell(
         self, conclusion: str = "success", *, who: Identity = WHO, now: datetime = NOW, **said: Any
-    ) -> OwnOutcome | IgnoredReport:
+    ) -> SelfReportOutcome | IgnoredReport:
         told = {"status": "completed", "conclusion": conclusion, "name": "CI", "run_id": who.run_id}
         workflow = {**told, "job_name": "build", **said.pop("workflow", {})}
         body = json.dumps(
@@ -74,7 +74,7 @@ class Relay:
         ).encode()
         report = parse_report(body, signed_attempt=who.run_attempt)
         admission = await self.own.admit(report, who)
-        if isinstance(admission, Rejected):
+        if isinstance(admission, RejectedReport):
             return admission
         return await self.own.take(report, who, admission[0], body, now)
 
@@ -86,7 +86,9 @@ async def open_relay(open_database: OpenDatabase) -> Callable[..., Relay]:
 
 
 def kinds(outcomes: list[Any]) -> Counter[str]:
-    return Counter(each.code if isinstance(each, Rejected) else type(each).__name__ for each in outcomes)
+    return Counter(
+        each.code if isinstance(each, RejectedReport) else type(each).__name__ for each in outcomes
+    )
 
 
 async def test_of_two_processes_writing_the_same_at_once_one_records_it(
@@ -123,7 +125,7 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_the_retry_is_applied
         await dying.tell()
     for table in ("jobs", "commits", "effects", "hours", "changes"):
         assert await healthy.stores.rows(f"SELECT * FROM {table}") == []  # noqa: S608  our own names
-    assert isinstance(await healthy.tell(), OwnResult)
+    assert isinstance(await healthy.tell(), SelfReportedJob)
 
 
 async def test_all_that_follows_stands_in_one_commit(open_relay: Callable[..., Relay]) -> None:
@@ -159,7 +161,7 @@ async def test_admission_is_judged_again_when_it_is_recorded(open_relay: Callabl
     backend = RepoName("org/backend")
     await relay.stores.targets.suspend(CORE, backend, who="ann", now=NOW)
     refusal = await relay.own.take(report, WHO, admission[0], body, NOW)
-    assert isinstance(refusal, Rejected)
+    assert isinstance(refusal, RejectedReport)
     assert refusal.code == "suspended"
     assert await relay.stores.rows("SELECT * FROM jobs") == []
 
@@ -171,8 +173,8 @@ async def test_a_named_upstream_whose_list_was_never_read_is_waited_for(
     said: dict[str, Any] = {"payload": {"repository": {"full_name": str(OTHER)}}}
     with pytest.raises(NoAllowlist):
         await relay.tell(**said)
-    await relay.stores.allowlists.take_reading(OTHER, Reading("test", LISTED), NOW)
-    assert isinstance(await relay.tell(**said), OwnResult)
+    await relay.stores.allowlists.take_reading(OTHER, AllowlistReading("test", LISTED), NOW)
+    assert isinstance(await relay.tell(**said), SelfReportedJob)
     [job] = await relay.stores.rows("SELECT upstream FROM jobs")
     assert job == {"upstream": OTHER.key}
 

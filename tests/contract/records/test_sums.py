@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.model import Conclusion
 from crcr.decide.report.report import ReportStatus
 from crcr.decide.statistics.figures import Figures
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery
 from crcr.record.statistics.rebuild import find_extremes, sum_anew
 from crcr.record.store.times import to_us
@@ -90,7 +90,7 @@ async def test_whatever_happens_the_sums_are_what_the_rows_say(stores: Stores, s
 async def _is_shown(walk: Walk, kept: dict[str, list[dict[str, Any]]]) -> None:
     """What the views make of the sums is what the rows say, for every range and kind."""
     views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
-    for span, kind in product(Span, (Kind.PULLS, Kind.PUSH)):
+    for span, kind in product(Span, (ResultKind.PULLS, ResultKind.PUSH)):
         window = Window.of(span, walk.now)
         where: dict[str, Any] = {
             "kind": kind.value,
@@ -112,7 +112,7 @@ def _are_exact(
     figures: Figures | None,
     kept: dict[str, list[dict[str, Any]]],
     downstream: str,
-    kind: Kind,
+    kind: ResultKind,
     window: Window,
 ) -> None:
     """Percentiles of few are durations of theirs, for the window and for each of its parts."""
@@ -172,7 +172,7 @@ async def test_a_newer_allowlist_does_not_change_what_a_running_job_is_to_do(sto
     probe = dispatches["org/probe"]
     await walk.report(probe, "1001", 1, "build")
     await walk.stores.allowlists.take_reading(
-        CORE, Reading("test", LISTED.format(expected="success")), walk.now
+        CORE, AllowlistReading("test", LISTED.format(expected="success")), walk.now
     )
     await walk.report(probe, "1001", 1, "build", status=ReportStatus.COMPLETED, conclusion=Conclusion.FAILURE)
     assert wrong(await seen(walk)) == []

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from crcr.cli.doctor.relay.redis import redis_findings
-from crcr.join.findings.finding import Finding, State
+from crcr.join.findings.finding import SetupFinding, State
 from crcr.record.redis.connection import RedisLink, redis_place
 from crcr.settings import load_settings
 from support.services.redis import RedisServer
@@ -27,7 +27,7 @@ def server() -> Iterator[RedisServer]:
     made.remove()
 
 
-async def findings(folder: Path, url: str = "") -> tuple[Finding, ...]:
+async def findings(folder: Path, url: str = "") -> tuple[SetupFinding, ...]:
     environ = {
         "CRCR_UPSTREAM": "example/framework",
         "CRCR_ALLOWLIST": "https://github.com/example/framework/blob/main/allowlist.yml",

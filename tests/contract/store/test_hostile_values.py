@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.model import DeliveryState, RepoName
-from crcr.decide.outbox.effect import Failure
+from crcr.decide.outbox.effect import FailedAttempt
 from crcr.decide.outbox.retry import TryAgain
 from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.refusal import Refusal
+from crcr.decide.report.refusal import RefusedReport
 from crcr.decide.views.backend import BackendQuery, JobKey
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
@@ -150,13 +150,13 @@ async def test_whatever_somebody_writes_can_be_kept_and_is_the_same_everywhere(
     await stores.prepare({CORE: "L2: [org/backend]\n"}, NOW)
     event = a_pull(upstream=CORE, updated_at=NOW, title=nasty, author=nasty, labels=(nasty,))
     await stores.inbox.take(ReceivedDelivery("d1", "pull_request", "test", b"", 0, NOW), event)
-    await stores.allowlists.take_reading(CORE, Reading(nasty, f"L2: [{nasty}"), NOW)
+    await stores.allowlists.take_reading(CORE, AllowlistReading(nasty, f"L2: [{nasty}"), NOW)
     await stores.acts.pause(CORE, who=nasty, now=NOW, reason=nasty)
-    said = Refusal(
+    said = RefusedReport(
         caller=BACKEND, code="gone", detail=nasty, hint=nasty, run_id=nasty, job_name=nasty, delivery_id=nasty
     )
     await Refusals(stores.database, stores.allowlists, stores.targets, UPSTREAMS).note(said, NOW)
-    failed = Failure(decision=TryAgain(NOW), error=nasty, unsure=True, counts=True)
+    failed = FailedAttempt(decision=TryAgain(NOW), error=nasty, unsure=True, counts=True)
     for effect in await stores.outbox("w").claim(9, NOW):
         await stores.outbox("w").fail(effect, failed, NOW)
     [pull] = await stores.rows("SELECT title, author FROM pulls")

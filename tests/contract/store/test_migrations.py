@@ -15,8 +15,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
 from crcr.decide.checks.confirmation import awaits_github
-from crcr.decide.checks.gate import GateState, Policy, judge_gate
-from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.checks.gate import GatePolicy, GateState, judge_gate
+from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.model import RepoName
 from crcr.errors import StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -197,7 +197,7 @@ async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: Pl
         *(("build", 2, "success"), ("test", 1, "success"))
     ]
     assert [(run.attempt, run.over) for run in backend.runs] == [(2, False)]
-    policy = Policy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
+    policy = GatePolicy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
     # GitHub has confirmed nothing of it yet, so it is asked.
     assert judge_gate(commit, policy, now).state is GateState.PENDING
     assert awaits_github(backend, late=False)
@@ -207,7 +207,7 @@ async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: Pl
 async def test_a_head_that_was_dispatched_for_another_base_than_todays_is_unknown(
     grown: Place, base: str, known: bool
 ) -> None:
-    body = pack(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
+    body = compress_body(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
     with outright(grown).begin() as hand:
         hand.execute(text("UPDATE deliveries SET body = :body"), {"body": body})
         hand.execute(text("UPDATE pulls SET base_ref = 'main'"))

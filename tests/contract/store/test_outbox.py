@@ -9,7 +9,7 @@ import pytest
 
 from crcr.decide.dispatch.plan import AcceptedDelivery, ReceivedDelivery
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.retry import GiveUp, TryAgain
 from crcr.errors import StoreUnavailable
 from crcr.record.admin.operations import ParkedFilter
@@ -41,11 +41,11 @@ async def two_targets(stores: Stores) -> Stores:
     return stores
 
 
-def again_at(due_at: datetime, *, unsure: bool = False, counts: bool = True) -> Failure:
-    return Failure(decision=TryAgain(due_at), error="it failed", unsure=unsure, counts=counts)
+def again_at(due_at: datetime, *, unsure: bool = False, counts: bool = True) -> FailedAttempt:
+    return FailedAttempt(decision=TryAgain(due_at), error="it failed", unsure=unsure, counts=counts)
 
 
-PARK = Failure(decision=GiveUp("refused"), error="refused for good", unsure=False, counts=True)
+PARK = FailedAttempt(decision=GiveUp("refused"), error="refused for good", unsure=False, counts=True)
 
 
 def who(effects: list[ClaimedEffect]) -> list[tuple[str, str | None]]:

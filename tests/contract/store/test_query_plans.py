@@ -19,9 +19,9 @@ from starlette.applications import Starlette
 import crcr.record
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
-from crcr.demo.history.backends import Listed
+from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan
+from crcr.demo.history.generate import HistoryPlan
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.migrations.run import migrate
 from crcr.record.store.database import Database, Tx, Unit
@@ -97,10 +97,10 @@ def test_a_statement_searches_and_does_not_scan(
 
 UPSTREAM, NOW = RepoName("bench/upstream"), datetime(2026, 8, 3, 12, tzinfo=UTC)
 BACKENDS = (
-    Listed("big/backend", 4, 12),
-    Listed("org/backend", 3, 4),
-    Listed("few/jobs", 2, 2),
-    Listed("l/one", 1, 1),
+    BackendSpec("big/backend", 4, 12),
+    BackendSpec("org/backend", 3, 4),
+    BackendSpec("few/jobs", 2, 2),
+    BackendSpec("l/one", 1, 1),
 )
 ALLOWLIST = """
 L1: [l/one]
@@ -152,7 +152,9 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Past:
     path = tmp_path_factory.mktemp("past") / "crcr.db"
     fill_database(
         path,
-        Plan(upstream=UPSTREAM.key, backends=BACKENDS, until=to_us(NOW), days=15, jobs=4_000, all_end=False),
+        HistoryPlan(
+            upstream=UPSTREAM.key, backends=BACKENDS, until=to_us(NOW), days=15, jobs=4_000, all_end=False
+        ),
     )
     return Past(path)
 

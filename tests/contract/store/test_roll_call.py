@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from contract.store.test_outbox import dispatch, take, two_targets
-from crcr.decide.outbox.worker_presence import ROLL_CALL_EVERY_S, Roll
+from crcr.decide.outbox.worker_presence import ROLL_CALL_EVERY_S, WorkerRoll
 from crcr.record.outbox.leader import Leaders
 from crcr.record.outbox.worker_registry import RollCall
 from crcr.record.store.database import Database
@@ -21,7 +21,7 @@ def worker(database: Database, name: str, ended: frozenset[str] = frozenset()) -
     return RollCall(database, name, tuple(each.key for each in UPSTREAMS), ended.__contains__)
 
 
-async def watch_until_gone(watcher: RollCall, since: datetime) -> tuple[Roll, datetime]:
+async def watch_until_gone(watcher: RollCall, since: datetime) -> tuple[WorkerRoll, datetime]:
     """Call the roll in its time until somebody seems gone."""
     now = since
     for _ in range(20):
@@ -38,7 +38,7 @@ async def test_workers_count_each_other_and_not_who_has_left(open_database: Open
     assert (await ben.attend(NOW)).workers == 2
     assert (await ann.attend(NOW + EVERY)).workers == 2
     await ben.leave()
-    assert await ann.attend(NOW + 2 * EVERY) == Roll(workers=1, was_listed=True, gone={})
+    assert await ann.attend(NOW + 2 * EVERY) == WorkerRoll(workers=1, was_listed=True, gone={})
 
 
 @pytest.mark.parametrize("ahead_s", [-300, 0, 5])

@@ -189,7 +189,7 @@ async def upgraded(
         clock.advance(AFTER_S)
         url = place.url if isinstance(place, PostgresPlace) else f"sqlite:///{place}"
         await it.open(settings_for(folder, github, allowlist, CRCR_DATABASE_URL=url, **SETTINGS, **more))
-        await it.services.past.begin(it.services.upstreams, clock.now())
+        await it.services.clickhouse.begin(it.services.upstreams, clock.now())
         it.write_allowlist(RELISTED)
         try:
             yield Upgraded(it, hud, names, [json.loads(payload) for payload in forwards(rows)])
@@ -250,7 +250,7 @@ async def test_a_result_that_an_older_release_noted_for_clickhouse_is_fed(
     url = new_clickhouse()
     async with upgraded(tmp_path, place, release, "waiting", CRCR_CLICKHOUSE_URL=url) as up:
         await up.it.pass_time(60)
-        link = up.it.services.past.link
+        link = up.it.services.clickhouse.link
         assert link is not None
         fed = await link.ask("SELECT delivery, job_name FROM crcr_jobs FINAL WHERE number = 1")
         assert fed == [{"delivery": DECIDED, "job_name": "build"}]

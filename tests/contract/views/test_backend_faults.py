@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.statistics.figures import Counted, LeftOut
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.figures import CountedAs, LeftOut
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery, JobKey, Matrix
 from crcr.errors import NotFound
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -57,7 +57,7 @@ async def test_fault_45_an_old_commits_re_run_does_not_stand_for_the_new_commits
     assert (figures.tally.success, figures.tally.failure) == (0, 1)
     assert figures.left_out == LeftOut(superseded=2)
     assert figures.last_result is not None
-    assert figures.last_result.counted is Counted.FAILURE
+    assert figures.last_result.counted is CountedAs.FAILURE
 
 
 async def test_fault_43_superseded_and_cancelled_runs_are_no_failures(world: World) -> None:
@@ -80,9 +80,9 @@ async def test_fault_44_what_lost_its_start_or_its_end_is_shown(world: World) ->
     [row] = page.matrix.rows
     shown = {cell.job_name: (cell.state, cell.counted, cell.marks) for cell in row.cells if cell}
     assert shown == {
-        "lost its end": (JobState.TIMED_OUT, Counted.FAILURE, ()),
-        "lost its start": (JobState.COMPLETED, Counted.SUCCESS, ("late",)),
-        "came late": (JobState.COMPLETED, Counted.FAILURE, ("late",)),
+        "lost its end": (JobState.TIMED_OUT, CountedAs.FAILURE, ()),
+        "lost its start": (JobState.COMPLETED, CountedAs.SUCCESS, ("late",)),
+        "came late": (JobState.COMPLETED, CountedAs.FAILURE, ("late",)),
     }
     tally = page.summary.figures.tally  # type: ignore[union-attr]
     assert (tally.success, tally.failure, tally.timed_out) == (1, 2, 1)
@@ -95,7 +95,7 @@ async def test_fault_46_pushes_have_their_own_rows_and_numbers(world: World) -> 
     world.job(build, "failure")
     world.job(pushed, "success", event="push", number=None)
     world.job(merging, "failure", event="merge_group", number=None)
-    page = await page_of(world, kind=Kind.PUSH)
+    page = await page_of(world, kind=ResultKind.PUSH)
     assert {row.delivery for row in page.matrix.rows} == {pushed, merging}
     assert {row.ref for row in page.matrix.rows} == {"refs/heads/main"}
     tally = page.summary.figures.tally  # type: ignore[union-attr]
@@ -117,7 +117,7 @@ async def test_fault_46_a_nightly_is_a_row_for_each_run(world: World) -> None:
                 job_name=f"job {job}",
                 hours_ago=24 * night,
             )
-    page = await page_of(world, kind=Kind.NIGHTLY)
+    page = await page_of(world, kind=ResultKind.NIGHTLY)
     assert [[cell.conclusion for cell in row.cells if cell] for row in page.matrix.rows] == [
         [Conclusion.FAILURE, Conclusion.SUCCESS, Conclusion.SUCCESS],
         [Conclusion.SUCCESS] * 3,
@@ -141,7 +141,7 @@ async def test_who_hides_is_nowhere_but_for_administrators(world: World, visibil
     with pytest.raises(NotFound):
         await views.job(UPSTREAM, GOOD, key)
     with pytest.raises(NotFound):
-        await views.badge(UPSTREAM, GOOD, Kind.PULLS, Span.WEEK, now)
+        await views.badge(UPSTREAM, GOOD, ResultKind.PULLS, Span.WEEK, now)
     metrics = await views.metrics(UPSTREAM, Span.WEEK, now)
     assert (metrics.backends, metrics.total.tally.total) == ((), 0)
     assert (await views.summary(UPSTREAM, Span.WEEK, now)).tally.total == 0
@@ -155,7 +155,7 @@ async def test_who_hides_is_nowhere_but_for_administrators(world: World, visibil
     assert page.detail is not None
     assert [row.delivery for row in page.matrix.rows] == [build]
     assert (await admin.summary(UPSTREAM, Span.WEEK, now)).tally.failure == 1
-    assert (await admin.badge(UPSTREAM, GOOD, Kind.PULLS, Span.WEEK, now)).tally.failure == 1
+    assert (await admin.badge(UPSTREAM, GOOD, ResultKind.PULLS, Span.WEEK, now)).tally.failure == 1
 
 
 async def test_who_was_put_back_to_l1_shows_no_rate_of_its_better_days_anywhere(world: World) -> None:
@@ -170,7 +170,7 @@ async def test_who_was_put_back_to_l1_shows_no_rate_of_its_better_days_anywhere(
         1,
     )
     with pytest.raises(NotFound):
-        await world.views.badge(UPSTREAM, GOOD, Kind.PULLS, Span.WEEK, now)
+        await world.views.badge(UPSTREAM, GOOD, ResultKind.PULLS, Span.WEEK, now)
 
 
 # Levels
@@ -191,7 +191,7 @@ async def test_the_history_of_a_level_follows_the_versions_of_the_allowlist(worl
     began = world.clock.now()
     for text in texts:
         world.clock.advance(60)
-        await lists.take_reading(UPSTREAM, Reading("test", text), world.clock.now())
+        await lists.take_reading(UPSTREAM, AllowlistReading("test", text), world.clock.now())
     history = (await page_of(world)).levels
     assert [change.level and change.level.name for change in history] == ["L4", None, "L2", "L1"]
     minutes = [round((change.at - began).total_seconds() / 60) for change in history]
@@ -202,7 +202,7 @@ async def test_the_history_of_a_level_follows_the_versions_of_the_allowlist(worl
 # Never healthy without a word
 
 
-async def probes(world: World, span: Span = Span.FORTNIGHT) -> list[tuple[bool, Counted | None]]:
+async def probes(world: World, span: Span = Span.FORTNIGHT) -> list[tuple[bool, CountedAs | None]]:
     world.sum_up()
     health = (await world.views.summary(UPSTREAM, span, world.clock.now())).health
     return [(each.stale, each.last_result.counted if each.last_result else None) for each in health.probes]
@@ -214,10 +214,10 @@ async def test_fault_42_a_probe_that_never_reported_is_stale(world: World) -> No
 
 
 @pytest.mark.parametrize(
-    ("conclusion", "counted"), [("failure", Counted.SUCCESS), ("success", Counted.FAILURE)]
+    ("conclusion", "counted"), [("failure", CountedAs.SUCCESS), ("success", CountedAs.FAILURE)]
 )
 async def test_a_probe_says_how_the_relay_does_until_its_word_is_old(
-    world: World, conclusion: str, counted: Counted
+    world: World, conclusion: str, counted: CountedAs
 ) -> None:
     world.allowlist(PROBING)
     world.job(event(world), conclusion, expected="failure")
@@ -234,7 +234,7 @@ async def test_fault_42_a_probe_that_stopped_to_answer_is_stale_whatever_range_i
     world.job(event(world, hours_ago=20), "failure", expected="failure", hours_ago=20)
     for _ in range(3):
         event(world, hours_ago=5)
-    assert await probes(world, span) == [(True, Counted.SUCCESS)]
+    assert await probes(world, span) == [(True, CountedAs.SUCCESS)]
 
 
 async def test_a_probes_results_are_in_no_total(world: World) -> None:
@@ -263,7 +263,7 @@ async def test_fault_42_who_was_sent_something_and_says_nothing_is_silent_whatev
     assert backend.silent
     assert backend.figures is not None
     assert backend.figures.tally.pass_rate is None
-    badge = await world.views.badge(UPSTREAM, GOOD, Kind.PULLS, span, now)
+    badge = await world.views.badge(UPSTREAM, GOOD, ResultKind.PULLS, span, now)
     assert (badge.stale, badge.state) == (True, None)
 
 

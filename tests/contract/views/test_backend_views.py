@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.statistics.figures import Counted
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.statistics.window import ResultKind
 from crcr.errors import BadRequest
 from crcr.record.schema import core
 from support.data.backend_rows import GOOD, NOW, PROBING, deliveries, event, page_of, push
@@ -38,8 +38,8 @@ async def test_pages_over_pushes_and_merge_groups_have_each_event_once(world: Wo
     for place in range(12):
         kind: dict[str, Any] = {"event": "merge_group", "action": "checks_requested"} if place % 3 else {}
         mixed.append(push(world, hours_ago=9 - place // 4, **kind))
-    assert await deliveries(world, kind=Kind.PUSH, limit=limit) == mixed[::-1]
-    assert await deliveries(world, kind=Kind.PUSH, limit=limit, text="MAIN") == mixed[::-1]
+    assert await deliveries(world, kind=ResultKind.PUSH, limit=limit) == mixed[::-1]
+    assert await deliveries(world, kind=ResultKind.PUSH, limit=limit, text="MAIN") == mixed[::-1]
 
 
 async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(world: World) -> None:
@@ -119,17 +119,17 @@ async def test_a_filter_by_result_means_what_the_cells_show(world: World) -> Non
     world.job(replaced, "success", run_id="2")
     world.job(old, "failure")
 
-    async def found(result: Counted, *, older: bool = False) -> set[str]:
+    async def found(result: CountedAs, *, older: bool = False) -> set[str]:
         rows = (await page_of(world, result=result, older=older)).matrix.rows
         for row in rows:
             assert result in {cell.counted for cell in row.cells if cell}
         return {row.delivery for row in rows}
 
-    assert await found(Counted.FAILURE) == {failed, silent}
-    assert await found(Counted.FAILURE, older=True) == {failed, silent, old}
-    assert await found(Counted.RUNNING) == {running}
-    assert await found(Counted.SUCCESS) == {failed, mended, replaced}
-    assert await found(Counted.OTHER) == {skipped}
+    assert await found(CountedAs.FAILURE) == {failed, silent}
+    assert await found(CountedAs.FAILURE, older=True) == {failed, silent, old}
+    assert await found(CountedAs.RUNNING) == {running}
+    assert await found(CountedAs.SUCCESS) == {failed, mended, replaced}
+    assert await found(CountedAs.OTHER) == {skipped}
 
 
 async def test_an_expected_failure_is_found_among_the_passes(world: World) -> None:
@@ -137,9 +137,9 @@ async def test_an_expected_failure_is_found_among_the_passes(world: World) -> No
     as_wanted, not_wanted = event(world), event(world)
     world.job(as_wanted, "failure", expected="failure")
     world.job(not_wanted, "success", expected="failure")
-    [row] = (await page_of(world, result=Counted.SUCCESS)).matrix.rows
+    [row] = (await page_of(world, result=CountedAs.SUCCESS)).matrix.rows
     assert row.delivery == as_wanted
-    [row] = (await page_of(world, result=Counted.FAILURE)).matrix.rows
+    [row] = (await page_of(world, result=CountedAs.FAILURE)).matrix.rows
     assert row.delivery == not_wanted
 
 

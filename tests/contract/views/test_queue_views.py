@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.queue_state import Queue, Watched
+from crcr.decide.outbox.queue_state import AlarmFacts, EffectQueue
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.views.relay import queue_metrics
@@ -45,12 +45,12 @@ async def gate(stores: Stores, sha: str, *, recheck_at: datetime) -> None:
     await stores.database.write(lambda tx: tx.run(_GATE, **row))
 
 
-async def queues(stores: Stores, upstream: RepoName = CORE) -> dict[str, Queue]:
+async def queues(stores: Stores, upstream: RepoName = CORE) -> dict[str, EffectQueue]:
     found = await stores.database.read(lambda tx: queues_of(tx, upstream, NOW))
     return {each.kind: each for each in found}
 
 
-async def watched(stores: Stores) -> Watched:
+async def watched(stores: Stores) -> AlarmFacts:
     return await stores.database.read(lambda tx: watched_of(tx, CORE, NOW))
 
 
@@ -61,10 +61,10 @@ async def test_queues_are_counted_by_kind_and_state_for_one_upstream(stores: Sto
     await owe(stores, "rerun", "parked", due=timedelta(days=-9))
     await owe(stores, "rerun", due=timedelta(seconds=-1), at=OTHER)
     assert await queues(stores) == {
-        "send_dispatch": Queue(kind="send_dispatch", waiting=2, claimed=1, parked=1, lag_s=40.0),
-        "rerun": Queue(kind="rerun", parked=1),
+        "send_dispatch": EffectQueue(kind="send_dispatch", waiting=2, claimed=1, parked=1, lag_s=40.0),
+        "rerun": EffectQueue(kind="rerun", parked=1),
     }
-    assert await queues(stores, OTHER) == {"rerun": Queue(kind="rerun", waiting=1, lag_s=1.0)}
+    assert await queues(stores, OTHER) == {"rerun": EffectQueue(kind="rerun", waiting=1, lag_s=1.0)}
 
 
 async def test_what_was_postponed_is_not_late_and_what_is_claimed_and_due_is(stores: Stores) -> None:
@@ -80,16 +80,16 @@ async def test_what_was_postponed_is_not_late_and_what_is_claimed_and_due_is(sto
 async def test_a_store_with_nothing_in_it_has_nothing_to_alarm_about(stores: Stores) -> None:
     await stores.prepare({CORE: LISTED}, NOW)
     assert await queues(stores) == {}
-    assert await watched(stores) == Watched()
+    assert await watched(stores) == AlarmFacts()
 
 
 async def test_a_bad_allowlist_a_pause_and_an_overdue_gate_are_seen(stores: Stores) -> None:
     await stores.prepare({CORE: LISTED}, NOW)
-    await stores.allowlists.take_reading(CORE, Reading("test", "L9: [what]"), NOW)
+    await stores.allowlists.take_reading(CORE, AllowlistReading("test", "L9: [what]"), NOW)
     await stores.acts.pause(CORE, who="ann", now=NOW)
     for sha, recheck in (("a" * 40, -600), ("b" * 40, -60), ("c" * 40, 3600)):
         await gate(stores, sha, recheck_at=NOW + timedelta(seconds=recheck))
-    assert await watched(stores) == Watched(paused=True, allowlist_bad=True, gate_overdue_s=600.0)
+    assert await watched(stores) == AlarmFacts(paused=True, allowlist_bad=True, gate_overdue_s=600.0)
 
 
 _FINISHED = """

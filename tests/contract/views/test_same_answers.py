@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.model import Conclusion, DeliveryState, JobState, RepoName
-from crcr.decide.report.refusal import Refusal
+from crcr.decide.report.refusal import RefusedReport
 from crcr.decide.report.report import ReportStatus
-from crcr.decide.statistics.figures import Counted
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery, JobKey
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
-from crcr.demo.history.backends import Listed
+from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan
+from crcr.demo.history.generate import HistoryPlan
 from crcr.errors import CrcrError
 from crcr.record.reports.refusals import Refusals
 from crcr.record.reports.sandbox import SandboxJobs
@@ -75,19 +75,21 @@ def _a_past(folder: Path) -> Twins:
     """Weeks of a busy upstream, made up in bulk."""
     path = folder / "past.db"
     backends = (
-        Listed("big/backend", 4, 12),
-        Listed("org/backend", 3, 4),
-        Listed("few/jobs", 2, 2),
-        Listed("l/one", 1, 1),
+        BackendSpec("big/backend", 4, 12),
+        BackendSpec("org/backend", 3, 4),
+        BackendSpec("few/jobs", 2, 2),
+        BackendSpec("l/one", 1, 1),
     )
-    plan = Plan(upstream=PAST.key, backends=backends, until=to_us(NOW), days=9, jobs=1_500, all_end=False)
+    plan = HistoryPlan(
+        upstream=PAST.key, backends=backends, until=to_us(NOW), days=9, jobs=1_500, all_end=False
+    )
     fill_database(path, plan)
 
     async def listed() -> None:
         database = opened(path)
         stores = Stores.over(database)
         await stores.acts.register_upstreams((PAST,), NOW)
-        await stores.allowlists.take_reading(PAST, Reading("test", LISTED), NOW)
+        await stores.allowlists.take_reading(PAST, AllowlistReading("test", LISTED), NOW)
         await database.close()
 
     asyncio.run(listed())
@@ -119,7 +121,7 @@ async def _beside(walk: Walk) -> None:
     stores, now = walk.stores, walk.now
     book = Refusals(stores.database, stores.allowlists, stores.targets, (CORE, OTHER))
     for number in range(6):
-        said = Refusal(
+        said = RefusedReport(
             caller=RepoName("org/one"),
             code="gone",
             detail="d",
@@ -218,7 +220,7 @@ def names(twins: Twins) -> list[RepoName]:
 async def test_summaries_metrics_and_badges(twins: Twins) -> None:
     up, now = twins.upstream, twins.now
     asked: dict[str, Asked] = {}
-    for span, kind in product((Span.DAY, Span.WEEK, Span.QUARTER), Kind):
+    for span, kind in product((Span.DAY, Span.WEEK, Span.QUARTER), ResultKind):
         asked[f"summary {span} {kind}"] = lambda v, _, s=span, k=kind: v.summary(up, s, now, kind=k)
         asked[f"metrics {span} {kind}"] = lambda v, _, s=span, k=kind: v.metrics(up, s, now, kind=k)
         for name in names(twins):
@@ -229,12 +231,12 @@ async def test_summaries_metrics_and_badges(twins: Twins) -> None:
 
 
 def _queries(twins: Twins) -> Iterator[BackendQuery]:
-    for name, kind in product(names(twins), Kind):
+    for name, kind in product(names(twins), ResultKind):
         yield BackendQuery(upstream=twins.upstream, downstream=name, kind=kind, span=Span.QUARTER, limit=9)
     of_pulls = BackendQuery(upstream=twins.upstream, downstream=names(twins)[0], span=Span.QUARTER, limit=9)
-    told = replace(of_pulls, kind=Kind.INGESTED)
+    told = replace(of_pulls, kind=ResultKind.INGESTED)
     for one in (of_pulls, told, replace(of_pulls, downstream=names(twins)[3])):
-        yield from (replace(one, limit=3), replace(one, older=True), replace(one, result=Counted.FAILURE))
+        yield from (replace(one, limit=3), replace(one, older=True), replace(one, result=CountedAs.FAILURE))
         yield from (replace(one, author="ADA"), replace(one, author="mira-holt"), replace(one, job="BUILD"))
         for text in ("FUSE", "é", "ÉVERY", "100%", "f_it", "1", "#1", "fix"):
             yield replace(one, text=text, older=True)

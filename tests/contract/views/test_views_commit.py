@@ -10,7 +10,7 @@ import pytest
 
 from crcr.decide.checks.commit import Verification
 from crcr.decide.checks.status import GateStatus
-from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.github.commit_origin import ELSEWHERE, UNCHECKED, CommitPlace, CommitStanding
 from crcr.decide.model import DispatchState, Level
 from crcr.decide.statistics.window import Span
@@ -25,7 +25,7 @@ from crcr.decide.views.commit import (
     PullView,
     WaiverState,
 )
-from crcr.decide.views.overview import Answer
+from crcr.decide.views.overview import DispatchAnswer
 from crcr.errors import BadRequest, NotFound
 from crcr.record.schema.core import pulls
 from crcr.record.schema.joining import commits
@@ -153,7 +153,7 @@ async def test_a_delivery_that_an_earlier_release_wrote_counts_for_the_base_in_i
     world: World, base: str, rows: int
 ) -> None:
     world.pull(head_sha="f" * 40)
-    body = pack(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
+    body = compress_body(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
     delivery = world.delivery(number=8, head_sha=HEAD, base_ref=None, body=body)
     world.add(pulls, {**OLD_PULL, "head_sha": HEAD})
     gating(world, delivery)
@@ -205,7 +205,7 @@ async def test_a_backend_without_jobs_tells_how_far_it_came(
     shown = backend(await seen(world), "Good/Backend")
     assert shown.state is state
     assert shown.dispatch is not None
-    assert shown.dispatch.answer == (Answer(facts["answer"]) if "answer" in facts else None)
+    assert shown.dispatch.answer == (DispatchAnswer(facts["answer"]) if "answer" in facts else None)
 
 
 @pytest.mark.parametrize(

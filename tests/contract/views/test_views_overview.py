@@ -11,7 +11,7 @@ from sqlalchemy import text
 from starlette.applications import Starlette
 
 from crcr.decide.statistics.figures import Figures
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.urls.sorting import NUMBERS
@@ -82,7 +82,7 @@ def numbers(figures: Figures | None) -> dict[str, Any] | None:
 async def test_what_is_read_of_all_backends_is_what_is_read_of_each(world: World, span: Span) -> None:
     fill(world)
     now = world.clock.now()
-    for kind in Kind:
+    for kind in ResultKind:
         full = await world.views.summary(UPSTREAM, span, now, kind=kind)
         few = await world.views.summary(UPSTREAM, span, now, kind=kind, pick=lambda every: every[:2])
         by_name = {each.name: each for each in full.backends}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from crcr.cli.doctor.relay.clickhouse import history_findings
-from crcr.demo.history.backends import Listed
+from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan
-from crcr.join.findings.finding import Finding, State
+from crcr.demo.history.generate import HistoryPlan
+from crcr.join.findings.finding import SetupFinding, State
 from crcr.record.store.times import to_us
 from crcr.settings import load_settings
 from support.data.operator_database import World, environ_for
@@ -20,9 +20,9 @@ from support.stage import UPSTREAM
 
 @pytest.fixture
 def grown(tmp_path: Path) -> World:
-    plan = Plan(
+    plan = HistoryPlan(
         upstream=UPSTREAM,
-        backends=(Listed("org/backend", 3, 6),),
+        backends=(BackendSpec("org/backend", 3, 6),),
         until=to_us(datetime.now(UTC)),
         days=20,
         jobs=5_000,
@@ -31,7 +31,7 @@ def grown(tmp_path: Path) -> World:
     return World(tmp_path, environ_for(tmp_path, CRCR_CLICKHOUSE_URL=new_database()))
 
 
-def findings(world: World, **more: str) -> dict[str, Finding]:
+def findings(world: World, **more: str) -> dict[str, SetupFinding]:
     settings = load_settings(config=None, environ={**world.environ, **more}, cwd=world.folder)
     return {
         each.name: each for each in asyncio.run(history_findings(settings, datetime.now(UTC), store=True))

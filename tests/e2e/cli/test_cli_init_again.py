@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from crcr.cli.init.previous_files import earlier_ci, read_earlier
+from crcr.cli.init.previous_files import find_previous_ci, read_previous_answers
 from crcr.decide.model import Level
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
-from crcr.join.request import Wanted
+from crcr.join.request import JoinRequest
 from support.downstream.init_command import FLAGS, REPORTER, WORKFLOW, checkout, files, init
 from support.downstream.join_requests import wish, wishes
 
@@ -28,7 +28,7 @@ def repository(tmp_path: Path) -> Path:
     return checkout(tmp_path / "backend")
 
 
-def write(folder: Path, wanted: Wanted) -> None:
+def write(folder: Path, wanted: JoinRequest) -> None:
     for each in generate(wanted):
         (folder / each.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / each.path).write_text(each.text, encoding="utf-8")
@@ -55,7 +55,7 @@ def test_what_is_said_now_counts_more(repository: Path, ci: Ci) -> None:
         "taken from"
         not in init(repository, *FLAGS, *now, "--ci", ci.value, *PLACES[ci], "--branch", "main")[1]
     )
-    found = read_earlier(repository, ci).values
+    found = read_previous_answers(repository, ci).values
     assert {name: found.get(name) for name in ("command", "job_name", "junit", "runs_on")} == {
         "command": "make",
         "job_name": "x",
@@ -68,7 +68,7 @@ def test_the_build_moves_to_another_ci_with_its_command_and_not_with_its_machine
     init(repository, *FLAGS, *TOLD, "--runs-on", "gpu")
     code, _ = init(repository, *FLAGS, "--ci", "buildkite", *PLACES[Ci.BUILDKITE])
     assert code == 0
-    found = read_earlier(repository, Ci.BUILDKITE).values
+    found = read_previous_answers(repository, Ci.BUILDKITE).values
     assert (found["command"], found["job_name"], found["junit"]) == TOLD[1::2]
     assert "runs_on" not in found
 
@@ -92,7 +92,7 @@ def test_what_is_not_as_we_write_it_is_not_taken_up(repository: Path, edit: obje
     path = repository / WORKFLOW
     path.write_text(edit(path.read_text()))
     (repository / REPORTER).unlink()
-    assert "command" not in read_earlier(repository, Ci.GITHUB).values
+    assert "command" not in read_previous_answers(repository, Ci.GITHUB).values
     assert init(repository, *FLAGS)[0] == 1  # it is different, and is shown
     assert not (repository / REPORTER).exists()
 
@@ -109,8 +109,8 @@ def test_every_kind_of_file_is_read_back(tmp_path: Path) -> None:
         wanted = replace(plain, command="make $X", job_name="a b", runs_on="gpu, big", branch="dev")
         folder = tmp_path / str(number)
         write(folder, wanted)
-        found = read_earlier(folder, wanted.ci)
-        assert earlier_ci(folder) is wanted.ci
+        found = read_previous_answers(folder, wanted.ci)
+        assert find_previous_ci(folder) is wanted.ci
         assert found.nightly is wanted.nightly
         assert found.gates is (wanted.level is Level.L4)
         told: dict[str, Any] = {

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from github_sim.oidc.rsa_keys import private_pem, rsa_key
+from github_sim.oidc.signing import private_pem, rsa_key
 from support.downstream.reporter import TOKEN, process, reporter
 from support.process import free_port
 

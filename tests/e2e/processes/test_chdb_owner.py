@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.demo.history.backends import Listed
+from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan
+from crcr.demo.history.generate import HistoryPlan
 from crcr.errors import OutsideHeld
 from crcr.record.clickhouse.chdb_lock import is_held, is_held_by_another
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
@@ -122,10 +122,11 @@ async def test_the_doctor_does_not_call_a_folder_in_use_broken(tmp_path: Path) -
 
 
 async def test_a_backfill_wants_the_relay_stopped_and_works_then(tmp_path: Path) -> None:
-    engine, backends = tmp_path / "engine", (Listed("org/backend", 3, 6),)
+    engine, backends = tmp_path / "engine", (BackendSpec("org/backend", 3, 6),)
     until_us = to_us(datetime.now(UTC))
     fill_database(
-        tmp_path / "crcr.db", Plan(upstream=UPSTREAM, backends=backends, until=until_us, days=5, jobs=300)
+        tmp_path / "crcr.db",
+        HistoryPlan(upstream=UPSTREAM, backends=backends, until=until_us, days=5, jobs=300),
     )
     env = environ_for(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
     async with holding(engine):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.cli.doctor.relay.sqlite import file_findings
+from crcr.cli.doctor.relay.sqlite import sqlite_findings
 from crcr.record.migrations.run import migrate
 from support.data.operator_database import environ_for
 from support.downstream.init_command import FLAGS, LOCAL_GIT, WORKFLOW, checkout
@@ -50,7 +50,7 @@ async def test_fault_69_a_world_readable_database_is_taken_back_and_a_group_keep
         other.execute("CREATE TABLE of_another_process (n)")
         for name in STORE:
             (tmp_path / name).chmod(found)
-        warned = "file_mode" in {each.name for each in file_findings(tmp_path / "crcr.db")}
+        warned = "file_mode" in {each.name for each in sqlite_findings(tmp_path / "crcr.db")}
         assert warned == (found != left)
         async with crcr("migrate", folder=tmp_path, environ=environ_for(tmp_path), umask=0) as command:
             assert await command.ended() == 0

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from crcr.deliver.periodic.sweeper import REFRESH_EVERY_S
-from crcr.wiring.background import Company
+from crcr.wiring.background import BackgroundTasks
 from github_sim.github import GitHub, Match
 from support.github.dispatch_log import BOTH, TWO, actions, eventually
 from support.stage import UPSTREAM, Stage, repo, stage
@@ -80,7 +80,7 @@ async def test_a_push_that_mends_the_only_allowlist_is_followed_though_it_is_ans
 
 async def test_it_is_read_again_every_five_minutes(tmp_path: Path) -> None:
     async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
-        company = Company(it.services, work=True)
+        company = BackgroundTasks(it.services, work=True)
         await company.start()
         await eventually(lambda: it.clock.sleeping >= 4)
         it.github.write_file("org/meta", "lists/allowlist.yml", ONLY_TWO)

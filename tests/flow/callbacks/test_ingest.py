@@ -438,8 +438,8 @@ async def test_the_pages_and_the_badge_show_it_with_one_rate(tmp_path: Path) -> 
         unseen = [await it.http.get(f"/badge/org/{name}.svg") for name in ("named", "nobody")]
 
     assert "Fuse it" in page.text
-    assert "66.6 %" in page.text
-    assert "failing · 66.6 %" in badge.text
+    assert "66.6%" in page.text
+    assert "failing · 66.6%" in badge.text
     assert "no results" in pushes.text
     assert [each.status_code for each in unseen] == [404, 404]
     assert unseen[0].content == unseen[1].content

@@ -54,13 +54,13 @@ async def test_a_refusal_is_settled_when_the_same_jobs_result_is_taken_afterward
         assert refused(await post(it, run, "build", "completed")) == (409, "no_in_progress")
         await post(it, run, "build", "in_progress")
         assert [each["settled"] for each in await told(it)] == [False]
-        assert "To do:" in (await it.http.get(f"/crcr/{BACKEND}")).text
+        assert "Next step:" in (await it.http.get(f"/crcr/{BACKEND}")).text
         assert outcome(await post(it, run, "build", "completed")) == "applied"
 
         assert [each["settled"] for each in await told(it)] == [True]
         page = (await it.http.get(f"/crcr/{BACKEND}")).text
-        assert "Settled: the result was taken." in page
-        assert "To do:" not in page
+        assert "Settled: the result was accepted." in page
+        assert "Next step:" not in page
         assert 'id="refused-line"' not in page
         table = list(csv.DictReader(io.StringIO((await it.http.get(f"{API}.csv")).text)))
         assert [each["settled"] for each in table] == ["true"]

@@ -82,7 +82,7 @@ async def test_a_newcomer_sees_its_run_from_start_to_end(tmp_path: Path) -> None
         assert (job["state"], job["conclusion"], job["tests_failed"]) == ("completed", "failure", 1)
         assert job["failed_tests"] == failed
         page = (await it.http.get("/crcr/sandbox")).text
-        for words in (NEW, "test_attention", "1.0 != 2.0", "it decides nothing", "goes after 48 hours"):
+        for words in (NEW, "test_attention", "1.0 != 2.0", "do not count", "are deleted after 48 hours"):
             assert words in page
 
 
@@ -258,7 +258,7 @@ async def test_a_reader_finds_a_repository_by_name_or_id(tmp_path: Path) -> None
             assert [job["repository"] for job in await tried(it, repository=asked)] == [NEW]
         assert await tried(it, repository="nobody") == []
         page = await it.http.get("/crcr/sandbox?repository=nobody")
-        assert "Nothing of such a repository" in page.text
+        assert "No reports from this repository" in page.text
 
 
 async def test_fault_29_hostile_text_is_text_on_the_page_and_harmless_in_csv(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from crcr.errors import KeysUnavailable
 from crcr.receive.oidc.issuers import complete_issuer
 from crcr.receive.oidc.jwks import parse_discovery
 from github_sim.github import GitHub, Hostile, WorkflowRun
-from github_sim.oidc.hostile_tokens import hostile_token
+from github_sim.oidc.github_actions import hostile_token
 from support.downstream.callbacks import (
     BACKEND,
     CALLBACK,

@@ -56,8 +56,8 @@ async def test_only_whoever_is_concerned_is_told_and_waited_for(tmp_path: Path) 
 
         assert (actions(it.github, GATING), actions(it.github, SECOND)) == ([], ["opened"])
         await run_all(it, SECOND)
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 backend passed, 1 not concerned")
-        assert "left out by `paths`" in check(it, GATE, pull.head_sha).output["summary"]
+        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 backend passed, 1 not affected")
+        assert "skipped: no changed file matches `paths`" in check(it, GATE, pull.head_sha).output["summary"]
         await it.github.merge_pr(pull)
 
 
@@ -93,7 +93,7 @@ async def test_just_below_the_limit_the_files_decide(tmp_path: Path) -> None:
     async with gated(tmp_path, DOCS, downstreams=(GATING,)) as it:
         pull = await open_pull(it, files=[f"a/{number:04}.py" for number in range(2999)])
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not concerned")
+        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
 
 
 @pytest.mark.parametrize("status", [403, 404, 422])
@@ -121,7 +121,7 @@ async def test_a_pull_request_that_changes_nothing_concerns_nobody_with_paths(tm
     async with gated(tmp_path, DOCS, downstreams=(GATING,)) as it:
         pull = await open_pull(it, files=[])
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not concerned")
+        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
 
 
 async def test_one_question_serves_all_entries_of_a_delivery(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_a_draft_is_held_first_and_asked_about_when_it_is_ready(tmp_path: 
         await it.act()
 
         assert asked(it) == 1
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not concerned")
+        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
 
 
 async def test_a_draft_again_before_the_answer_is_held_again(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ async def test_a_backend_that_leaves_before_the_answer_is_neither_told_nor_waite
         await look(it, HOUR)
 
         assert it.github.dispatches() == []
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not concerned")
+        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
 
 
 # Pushes

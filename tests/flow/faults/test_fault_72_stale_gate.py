@@ -9,7 +9,7 @@ import pytest
 
 from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.model import RepoName
-from crcr.wiring.core import open_ground
+from crcr.wiring.core import open_core
 from crcr.wiring.services import Services, build
 from github_sim.github import Match, PullRequest
 from support.github.checks import UPDATES, ever
@@ -99,7 +99,7 @@ async def test_a_worker_that_lost_its_lease_records_nothing_over_its_successor(t
         await start(it, run)
         await it.github.complete_job(run, "build", "failure")
         await it.github.complete_job(run, "test", "success")
-        ground = open_ground(it.services.settings, it.seams)
+        ground = open_core(it.services.settings, it.seams)
         checks = ground.checks
         [late] = await checks.plan_publication(RepoName(UPSTREAM), pull.head_sha, Tier.GATE, it.clock.now())
         await it.github.comment_pr(pull, f"/crcr waive {GATING} because flaky lab", author="maintainer")

@@ -75,21 +75,21 @@ async def test_a_skipped_or_neutral_job_passes_beside_one_that_succeeded(
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
+    ("options", "reason"),
     [
-        ("events: [push], jobs: [build]", "events"),
-        ("paths: ['docs/**'], jobs: [build]", "paths"),
-        ("labels: ['ciflow/*'], jobs: [build]", "labels"),
+        ("events: [push], jobs: [build]", "the event is not in its `events`"),
+        ("paths: ['docs/**'], jobs: [build]", "no changed file matches `paths`"),
+        ("labels: ['ciflow/*'], jobs: [build]", "no label matches `labels`"),
     ],
 )
 async def test_a_backend_that_its_own_options_leave_out_is_not_concerned(
-    tmp_path: Path, options: str, word: str
+    tmp_path: Path, options: str, reason: str
 ) -> None:
     async with gated(tmp_path, l4(options), downstreams=ONE) as it:
         pull = await open_pull(it)
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not concerned")
-        assert f"left out by `{word}`" in summary(it, pull.head_sha)
+        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
+        assert f"skipped: {reason}" in summary(it, pull.head_sha)
         assert it.github.dispatches() == []
         await it.github.merge_pr(pull)
 

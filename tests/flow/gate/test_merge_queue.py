@@ -180,7 +180,7 @@ async def test_a_backend_that_takes_merge_groups_only_is_asked_whatever_the_head
     groups_only = ONE.replace("jobs:", "events: [merge_group], jobs:")
     async with gated(tmp_path, groups_only, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not concerned")
+        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
         group = await queued(it, pull)
 
         assert told(it, GATING) == [("checks_requested", group.head_sha)]

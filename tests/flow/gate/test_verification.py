@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.judge import Rejected
+from crcr.decide.report.judge import RejectedReport
 from crcr.receive.callback.parse_report import parse_report
+from github_sim.bodies import webhooks
 from github_sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
-from github_sim.webhooks import workflow_events
 from support.data.events_and_reports import a_caller
 from support.downstream.callbacks import dispatched, outcome
 from support.github.gated_upstream import (
@@ -300,7 +300,7 @@ async def take(it: Stage, body: Any, caller: Any) -> None:
     report = parse_report(raw)
     [standing] = await it.services.reports.standings(caller.repository, report.delivery_id)
     taken = await it.services.reports.take(report, caller, standing, raw, it.clock.now())
-    assert not isinstance(taken, Rejected), taken
+    assert not isinstance(taken, RejectedReport), taken
     await it.act()
 
 
@@ -442,9 +442,9 @@ async def test_news_of_a_repository_whose_id_is_not_the_bound_one_is_ignored(
         run = newest_run(it)
         await start(it, run)
         await end(it, run, "build", says="success", github="failure")
-        of = workflow_events.of_job(it.github.base_url, it.github.world, run, run.job("build"))
+        of = webhooks.workflow_job(it.github.base_url, it.github.world, run, run.job("build"))
         if event == "workflow_run":
-            of = workflow_events.of_run(it.github.base_url, it.github.world, run, "completed")
+            of = webhooks.workflow_run(it.github.base_url, it.github.world, run, "completed")
         of.body["repository"]["id"] += 1
         delivery = await it.github.send_webhook(event, of.body)
 

@@ -132,7 +132,7 @@ async def test_parked_effects_are_retried_by_id_and_by_target(tmp_path: Path) ->
         (parked,) = it.rows("SELECT effect_id FROM effects WHERE state = 'parked'")
         answer = await me.act("retry", effect=str(parked["effect_id"]), next="/crcr/org/one?range=7d")
         assert answer.headers["location"] == "/crcr/org/one?range=7d&done=retried&n=1"
-        assert "One effect is tried again." in (await me.get(answer.headers["location"])).text
+        assert "Retrying one call." in (await me.get(answer.headers["location"])).text
         await it.act()
         assert states(it) == ["done", "done"]
         assert (await ask(it, "retry", {"target": "org/one"})).json() == {

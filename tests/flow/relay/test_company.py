@@ -9,7 +9,7 @@ from typing import Any, cast
 from crcr.deliver.periodic.leader_tasks import UPKEEP
 from crcr.deliver.worker import Worker
 from crcr.record.outbox.leader import Leaders
-from crcr.wiring.background import Company
+from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
 from github_sim.world.faults import Match
@@ -29,22 +29,22 @@ class Dying:
 async def test_a_loop_that_dies_stops_the_process_and_is_told(tmp_path: Path) -> None:
     async with stage(tmp_path, "L2: [org/one]") as it:
         services = replace(it.services, worker=cast("Worker", Dying()))
-        company = Company(services, work=True)
+        company = BackgroundTasks(services, work=True)
         await company.start()
         async with asyncio.timeout(8):
             await services.stopping.wait()
         await company.stop()
 
-        assert [type(each) for each in services.deaths] == [ZeroDivisionError]
+        assert [type(each) for each in services.loop_errors] == [ZeroDivisionError]
 
 
 async def test_a_company_that_is_asked_to_stop_ends_without_a_death(tmp_path: Path) -> None:
     async with stage(tmp_path, "L2: [org/one]") as it:
-        company = Company(it.services, work=True)
+        company = BackgroundTasks(it.services, work=True)
         await company.start()
         await company.stop()
 
-        assert it.services.deaths == []
+        assert it.services.loop_errors == []
 
 
 def another_process(it: Stage) -> Services:
@@ -54,7 +54,10 @@ def another_process(it: Stage) -> Services:
 
 async def test_of_two_processes_one_leads_and_the_other_does_when_it_stops(tmp_path: Path) -> None:
     async with stage(tmp_path, LISTED) as it:
-        first, second = Company(it.services, work=True), Company(another_process(it), work=True)
+        first, second = (
+            BackgroundTasks(it.services, work=True),
+            BackgroundTasks(another_process(it), work=True),
+        )
         await first.start()
         await second.start()
         assert (first.duties.leads, second.duties.leads) == (True, False)
@@ -66,7 +69,7 @@ async def test_of_two_processes_one_leads_and_the_other_does_when_it_stops(tmp_p
         await second.stop()
 
         assert it.rows("SELECT * FROM leaders") == []
-        assert it.services.deaths == []
+        assert it.services.loop_errors == []
 
 
 async def test_who_does_not_lead_reads_an_allowlist_that_nobody_has_read(tmp_path: Path) -> None:
@@ -74,7 +77,7 @@ async def test_who_does_not_lead_reads_an_allowlist_that_nobody_has_read(tmp_pat
         elsewhere = Leaders(it.services.database, "another machine", timedelta(days=1))
         await elsewhere.take(UPKEEP, it.clock.now())
         it.rows("DELETE FROM allowlist_versions")
-        company = Company(it.services, work=True)
+        company = BackgroundTasks(it.services, work=True)
         await company.start()
         assert (await it.http.get("/readyz")).status_code == 200
         await company.stop()
@@ -95,7 +98,7 @@ async def test_a_stopping_process_is_not_ready_and_answers_everything_else(tmp_p
 
 async def test_what_outlives_its_grace_is_broken_off_and_comes_back_at_once(tmp_path: Path) -> None:
     async with stage(tmp_path, LISTED, downstreams=("org/one",)) as it:
-        company = Company(it.services, work=True, grace_s=0.05)
+        company = BackgroundTasks(it.services, work=True, grace_s=0.05)
         await company.start()
         gate = it.github.faults.hang(on=Match(method="POST", path="*/dispatches"))
         await it.github.open_pr(UPSTREAM)
@@ -109,7 +112,7 @@ async def test_what_outlives_its_grace_is_broken_off_and_comes_back_at_once(tmp_
         now = int(it.clock.now().timestamp() * 1_000_000)
         assert (effect["state"], effect["lease_until"] <= now) == ("claimed", True)
         assert it.rows("SELECT * FROM leaders") == []
-        assert it.services.deaths == []
+        assert it.services.loop_errors == []
         successor = another_process(it)
         await successor.worker.drain()
         await successor.close()

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from crcr.settings import Postgres
+from crcr.settings import PostgresSetting
 from support.downstream.callbacks import dispatched, outcome, post, refused
 from support.stage import Stage
 
@@ -39,7 +39,7 @@ def _on_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def url_of(it: Stage) -> str:
     database = it.services.settings.database
-    assert isinstance(database, Postgres)
+    assert isinstance(database, PostgresSetting)
     return database.url.get_secret_value()
 
 

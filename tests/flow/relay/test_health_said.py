@@ -147,8 +147,8 @@ async def test_health_is_read_for_status_alone_and_outside_every_write(
             return await write(noted, **more)
 
         monkeypatch.setattr(it.services.database, "write", watched)
-        for module in ("views_health", "commands"):
-            monkeypatch.setattr(f"crcr.record.{module}.health_facts", facts, raising=False)
+        for module in ("relay.health", "logs.operator"):
+            monkeypatch.setattr(f"crcr.record.views.{module}.health_facts", facts, raising=False)
         await say(it, pull, "/crcr approve", after_s=0)
         assert read == []
         await say(it, pull, "/crcr status", after_s=0)

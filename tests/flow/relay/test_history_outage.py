@@ -38,13 +38,13 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
     try:
         async with dispatched(tmp_path, CRCR_CLICKHOUSE_URL=server.url) as (it, run):
             now = it.clock.now
-            await it.services.past.begin(it.services.upstreams, now())
+            await it.services.clickhouse.begin(it.services.upstreams, now())
             assert outcome(await post(it, run, "build", "in_progress")) == "applied"
             assert outcome(await post(it, run, "build", "completed")) == "applied"
             assert await fed(it) == []
             # It was not there from the beginning, so pages wait for a backfill.
             assert it.rows("SELECT * FROM feeding WHERE name = 'whole'") == []
-            await it.services.past.feeding.set_mark(Mark.WHOLE, "1")
+            await it.services.clickhouse.feeding.set_mark(Mark.WHOLE, "1")
             for path in ("/crcr", f"/crcr/{BACKEND}", "/crcr/metrics"):
                 assert READ_FROM in await page(it, path)
             assert await sources(it) == {"clickhouse"}
@@ -68,7 +68,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
             assert lag is not None
             assert 100 <= float(lag[1]) < 110
             assert f'\ncrcr_history_unfed{{upstream="{UPSTREAM}"}} 1.0\n' in metrics
-            assert "has not been told the newest results" in await page(it)
+            assert "does not have the newest results" in await page(it)
 
             server.start()
             assert await fed(it, 40) == []
@@ -79,7 +79,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
 
 async def test_who_stops_using_it_has_nothing_noted_any_more(tmp_path: Path) -> None:
     async with dispatched(tmp_path) as (it, run):
-        await it.services.past.begin(it.services.upstreams, it.clock.now())
+        await it.services.clickhouse.begin(it.services.upstreams, it.clock.now())
         await post(it, run, "build", "in_progress")
         await post(it, run, "build", "completed")
         assert it.rows("SELECT * FROM unfed") == []

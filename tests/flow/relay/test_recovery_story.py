@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.github.missed_webhooks import RecoveryReport
-from crcr.settings import Postgres, Sqlite
+from crcr.settings import PostgresSetting, SqliteSetting
 from crcr.wiring.core import Seams
 from crcr.wiring.services import build
 from github_sim.github import Match, PullRequest
@@ -48,16 +48,16 @@ async def pushed(it: Stage, pull: PullRequest, times: int) -> PullRequest:
     return pull
 
 
-def make_copy(database: Sqlite | Postgres, copy: Path) -> None:
-    if isinstance(database, Postgres):
+def make_copy(database: SqliteSetting | PostgresSetting, copy: Path) -> None:
+    if isinstance(database, PostgresSetting):
         dump(database.url.get_secret_value(), copy)
         return
     with closing(sqlite3.connect(database.path)) as connection:
         connection.execute("VACUUM INTO ?", (str(copy),))
 
 
-def put_in_place(copy: Path, database: Sqlite | Postgres) -> None:
-    if isinstance(database, Postgres):
+def put_in_place(copy: Path, database: SqliteSetting | PostgresSetting) -> None:
+    if isinstance(database, PostgresSetting):
         restore_dump(database.url.get_secret_value(), copy)
         return
     for ending in ("", "-wal", "-shm"):

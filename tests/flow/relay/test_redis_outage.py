@@ -13,7 +13,7 @@ import pytest
 from crcr.record.redis.connection import RedisLink, redis_place
 from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import load_settings
-from crcr.wiring.background import Company
+from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app
@@ -167,7 +167,7 @@ async def test_a_running_relay_listens_and_tells_of_its_commits(tmp_path: Path, 
         asyncio.timeout(20),
     ):
         await subscription.subscribe(other.key("signals"))
-        company = Company(it.services, work=False)
+        company = BackgroundTasks(it.services, work=False)
         await company.start()
         assert it.services.shared.signals is not None
         await it.services.shared.signals.listening.wait()

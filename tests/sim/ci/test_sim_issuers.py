@@ -7,7 +7,7 @@ import jwt
 import pytest
 
 from github_sim.github import GitHub, Hostile
-from github_sim.oidc.hostile_tokens import hostile_token
+from github_sim.oidc.github_actions import hostile_token
 from github_sim.oidc.other_cis import OtherIssuer
 
 AUDIENCE = "crcr-test"

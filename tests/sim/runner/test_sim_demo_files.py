@@ -5,7 +5,7 @@ import pytest
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.demo.world import BACKENDS, demo_world
 from github_sim.github import GitHub
-from github_sim.runner.github.workflow_file import read_workflow
+from github_sim.runner.workflow_file import read_workflow
 
 PIN = "https://relay.example.org/github/callback crcr"
 SILENT = "edge-labs/edge-runtime"

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.demo.join import PATH, Joining, with_entry
+from crcr.demo.join import PATH, DemoJoin, with_entry
 from github_sim.github import GitHub
 from github_sim.runner.runner import Runner
 from support.downstream.workflow_runs import one_job, workflow, write
@@ -16,9 +16,9 @@ LISTED = "# who\nL1:  # are told\n  - a/one\nL2:\n  - b/two\nL4:\n  c/three: {}\
 
 
 @pytest.fixture
-async def joining(github: GitHub) -> Joining:
+async def joining(github: GitHub) -> DemoJoin:
     github.write_file("org/upstream", ALLOWLIST, LISTED)
-    return Joining(github, Runner(github, limit_s=20), upstream="org/upstream", allowlist=ALLOWLIST)
+    return DemoJoin(github, Runner(github, limit_s=20), upstream="org/upstream", allowlist=ALLOWLIST)
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "checkout", one_job("true"))
 
 
-async def ask(api: httpx.AsyncClient, joining: Joining, at: Path, **more: Any) -> httpx.Response:
+async def ask(api: httpx.AsyncClient, joining: DemoJoin, at: Path, **more: Any) -> httpx.Response:
     body = {"name": "me/backend", "folder": str(at), "level": "L2", **more}
     return await api.post(PATH, json=body, headers={"authorization": f"Bearer {joining.key}"})
 
 
 async def test_it_gets_the_app_and_a_line_of_the_allowlist(
-    github: GitHub, api: httpx.AsyncClient, joining: Joining, folder: Path
+    github: GitHub, api: httpx.AsyncClient, joining: DemoJoin, folder: Path
 ) -> None:
     answer = await ask(api, joining, folder)
     assert (answer.status_code, answer.json()["workflows"]) == (201, [".github/workflows/ci.yml"])
@@ -44,7 +44,7 @@ async def test_it_gets_the_app_and_a_line_of_the_allowlist(
 
 
 async def test_joining_again_takes_the_files_anew_and_says_nothing_more(
-    github: GitHub, api: httpx.AsyncClient, joining: Joining, folder: Path
+    github: GitHub, api: httpx.AsyncClient, joining: DemoJoin, folder: Path
 ) -> None:
     await ask(api, joining, folder)
     told = len(github.deliveries())
@@ -67,7 +67,7 @@ def listed_in(github: GitHub) -> str:
 
 
 async def test_one_that_is_not_to_be_listed_gets_a_dispatch_and_nothing_else(
-    github: GitHub, api: httpx.AsyncClient, joining: Joining, for_tests: Path
+    github: GitHub, api: httpx.AsyncClient, joining: DemoJoin, for_tests: Path
 ) -> None:
     for times in (1, 2):
         answer = await ask(api, joining, for_tests, listed=False)
@@ -80,7 +80,7 @@ async def test_one_that_is_not_to_be_listed_gets_a_dispatch_and_nothing_else(
 
 
 async def test_it_can_be_listed_later_and_not_the_other_way_round(
-    github: GitHub, api: httpx.AsyncClient, joining: Joining, for_tests: Path
+    github: GitHub, api: httpx.AsyncClient, joining: DemoJoin, for_tests: Path
 ) -> None:
     await ask(api, joining, for_tests, listed=False)
     assert (await ask(api, joining, for_tests)).json()["level"] == "L2"
@@ -91,7 +91,7 @@ async def test_it_can_be_listed_later_and_not_the_other_way_round(
 
 
 async def test_who_listens_to_nothing_is_told_what_to_do(
-    api: httpx.AsyncClient, joining: Joining, tmp_path: Path
+    api: httpx.AsyncClient, joining: DemoJoin, tmp_path: Path
 ) -> None:
     folder = write(tmp_path / "other", {"x/y": ""})
     for listed, event in ((True, "pull_request"), (False, "crcr_test")):
@@ -102,7 +102,7 @@ async def test_who_listens_to_nothing_is_told_what_to_do(
 
 @pytest.mark.parametrize("header", [{}, {"authorization": "Bearer guessed"}, {"authorization": "Bearer"}])
 async def test_without_the_key_nothing_joins(
-    github: GitHub, api: httpx.AsyncClient, joining: Joining, folder: Path, header: dict[str, str]
+    github: GitHub, api: httpx.AsyncClient, joining: DemoJoin, folder: Path, header: dict[str, str]
 ) -> None:
     body = {"name": "me/backend", "folder": str(folder)}
     assert (await api.post(PATH, json=body, headers=header)).status_code == 401
@@ -128,7 +128,7 @@ async def test_a_simulator_that_is_no_demo_takes_nobody(github: GitHub, api: htt
     ],
 )
 async def test_a_wrong_wish_is_refused_in_words(
-    api: httpx.AsyncClient, joining: Joining, folder: Path, wish: dict[str, str], words: str
+    api: httpx.AsyncClient, joining: DemoJoin, folder: Path, wish: dict[str, str], words: str
 ) -> None:
     answer = await ask(api, joining, folder, **wish)
     assert answer.status_code == 422
@@ -147,7 +147,7 @@ async def test_a_wrong_wish_is_refused_in_words(
 async def test_files_that_cannot_take_part_leave_no_repository_behind(
     github: GitHub,
     api: httpx.AsyncClient,
-    joining: Joining,
+    joining: DemoJoin,
     tmp_path: Path,
     files: dict[str, str],
     words: str,

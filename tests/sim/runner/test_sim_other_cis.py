@@ -10,7 +10,7 @@ import jwt
 import pytest
 
 from github_sim.github import GitHub
-from github_sim.runner.problems import Problem
+from github_sim.runner.yaml_text import WorkflowError
 from support.downstream.workflow_runs import DOWNSTREAM, Bench, bench
 from support.other_cis.builds import Project
 from support.other_cis.circleci import condition_holds, fill_parameters
@@ -178,7 +178,7 @@ async def test_circleci(github: GitHub, tmp_path: Path, colour: str, good: str, 
 
 async def test_circleci_runs_nothing_without_its_condition(github: GitHub, tmp_path: Path) -> None:
     assert (await built(github, tmp_path, "circleci", colour="grey"))[0] == {}
-    with pytest.raises(Problem, match="shape"):
+    with pytest.raises(WorkflowError, match="shape"):
         await built(github, tmp_path / "other", "circleci", shape="round")
 
 
@@ -244,7 +244,7 @@ async def test_what_they_cannot_do_is_told(
     github: GitHub, tmp_path: Path, ci: str, path: str, text: str, words: str
 ) -> None:
     async with project(github, tmp_path, ci, **{path: text}) as (it, cis, made):
-        with pytest.raises(Problem, match=words.replace("$", r"\$")):
+        with pytest.raises(WorkflowError, match=words.replace("$", r"\$")):
             cis.start(made, {})
         assert len(it.runner.problems) == 1
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import GitHub
-from github_sim.runner.problems import Problem
+from github_sim.runner.yaml_text import WorkflowError
 from support.downstream.workflow_runs import bench, logs, one_job, results, steps, workflow
 
 pytestmark = pytest.mark.slow
@@ -265,7 +265,7 @@ async def test_githubs_view_agrees_with_what_ran(github: GitHub, tmp_path: Path,
 async def test_what_the_file_gets_wrong_is_told_when_it_joins(
     github: GitHub, tmp_path: Path, jobs: str, words: str
 ) -> None:
-    with pytest.raises(Problem, match=words):
+    with pytest.raises(WorkflowError, match=words):
         async with bench(github, tmp_path, workflow(jobs)):
             pass
 

@@ -70,7 +70,7 @@ async def test_a_request_token_is_good_for_its_job_and_only_while_it_runs(
         run = github.start_run("acme/backend", event="repository_dispatch")
         running = run.jobs[0]
         github.ci.start(run, running)
-        granted = github.request_tokens.grant(run, running)
+        granted = github.request_tokens.issue(run, running)
         other = await http.get(address, headers={"authorization": f"Bearer {granted}"})
         assert other.status_code == 401
         own = f"{github.base_url}/_services/token/request?run={run.id}&job={running.id}"

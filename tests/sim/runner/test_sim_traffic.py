@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from crcr.demo.nightly import NIGHTLY, Nights
+from crcr.demo.nightly import NIGHTLY, NightlyRuns
 from crcr.demo.people import MAINTAINERS, MOST_COMMANDS_AN_HOUR, OUTSIDERS
 from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.demo.upstream_activity import MOST_OPEN
@@ -253,7 +253,7 @@ async def test_a_night_is_told_where_the_backend_was_dispatched_from() -> None:
 
     async with GitHub(seed=1, transport=httpx.MockTransport(hear)) as github:
         demo_world(github)
-        nights, backend = Nights(github, UPSTREAM, 1), "quantix/tpu-bridge"
+        nights, backend = NightlyRuns(github, UPSTREAM, 1), "quantix/tpu-bridge"
         await nights.one(backend)
         assert heard == [], "nobody has told it of a relay yet"
         relay = {"callback_url": "http://relay.test/github/callback", "audience": "relay"}

@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
 from crcr.record.clickhouse.queries import ClickHouseHistory
 from crcr.record.clickhouse.rows import TABLES
@@ -23,7 +23,7 @@ async def story(asked: dict[str, Any]) -> dict[str, Any]:
         if rows := asked["rows"].get(table.name):
             await link.insert(table.name, table.columns, rows)
     history, found = ClickHouseHistory(link), {}
-    for kind in Kind:
+    for kind in ResultKind:
         window = Window.of(Span.QUARTER, from_us(asked["now"]))
         found[kind.value] = await history.figures(asked["upstream"], kind, window)
     await link.close()

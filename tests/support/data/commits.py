@@ -4,9 +4,18 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from crcr.decide.allowlist.entries import Entry
-from crcr.decide.checks.commit import Backend, Commit, Job, Run, Subject, Verdict, Verification, Waiver
-from crcr.decide.checks.gate import Policy
+from crcr.decide.allowlist.entries import AllowlistEntry
+from crcr.decide.checks.commit import (
+    BackendResults,
+    CommitFacts,
+    DispatchRun,
+    FailureVerdict,
+    GrantedWaiver,
+    JobResult,
+    MergeSubject,
+    Verification,
+)
+from crcr.decide.checks.gate import GatePolicy
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -15,20 +24,22 @@ HOUR = timedelta(hours=1)
 SENT = NOW - HOUR
 LONG_AGO = NOW - 7 * HOUR
 """So long that the gate has waited enough for what was sent then."""
-POLICY = Policy(
-    gate_timeout=6 * HOUR, job_timeout=3 * HOUR, excuses=frozenset({Verdict.PRE_EXISTING, Verdict.FLAKY})
+POLICY = GatePolicy(
+    gate_timeout=6 * HOUR,
+    job_timeout=3 * HOUR,
+    excuses=frozenset({FailureVerdict.PRE_EXISTING, FailureVerdict.FLAKY}),
 )
 UPSTREAM = RepoName("up/stream")
 HEAD = "a" * 40
 
 
-def an_entry(name: str = "org/one", **options: Any) -> Entry:
-    return replace(Entry(name=RepoName(name), level=Level.L4, device="npu"), **options)
+def an_entry(name: str = "org/one", **options: Any) -> AllowlistEntry:
+    return replace(AllowlistEntry(name=RepoName(name), level=Level.L4, device="npu"), **options)
 
 
-def a_job(conclusion: Conclusion | None = Conclusion.SUCCESS, name: str = "build", **facts: Any) -> Job:
+def a_job(conclusion: Conclusion | None = Conclusion.SUCCESS, name: str = "build", **facts: Any) -> JobResult:
     """Return a completed job of run 10, confirmed by GitHub; see `an_open_job` for one that runs."""
-    job = Job(
+    job = JobResult(
         workflow=".github/workflows/ci.yml",
         workflow_name="CI",
         run_id="10",
@@ -43,18 +54,18 @@ def a_job(conclusion: Conclusion | None = Conclusion.SUCCESS, name: str = "build
     return replace(job, **facts)
 
 
-def an_open_job(name: str = "build", **facts: Any) -> Job:
+def an_open_job(name: str = "build", **facts: Any) -> JobResult:
     return a_job(None, name, **({"state": JobState.IN_PROGRESS, "ended_at": None} | facts))
 
 
-def a_silent_job(name: str = "build", **facts: Any) -> Job:
+def a_silent_job(name: str = "build", **facts: Any) -> JobResult:
     return a_job(None, name, **({"state": JobState.TIMED_OUT} | facts))
 
 
-def a_run(run_id: str = "10", **facts: Any) -> Run:
+def a_run(run_id: str = "10", **facts: Any) -> DispatchRun:
     """Return a run that is over; what is asked to run again was asked just now."""
     seen = SENT + MINUTE
-    run = Run(
+    run = DispatchRun(
         run_id=run_id,
         workflow=".github/workflows/ci.yml",
         attempt=1,
@@ -68,10 +79,10 @@ def a_run(run_id: str = "10", **facts: Any) -> Run:
 
 
 def a_backend(
-    *jobs: Job, name: str = "org/one", options: dict[str, Any] | None = None, **facts: Any
-) -> Backend:
+    *jobs: JobResult, name: str = "org/one", options: dict[str, Any] | None = None, **facts: Any
+) -> BackendResults:
     """Return an L4 backend whose only run is over, and was listed long enough after it began."""
-    backend = Backend(
+    backend = BackendResults(
         name=RepoName(name),
         entry=an_entry(name, **(options or {})),
         level=Level.L4,
@@ -88,27 +99,27 @@ def a_backend(
 
 def an_unsent_backend(
     state: DispatchState, reason: str | None = None, *, name: str = "org/one", **facts: Any
-) -> Backend:
+) -> BackendResults:
     nothing = {"sent_at": None, "listed_at": None, "readable": None, "runs": ()}
     return a_backend(name=name, state=state, reason=reason, **(nothing | facts))
 
 
-def a_waiver(downstream: str = "org/one", job: str | None = None, **facts: Any) -> Waiver:
-    waiver = Waiver(
+def a_waiver(downstream: str = "org/one", job: str | None = None, **facts: Any) -> GrantedWaiver:
+    waiver = GrantedWaiver(
         downstream=RepoName(downstream), job=job, who="mia", reason="known on the new driver", number=7
     )
     return replace(waiver, **facts)
 
 
-def a_subject(*backends: Backend, **facts: Any) -> Subject:
-    subject = Subject(number=7, delivery="guid-7", received_at=SENT, backends=backends)
+def a_subject(*backends: BackendResults, **facts: Any) -> MergeSubject:
+    subject = MergeSubject(number=7, delivery="guid-7", received_at=SENT, backends=backends)
     return replace(subject, **facts)
 
 
-def a_group(*backends: Backend, **facts: Any) -> Subject:
+def a_group(*backends: BackendResults, **facts: Any) -> MergeSubject:
     facts = {"number": None, "numbers": (7, 8), "delivery": "guid-group"} | facts
     return a_subject(*backends, **facts)
 
 
-def a_commit(*subjects: Subject) -> Commit:
-    return Commit(upstream=UPSTREAM, head_sha=HEAD, subjects=subjects)
+def a_commit(*subjects: MergeSubject) -> CommitFacts:
+    return CommitFacts(upstream=UPSTREAM, head_sha=HEAD, subjects=subjects)

@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 from crcr.decide.model import Conclusion, Level, RepoName
-from crcr.decide.report.ingested import About, Ingested
+from crcr.decide.report.ingested import EchoedEvent, IngestedResult
 from crcr.decide.report.report import Report, ReportStatus
 from crcr.decide.statistics.figures import Durations, Figures
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
 from crcr.record.clickhouse.feed_state import Feeding
 from crcr.record.clickhouse.feeder import ClickHouseFeeder
@@ -92,31 +92,31 @@ class Others:
             check_run_text=None,
             started_at=walk.now - ago if random.random() < 0.5 else None,
         )
-        told = Ingested(
+        told = IngestedResult(
             repository=RepoName(random.choice(BACKENDS)),
             level=Level.L2,
             queue_s=random.choice((None, 3.0, 61.5)),
             execution_s=random.choice((None, 600.0, 20_000.25)),
             report=report,
-            about=About(upstream=CORE.key),
+            about=EchoedEvent(upstream=CORE.key),
         )
         await results.take(told, "192.0.2.7", walk.now)
 
 
-Asked = Callable[[str, Kind, Window], Awaitable[tuple[Figures, Any]]]
+Asked = Callable[[str, ResultKind, Window], Awaitable[tuple[Figures, Any]]]
 
 
 async def answers(now: datetime, asked: Asked) -> Answers:
     """Everything that pages ask of history, of every backend, kind and range."""
     found: Answers = {}
-    for downstream, kind, span in product(BACKENDS, Kind, SPANS):
+    for downstream, kind, span in product(BACKENDS, ResultKind, SPANS):
         figures, jobs = await asked(downstream, kind, Window.of(span, now))
         found[downstream, kind, span] = (_figures(figures), _jobs(jobs))
     return found
 
 
 async def by_sql(stores: Stores, now: datetime) -> Answers:
-    async def asked(downstream: str, kind: Kind, window: Window) -> tuple[Figures, Any]:
+    async def asked(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
         async def unit(tx: Tx) -> tuple[Figures, Any]:
             figures = await read_figures(tx, CORE.key, downstream, kind, window)
             jobs, _ = await jobs_by_name(tx, CORE, RepoName(downstream), kind, window)
@@ -131,11 +131,11 @@ async def by_clickhouse(history: ClickHouseHistory, now: datetime) -> Answers:
     """Figures as the pages of all backends ask for them, once for all."""
     figures = {
         (kind, span): await history.figures(CORE.key, kind, Window.of(span, now))
-        for kind, span in product(Kind, SPANS)
+        for kind, span in product(ResultKind, SPANS)
     }
     spans = {Window.of(span, now): span for span in SPANS}
 
-    async def asked(downstream: str, kind: Kind, window: Window) -> tuple[Figures, Any]:
+    async def asked(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
         rows = figures[kind, spans[window]].get(downstream, [])
         jobs, _ = worst_first(await history.by_name(CORE.key, downstream, kind, window))
         return figures_of(rows, window), jobs

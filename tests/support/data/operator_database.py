@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from crcr.cli.main import app
 from github_sim.github import GitHub
-from github_sim.oidc.rsa_keys import private_pem
+from github_sim.oidc.signing import private_pem
 from support.stage import UPSTREAM, Stage, stage
 
 ALLOWLIST = """

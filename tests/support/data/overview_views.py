@@ -6,10 +6,10 @@ from random import Random
 from typing import Any
 
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
-from crcr.decide.statistics.figures import Counted, Durations, Figures, LastResult, LeftOut, Part, Tally
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.statistics.figures import CountedAs, Durations, Figures, LastResult, LeftOut, Part, Tally
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendMetrics, MetricsView
-from crcr.decide.views.overview import AllowlistState, BackendSummary, Pick, Probe, RelayHealth, Summary
+from crcr.decide.views.overview import AllowlistState, BackendSummary, ChooseRows, Probe, RelayHealth, Summary
 
 UPSTREAM = RepoName("Torch/torch")
 NOW = datetime(2026, 7, 1, 12, 20, tzinfo=UTC)
@@ -35,7 +35,7 @@ def _part(at: datetime, tally: Tally | None) -> Part:
 
 
 def last(conclusion: Conclusion = Conclusion.SUCCESS, **ago: float) -> LastResult:
-    counted = Counted.SUCCESS if conclusion is Conclusion.SUCCESS else Counted.FAILURE
+    counted = CountedAs.SUCCESS if conclusion is Conclusion.SUCCESS else CountedAs.FAILURE
     return LastResult(
         JobState.COMPLETED, conclusion, "build", NOW - timedelta(**(ago or {"minutes": 5})), counted
     )
@@ -70,7 +70,7 @@ def summary(*backends: BackendSummary, **more: Any) -> Summary:
     plain: dict[str, Any] = {
         "upstream": UPSTREAM,
         "span": Span.FORTNIGHT,
-        "kind": Kind.PULLS,
+        "kind": ResultKind.PULLS,
         "at": NOW,
         "cursor": 7,
         "ingests": False,
@@ -96,7 +96,7 @@ def metrics(*backends: BackendSummary, **more: Any) -> MetricsView:
     plain: dict[str, Any] = {
         "upstream": UPSTREAM,
         "span": Span.FORTNIGHT,
-        "kind": Kind.PULLS,
+        "kind": ResultKind.PULLS,
         "at": NOW,
         "cursor": 7,
         "ingests": False,
@@ -112,7 +112,7 @@ class MadeViews:
     def __init__(self, shown: Summary, numbers: MetricsView | None = None) -> None:
         self.shown = shown
         self.numbers = numbers or metrics(*shown.backends)
-        self.asked: list[tuple[Span, Kind]] = []
+        self.asked: list[tuple[Span, ResultKind]] = []
 
     def for_admins(self) -> "MadeViews":
         return self
@@ -123,8 +123,8 @@ class MadeViews:
         span: Span,
         now: datetime,
         *,
-        kind: Kind,
-        pick: Pick[BackendSummary] | None = None,
+        kind: ResultKind,
+        pick: ChooseRows[BackendSummary] | None = None,
     ) -> Summary:
         self.asked.append((span, kind))
         rows = tuple(pick(self.shown.backends) if pick else self.shown.backends)
@@ -136,8 +136,8 @@ class MadeViews:
         span: Span,
         now: datetime,
         *,
-        kind: Kind,
-        pick: Pick[BackendMetrics] | None = None,
+        kind: ResultKind,
+        pick: ChooseRows[BackendMetrics] | None = None,
     ) -> MetricsView:
         self.asked.append((span, kind))
         rows = tuple(pick(self.numbers.backends) if pick else self.numbers.backends)

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Table, delete, insert
 
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.window import ResultKind
 from crcr.receive.allowlist_yaml import read_allowlist as check
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
@@ -60,7 +60,7 @@ class World:
         """Work out the sums of the jobs and dispatches that are there: rows that go in by hand are in none."""
         with self.engine.begin() as connection:
             for table in (statistics.hours, statistics.days, statistics.job_days):
-                connection.execute(delete(table).where(table.c.kind != Kind.INGESTED.value))
+                connection.execute(delete(table).where(table.c.kind != ResultKind.INGESTED.value))
             sum_anew(connection)
             find_extremes(connection)
 

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.events import MergeGroupEvent
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, EffectKind, RepoName
-from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.retry import GiveUp, TryAgain
 from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.decide.report.report import Report, ReportStatus
@@ -183,9 +183,9 @@ class Walk:
                 case "forgotten":
                     pass  # its lease runs out
 
-    def _failure(self, effect: ClaimedEffect, *, unsure: bool) -> Failure:
+    def _failure(self, effect: ClaimedEffect, *, unsure: bool) -> FailedAttempt:
         again = TryAgain(self.now + timedelta(seconds=effect.attempts))
-        return Failure(decision=again, error="lost", unsure=unsure, counts=True)
+        return FailedAttempt(decision=again, error="lost", unsure=unsure, counts=True)
 
     async def replay(self) -> None:
         guids = sorted({row["delivery"] for row in await self.rows("SELECT delivery FROM dispatches")})
@@ -205,7 +205,7 @@ class Walk:
 
     async def change_expectations(self) -> None:
         text = LISTED.format(expected=self.random.choice(("failure", "success", "timed_out")))
-        await self.stores.allowlists.take_reading(CORE, Reading("test", text), self.now)
+        await self.stores.allowlists.take_reading(CORE, AllowlistReading("test", text), self.now)
 
     # What backends report
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from crcr.decide.model import Level, RepoName
 from crcr.join.files import generate
-from crcr.join.request import Ci, Wanted
+from crcr.join.request import Ci, JoinRequest
 
 RELAY = "https://relay.example.org"
 ACTION = f"pytorch/crcr/action@{'a' * 40}"
@@ -19,7 +19,7 @@ PLACES: dict[Ci, dict[str, str]] = {
 }
 
 
-def wish(ci: Ci = Ci.GITHUB, **changes: Any) -> Wanted:
+def wish(ci: Ci = Ci.GITHUB, **changes: Any) -> JoinRequest:
     level = changes.get("level", Level.L2)
     made: dict[str, Any] = {
         "ci": ci,
@@ -31,17 +31,17 @@ def wish(ci: Ci = Ci.GITHUB, **changes: Any) -> Wanted:
         "oncalls": ("ada",) if level >= Level.L3 else (),
         "place": PLACES[ci],
     }
-    return Wanted(**{**made, **changes})
+    return JoinRequest(**{**made, **changes})
 
 
-def wishes() -> Iterator[Wanted]:
+def wishes() -> Iterator[JoinRequest]:
     """Every CI, level, way to report, with and without nightly and test results."""
     for ci, level, nightly, junit in product(Ci, Level, (False, True), (None, "out/**/*.xml")):
         for action in (None, ACTION) if ci is Ci.GITHUB else (None,):
             yield wish(ci, level=level, nightly=nightly, junit=junit, action=action)
 
 
-def text_of(path: str, wanted: Wanted) -> str:
+def text_of(path: str, wanted: JoinRequest) -> str:
     return next(each.text for each in generate(wanted) if each.path == path)
 
 

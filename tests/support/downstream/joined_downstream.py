@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from crcr.decide.model import RepoName
 from crcr.join.files import allowlist_entry, generate, registration
-from crcr.join.request import Ci, Wanted
+from crcr.join.request import Ci, JoinRequest
 from github_sim.github import GitHub
 from github_sim.oidc.other_cis import BuildkiteIssuer, CircleCiIssuer, GitLabIssuer
 from github_sim.rest.server import Server
@@ -69,14 +69,14 @@ def place(ci: Ci) -> dict[str, str]:
     return {}
 
 
-def registered(wish: Wanted, address: str) -> str:
+def registered(wish: JoinRequest, address: str) -> str:
     """The operator's registration as it is generated, with the simulator's issuer for the real one."""
     issuers = {Ci.BUILDKITE: BuildkiteIssuer, Ci.GITLAB: GitLabIssuer, Ci.CIRCLECI: CircleCiIssuer}
     (table,) = tomllib.loads(registration(wish) or "")["oidc"]["registration"]
     return json.dumps([{**table, "issuer": f"{address}{issuers[wish.ci].path}", "kind": wish.ci.value}])
 
 
-def wanted(ci: Ci = Ci.GITHUB, relay_url: str = "http://127.0.0.1:1", **more: Any) -> Wanted:
+def wanted(ci: Ci = Ci.GITHUB, relay_url: str = "http://127.0.0.1:1", **more: Any) -> JoinRequest:
     full = {
         "place": place(ci),
         "ci": ci,
@@ -86,10 +86,10 @@ def wanted(ci: Ci = Ci.GITHUB, relay_url: str = "http://127.0.0.1:1", **more: An
         "audience": AUDIENCE,
         **more,
     }
-    return Wanted(**full)
+    return JoinRequest(**full)
 
 
-def put(folder: Path, wish: Wanted, build: str = "true", more: Mapping[str, str] | None = None) -> None:
+def put(folder: Path, wish: JoinRequest, build: str = "true", more: Mapping[str, str] | None = None) -> None:
     """Write the generated files, and a script that stands for the downstream's build."""
     files = {new.path: new.text for new in generate(wish)}
     files |= {"ci/build-and-test": f"{BUILD}{build}\n", **MORE_FILES.get(wish.ci, {}), **(more or {})}
@@ -112,7 +112,12 @@ class _Later:
 
 @asynccontextmanager
 async def joined(
-    folder: Path, wish: Wanted, *, build: str = "true", files: Mapping[str, str] | None = None, **more: Any
+    folder: Path,
+    wish: JoinRequest,
+    *,
+    build: str = "true",
+    files: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> AsyncIterator[Joined]:
     later, there = _Later(), _Later()
     relay, gateway = Server(later, "127.0.0.1", 0), Server(there, "127.0.0.1", 0)

@@ -222,7 +222,7 @@ class ReporterWorld:
             "GITHUB_SERVER_URL": "https://github.com",
             "GITHUB_REPOSITORY": BACKEND,
             "ACTIONS_ID_TOKEN_REQUEST_URL": f"{self.github_url}{REQUESTS}?run={self.run.id}&job={chosen.id}",
-            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": self.it.github.request_tokens.grant(self.run, chosen),
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": self.it.github.request_tokens.issue(self.run, chosen),
             "CRCR_RELAYS": self.pins,
             **more,
         }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from github_sim.clock import stamp
 from github_sim.oidc.other_cis import BuildkiteIssuer, CircleCiIssuer, GitLabIssuer
 from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
-from github_sim.runner.problems import Problem
+from github_sim.runner.yaml_text import WorkflowError
 from github_sim.simulation import Simulation
 from github_sim.world.records import Json
 from support.other_cis.builds import ENDED, Build, PlannedJob, Project
@@ -53,7 +53,7 @@ class _Api:
         variables, message = body.get("env") or {}, str(body.get("message", ""))
         try:
             build = self._cis.start(project, variables, message=message, meta=body.get("meta_data"))
-        except Problem as problem:
+        except WorkflowError as problem:
             raise ApiError(422, str(problem)) from None
         return Reply(201, _build_json(build, body["branch"]))
 
@@ -95,7 +95,7 @@ class _Api:
             raise ApiError(400, "Reference not found")
         try:
             build = self._cis.start(project, body.get("variables") or {})
-        except Problem as problem:
+        except WorkflowError as problem:
             raise ApiError(400, str(problem)) from None
         return Reply(201, {"id": int(build.id), "status": "created", "source": "trigger", "ref": body["ref"]})
 
@@ -104,7 +104,7 @@ class _Api:
         project = self._project("circleci", slug, ask.headers.get("circle-token", ""))
         try:
             build = self._cis.start(project, body.get("parameters") or {})
-        except Problem as problem:
+        except WorkflowError as problem:
             raise ApiError(400, str(problem)) from None
         created_at = stamp(sim.clock.now())
         return Reply(

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from github_sim.oidc.other_cis import known_id
-from github_sim.runner.problems import Problem
-from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
+from github_sim.runner.yaml_text import WorkflowError, as_list, as_mapping, read_yaml, reject_unknown_keys
 from github_sim.simulation import Simulation
 from github_sim.world.records import Json
 from support.other_cis.builds import (
@@ -38,12 +37,12 @@ _TERM = re.compile(r'build\.env\("(\w+)"\)\s*(==|!=)\s*"([^"]*)"')
 def plan(sim: Simulation, build: Build) -> list[PlannedJob]:
     path = build.joined.snapshot.root / FILE
     if not path.is_file():
-        raise Problem(f"there is no {FILE}")
+        raise WorkflowError(f"there is no {FILE}")
     given = read_yaml(path.read_text(), FILE)
-    only_known(given, frozenset({"steps", "env"}), FILE)
+    reject_unknown_keys(given, frozenset({"steps", "env"}), FILE)
     steps = [as_mapping(each, f"{FILE}: a step") for each in as_list(given.get("steps"))]
     for step in steps:
-        only_known(step, _STEP, f"{FILE}: {step.get('key') or step.get('label')}")
+        reject_unknown_keys(step, _STEP, f"{FILE}: {step.get('key') or step.get('label')}")
     above = {**_texts(given.get("env")), **build.env}
     live = {str(step["key"]): step for step in steps if _holds(step.get("if"), build.env)}
     return [_job(sim, build, step, above, set(live)) for step in live.values()]
@@ -54,7 +53,7 @@ def _holds(condition: Any, env: Mapping[str, str]) -> bool:
     for term in str(condition).split("&&") if condition else ():
         found = _TERM.fullmatch(term.strip())
         if found is None:
-            raise Problem(f"the simulated Buildkite cannot read the condition `{condition}`")
+            raise WorkflowError(f"the simulated Buildkite cannot read the condition `{condition}`")
         if (env.get(found[1], "") == found[3]) != (found[2] == "=="):
             return False
     return True
@@ -109,7 +108,7 @@ def _uploaded(text: str, env: Mapping[str, str]) -> str:
         if found[1] == "$":
             return "$"
         if found[1] == "{":
-            raise Problem(f"the simulated Buildkite cannot read {text[found.start() :][:20]!r}")
+            raise WorkflowError(f"the simulated Buildkite cannot read {text[found.start() :][:20]!r}")
         return env.get(found[2] or found[3], "")
 
     return _VARIABLE.sub(value, text)

@@ -10,12 +10,12 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from github_sim.runner.github.environment import clean_environment
-from github_sim.runner.joined_repository import Joined
-from github_sim.runner.problems import Problem
+from github_sim.runner.environment import clean_environment
+from github_sim.runner.joined_repository import JoinedRepository
 from github_sim.runner.process import run_child
 from github_sim.runner.runner import Runner
-from github_sim.runner.workspace import Room
+from github_sim.runner.workspace import JobFolders
+from github_sim.runner.yaml_text import WorkflowError
 
 PASSED, FAILED, CANCELED, SKIPPED = "passed", "failed", "canceled", "skipped"
 ENDED = frozenset({PASSED, FAILED, CANCELED, SKIPPED})
@@ -33,7 +33,7 @@ class Shell:
     command: tuple[str, ...] = ("bash", "-eo", "pipefail")
 
 
-Deed = Callable[[Room], None]
+Deed = Callable[[JobFolders], None]
 """Something that the CI itself does in a job: a checkout, files kept or fetched."""
 
 
@@ -69,7 +69,7 @@ class Project:
 
     ci: str
     path: tuple[str, str]
-    joined: Joined
+    joined: JoinedRepository
     token: str
 
 
@@ -140,7 +140,7 @@ class Build:
         self._running_jobs[secret] = (self, job)
         try:
             return await self._steps(job, state, room, secret)
-        except Problem as problem:
+        except WorkflowError as problem:
             self._runner.tell(f"{self.joined.repository.full_name} {self.ci} {job.name}: {problem}")
             state.log += f"Error: {problem}\n"
             return FAILED
@@ -148,7 +148,7 @@ class Build:
             self._running_jobs.pop(secret, None)
             room.clear()
 
-    async def _steps(self, job: PlannedJob, state: JobState, room: Room, secret: str) -> str:
+    async def _steps(self, job: PlannedJob, state: JobState, room: JobFolders, secret: str) -> str:
         env = self._environment(job, room, secret)
         failed = False
         for step in job.steps:
@@ -171,7 +171,7 @@ class Build:
             failed = failed or ended.code != 0 or bool(ended.why)
         return FAILED if failed else PASSED
 
-    def _environment(self, job: PlannedJob, room: Room, secret: str) -> dict[str, str]:
+    def _environment(self, job: PlannedJob, room: JobFolders, secret: str) -> dict[str, str]:
         tools = room.root / "bin"
         tools.mkdir()
         for name, text in job.tools.items():
@@ -190,7 +190,7 @@ def _placed(value: str, places: Mapping[str, str]) -> str:
     return value
 
 
-def _in_room(text: str, room: Room) -> str:
+def _in_room(text: str, room: JobFolders) -> str:
     """Every job of a real CI has a /tmp of its own; here it is a folder of its room."""
     ours = str(room.root.parent)
 
@@ -200,5 +200,5 @@ def _in_room(text: str, room: Room) -> str:
     return _TEMPORARY.sub(moved, text)
 
 
-def check_out(joined: Joined) -> Deed:
+def check_out(joined: JoinedRepository) -> Deed:
     return lambda room: joined.snapshot.check_out(room.workspace)

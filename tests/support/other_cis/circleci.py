@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from github_sim.oidc.other_cis import known_id
-from github_sim.runner.problems import Problem
-from github_sim.runner.workspace import Room
-from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
+from github_sim.runner.workspace import JobFolders
+from github_sim.runner.yaml_text import WorkflowError, as_list, as_mapping, read_yaml, reject_unknown_keys
 from github_sim.simulation import Simulation
 from github_sim.world.records import Json
 from support.other_cis.builds import (
@@ -43,16 +42,16 @@ _ENDS = {"success": PASSED, "failed": FAILED, "canceled": CANCELED}
 def read_config(build: Build) -> Json:
     path = build.joined.snapshot.root / FILE
     if not path.is_file():
-        raise Problem(f"there is no {FILE}")
+        raise WorkflowError(f"there is no {FILE}")
     given = read_yaml(path.read_text(), FILE)
-    only_known(given, _TOP, FILE)
+    reject_unknown_keys(given, _TOP, FILE)
     return given
 
 
 def pipeline_parameters(given: Json, told: Mapping[str, Any]) -> Json:
     """The pipeline's parameters with their defaults; one that is not declared is refused, as there."""
     declared = as_mapping(given.get("parameters"), "parameters")
-    only_known(dict(told), frozenset(declared), "the request")
+    reject_unknown_keys(dict(told), frozenset(declared), "the request")
     return {name: told.get(name, (each or {}).get("default", "")) for name, each in declared.items()}
 
 
@@ -65,7 +64,7 @@ def plan(sim: Simulation, build: Build, given: Json, told: Mapping[str, Any]) ->
         if condition_holds(fill_parameters(as_mapping(each, name).get("when", True), values))
     ]
     if len(flows) > 1:
-        raise Problem("more than one workflow would run, and the simulated CircleCI runs one")
+        raise WorkflowError("more than one workflow would run, and the simulated CircleCI runs one")
     made = _Flow(sim, build, given, values)
     return [made.job(each) for flow in flows for each in as_list(flow.get("jobs"))]
 
@@ -97,16 +96,16 @@ class _Flow:
 
     def _job_file(self, kind: str, given: Json) -> Json:
         job = as_mapping(self._given["jobs"].get(kind), f"{FILE}: {kind}")
-        only_known(job, _JOB, f"{FILE}: {kind}")
+        reject_unknown_keys(job, _JOB, f"{FILE}: {kind}")
         declared = as_mapping(job.get("parameters"), "parameters")
-        only_known(given, frozenset(declared), f"{kind} in the workflow")
+        reject_unknown_keys(given, frozenset(declared), f"{kind} in the workflow")
         own = {
             f"parameters.{name}": given.get(name, (each or {}).get("default"))
             for name, each in declared.items()
         }
         missing = [name for name, value in own.items() if value is None]
         if missing:
-            raise Problem(f"{kind} needs {', '.join(missing)}")
+            raise WorkflowError(f"{kind} needs {', '.join(missing)}")
         body = {key: value for key, value in job.items() if key != "parameters"}
         return as_mapping(fill_parameters(body, {**self._values, **own}), kind)
 
@@ -116,18 +115,18 @@ class _Flow:
         ((kind, how),) = as_mapping(given, "a step").items()
         if kind == "run":
             run = {"command": how} if isinstance(how, str) else as_mapping(how, "run")
-            only_known(run, _RUN, "run")
+            reject_unknown_keys(run, _RUN, "run")
             when = {"on_fail": "on_failure"}.get(run.get("when", ""), run.get("when", "on_success"))
             return Shell(str(run["command"]), when=str(when))
         if kind == "attach_workspace":
             return self._attach(str(how["at"]))
         if kind == "persist_to_workspace":
-            only_known(as_mapping(how, kind), _PERSIST, kind)
+            reject_unknown_keys(as_mapping(how, kind), _PERSIST, kind)
             return self._persist([str(each) for each in how["paths"]])
-        raise Problem(f"the simulated CircleCI has no step {kind}")
+        raise WorkflowError(f"the simulated CircleCI has no step {kind}")
 
     def _attach(self, at: str) -> Deed:
-        def attach(room: Room) -> None:
+        def attach(room: JobFolders) -> None:
             place = room.temp / at.removeprefix("/tmp/")  # noqa: S108 - a folder of the job's room
             place.mkdir(parents=True, exist_ok=True)
             if self._build.kept.is_dir():
@@ -136,7 +135,7 @@ class _Flow:
         return attach
 
     def _persist(self, patterns: list[str]) -> Deed:
-        def persist(room: Room) -> None:
+        def persist(room: JobFolders) -> None:
             for pattern in patterns:
                 for path in room.workspace.glob(pattern):
                     target = self._build.kept / path.relative_to(room.workspace)
@@ -191,7 +190,7 @@ def _needs(given: Any) -> dict[str, frozenset[str]]:
         ((name, ends),) = ({each: ["success"]} if isinstance(each, str) else each).items()
         strange = [end for end in as_list(ends) if end not in _ENDS]
         if strange:
-            raise Problem(f"requires does not know {', '.join(strange)}")
+            raise WorkflowError(f"requires does not know {', '.join(strange)}")
         needs[str(name)] = frozenset(_ENDS[end] for end in as_list(ends))
     return needs
 
@@ -220,7 +219,7 @@ def fill_parameters(given: Any, values: Values) -> Any:
 
 def _value(name: str, values: Values) -> Any:
     if name not in values:
-        raise Problem(f"there is no {name} in the config")
+        raise WorkflowError(f"there is no {name} in the config")
     return values[name]
 
 
@@ -229,7 +228,7 @@ def condition_holds(condition: Any) -> bool:
     if not isinstance(condition, dict):
         return bool(condition)
     if len(condition) != 1:
-        raise Problem(f"the simulated CircleCI cannot read the condition {condition}")
+        raise WorkflowError(f"the simulated CircleCI cannot read the condition {condition}")
     ((word, given),) = condition.items()
     if word == "and":
         return all(condition_holds(each) for each in as_list(given))
@@ -239,7 +238,7 @@ def condition_holds(condition: Any) -> bool:
         return not condition_holds(given)
     if word == "equal":
         return all(each == given[0] for each in given)
-    raise Problem(f"the simulated CircleCI does not know the condition {word}")
+    raise WorkflowError(f"the simulated CircleCI does not know the condition {word}")
 
 
 # The program `circleci` on a job's PATH. It calls the simulator as the real one calls CircleCI.

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from github_sim.runner.problems import Problem
-from github_sim.runner.workspace import Room
-from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
+from github_sim.runner.workspace import JobFolders
+from github_sim.runner.yaml_text import WorkflowError, as_list, as_mapping, read_yaml, reject_unknown_keys
 from github_sim.simulation import Simulation
 from github_sim.world.records import Json
 from support.other_cis.builds import (
@@ -51,20 +50,20 @@ def plan(sim: Simulation, build: Build) -> list[PlannedJob]:
 
 def _read(root: Path, path: str) -> Json:
     if not (root / path).is_file():
-        raise Problem(f"there is no {path}")
+        raise WorkflowError(f"there is no {path}")
     given = read_yaml((root / path).read_text(), path)
     found: Json = {}
     for each in as_list(given.get("include")):
         local = as_mapping(each, "include").get("local") if not isinstance(each, str) else each
         if not local:
-            raise Problem(f"{path} includes what is not local")
+            raise WorkflowError(f"{path} includes what is not local")
         found.update(_read(root, str(local).lstrip("/")))
     return {**found, **given}
 
 
 def _extended(given: Json, name: str) -> Json:
     job = as_mapping(given.get(name), name)
-    only_known(job, _JOB, f"{FILE}: {name}")
+    reject_unknown_keys(job, _JOB, f"{FILE}: {name}")
     whole: Json = {}
     for above in as_list(job.get("extends")):
         whole = _merged(whole, _extended(given, above))
@@ -85,7 +84,7 @@ def _when(job: Json, values: Mapping[str, str]) -> str:
     if "rules" not in job:
         return "on_success"
     for rule in as_list(job["rules"]):
-        only_known(rule, frozenset({"if", "when"}), "rules")
+        reject_unknown_keys(rule, frozenset({"if", "when"}), "rules")
         if "if" not in rule or rule_holds(str(rule["if"]), values):
             return str(rule.get("when", "on_success"))
     return "never"
@@ -109,7 +108,7 @@ class _Pipeline:
     def job(self, number: int, name: str, when: str) -> PlannedJob:
         job = self._jobs[name]
         if when not in {"on_success", "on_failure", "always"}:
-            raise Problem(f"{name}: the simulated GitLab does not know `when: {when}`")
+            raise WorkflowError(f"{name}: the simulated GitLab does not know `when: {when}`")
         own = {**_texts(job.get("variables")), **self._build.env}
         env = {**self._values, **own, **self._own(name, number, job)}
         env = {key: expand_variables(value, env) for key, value in env.items()}
@@ -164,7 +163,7 @@ class _Pipeline:
             if need["job"] in self._jobs:
                 needs.append(str(need["job"]))
             elif not need.get("optional"):
-                raise Problem(
+                raise WorkflowError(
                     f"'{name}' job needs '{need['job']}' job, but it does not exist in the pipeline"
                 )
         return needs
@@ -172,7 +171,7 @@ class _Pipeline:
     def _stage(self, job: Json) -> int:
         stage = job.get("stage", "test")
         if stage not in self._stages:
-            raise Problem(f"there is no stage {stage}")
+            raise WorkflowError(f"there is no stage {stage}")
         return self._stages.index(stage)
 
     def _steps(self, name: str, job: Json, env: Mapping[str, str]) -> list[Shell | Deed]:
@@ -189,7 +188,7 @@ class _Pipeline:
         return steps
 
     def _keep(self, name: str, given: Json) -> str:
-        only_known(given, frozenset({"when", "paths", "expire_in"}), f"{name}: artifacts")
+        reject_unknown_keys(given, frozenset({"when", "paths", "expire_in"}), f"{name}: artifacts")
         place = self._build.kept / name
         return "\n".join(
             f'shopt -s globstar nullglob; cd "$CI_PROJECT_DIR"; for f in {pattern}; do '
@@ -201,7 +200,7 @@ class _Pipeline:
         name = need if isinstance(need, str) else str(need["job"])
         place = self._build.kept / name
 
-        def fetch(room: Room) -> None:
+        def fetch(room: JobFolders) -> None:
             if place.is_dir():
                 shutil.copytree(place, room.workspace, dirs_exist_ok=True)
 
@@ -266,7 +265,7 @@ def rule_holds(condition: str, values: Mapping[str, str]) -> bool:
 def _term(term: str, condition: str, values: Mapping[str, str]) -> bool:
     found = _TERM.fullmatch(term)
     if found is None:
-        raise Problem(f"the simulated GitLab cannot read the condition `{condition}`")
+        raise WorkflowError(f"the simulated GitLab cannot read the condition `{condition}`")
     name, sign, double, single, null, other = found.groups()
     value = values.get(name)
     if sign is None:

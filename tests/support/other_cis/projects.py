@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from github_sim.oidc.other_cis import known_id
-from github_sim.runner.joined_repository import Joined
-from github_sim.runner.problems import Problem
+from github_sim.runner.joined_repository import JoinedRepository
 from github_sim.runner.runner import Runner
+from github_sim.runner.yaml_text import WorkflowError
 from support.other_cis import buildkite, circleci, gitlab
 from support.other_cis.api import api_routes
 from support.other_cis.builds import Build, PlannedJob, Project, RunningJobs
@@ -39,7 +39,7 @@ class OtherCis:
         self._running_jobs: RunningJobs = {}
         runner.sim.extra_routes.extend(api_routes(self))
 
-    def connect(self, ci: str, joined: Joined, path: tuple[str, str]) -> Project:
+    def connect(self, ci: str, joined: JoinedRepository, path: tuple[str, str]) -> Project:
         """`path`: organisation and pipeline at Buildkite, number and path at GitLab, slug and "" at CircleCI."""
         project = Project(ci, path, joined, secrets.token_hex(20))
         self._projects[ci, "/".join(path) if ci == "buildkite" else path[0]] = project
@@ -67,7 +67,7 @@ class OtherCis:
         build.meta = {**(meta or {}), "message": message}
         try:
             plan = self._plan(build, variables)
-        except Problem as problem:
+        except WorkflowError as problem:
             self._runner.tell(f"{project.joined.repository.full_name} {project.ci}: {problem}")
             raise
         self.builds.append(build)

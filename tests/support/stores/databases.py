@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.admin.operations import Acts
@@ -98,7 +98,7 @@ class Stores:
         """Register the upstreams with their allowlists; nobody waits to be identified."""
         await self.acts.register_upstreams(UPSTREAMS, now)
         for upstream, allowlist in listed.items():
-            await self.allowlists.take_reading(upstream, Reading("test", allowlist), now)
+            await self.allowlists.take_reading(upstream, AllowlistReading("test", allowlist), now)
         await self.database.write(lambda tx: tx.run(_NO_EFFECTS))
 
     async def rows(self, sql: str) -> list[dict[str, Any]]:

@@ -7,14 +7,14 @@ from typing import Any
 
 import httpx
 
-from crcr.demo.history.backends import Listed
+from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan
+from crcr.demo.history.generate import HistoryPlan
 from crcr.record.sqlite_to_postgres.copy import move
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.sqlite.backup import copy_database
 from crcr.record.store.times import to_us
-from crcr.settings import Postgres, Settings
+from crcr.settings import PostgresSetting, Settings
 from crcr.settings.readers.service_urls import ServiceUrl
 from crcr.wiring.core import Seams
 from crcr.wiring.services import build
@@ -28,16 +28,16 @@ from support.stage import RELAY_URL, UPSTREAM, Stage
 
 INGEST = "ingest-token-0123456789"
 _BACKENDS = (
-    Listed(GATING, 4, ["build", "test"]),
-    Listed(INFORMING, 3, ["build", "test", "lint"]),
-    Listed(SECRET, 2, ["build"]),
-    Listed(ONLY_TOLD, 1, []),
+    BackendSpec(GATING, 4, ["build", "test"]),
+    BackendSpec(INFORMING, 3, ["build", "test", "lint"]),
+    BackendSpec(SECRET, 2, ["build"]),
+    BackendSpec(ONLY_TOLD, 1, []),
 )
 
 
 def elsewhere(settings: Settings, url: str) -> Settings:
     """The same relay on that database of PostgreSQL."""
-    return settings.model_copy(update={"database": Postgres(ServiceUrl(url))})
+    return settings.model_copy(update={"database": PostgresSetting(ServiceUrl(url))})
 
 
 async def move_house(path: Path) -> str:
@@ -51,7 +51,7 @@ async def move_house(path: Path) -> str:
 async def with_a_long_past(folder: Path, *, jobs: int) -> AsyncIterator[Stage]:
     """Weeks of made-up history, then a day that the relay itself has seen: pulls, pushes, nights, other relays."""
     until = to_us(ManualClock().now()) - 60_000_000
-    plan = Plan(
+    plan = HistoryPlan(
         upstream=UPSTREAM, backends=_BACKENDS, until=until, days=45, jobs=jobs, seed=6, first_number=5000
     )
     fill_database(folder / "crcr.db", plan)

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import Outcome
+from crcr.decide.report.judge import ReportOutcome
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
@@ -59,7 +59,7 @@ class Process:
 
     async def report(
         self, guid: str, status: str = "in_progress", *, who: Identity | None = None, **workflow: str
-    ) -> Outcome:
+    ) -> ReportOutcome:
         caller = who or a_caller()
         said = {"status": status, "name": "CI", "run_id": caller.run_id, "job_name": "build", **workflow}
         body = json.dumps({"delivery_id": guid, "workflow": said}).encode()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from crcr.cli.main import app
 from crcr.settings.readers.locations import tokens
-from crcr.settings.setting import Given
+from crcr.settings.setting import RawValue
 
 
 def made(*words: str) -> Result:
@@ -26,7 +26,7 @@ def test_the_line_it_prints_is_taken_as_it_stands(
     printed = made(*words).stdout
     token = re.findall(r"^  (crcr_\S+)$", printed, re.MULTILINE)[0]
     line = re.findall(rf"^  CRCR_{variable}=(\S+)$", printed, re.MULTILINE)[0]
-    (setting,) = tokens("")(Given(line, variable, tmp_path))
+    (setting,) = tokens("")(RawValue(line, variable, tmp_path))
     assert (setting.name, setting.digest) == (words[0], sha256(token.encode()).hexdigest())
     assert printed.count(token) == 1
 

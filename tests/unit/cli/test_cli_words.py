@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
-from crcr.cli.options import duration, moment, repo_name
-from crcr.cli.printing import ago, plain, print_json, print_table, say
+from crcr.cli.options import parse_duration, parse_repo_name, parse_time
+from crcr.cli.printing import escape_unprintable, format_age, print_json, print_line, print_table
 
 NOW = datetime(2026, 8, 3, 9, 0, tzinfo=UTC)
 
@@ -17,30 +17,32 @@ NOW = datetime(2026, 8, 3, 9, 0, tzinfo=UTC)
     [("30s", 30), ("30", 30), ("1.5s", 1.5), ("15m", 900), ("6 h", 21600), ("2d", 172800)],
 )
 def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
-    assert duration(text) == timedelta(seconds=seconds)
+    assert parse_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "0s", "soon", "5w", "-3s", "s"])
 def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="such as 30s"):
-        duration(text)
+        parse_duration(text)
 
 
 def test_a_moment_is_a_time_or_how_long_ago() -> None:
-    assert moment("2026-08-03T09:00") == NOW
-    assert moment("2026-08-03T11:00+02:00") == NOW
-    assert timedelta(hours=1, minutes=59) < datetime.now(UTC) - moment("2h") < timedelta(hours=2, minutes=1)
+    assert parse_time("2026-08-03T09:00") == NOW
+    assert parse_time("2026-08-03T11:00+02:00") == NOW
+    assert (
+        timedelta(hours=1, minutes=59) < datetime.now(UTC) - parse_time("2h") < timedelta(hours=2, minutes=1)
+    )
 
 
 def test_what_is_no_moment_is_refused() -> None:
     with pytest.raises(typer.BadParameter, match="nor one ago"):
-        moment("yesterday")
+        parse_time("yesterday")
 
 
 @pytest.mark.parametrize("text", ["org", "org/", "a/b/c", "org/re po", "../x"])
 def test_a_repository_is_owner_and_name(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not owner/repo"):
-        repo_name(text)
+        parse_repo_name(text)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +56,12 @@ def test_a_repository_is_owner_and_name(text: str) -> None:
     ],
 )
 def test_times_are_said_as_people_say_them(past: timedelta, said: str) -> None:
-    assert ago(NOW - past, NOW) == said
+    assert format_age(NOW - past, NOW) == said
 
 
 def test_foreign_text_cannot_move_the_cursor_or_turn_the_writing() -> None:
-    assert plain("a\x1b[31mb\u202ec\nd\x9b") == r"a\x1b[31mb\u202ec\nd\x9b"
-    assert plain("grün ✓ 日本") == "grün ✓ 日本"
+    assert escape_unprintable("a\x1b[31mb\u202ec\nd\x9b") == r"a\x1b[31mb\u202ec\nd\x9b"
+    assert escape_unprintable("grün ✓ 日本") == "grün ✓ 日本"
 
 
 def test_a_table_takes_foreign_text_literally(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +99,7 @@ def test_no_cell_is_cut_whatever_the_width(
 
 
 def test_a_line_into_a_pipe_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    say("x" * 500)
+    print_line("x" * 500)
     assert capsys.readouterr().out == "x" * 500 + "\n"
 
 

@@ -9,13 +9,13 @@ import httpx
 import pytest
 import typer
 
-from crcr.cli.doctor.downstream.examine import relay_address
-from crcr.cli.doctor.output import summary
-from crcr.cli.doctor.reachability import reached, skew, version_in
+from crcr.cli.doctor.downstream.examine import parse_relay_url
+from crcr.cli.doctor.output import format_summary
+from crcr.cli.doctor.reachability import check_reachable, clock_finding, parse_version
 from crcr.cli.doctor.relay.github_app import _log
-from crcr.cli.doctor.relay.sqlite import file_findings
-from crcr.decide.github.values import LoggedDelivery, LogPage
-from crcr.join.findings.finding import Finding, State
+from crcr.cli.doctor.relay.sqlite import sqlite_findings
+from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
+from crcr.join.findings.finding import SetupFinding, State
 from crcr.record.migrations.run import head
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
@@ -34,7 +34,7 @@ NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
     ],
 )
 def test_clocks_that_differ_are_told_by_how_much(off_s: int, fatal: bool, state: State) -> None:
-    assert skew(NOW + timedelta(seconds=off_s), NOW, "GitHub's", fatal=fatal).state is state
+    assert clock_finding(NOW + timedelta(seconds=off_s), NOW, "GitHub's", fatal=fatal).state is state
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_schema_of_a_newer_release_is_an_error_and_an_older_one_is_not(
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
         if revision:
             connection.execute("INSERT INTO alembic_version VALUES (?)", (revision,))
-    store = next(each for each in file_findings(path) if each.name == "store")
+    store = next(each for each in sqlite_findings(path) if each.name == "store")
     assert (store.state, hint in (store.hint or "")) == (state, True)
 
 
@@ -85,12 +85,12 @@ def logged(guid: str, *, ok: bool, hours: float = 1) -> LoggedDelivery:
 def test_webhooks_that_never_arrived_are_counted_once(
     entries: tuple[LoggedDelivery, ...], state: State, words: str
 ) -> None:
-    found = _log(LogPage(entries, None), NOW)
+    found = _log(DeliveryLogPage(entries, None), NOW)
     assert (found.state, words in found.text) == (state, True), found.text
 
 
 def of(*states: State) -> str:
-    return str(summary([Finding("x", state, "y") for state in states]))
+    return str(format_summary([SetupFinding("x", state, "y") for state in states]))
 
 
 def test_the_last_line_says_what_it_all_comes_to() -> None:
@@ -106,11 +106,11 @@ def test_the_last_line_says_what_it_all_comes_to() -> None:
 )
 def test_what_is_no_address_of_a_relay_is_refused(url: str) -> None:
     with pytest.raises(typer.BadParameter):
-        relay_address(url)
+        parse_relay_url(url)
 
 
 def test_a_last_slash_does_not_matter() -> None:
-    assert relay_address(" https://relay.example.org/ ") == "https://relay.example.org"
+    assert parse_relay_url(" https://relay.example.org/ ") == "https://relay.example.org"
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_a_last_slash_does_not_matter() -> None:
     ],
 )
 def test_something_else_is_not_taken_for_a_relay(answer: httpx.Response) -> None:
-    assert version_in(answer) is None
+    assert parse_version(answer) is None
 
 
-def relay(url: str, handler: httpx.MockTransport) -> tuple[Finding, ...]:
+def relay(url: str, handler: httpx.MockTransport) -> tuple[SetupFinding, ...]:
     with httpx.Client(base_url=url, transport=handler) as http:
-        return reached(http, NOW)
+        return check_reachable(http, NOW)
 
 
 def test_a_relay_without_tls_and_one_that_is_not_trusted_are_told() -> None:
@@ -149,4 +149,7 @@ def test_a_relay_that_leads_elsewhere_says_where() -> None:
         lambda _: httpx.Response(301, headers={"location": "https://new.example.org/healthz"})
     )
     [finding] = relay("http://old.example.org", moved)
-    assert (finding.state, finding.text) == (State.PROBLEM, "It leads elsewhere: https://new.example.org")
+    assert (finding.state, finding.text) == (
+        State.PROBLEM,
+        "It leads elsewhere: https://new.example.org",
+    )

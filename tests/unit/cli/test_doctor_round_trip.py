@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.cli.doctor.downstream.examine import Asked, Relay
-from crcr.cli.doctor.downstream.round_trip import Following
+from crcr.cli.doctor.downstream.examine import DownstreamRequest, RelayClient
+from crcr.cli.doctor.downstream.round_trip import RoundTrip
 from crcr.decide.model import RepoName
 
 BEGAN = "2026-08-03T12:00:00Z"
@@ -22,11 +22,11 @@ def told(refusals: Any) -> list[str]:
         "/api/v1/setup/org/backend": {"listed": True, "findings": [REFUSAL]},
         "/api/v1/backends/org/backend/refusals": refusals,
     }
-    relay = Relay(Asked("https://relay.example.org", RepoName("org/backend")))
+    relay = RelayClient(DownstreamRequest("https://relay.example.org", RepoName("org/backend")))
     answering = httpx.MockTransport(lambda request: httpx.Response(200, json=answers[request.url.path]))
     relay.http = httpx.Client(base_url="https://relay.example.org", transport=answering)
     with relay:
-        return [each.name for each in Following(relay, "d", shown=False).until(timedelta(0))]
+        return [each.name for each in RoundTrip(relay, "d", shown=False).until(timedelta(0))]
 
 
 def refused(at: Any, *, settled: bool = False) -> dict[str, Any]:

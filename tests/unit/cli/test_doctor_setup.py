@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.cli.doctor.downstream.examine import Asked, Relay
+from crcr.cli.doctor.downstream.examine import DownstreamRequest, RelayClient
 from crcr.cli.doctor.downstream.setup import setup_section
-from crcr.cli.doctor.output import Section
+from crcr.cli.doctor.output import FindingSection
 from crcr.decide.model import RepoName
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
@@ -53,8 +53,8 @@ class Told:
 
 def seen(
     told: Callable[[httpx.Request], httpx.Response], *, waits: bool, sleep: Callable[[float], None]
-) -> Section:
-    relay = Relay(Asked("https://relay.example.org", RepoName("org/backend"), waits=waits))
+) -> FindingSection:
+    relay = RelayClient(DownstreamRequest("https://relay.example.org", RepoName("org/backend"), waits=waits))
     relay.http = httpx.Client(base_url="https://relay.example.org", transport=httpx.MockTransport(told))
     with relay:
         return setup_section(relay, shown=False, sleep=sleep)

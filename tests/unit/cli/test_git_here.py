@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.cli.git_checkout import DefaultBranch, default_branch, origin_of, top_of
+from crcr.cli.git_checkout import DefaultBranch, find_local_default_branch, find_origin_name, find_top_folder
 
 
 def git(folder: Path, *words: str) -> None:
@@ -32,19 +32,23 @@ def repository(tmp_path: Path) -> Path:
 )
 def test_the_name_is_the_end_of_origins_address(repository: Path, address: str, name: str | None) -> None:
     git(repository, "remote", "add", "origin", address)
-    found = origin_of(repository)
+    found = find_origin_name(repository)
     assert (str(found) if found else None) == name
 
 
 def test_where_there_is_nothing_nothing_is_known(tmp_path: Path) -> None:
-    assert (top_of(tmp_path), origin_of(tmp_path), default_branch(tmp_path)) == (None, None, None)
+    assert (find_top_folder(tmp_path), find_origin_name(tmp_path), find_local_default_branch(tmp_path)) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_origins_own_word_goes_before_a_guess(repository: Path) -> None:
-    assert default_branch(repository) is None
+    assert find_local_default_branch(repository) is None
     git(repository, "commit", "--allow-empty", "-m", "first")
     git(repository, "update-ref", "refs/remotes/origin/master", "HEAD")
-    assert default_branch(repository) == DefaultBranch("master", is_known=False)
+    assert find_local_default_branch(repository) == DefaultBranch("master", is_known=False)
     git(repository, "update-ref", "refs/remotes/origin/trunk", "HEAD")
     git(repository, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
-    assert default_branch(repository) == DefaultBranch("trunk", is_known=True)
+    assert find_local_default_branch(repository) == DefaultBranch("trunk", is_known=True)

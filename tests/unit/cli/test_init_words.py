@@ -7,31 +7,31 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from crcr.cli.main import app
-from crcr.join.ci_kinds import PLACES, Ci, PlacePart
-from crcr.join.request import check_wanted
+from crcr.join.ci_kinds import CI_LOCATION_PARTS, Ci, LocationPart
+from crcr.join.request import check_request
 from support.downstream.join_requests import wish
 from support.paths import ROOT
 
 GUIDE = (ROOT / "docs" / "downstream.md").read_text(encoding="utf-8")
-OTHERS = [ci for ci in Ci if PLACES[ci]]
+OTHERS = [ci for ci in Ci if CI_LOCATION_PARTS[ci]]
 
 
 @pytest.mark.parametrize("ci", OTHERS)
 def test_the_help_lists_the_names_of_its_place(ci: Ci) -> None:
     epilog = getattr(get_command(app), "commands")["init"].epilog  # noqa: B009  # a group, which mypy does not see
     [line] = [each.strip() for each in epilog.splitlines() if each.strip().startswith(f"{ci.value}: ")]
-    names = [each.name + ("*" if each.required else "") for each in PLACES[ci]]
+    names = [each.name + ("*" if each.required else "") for each in CI_LOCATION_PARTS[ci]]
     assert line == f"{ci.value}: {', '.join(names)}"
 
 
 @pytest.mark.parametrize("ci", OTHERS)
 def test_the_guide_lists_them_with_their_meaning(ci: Ci) -> None:
     [[needed, later]] = re.findall(rf"^\| `{ci.value}` \| (.*) \| (.*) \|$", GUIDE, re.MULTILINE)
-    assert needed == written([each for each in PLACES[ci] if each.required])
-    assert later == written([each for each in PLACES[ci] if not each.required])
+    assert needed == written([each for each in CI_LOCATION_PARTS[ci] if each.required])
+    assert later == written([each for each in CI_LOCATION_PARTS[ci] if not each.required])
 
 
-def written(parts: list[PlacePart]) -> str:
+def written(parts: list[LocationPart]) -> str:
     return ", ".join(f"`{each.name}` ({each.meaning.removeprefix('the ')})" for each in parts)
 
 
@@ -54,4 +54,4 @@ def test_who_has_another_ci_is_told_what_works_anywhere() -> None:
 )
 def test_a_place_that_a_ci_does_not_have_is_told_in_words(ci: Ci, words: str) -> None:
     good = wish(ci)
-    assert check_wanted(wish(ci, place={**good.place, "x": "y"})) == (words,)
+    assert check_request(wish(ci, place={**good.place, "x": "y"})) == (words,)

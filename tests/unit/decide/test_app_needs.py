@@ -5,7 +5,7 @@ import json
 import pytest
 
 from crcr.cli.doctor.relay.allowlists import _rights
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github import app_permissions
 from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.model import Level, RepoName
@@ -19,16 +19,21 @@ MANIFEST = json.loads((ROOT / "docs" / "examples" / "app-manifest.json").read_te
 
 
 def test_permissions_and_events_are_those_of_the_manifest() -> None:
-    assert MANIFEST["default_permissions"] == {**app_permissions.ALWAYS, **app_permissions.TO_SPEAK}
-    assert {*app_permissions.EVENTS_ALWAYS, *app_permissions.EVENTS_TO_SPEAK} == set(
+    assert MANIFEST["default_permissions"] == {
+        **app_permissions.PERMISSIONS_ALWAYS,
+        **app_permissions.PERMISSIONS_FOR_CHECKS,
+    }
+    assert {*app_permissions.EVENTS_ALWAYS, *app_permissions.EVENTS_FOR_CHECKS} == set(
         MANIFEST["default_events"]
     )
 
 
 def test_more_than_is_wanted_is_enough_and_less_is_not() -> None:
     granted = {"contents": "admin", "metadata": "read", "pull_requests": "read", "checks": "odd"}
-    assert app_permissions.lacking(granted, app_permissions.ALWAYS) == ("pull_requests: write",)
-    assert app_permissions.lacking(granted, {"checks": "read", "none": "read"}) == (
+    assert app_permissions.missing_permissions(granted, app_permissions.PERMISSIONS_ALWAYS) == (
+        "pull_requests: write",
+    )
+    assert app_permissions.missing_permissions(granted, {"checks": "read", "none": "read"}) == (
         "checks: read",
         "none: read",
     )
@@ -51,7 +56,7 @@ def test_a_downstream_and_the_operator_are_told_the_same_of_its_rights(
     level: Level, jobs: tuple[str, ...] | None, actions: str, state: State
 ) -> None:
     found = InstallationFacts(installation_id=1, permissions={"contents": "write", "actions": actions})
-    entry = Entry(name=REPO, level=level, jobs=jobs)
+    entry = AllowlistEntry(name=REPO, level=level, jobs=jobs)
     to_operator = _rights(REPO, "downstream", entry, found, has_checks=True)
     assert (_permissions(found, entry).state, to_operator.state) == (state, state)
     assert ("lacks actions: write" in to_operator.text) is (state is not State.OK)
@@ -59,6 +64,6 @@ def test_a_downstream_and_the_operator_are_told_the_same_of_its_rights(
 
 @pytest.mark.parametrize("level", list(Level))
 def test_without_contents_nothing_can_be_sent_at_any_level(level: Level) -> None:
-    lack = app_permissions.downstream_shortfall({"contents": "read"}, Entry(name=REPO, level=level))
+    lack = app_permissions.downstream_shortfall({"contents": "read"}, AllowlistEntry(name=REPO, level=level))
     assert lack is not None
     assert (lack.is_fatal, lack.missing[0]) == (True, "contents: write")

@@ -12,12 +12,12 @@ from crcr.decide.health.relay import (
     OpenEffects,
     RefusedWebhooks,
     WaitingGates,
-    health_of,
-    worst_of,
+    judge_health,
+    worst_state,
 )
-from crcr.decide.health.texts import EffectClass, GatePublication, class_of
+from crcr.decide.health.texts import EffectClass, GatePublication, effect_class
 from crcr.decide.model import EffectKind
-from crcr.decide.outbox.effect import Fault
+from crcr.decide.outbox.effect import EffectFault
 from crcr.errors import HeldBy
 
 NOW = datetime(2026, 8, 3, 5, 12, tzinfo=UTC)
@@ -40,7 +40,9 @@ def held(effects: EffectClass, number: int, until: datetime, **more: Any) -> Ope
     return waiting(effects, number, until=until, due_at=until, **{"held_by": HeldBy.HOUR, **more})
 
 
-def failing(effects: EffectClass, since: datetime, fault: Fault = Fault.UNANSWERED) -> OpenEffects:
+def failing(
+    effects: EffectClass, since: datetime, fault: EffectFault = EffectFault.UNANSWERED
+) -> OpenEffects:
     return waiting(
         effects, 2, due_at=ahead(seconds=9), until=ahead(seconds=9), fault=fault, fault_since=since
     )
@@ -79,7 +81,9 @@ CASES: dict[str, tuple[HealthFacts, str, str | None]] = {
         ),
     ),
     "a gate that GitHub does not answer": (
-        HealthFacts(gates=(gates(since=ago(minutes=3), fault=Fault.UNANSWERED, fault_since=ago(minutes=3)),)),
+        HealthFacts(
+            gates=(gates(since=ago(minutes=3), fault=EffectFault.UNANSWERED, fault_since=ago(minutes=3)),)
+        ),
         "red",
         (
             "1 gate is decided and not yet published on GitHub, since 05:09 UTC: GitHub has not answered since"
@@ -141,7 +145,7 @@ CASES: dict[str, tuple[HealthFacts, str, str | None]] = {
         "The other HUD has not answered since Aug 2, 23:12 UTC; to be tried again: 2 results for the other HUD.",
     ),
     "the App's key is refused": (
-        HealthFacts(open_effects=(failing(EffectClass.GATES, NOW, Fault.CREDENTIALS),)),
+        HealthFacts(open_effects=(failing(EffectClass.GATES, NOW, EffectFault.CREDENTIALS),)),
         "red",
         "GitHub refuses the App's credentials: check the App's id, its private key and this machine's clock.",
     ),
@@ -216,7 +220,7 @@ CASES: dict[str, tuple[HealthFacts, str, str | None]] = {
 
 @pytest.mark.parametrize(("facts", "state", "text"), CASES.values(), ids=CASES)
 def test_each_fact_has_its_state_and_its_sentence(facts: HealthFacts, state: str, text: str | None) -> None:
-    health = health_of(facts, NOW)
+    health = judge_health(facts, NOW)
     assert (health.state.value, [reason.text for reason in health.reasons]) == (state, [text] if text else [])
 
 
@@ -227,20 +231,20 @@ def test_the_most_serious_reason_comes_first_and_gives_the_state() -> None:
         gates=(gates(since=ago(minutes=9), until=HOUR_ENDS, held_by=HeldBy.HOUR),),
         open_effects=(held(EffectClass.GATES, 1, HOUR_ENDS), held(EffectClass.DETAILS, 7, HOUR_ENDS)),
     )
-    health = health_of(facts, NOW)
+    health = judge_health(facts, NOW)
     assert [reason.code.value for reason in health.reasons] == [
         *("gates_unpublished", "held_back", "parked", "allowlist_bad"),
     ]
     assert health.state is HealthState.RED
     assert [each.effects.value for each in health.held] == ["gates", "details"]
-    assert worst_of([Health(), health]) is HealthState.RED
-    assert worst_of([]) is HealthState.GREEN
+    assert worst_state([Health(), health]) is HealthState.RED
+    assert worst_state([]) is HealthState.GREEN
 
 
 def test_pages_are_read_anew_for_another_end_of_a_limit_and_not_for_another_number_of_details() -> None:
     def signature(number: int, until: datetime) -> tuple[str, ...]:
         facts = HealthFacts(open_effects=(held(EffectClass.DETAILS, number, until),))
-        return health_of(facts, NOW).signature
+        return judge_health(facts, NOW).signature
 
     assert signature(7, HOUR_ENDS) == signature(900, HOUR_ENDS)
     assert signature(7, HOUR_ENDS) != signature(7, ahead(minutes=40))
@@ -254,7 +258,7 @@ def test_pages_are_read_anew_for_another_end_of_a_limit_and_not_for_another_numb
             "held back by GitHub's rate limit until 05:35 UTC (requests per hour)",
         ),
         (
-            {"fault": Fault.UNANSWERED, "fault_since": ago(minutes=2)},
+            {"fault": EffectFault.UNANSWERED, "fault_since": ago(minutes=2)},
             "GitHub has not answered since 05:10 UTC",
         ),
         (
@@ -274,6 +278,6 @@ def test_a_gate_that_is_not_on_github_says_since_when_and_why(hindered: dict[str
 def test_every_kind_of_effect_has_a_class(kind: EffectKind) -> None:
     tiers = {"checks/gate": "gates", "checks/backend": "backend_checks", "checks/job": "details"}
     if kind is EffectKind.PUBLISH_CHECKS:
-        assert {target: class_of(kind, target).value for target in tiers} == tiers
+        assert {target: effect_class(kind, target).value for target in tiers} == tiers
     else:
-        assert class_of(kind, "owner/repo") in EffectClass
+        assert effect_class(kind, "owner/repo") in EffectClass

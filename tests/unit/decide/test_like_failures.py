@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.model import Conclusion
-from crcr.decide.statistics.similar_failures import Alike, like_failures, normal_line
+from crcr.decide.statistics.similar_failures import Alike, group_similar_failures, normal_line
 from crcr.decide.views.overview import JobView
 from support.data.backend_views import a_failure, a_job_view
 
 
 def told(*jobs: JobView) -> list[tuple[str, str, int]]:
-    return [(group.alike.value, group.what, len(group.jobs)) for group in like_failures(jobs)]
+    return [(group.alike.value, group.what, len(group.jobs)) for group in group_similar_failures(jobs)]
 
 
 def test_the_same_test_in_two_backends_is_one_group() -> None:
     one = a_failure("a", ("test_add", "boom at 0x1f"), downstream="org/one")
     two = a_failure("b", ("test_add", None), downstream="org/two")
-    (group,) = like_failures([one, two])
+    (group,) = group_similar_failures([one, two])
     assert (group.alike, group.what, group.sample) == (Alike.TEST, "test_add", "boom at 0x1f")
     assert group.jobs == (one, two)
     assert group.backends == ("org/one", "org/two")

@@ -13,7 +13,7 @@ from crcr.decide.statistics.figures import (
     BUCKETS,
     EDGES_S,
     TIMED,
-    Counted,
+    CountedAs,
     Durations,
     Figures,
     LastResult,
@@ -26,7 +26,7 @@ from crcr.decide.statistics.figures import (
     is_silent,
     is_stale,
 )
-from crcr.decide.statistics.window import HOUR, Kind, Span, Window, kind_of
+from crcr.decide.statistics.window import HOUR, ResultKind, Span, Window, result_kind
 
 NOW = datetime(2026, 3, 29, 12, 34, 56, 789, tzinfo=UTC)
 BERLIN_SUMMER = timezone(timedelta(hours=2))
@@ -57,9 +57,9 @@ def test_where_an_outcome_is_expected_just_that_one_is_a_pass(
 def test_silence_is_a_failure_and_a_running_job_is_neither(
     conclusion: Conclusion | None, expected: Conclusion | None
 ) -> None:
-    assert count_as(JobState.TIMED_OUT, conclusion, expected) is Counted.FAILURE
-    assert count_as(JobState.IN_PROGRESS, conclusion, expected) is Counted.RUNNING
-    assert count_as(JobState.DISPATCHED, conclusion, expected) is Counted.RUNNING
+    assert count_as(JobState.TIMED_OUT, conclusion, expected) is CountedAs.FAILURE
+    assert count_as(JobState.IN_PROGRESS, conclusion, expected) is CountedAs.RUNNING
+    assert count_as(JobState.DISPATCHED, conclusion, expected) is CountedAs.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -103,18 +103,18 @@ def test_what_is_left_out_and_what_says_nothing_has_no_part_in_the_times() -> No
 @pytest.mark.parametrize(
     ("event", "kind"),
     [
-        ("pull_request", Kind.PULLS),
-        ("push", Kind.PUSH),
-        ("merge_group", Kind.PUSH),
-        ("nightly", Kind.NIGHTLY),
-        ("periodic", Kind.NIGHTLY),
-        ("ingested", Kind.INGESTED),
+        ("pull_request", ResultKind.PULLS),
+        ("push", ResultKind.PUSH),
+        ("merge_group", ResultKind.PUSH),
+        ("nightly", ResultKind.NIGHTLY),
+        ("periodic", ResultKind.NIGHTLY),
+        ("ingested", ResultKind.INGESTED),
         ("crcr_test", None),
         ("", None),
     ],
 )
-def test_each_event_is_of_one_kind_and_a_test_is_of_none(event: str, kind: Kind | None) -> None:
-    assert kind_of(event) is kind
+def test_each_event_is_of_one_kind_and_a_test_is_of_none(event: str, kind: ResultKind | None) -> None:
+    assert result_kind(event) is kind
 
 
 # How figures add up
@@ -296,7 +296,7 @@ def test_who_should_report_and_does_not_is_silent(
 
 
 def test_fault_42_a_probe_without_news_says_nothing_any_more() -> None:
-    last = LastResult(JobState.COMPLETED, Conclusion.SUCCESS, "probe", NOW, Counted.SUCCESS)
+    last = LastResult(JobState.COMPLETED, Conclusion.SUCCESS, "probe", NOW, CountedAs.SUCCESS)
     assert is_stale(None, NOW, silent=False)
     assert is_stale(last, NOW, silent=True)
     assert not is_stale(last, NOW + timedelta(hours=24), silent=False)

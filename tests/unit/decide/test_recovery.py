@@ -13,15 +13,15 @@ from crcr.decide.events import USED_ACTIONS, PullRequestEvent
 from crcr.decide.github.missed_webhooks import (
     LOG_KEPT,
     OVERLAP,
-    Known,
-    doubtful,
-    is_used,
-    missing,
+    KnownWebhooks,
+    group_attempts,
+    is_used_event,
+    missing_webhooks,
+    possibly_missing,
     read_since,
-    webhooks,
 )
 from crcr.decide.github.values import LoggedDelivery
-from crcr.decide.model import Pull
+from crcr.decide.model import KnownPull
 from support.data.events_and_reports import NOW, a_pull
 
 UPSTREAM_ID, OTHER_ID = 1, 2
@@ -44,27 +44,39 @@ def entry(
 
 
 def chosen(
-    *entries: LoggedDelivery, known: Known | None = None, ids: frozenset[int] | None = None
+    *entries: LoggedDelivery, known: KnownWebhooks | None = None, ids: frozenset[int] | None = None
 ) -> list[str]:
-    found = doubtful(webhooks(filter(is_used, entries)), ids)
-    return [each.guid for each in missing(found, known or Known())]
+    found = possibly_missing(group_attempts(filter(is_used_event, entries)), ids)
+    return [each.guid for each in missing_webhooks(found, known or KnownWebhooks())]
 
 
 FAILED, PUSHED = entry(), entry(event="push", action=None)
 RULES = {
-    "failed and unknown": ((FAILED,), Known(), ["g"]),
-    "failed, but taken: only the answer was lost": ((FAILED,), Known(taken=frozenset("g")), []),
-    "failed and recovered before": ((FAILED,), Known(recovered=frozenset("g")), []),
-    "failed, then redelivered by hand": ((PUSHED, replace(PUSHED, ok=True, redelivery=True)), Known(), []),
-    "acknowledged, then redelivered and failed": ((replace(PUSHED, ok=True), PUSHED), Known(), []),
-    "acknowledged pull request that is not here": ((replace(FAILED, ok=True),), Known(), ["g"]),
-    "acknowledged pull request that is here": ((replace(FAILED, ok=True),), Known(taken=frozenset("g")), []),
-    "acknowledged and ignored before": ((replace(FAILED, ok=True),), Known(recovered=frozenset("g")), []),
-    "acknowledged push: it may have been ignored": ((replace(PUSHED, ok=True),), Known(), []),
-    "an event that we do not use": ((entry(event="star", action="created"),), Known(), []),
-    "an action that we do not use": ((replace(FAILED, action="assigned"),), Known(), []),
-    "somebody else's check": ((entry(event="check_run", action="completed"),), Known(), []),
-    "a ping": ((entry(event="ping", action=None),), Known(), []),
+    "failed and unknown": ((FAILED,), KnownWebhooks(), ["g"]),
+    "failed, but taken: only the answer was lost": ((FAILED,), KnownWebhooks(taken=frozenset("g")), []),
+    "failed and recovered before": ((FAILED,), KnownWebhooks(recovered=frozenset("g")), []),
+    "failed, then redelivered by hand": (
+        (PUSHED, replace(PUSHED, ok=True, redelivery=True)),
+        KnownWebhooks(),
+        [],
+    ),
+    "acknowledged, then redelivered and failed": ((replace(PUSHED, ok=True), PUSHED), KnownWebhooks(), []),
+    "acknowledged pull request that is not here": ((replace(FAILED, ok=True),), KnownWebhooks(), ["g"]),
+    "acknowledged pull request that is here": (
+        (replace(FAILED, ok=True),),
+        KnownWebhooks(taken=frozenset("g")),
+        [],
+    ),
+    "acknowledged and ignored before": (
+        (replace(FAILED, ok=True),),
+        KnownWebhooks(recovered=frozenset("g")),
+        [],
+    ),
+    "acknowledged push: it may have been ignored": ((replace(PUSHED, ok=True),), KnownWebhooks(), []),
+    "an event that we do not use": ((entry(event="star", action="created"),), KnownWebhooks(), []),
+    "an action that we do not use": ((replace(FAILED, action="assigned"),), KnownWebhooks(), []),
+    "somebody else's check": ((entry(event="check_run", action="completed"),), KnownWebhooks(), []),
+    "a ping": ((entry(event="ping", action=None),), KnownWebhooks(), []),
 }
 
 
@@ -95,7 +107,7 @@ def test_runs_of_downstreams_are_taken_up_though_they_are_no_upstream() -> None:
 
 def test_the_payload_is_read_from_the_newest_attempt_and_the_order_is_that_of_the_first() -> None:
     first, again = entry(at=1), replace(entry(at=9), redelivery=True)
-    [webhook] = webhooks([again, first])
+    [webhook] = group_attempts([again, first])
     assert (webhook.first_at, webhook.log_id) == (first.delivered_at, again.log_id)
 
 
@@ -150,7 +162,7 @@ def test_of_a_backlog_only_the_newest_state_of_each_pull_request_moves_its_head(
 ) -> None:
     entries = [entry(str(at), at=at, action=each.action) for at, each in enumerate(events)]
     chance.shuffle(entries)
-    pulls: dict[int, Pull] = {}
+    pulls: dict[int, KnownPull] = {}
     moved = []
     for guid in chosen(*entries):
         event = events[int(guid)]

@@ -11,11 +11,11 @@ from crcr.decide.outbox.retry import (
     LONGEST_DELAY_S,
     LONGEST_PAUSE_S,
     TRIPS_AT,
-    Breaker,
+    CircuitBreaker,
     GiveUp,
     TryAgain,
-    after_fault,
-    after_limit,
+    retry_after_fault,
+    retry_after_limit,
 )
 
 T = datetime(2026, 9, 1, tzinfo=UTC)
@@ -27,8 +27,8 @@ def delay_s(decision: TryAgain | GiveUp, now: datetime = T) -> float:
     return (decision.due_at - now).total_seconds()
 
 
-def failing(times: int) -> Breaker:
-    breaker = Breaker()
+def failing(times: int) -> CircuitBreaker:
+    breaker = CircuitBreaker()
     for _ in range(times):
         breaker = breaker.failed(T)
     return breaker
@@ -36,7 +36,7 @@ def failing(times: int) -> Breaker:
 
 def test_delays_double_from_two_seconds_to_a_quarter_of_an_hour() -> None:
     waits = [
-        delay_s(after_fault(attempts=attempts, first_attempt_at=T, now=T, chance=0.5))
+        delay_s(retry_after_fault(attempts=attempts, first_attempt_at=T, now=T, chance=0.5))
         for attempts in range(1, 13)
     ]
 
@@ -48,7 +48,7 @@ def test_delays_double_from_two_seconds_to_a_quarter_of_an_hour() -> None:
 def test_a_retry_is_never_at_once_and_never_later_than_the_longest_delay(
     attempts: int, chance: float
 ) -> None:
-    wait = delay_s(after_fault(attempts=attempts, first_attempt_at=T, now=T, chance=chance))
+    wait = delay_s(retry_after_fault(attempts=attempts, first_attempt_at=T, now=T, chance=chance))
 
     assert 1.0 <= wait <= LONGEST_DELAY_S
 
@@ -56,7 +56,8 @@ def test_a_retry_is_never_at_once_and_never_later_than_the_longest_delay(
 @given(one=CHANCE, other=CHANCE)
 def test_chance_spreads_the_retries(one: float, other: float) -> None:
     first, second = (
-        delay_s(after_fault(attempts=3, first_attempt_at=T, now=T, chance=chance)) for chance in (one, other)
+        delay_s(retry_after_fault(attempts=3, first_attempt_at=T, now=T, chance=chance))
+        for chance in (one, other)
     )
 
     assert (first < second) <= (one < other)
@@ -65,15 +66,15 @@ def test_chance_spreads_the_retries(one: float, other: float) -> None:
 def test_after_24_hours_it_is_given_up_and_not_before() -> None:
     before, then = T + GIVE_UP_AFTER - timedelta(seconds=1), T + GIVE_UP_AFTER
 
-    assert isinstance(after_fault(attempts=1, first_attempt_at=T, now=before, chance=0), TryAgain)
-    assert isinstance(after_fault(attempts=1, first_attempt_at=T, now=then, chance=0), GiveUp)
-    assert isinstance(after_limit(retry_after_s=1, first_attempt_at=T, now=before, chance=0), TryAgain)
-    assert isinstance(after_limit(retry_after_s=1, first_attempt_at=T, now=then, chance=0), GiveUp)
+    assert isinstance(retry_after_fault(attempts=1, first_attempt_at=T, now=before, chance=0), TryAgain)
+    assert isinstance(retry_after_fault(attempts=1, first_attempt_at=T, now=then, chance=0), GiveUp)
+    assert isinstance(retry_after_limit(retry_after_s=1, first_attempt_at=T, now=before, chance=0), TryAgain)
+    assert isinstance(retry_after_limit(retry_after_s=1, first_attempt_at=T, now=then, chance=0), GiveUp)
 
 
 @given(wait=st.floats(min_value=1, max_value=3600), chance=CHANCE)
 def test_a_limit_is_waited_out_in_full_and_hardly_longer(wait: float, chance: float) -> None:
-    actual = delay_s(after_limit(retry_after_s=wait, first_attempt_at=T, now=T, chance=chance))
+    actual = delay_s(retry_after_limit(retry_after_s=wait, first_attempt_at=T, now=T, chance=chance))
 
     assert wait - 1e-5 <= actual <= wait + 1.0 + 1e-5
 
@@ -96,5 +97,5 @@ def test_a_probe_holds_the_others_back_until_its_outcome_is_known() -> None:
     probing = failing(TRIPS_AT).probing(open_until)
 
     assert probing.blocks(open_until)
-    assert Breaker().probing(T) == Breaker()
+    assert CircuitBreaker().probing(T) == CircuitBreaker()
     assert probing.failed(open_until).open_until == open_until + timedelta(seconds=2 * FIRST_PAUSE_S)

@@ -22,7 +22,7 @@ from crcr.decide.views.commit import (
     WaiverState,
     WaiverView,
 )
-from crcr.decide.views.timeline import MOST_MOMENTS, Known, spell_of, timeline
+from crcr.decide.views.timeline import MOST_MOMENTS, TimelineFacts, build_timeline, spell_of
 from support.data.backend_views import a_dispatch, a_job_view
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -108,7 +108,7 @@ def a_group(destroyed: float | None = None) -> GroupView:
 
 
 def moments(*arrivals: Arrival, backends: tuple[CommitBackend, ...] = (), **known: Any) -> list[Moment]:
-    return list(timeline(Known(arrivals=arrivals, backends=backends, **known))[0])
+    return list(build_timeline(TimelineFacts(arrivals=arrivals, backends=backends, **known))[0])
 
 
 def told(found: list[Moment]) -> list[tuple[MomentKind, str | None, float]]:
@@ -245,8 +245,8 @@ def test_of_too_much_the_way_and_who_did_not_pass_are_kept() -> None:
         for each in range(9)
     )
     labels = tuple(an_arrival(200 + each, "labeled") for each in range(40))
-    known = Known(arrivals=(*labels[::-1], an_arrival(sent=89)), backends=(*passed, *failed))
-    found, left_out = timeline(known)
+    known = TimelineFacts(arrivals=(*labels[::-1], an_arrival(sent=89)), backends=(*passed, *failed))
+    found, left_out = build_timeline(known)
     assert len(found) == MOST_MOMENTS
     assert left_out == 41 + 89 + 3 - MOST_MOMENTS
     kinds = [each.kind for each in found]
@@ -261,7 +261,7 @@ def test_of_too_much_the_way_and_who_did_not_pass_are_kept() -> None:
 
 def test_older_commits_take_no_room_from_the_latest_one() -> None:
     older = tuple(an_arrival(-each, "synchronize", sent=1, superseded=True) for each in range(1, 90))
-    found, left_out = timeline(Known(arrivals=(an_arrival(), *older), backends=()))
+    found, left_out = build_timeline(TimelineFacts(arrivals=(an_arrival(), *older), backends=()))
     assert [each.superseded for each in found] == [False, *[True] * MOST_MOMENTS]
     assert left_out == 89 - MOST_MOMENTS
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from crcr.decide.model import EffectKind
-from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.worker_presence import GONE_AFTER
 from crcr.deliver.leases import LEASE
 from crcr.deliver.worker import Worker
@@ -40,7 +40,7 @@ class Store(OneEffect):
         self.finished.append(effect.effect_id)
         return not self.taken_over
 
-    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
+    async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None:
         raise AssertionError(failure.error)
 
 

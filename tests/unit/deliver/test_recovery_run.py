@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from crcr.decide.github.missed_webhooks import Known, Outcome, Progress
-from crcr.decide.github.values import LoggedDelivery, LogPage
+from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome, RecoveryProgress
+from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
 from crcr.deliver.periodic.reconcile import Recovery
 from crcr.errors import (
     BadRequest,
@@ -31,13 +31,13 @@ class Log:
     pages: int = 0
     fetched: list[int] = field(default_factory=list)
 
-    async def read_page(self, cursor: str | None) -> LogPage:
+    async def read_page(self, cursor: str | None) -> DeliveryLogPage:
         self._stumble(0)
         self.pages += 1
         start = int(cursor or 0)
         more = start + PAGE < len(self.entries)
         newest_first = self.entries[::-1]
-        return LogPage(tuple(newest_first[start : start + PAGE]), str(start + PAGE) if more else None)
+        return DeliveryLogPage(tuple(newest_first[start : start + PAGE]), str(start + PAGE) if more else None)
 
     async def read_delivery(self, log_id: int) -> tuple[str, str, bytes]:
         self._stumble(log_id)
@@ -51,11 +51,11 @@ class Log:
 
 @dataclass
 class Store:
-    notes: dict[str, Outcome] = field(default_factory=dict)
+    notes: dict[str, RecoveryOutcome] = field(default_factory=dict)
     read_to: datetime | None = None
 
-    async def known(self, guids: Sequence[str]) -> Known:
-        return Known(recovered=frozenset(self.notes))
+    async def known(self, guids: Sequence[str]) -> KnownWebhooks:
+        return KnownWebhooks(recovered=frozenset(self.notes))
 
     async def superseded(self, guids: Sequence[str]) -> int:
         return 0
@@ -63,7 +63,7 @@ class Store:
     async def upstream_ids(self) -> frozenset[int] | None:
         return None
 
-    async def note(self, guid: str, outcome: Outcome, now: datetime) -> None:
+    async def note(self, guid: str, outcome: RecoveryOutcome, now: datetime) -> None:
         self.notes[guid] = outcome
 
     async def watermark(self) -> datetime | None:
@@ -78,11 +78,11 @@ class Intake:
     trouble: dict[str, Exception] = field(default_factory=dict)
     taken: list[str] = field(default_factory=list)
 
-    async def recover(self, guid: str, name: str, body: bytes) -> Outcome:
+    async def recover(self, guid: str, name: str, body: bytes) -> RecoveryOutcome:
         if guid in self.trouble:
             raise self.trouble[guid]
         self.taken.append(guid)
-        return Outcome.TAKEN
+        return RecoveryOutcome.TAKEN
 
 
 class World:
@@ -93,7 +93,7 @@ class World:
         self.log, self.store, self.intake = Log(entries), Store(), Intake()
         self.stopping = asyncio.Event()
         self.crashes: list[Exception] = []
-        self.told: list[Progress] = []
+        self.told: list[RecoveryProgress] = []
         self.recovery = Recovery(
             self.log,
             self.store,
@@ -123,8 +123,8 @@ async def test_all_that_was_missed_is_taken_and_the_watermark_is_when_the_run_be
     assert (report.logged, report.missed, report.taken, report.left, report.stopped) == (25, 25, 25, 0, None)
     assert world.intake.taken == [f"g{number}" for number in range(1, 26)]
     assert world.store.read_to == world.began_at
-    assert world.told[2] == Progress("reading the log", 3)
-    assert world.told[-1] == Progress("recovering", 25, 25)
+    assert world.told[2] == RecoveryProgress("reading the log", 3)
+    assert world.told[-1] == RecoveryProgress("recovering", 25, 25)
 
 
 async def test_a_second_run_finds_nothing_and_fetches_nothing() -> None:
@@ -152,7 +152,7 @@ async def test_what_cannot_be_parsed_is_noted_and_the_rest_goes_on() -> None:
     report = await world.recovery.run()
 
     assert (report.taken, report.unusable, report.stopped) == (2, 1, None)
-    assert world.store.notes["g2"] is Outcome.UNUSABLE
+    assert world.store.notes["g2"] is RecoveryOutcome.UNUSABLE
     assert world.store.read_to == world.began_at
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from crcr.decide.model import EffectKind
-from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.retry import FIRST_PAUSE_S, TRIPS_AT, TryAgain
 from crcr.deliver.worker import Worker
 from crcr.errors import (
@@ -41,7 +41,7 @@ class OneEffect:
         )
         self._waiting = [self.effect]
         self.released: list[ClaimedEffect] = []
-        self.failures: list[Failure] = []
+        self.failures: list[FailedAttempt] = []
 
     def put(self) -> None:
         self._waiting = [self.effect]
@@ -53,7 +53,7 @@ class OneEffect:
     async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
         return True
 
-    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
+    async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None:
         self.failures.append(failure)
 
     async def postpone(self, effect: ClaimedEffect, until: datetime) -> None: ...

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus
-from crcr.decide.github.values import Budget, CallKind, FilePlace, Target
+from crcr.decide.github.values import Budget, CallKind, FileLocation, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideFault
@@ -28,7 +28,7 @@ SHOWN = CheckContent(status=CheckStatus.QUEUED, conclusion=None, title="t", summ
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 BY_NAME: dict[str, Any] = {
     "repo": RepoName("actions/dispatches"),
-    "file": FilePlace(RepoName("app/pulls"), "main", "a.yml"),
+    "file": FileLocation(RepoName("app/pulls"), "main", "a.yml"),
     "shown": SHOWN,
     "permissions": (("contents", "read"),),
     "repository_ids": (1,),

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus
-from crcr.decide.github.values import FoundCheck, LogPage, PostedComment, Role, Target
+from crcr.decide.github.values import DeliveryLogPage, ListedCheck, PostedComment, Role, Target
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
@@ -177,7 +177,7 @@ async def test_a_check_comes_back_with_its_id(github: GitHubClient, server: Fake
 async def test_pages_are_read_to_the_last(github: GitHubClient, server: FakeGitHub) -> None:
     pages = [page({"check_runs": [{"id": n, "external_id": "e"}]}, more=n < 3) for n in (1, 2, 3)]
     server.will(FOUND, *pages)
-    assert await github.checks.find(HERE, "abc", "crcr/gate") == tuple(FoundCheck(n, "e") for n in (1, 2, 3))
+    assert await github.checks.find(HERE, "abc", "crcr/gate") == tuple(ListedCheck(n, "e") for n in (1, 2, 3))
     assert asked_at(server, FOUND) == ["1", "2", "3"]
     assert {request.url.host for request in server.asked} == {"api.github.test"}
     assert server.asked[-1].url.params["check_name"] == "crcr/gate"
@@ -311,8 +311,8 @@ async def test_the_81st_comment_of_a_minute_waits_and_checks_do_not(
 async def test_the_log_is_read_in_the_apps_name(github: GitHubClient, server: FakeGitHub) -> None:
     following = {"Link": '<https://api.github.test/app/hook/deliveries?cursor=v1_7>; rel="next"'}
     server.will(LOG, httpx.Response(200, json=[], headers=following), page([]))
-    assert await github.delivery_log.read_page(None) == LogPage((), "v1_7")
-    assert await github.delivery_log.read_page("v1_7") == LogPage((), None)
+    assert await github.delivery_log.read_page(None) == DeliveryLogPage((), "v1_7")
+    assert await github.delivery_log.read_page("v1_7") == DeliveryLogPage((), None)
     assert server.asked[-1].url.params["cursor"] == "v1_7"
     assert server.minted == 0
     assert all(bearer.startswith("Bearer eyJ") for bearer in server.bearers(LOG))

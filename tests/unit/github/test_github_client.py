@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from crcr import __version__
-from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts, Target
+from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
 from crcr.errors import (
     HeldBy,
@@ -282,7 +282,7 @@ async def test_a_moved_target_is_not_dispatched_to(github: GitHubClient, server:
 
 INSTALLATION = "/repos/org/backend/installation"
 FILE = "/repos/org/backend/contents/allow.yml"
-PLACE = FilePlace(REPO, "main", "allow.yml")
+PLACE = FileLocation(REPO, "main", "allow.yml")
 
 
 async def test_fault_9_an_app_that_is_not_installed_is_said_so(

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.github.relay_pins import Pinning
 from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.views.overview import Answer
+from crcr.decide.views.overview import DispatchAnswer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.github.api.core import Response, dispatch
 from crcr.github.http.errors import error_from_response
@@ -19,8 +19,8 @@ from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
 from crcr.join.findings.examine import State
 from crcr.join.findings.examine import examine as examine_for
-from crcr.join.findings.finding import Finding, ago
-from crcr.join.help_links import pointers_on_the_page, pointers_to
+from crcr.join.findings.finding import SetupFinding, format_age
+from crcr.join.help_links import hint_links, page_hint_links
 from support.downstream.join_requests import wish
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
@@ -61,7 +61,7 @@ REFUSED = LastRefusal(
 GOOD = SetupFacts(
     upstream=UPSTREAM,
     repository=REPO,
-    entry=Entry(name=REPO, level=Level.L2, events=frozenset({"pull_request", "push", "nightly"})),
+    entry=AllowlistEntry(name=REPO, level=Level.L2, events=frozenset({"pull_request", "push", "nightly"})),
     allowlist_source="up/stream@main:allowlist.yml",
     repository_id=7,
     confirmed=True,
@@ -73,19 +73,19 @@ GOOD = SetupFacts(
 )
 
 
-HERE = pointers_to("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=False)
+HERE = hint_links("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=False)
 
 
-def examine(facts: SetupFacts, now: datetime) -> tuple[Finding, ...]:
+def examine(facts: SetupFacts, now: datetime) -> tuple[SetupFinding, ...]:
     return examine_for(facts, now, HERE)
 
 
-def found(name: str, facts: SetupFacts) -> Finding:
+def found(name: str, facts: SetupFacts) -> SetupFinding:
     return next(each for each in examine(facts, NOW) if each.name == name)
 
 
-def at_level(level: Level, **more: Any) -> Entry:
-    return Entry(name=REPO, level=level, events=frozenset({"pull_request", "push"}), **more)
+def at_level(level: Level, **more: Any) -> AllowlistEntry:
+    return AllowlistEntry(name=REPO, level=level, events=frozenset({"pull_request", "push"}), **more)
 
 
 def workflows(*each: WorkflowFacts, **more: Any) -> Inspection:
@@ -113,7 +113,10 @@ def test_of_who_is_not_listed_nothing_is_looked_at_and_that_is_said() -> None:
     only, *rest = examine(replace(GOOD, entry=None), NOW)
     assert (only.name, only.state) == ("allowlist", State.PROBLEM)
     assert "not on the allowlist" in only.text
-    assert [(each.name, each.state) for each in rest] == [("app", State.UNKNOWN), ("workflow", State.UNKNOWN)]
+    assert [(each.name, each.state) for each in rest] == [
+        ("app", State.UNKNOWN),
+        ("workflow", State.UNKNOWN),
+    ]
     assert all("once you are listed" in each.text for each in rest)
     none, *_ = examine(replace(GOOD, entry=None, has_allowlist=False), NOW)
     assert "no valid allowlist" in none.text
@@ -123,11 +126,11 @@ def test_hints_are_complete_addresses_and_commands_and_on_the_page_its_own_steps
     new = replace(GOOD, entry=None)
     page = "https://relay.example.org/crcr/onboarding?repository=Org/backend"
     assert page in (examine(new, NOW)[0].hint or "")
-    assert "step 2" in (examine_for(new, NOW, pointers_on_the_page(PIN))[0].hint or "")
+    assert "step 2" in (examine_for(new, NOW, page_hint_links(PIN))[0].hint or "")
     quiet = replace(GOOD, last_dispatch=None)
     command = "crcr doctor --relay https://relay.example.org --repo Org/backend"
     assert f"`{command} --test`" in (found("dispatch", quiet).hint or "")
-    named = pointers_to("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=True)
+    named = hint_links("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=True)
     [told] = [each for each in examine_for(quiet, NOW, named) if each.name == "dispatch"]
     assert f"{command} --upstream up/stream --test" in (told.hint or "")
 
@@ -199,7 +202,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("id_token", State.UNKNOWN, "reusable", {"inspection": workflows(replace(WORKFLOW, id_token=False, calls_others=True))}),
     ("dispatch", State.UNKNOWN, "Nothing has been sent", {"last_dispatch": None}),
     ("dispatch", State.OK, "crcr test", {"last_dispatch": None, "last_test": replace(SENT, event="crcr_test")}),
-    ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=Answer.NEVER_STARTED)}),
+    ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=DispatchAnswer.NEVER_STARTED)}),
     ("dispatch", State.WARNING, "3 earlier ones were given up", {"parked": 3}),
     ("dispatch", State.OK, "waits for its turn", {"last_dispatch": replace(SENT, state=DispatchState.WAITING)}),
     (
@@ -229,7 +232,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         {
             "last_callback": None,
             "first_sent_at": NOW - timedelta(minutes=20),
-            "last_dispatch": replace(SENT, answer=Answer.NEVER_STARTED),
+            "last_dispatch": replace(SENT, answer=DispatchAnswer.NEVER_STARTED),
         },
     ),
     (
@@ -268,7 +271,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         "3 days ago",
         {"last_refusal": replace(REFUSED, at=NOW - timedelta(days=3)), "last_callback": TAKEN},
     ),
-    ("silence", State.PROBLEM, "two weeks", {"silent": True, "last_dispatch": replace(SENT, answer=Answer.NOT_LISTENING)}),
+    ("silence", State.PROBLEM, "two weeks", {"silent": True, "last_dispatch": replace(SENT, answer=DispatchAnswer.NOT_LISTENING)}),
     ("nightly", State.OK, "2 hours ago", {"last_nightly": TAKEN}),
     ("nightly", State.WARNING, "it has stopped", {"last_nightly": replace(TAKEN, at=NOW - timedelta(days=3))}),
 ]  # fmt: skip
@@ -354,7 +357,12 @@ def test_neither_a_private_repositorys_ci_nor_a_word_of_its_file_is_told(
     ("pinning", "pins", "state", "words"),
     [
         (Pinning.PINNED, (PIN,), State.OK, "pins this relay"),
-        (Pinning.PINNED, ("https://other.example.org/github/callback x", PIN), State.OK, "pins this relay"),
+        (
+            Pinning.PINNED,
+            ("https://other.example.org/github/callback x", PIN),
+            State.OK,
+            "pins this relay",
+        ),
         (Pinning.PINNED, (PIN.upper(),), State.PROBLEM, "pins other relays and not this one"),
         (Pinning.MISSING, (), State.PROBLEM, "pins no relay, so the reporter stops"),
         (Pinning.EVENT, (), State.PROBLEM, "so a dispatch decides who gets a token"),
@@ -442,4 +450,4 @@ def test_the_test_event_is_offered_where_nobody_listens_to_it() -> None:
     ],
 )
 def test_times_are_told_as_people_say_them(past: timedelta, words: str) -> None:
-    assert ago(NOW - past, NOW) == words
+    assert format_age(NOW - past, NOW) == words

@@ -9,26 +9,29 @@ import pytest
 import yaml
 
 from crcr.decide.model import Level, RepoName
-from crcr.decide.report.registration import Registration, unmet
+from crcr.decide.report.registration import Registration, unmet_requirement
 from crcr.join.files import NewFile, allowlist_entry, generate, registration
-from crcr.join.request import Ci, Wanted
+from crcr.join.request import Ci, JoinRequest
 from crcr.join.shipped.bridge import FORMS
 from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings.readers.registrations import registrations
-from crcr.settings.setting import Given
-from github_sim.runner.github.expression_functions import Standing
-from github_sim.runner.github.templating import filled_text, holds
-from github_sim.runner.github.workflow_file import WorkflowFile, read_workflow
+from crcr.settings.setting import RawValue
+from github_sim.runner.expressions import StatusFunctions, condition_holds, evaluate_text
+from github_sim.runner.workflow_file import WorkflowFile, read_workflow
 from support.downstream.join_requests import ACTION, text_of, wish, wishes
 
 WORKFLOW = ".github/workflows/crcr.yml"
 NIGHTLY = ".github/workflows/crcr-nightly.yml"
 BRIDGE = ".github/workflows/crcr-bridge.yml"
-GOOD, BAD, CANCELLED = Standing(), Standing(succeeded=False, failed=True), Standing(cancelled=True)
+GOOD, BAD, CANCELLED = (
+    StatusFunctions(),
+    StatusFunctions(succeeded=False, failed=True),
+    StatusFunctions(cancelled=True),
+)
 
 
-def workflows(wanted: Wanted) -> list[tuple[NewFile, WorkflowFile]]:
+def workflows(wanted: JoinRequest) -> list[tuple[NewFile, WorkflowFile]]:
     files = [each for each in generate(wanted) if each.path.startswith(".github/")]
     return [(each, _read(each.text, each.path)) for each in files]
 
@@ -66,9 +69,9 @@ def event(event_type: str = "pull_request", **payload: Any) -> dict[str, Any]:
             [BRIDGE, ".circleci/crcr.yml", NIGHTLY, ".crcr/bridge.py", ".crcr/report.py"],
         ),
     ],
-    ids=lambda value: value.ci if isinstance(value, Wanted) else "",
+    ids=lambda value: value.ci if isinstance(value, JoinRequest) else "",
 )
-def test_the_files_are_these(wanted: Wanted, paths: list[str]) -> None:
+def test_the_files_are_these(wanted: JoinRequest, paths: list[str]) -> None:
     files = generate(wanted)
     assert [each.path for each in files] == paths
     assert all(each.why and each.text.endswith("\n") and "\r" not in each.text for each in files)
@@ -90,7 +93,7 @@ def test_nothing_is_written_for_a_wish_with_a_problem() -> None:
 
 
 @pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
-def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: Wanted) -> None:
+def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: JoinRequest) -> None:
     for file, workflow in workflows(wanted):
         assert workflow.given["permissions"] == {}
         for job in workflow.jobs.values():
@@ -111,7 +114,7 @@ def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: 
 
 
 @pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
-def test_actions_are_pinned_and_checkouts_keep_no_credentials(wanted: Wanted) -> None:
+def test_actions_are_pinned_and_checkouts_keep_no_credentials(wanted: JoinRequest) -> None:
     for _, workflow in workflows(wanted):
         for step in (step for job in workflow.jobs.values() for step in job.steps if "uses" in step.given):
             name, _, commit = step.given["uses"].partition("@")
@@ -121,14 +124,16 @@ def test_actions_are_pinned_and_checkouts_keep_no_credentials(wanted: Wanted) ->
                 assert "ref" not in step.given["with"]
 
 
-def jobs_run(wanted: Wanted, contexts: dict[str, Any]) -> set[str]:
+def jobs_run(wanted: JoinRequest, contexts: dict[str, Any]) -> set[str]:
     """Which jobs run when all goes well."""
     [(_, workflow)] = workflows(wanted)
     results: dict[str, str] = {}
     for name, job in workflow.jobs.items():
         needs = {each: {"result": results[each]} for each in job.needs}
         fine = all(each["result"] == "success" for each in needs.values())
-        ran = holds(job.given.get("if"), {**contexts, "needs": needs}, Standing(succeeded=fine))
+        ran = condition_holds(
+            job.given.get("if"), {**contexts, "needs": needs}, StatusFunctions(succeeded=fine)
+        )
         results[name] = "success" if ran else "skipped"
     return {name for name, result in results.items() if result == "success"}
 
@@ -166,21 +171,21 @@ def test_each_event_runs_the_jobs_it_should(contexts: dict[str, Any], expected: 
 )
 @pytest.mark.parametrize("action", [None, ACTION])
 def test_the_end_is_reported_unless_nothing_started(
-    started: str, build: str, standing: Standing, reports: str | None, action: str | None
+    started: str, build: str, standing: StatusFunctions, reports: str | None, action: str | None
 ) -> None:
     [(_, workflow)] = workflows(wish(action=action))
     job = workflow.jobs["finished"]
     contexts = {**event(), "needs": {"started": {"result": started}, "build": {"result": build}}}
-    assert holds(job.given["if"], contexts, standing) is (reports is not None)
+    assert condition_holds(job.given["if"], contexts, standing) is (reports is not None)
     last = job.steps[-1].given
     said = last["env"]["CRCR_CONCLUSION"] if action is None else last["with"]["conclusion"]
-    assert reports is None or filled_text(said, contexts) == reports
+    assert reports is None or evaluate_text(said, contexts) == reports
 
 
 def group(contexts: dict[str, Any]) -> tuple[str, str]:
     [(_, workflow)] = workflows(wish(level=Level.L4))
     given = workflow.given["concurrency"]
-    return filled_text(given["group"], contexts), filled_text(given["cancel-in-progress"], contexts)
+    return evaluate_text(given["group"], contexts), evaluate_text(given["cancel-in-progress"], contexts)
 
 
 def test_a_newer_head_and_a_closing_end_what_runs_for_a_pull_request() -> None:
@@ -210,7 +215,7 @@ def test_only_a_gating_backend_listens_to_the_merge_queue() -> None:
 def test_the_run_is_found_by_the_delivery() -> None:
     for ci in (Ci.GITHUB, Ci.BUILDKITE):
         [(_, workflow)] = workflows(wish(ci))
-        assert filled_text(workflow.given["run-name"], event()).endswith(" d-1")
+        assert evaluate_text(workflow.given["run-name"], event()).endswith(" d-1")
 
 
 def test_a_nightly_names_the_relay_once_and_reports_only_a_known_commit() -> None:
@@ -219,7 +224,7 @@ def test_a_nightly_names_the_relay_once_and_reports_only_a_known_commit() -> Non
     finished = workflow.jobs["finished"]
     for result, reported in (("success", True), ("failure", False), ("cancelled", False)):
         needs = {"needs": {"commit": {"result": result}, "build": {"result": "skipped"}}}
-        assert holds(finished.given["if"], needs, BAD) is reported
+        assert condition_holds(finished.given["if"], needs, BAD) is reported
     assert dict(workflow.jobs["commit"].permissions or {}) == {}
 
 
@@ -229,7 +234,7 @@ def test_a_nightly_reports_when_its_first_job_began(action: str | None) -> None:
     report = workflow.jobs["finished"].given["steps"][-1]
     given = report["with"]["started-at"] if action else report["env"]["CRCR_STARTED_AT"]
     outputs = {"needs": {"commit": {"outputs": {"started_at": "2026-08-03T09:00:00Z"}}}}
-    assert filled_text(given, outputs) == "2026-08-03T09:00:00Z"
+    assert evaluate_text(given, outputs) == "2026-08-03T09:00:00Z"
     assert workflow.jobs["commit"].given["outputs"]["started_at"] == "${{ steps.head.outputs.started_at }}"
 
 
@@ -246,7 +251,7 @@ PIN = '"https://relay.example.org/github/callback crcr"'
 
 
 @pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
-def test_every_file_that_reports_or_starts_a_build_pins_the_relay(wanted: Wanted) -> None:
+def test_every_file_that_reports_or_starts_a_build_pins_the_relay(wanted: JoinRequest) -> None:
     """As a value of the file itself: nothing of the event is in it."""
     files = [file for file in generate(wanted) if file.path.endswith(".yml")]
     assert files
@@ -298,7 +303,7 @@ def _scripts(value: Any) -> list[str]:
 @pytest.mark.parametrize(
     "wanted", [each for each in wishes() if each.ci is Ci.CIRCLECI], ids=lambda each: each.level.name
 )
-def test_no_parameter_of_circleci_becomes_part_of_a_script(wanted: Wanted) -> None:
+def test_no_parameter_of_circleci_becomes_part_of_a_script(wanted: JoinRequest) -> None:
     config = yaml.safe_load(text_of(".circleci/crcr.yml", wanted))
     assert [script for script in _scripts(config["jobs"]) if "<<" in script] == []
 
@@ -362,14 +367,14 @@ def test_the_registration_is_taken_by_the_relay(ci: Ci, place: dict[str, str], i
     text = registration(wish(ci, place={**wanted.place, **place}))
     assert text
     tables = tomllib.loads(text)["oidc"]["registration"]
-    [taken] = registrations(Given(tables, "oidc.registration", Path()))
+    [taken] = registrations(RawValue(tables, "oidc.registration", Path()))
     assert (taken.issuer, taken.repository) == (issuer, RepoName("org/backend"))
     assert "<" not in text
 
 
 def taken(ci: Ci, **place: str) -> Registration:
     text = registration(wish(ci, place={**wish(ci).place, **place}))
-    [each] = registrations(Given(tomllib.loads(text or "")["oidc"]["registration"], "here", Path()))
+    [each] = registrations(RawValue(tomllib.loads(text or "")["oidc"]["registration"], "here", Path()))
     return each
 
 
@@ -378,7 +383,7 @@ def taken(ci: Ci, **place: str) -> Registration:
 )
 def test_a_token_of_buildkites_build_step_does_not_count(step: str | None, fits: bool) -> None:
     claims = {"build_branch": "main", "build_source": "api", "step_key": step}
-    assert (unmet(taken(Ci.BUILDKITE), claims) is None) is fits
+    assert (unmet_requirement(taken(Ci.BUILDKITE), claims) is None) is fits
 
 
 @pytest.mark.parametrize(
@@ -392,7 +397,7 @@ def test_a_token_of_a_circleci_job_without_the_context_does_not_count(contexts: 
         f"{own}vcs-origin": "github.com/org/backend",
         f"{own}context-ids": contexts,
     }
-    assert (unmet(taken(Ci.CIRCLECI, context_id=UUID), claims) is None) is fits
+    assert (unmet_requirement(taken(Ci.CIRCLECI, context_id=UUID), claims) is None) is fits
 
 
 def test_what_is_not_known_of_the_pipeline_is_a_placeholder() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from crcr.join.files import generate
-from crcr.join.manual_steps import lead, needs, safety
+from crcr.join.manual_steps import describe_effort, describe_safety, manual_steps
 from crcr.join.request import Ci
 from support.downstream.join_requests import wish
 
@@ -18,25 +18,25 @@ PLACES: dict[Ci, dict[str, Any]] = {
 
 
 def test_github_actions_takes_nothing_more() -> None:
-    assert needs(wish()) == ()
-    assert "no secret is shared" in lead(Ci.GITHUB)
-    assert "without a token" in safety(Ci.GITHUB)
+    assert manual_steps(wish()) == ()
+    assert "no secret is shared" in describe_effort(Ci.GITHUB)
+    assert "without a token" in describe_safety(Ci.GITHUB)
 
 
 @pytest.mark.parametrize("ci", PLACES)
 def test_elsewhere_nothing_is_claimed_that_does_not_hold(ci: Ci) -> None:
-    said = f"{lead(ci)} {safety(ci)}"
+    said = f"{describe_effort(ci)} {describe_safety(ci)}"
     assert "one workflow" not in said
     assert "Safe as it stands" not in said
     for word in ("bridge", "secret of your repository", "registration"):
-        assert word in lead(ci)
-    assert ("every" in safety(ci)) is (ci is not Ci.GITLAB)
+        assert word in describe_effort(ci)
+    assert ("every" in describe_safety(ci)) is (ci is not Ci.GITLAB)
 
 
 @pytest.mark.parametrize("ci", PLACES)
 def test_every_secret_and_environment_of_the_files_is_listed(ci: Ci) -> None:
     wanted = wish(ci=ci, place=PLACES[ci], branch="dev")
-    told = "\n".join(map(str, needs(wanted)))
+    told = "\n".join(map(str, manual_steps(wanted)))
     text = "\n".join(each.text for each in generate(wanted))
     for secret in set(re.findall(r"secrets\.([A-Z_]+)", text)):
         assert f"secret {secret}" in told
@@ -45,5 +45,5 @@ def test_every_secret_and_environment_of_the_files_is_listed(ci: Ci) -> None:
     for name in set(re.findall(r"^\s+context: (\w+)$", text, re.MULTILINE)):
         assert f"context {name}" in told
     assert "dev" in told
-    assert all(each.where and each.why for each in needs(wanted))
+    assert all(each.where and each.why for each in manual_steps(wanted))
     assert all(str(value) in told for value in PLACES[ci].values())

@@ -16,9 +16,9 @@ import yaml
 
 from crcr.decide.model import Level
 from crcr.join.files import generate
-from crcr.join.request import Ci, Wanted
-from github_sim.runner.github.templating import filled_text
-from github_sim.runner.github.workflow_file import JobFile, WorkflowFile, read_workflow
+from crcr.join.request import Ci, JoinRequest
+from github_sim.runner.expressions import evaluate_text
+from github_sim.runner.workflow_file import JobFile, WorkflowFile, read_workflow
 from support.downstream.join_requests import text_of, wish
 
 CANARY = "/canary/"
@@ -139,7 +139,7 @@ def contexts(hostile: str) -> dict[str, Any]:
 
 @cache
 def workflows() -> list[WorkflowFile]:
-    wanted: list[Wanted] = [
+    wanted: list[JoinRequest] = [
         wish(level=Level.L4, nightly=True, junit="out/*.xml", command=COMMAND),
         wish(command=COMMAND),
         *(wish(ci, nightly=True, command=COMMAND) for ci in Ci if ci is not Ci.GITHUB),
@@ -162,7 +162,7 @@ def _env(
     workflow: WorkflowFile, job: JobFile, step: dict[str, Any], filled_with: dict[str, Any]
 ) -> dict[str, str]:
     given = {**workflow.given.get("env", {}), **job.given.get("env", {}), **step.get("env", {})}
-    return {name: filled_text(value, filled_with) for name, value in given.items()}
+    return {name: evaluate_text(value, filled_with) for name, value in given.items()}
 
 
 @pytest.mark.parametrize("pattern", HOSTILE, ids=ascii)
@@ -188,7 +188,7 @@ def test_hostile_text_arrives_as_data_and_does_nothing(bench: Bench, pattern: st
 def test_the_bench_would_notice(bench: Bench) -> None:
     """A script with an expression in it, as one must not write it, does what the stranger wants."""
     hostile = HOSTILE[0].format(canary=bench.canary)
-    bench.run(filled_text('echo "${{ github.event.client_payload.delivery_id }}"', contexts(hostile)), {})
+    bench.run(evaluate_text('echo "${{ github.event.client_payload.delivery_id }}"', contexts(hostile)), {})
     assert bench.canary.exists()
 
 

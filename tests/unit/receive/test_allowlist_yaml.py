@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.allowlist.entries import KNOWN_EVENTS, Allowlist, Authors, Entry, Visibility
+from crcr.decide.allowlist.entries import KNOWN_EVENTS, Allowlist, AllowlistEntry, Authors, Visibility
 from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.receive.allowlist_yaml import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_allowlist
 
@@ -172,7 +172,7 @@ events = st.frozensets(st.sampled_from(KNOWN_EVENTS), min_size=1).filter(
 )
 seconds = st.integers(1, 86_400)
 entries = st.builds(
-    Entry,
+    AllowlistEntry,
     name=st.from_regex(r"[a-z]{1,5}/[a-z0-9]{1,8}", fullmatch=True).map(RepoName),
     level=st.sampled_from(Level),
     oncalls=st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True), min_size=1, unique=True).map(tuple),
@@ -194,7 +194,7 @@ entries = st.builds(
 )
 
 
-def written(entry: Entry) -> dict[str, Any]:
+def written(entry: AllowlistEntry) -> dict[str, Any]:
     options = {
         "oncalls": list(entry.oncalls),
         "hardware": entry.hardware,
@@ -216,7 +216,7 @@ def written(entry: Entry) -> dict[str, Any]:
 
 
 @given(st.lists(entries, max_size=4, unique_by=lambda entry: entry.name))
-def test_what_is_written_out_is_read_back_the_same(chosen: list[Entry]) -> None:
+def test_what_is_written_out_is_read_back_the_same(chosen: list[AllowlistEntry]) -> None:
     ordered = [
         replace(entry, device="npu" if entry.level is Level.L3 else None)
         for entry in sorted(chosen, key=lambda entry: entry.level)

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.checks.commit import FailedTestShown
+from crcr.decide.checks.commit import FailedTestExcerpt
 from crcr.decide.checks.text import markdown
 from crcr.decide.checks.text.annotations import annotations
 from crcr.decide.commands.comment_lines import command_lines
 from crcr.decide.commands.grammar import has_command, parse_commands
-from crcr.decide.dispatch.merge_group import pull_of
-from crcr.decide.dispatch.payload_trim import encode, trim
-from crcr.decide.github.actions_vocabulary import check_run_id_of, named_in, path_without_ref
+from crcr.decide.dispatch.merge_group import queued_pull_number
+from crcr.decide.dispatch.payload_trim import encode_json, trim_payload
+from crcr.decide.github.actions_vocabulary import delivery_ids_in, parse_check_run_id, path_without_ref
 from crcr.decide.globs import name_glob, path_glob
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.similar_failures import like_failures, normal_line
+from crcr.decide.statistics.similar_failures import group_similar_failures, normal_line
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.errors import CrcrError
 from crcr.github.api.core import Response, next_link
@@ -260,11 +260,11 @@ def _trimmed(text: str) -> object:
     payload = {
         "pull_request": {"body": text, "title": text, "labels": [{"name": text[:50], "color": ""}] * 9}
     }
-    return trim(payload, encode(payload), 2_000)
+    return trim_payload(payload, encode_json(payload), 2_000)
 
 
 def _annotated(text: str) -> object:
-    tests = (FailedTestShown(name=text, file=file, message=text) for file in ("a.py:1", text, text[:400]))
+    tests = (FailedTestExcerpt(name=text, file=file, message=text) for file in ("a.py:1", text, text[:400]))
     return annotations(tests)
 
 
@@ -285,14 +285,14 @@ PARSERS = (
     Parser("name glob", name_glob(f"{STARS}b").matches, {"a": repeat("a"), "ab": repeat("ab")}),
     Parser("allowlist", read_allowlist, YAML, size=4_096),
     Parser("workflow", lambda text: workflow_facts("a.yml", "", f"on: push\n{text}"), YAML, size=4_096),
-    Parser("run name", named_in, NAMES),
+    Parser("run name", delivery_ids_in, NAMES),
     Parser("workflow path", path_without_ref, NAMES),
     Parser("workflow ref", _workflow_ref, NAMES),
-    Parser("check run's address", check_run_id_of, NAMES),
-    Parser("queue's ref", pull_of, NAMES),
+    Parser("check run's address", parse_check_run_id, NAMES),
+    Parser("queue's ref", queued_pull_number, NAMES),
     Parser("normal line", normal_line, NAMES),
-    Parser("like failures", like_failures, {name: _jobs(made) for name, made in NAMES.items()}),
-    Parser("names of failed tests", lambda text: like_failures([a_failure(job, (text, text)) for job in "ab"]), NAMES),
+    Parser("like failures", group_similar_failures, {name: _jobs(made) for name, made in NAMES.items()}),
+    Parser("names of failed tests", lambda text: group_similar_failures([a_failure(job, (text, text)) for job in "ab"]), NAMES),
     Parser("visible text", lambda text: visible(text, 10**9), NAMES),
     Parser("safe link", safe_link, NAMES),
     Parser("search", lambda text: asked_of_history(text, UPSTREAM), NAMES),

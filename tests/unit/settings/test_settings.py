@@ -11,20 +11,20 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from crcr import docs
-from crcr.decide.github.values import FilePlace
+from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import IssuerKind
 from crcr.errors import BadSettings
 from crcr.settings import (
-    FileSource,
-    GitHubSource,
+    AllowlistFile,
+    AllowlistOnGitHub,
     IssuerSetting,
     Settings,
-    Sqlite,
+    SqliteSetting,
     TokenSetting,
     UpstreamSetting,
     load_settings,
-    rows,
+    settings_of,
 )
 from support.paths import ROOT as REPOSITORY
 
@@ -79,7 +79,7 @@ def test_the_required_settings_are_enough(tmp_path: Path) -> None:
     assert settings.github_app_private_key.get_secret_value() == PEM.strip()
     assert settings.github_webhook_secret.get_secret_value() == WEBHOOK_SECRET
     assert settings.oidc_audiences == ("relay.example.org",)
-    assert settings.database == Sqlite(tmp_path / "crcr.db")
+    assert settings.database == SqliteSetting(tmp_path / "crcr.db")
     assert (settings.host, settings.port, settings.rate_limit_per_min) == ("127.0.0.1", 8000, 300)
     assert (settings.job_timeout_s, settings.gate_timeout_s) == (6 * 3600, 8 * 3600)
     assert (settings.hud_forward_url, settings.hud_forward_token, settings.hud_ingest_token) == (
@@ -129,7 +129,7 @@ READ: list[tuple[str, str, str, Any]] = [
         "admin_tokens",
         (TokenSetting("ann", "a" * 64), TokenSetting("bob@ci", "b" * 64)),
     ),
-    ("DATABASE_URL", "sqlite:////tmp/x.db", "database", Sqlite(Path("/tmp/x.db"))),  # noqa: S108
+    ("DATABASE_URL", "sqlite:////tmp/x.db", "database", SqliteSetting(Path("/tmp/x.db"))),  # noqa: S108
     (
         "OIDC_ISSUERS",
         '[{"issuer":"https://git.example.org","kind":"gitlab","jwks_url":"https://git.example.org/keys"}]',
@@ -249,7 +249,7 @@ def test_fault_51_all_problems_are_reported_together(tmp_path: Path) -> None:
 
 
 def test_fault_52_no_default_points_at_somebodys_production() -> None:
-    defaults = [row.default for row in rows(Settings).values() if row.default and "://" in row.default]
+    defaults = [row.default for row in settings_of(Settings).values() if row.default and "://" in row.default]
     assert set(defaults) == {"https://api.github.com", "http://127.0.0.1:8000", "sqlite:///crcr.db"}
 
 
@@ -426,9 +426,13 @@ def test_several_upstreams_have_their_own_allowlists_and_policies(tmp_path: Path
         """
     config = write_file(folder, text)
     one, two = load(tmp_path, without("UPSTREAM", "ALLOWLIST"), config).upstreams
-    assert (one.allowlist, one.gate, one.label_prefixes) == (FileSource(folder / "list.yml"), "on", ("ci/",))
+    assert (one.allowlist, one.gate, one.label_prefixes) == (
+        AllowlistFile(folder / "list.yml"),
+        "on",
+        ("ci/",),
+    )
     assert (one.l3_conclusion, one.l3_pending, one.ignore_refs) == ("failure", "neutral", ())
-    assert isinstance(two.allowlist, GitHubSource)
+    assert isinstance(two.allowlist, AllowlistOnGitHub)
 
 
 def test_upstream_tables_that_contradict_each_other_are_problems(tmp_path: Path) -> None:
@@ -461,8 +465,8 @@ def test_an_address_on_github_names_branch_and_path(
     tmp_path: Path, address: str, ref: str, path: str
 ) -> None:
     (upstream,) = load_with(tmp_path, ALLOWLIST=address).upstreams
-    place = FilePlace(RepoName("example/framework"), ref, path)
-    assert upstream.allowlist == GitHubSource(place, "https://github.com")
+    place = FileLocation(RepoName("example/framework"), ref, path)
+    assert upstream.allowlist == AllowlistOnGitHub(place, "https://github.com")
 
 
 @pytest.mark.parametrize(
@@ -491,9 +495,9 @@ def test_issuers_are_read_from_tables_and_named_once(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_declared_once_with_names_and_a_meaning() -> None:
-    table = [*rows(Settings).values(), *rows(UpstreamSetting).values()]
-    assert set(Settings.model_fields) == {*rows(Settings), "upstreams"}
-    assert set(UpstreamSetting.model_fields) == set(rows(UpstreamSetting))
+    table = [*settings_of(Settings).values(), *settings_of(UpstreamSetting).values()]
+    assert set(Settings.model_fields) == {*settings_of(Settings), "upstreams"}
+    assert set(UpstreamSetting.model_fields) == set(settings_of(UpstreamSetting))
     assert len({row.key for row in table}) == len(table)
     assert all(row.meaning and not (row.required and row.default) for row in table)
 
@@ -519,6 +523,6 @@ def test_the_example_file_loads(tmp_path: Path) -> None:
         "example/framework",
         "example/compiler",
     ]
-    assert settings.database == Sqlite(tmp_path / "crcr.db")
+    assert settings.database == SqliteSetting(tmp_path / "crcr.db")
     assert settings.warnings() == ()
     assert json.loads(settings.model_dump_json())["github_webhook_secret"] == "**********"

@@ -9,8 +9,8 @@ import pytest
 from starlette.applications import Starlette
 
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.figures import Counted, Tally
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.figures import CountedAs, Tally
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound, StoreUnavailable
 from crcr.show.pages.badge import badge_of, draw, routes, text_width
@@ -24,11 +24,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 GREEN = "#1a7f37"
 
 
-def view(state: Counted | None = Counted.SUCCESS, *, stale: bool = False, **tally: int) -> BadgeView:
+def view(state: CountedAs | None = CountedAs.SUCCESS, *, stale: bool = False, **tally: int) -> BadgeView:
     counts = Tally(**(tally or {"success": 987, "failure": 13}))
     return BadgeView(
         name=RepoName("Good/Backend"),
-        kind=Kind.PUSH,
+        kind=ResultKind.PUSH,
         span=Span.FORTNIGHT,
         state=state,
         tally=counts,
@@ -47,7 +47,7 @@ class FakeViews:
         return self
 
     async def badge(
-        self, upstream: RepoName, downstream: RepoName, kind: Kind, span: Span, now: datetime
+        self, upstream: RepoName, downstream: RepoName, kind: ResultKind, span: Span, now: datetime
     ) -> BadgeView:
         self.asked.append((upstream.full_name, downstream.full_name, kind, span))
         if isinstance(self.answer, Exception):
@@ -89,13 +89,13 @@ def parsed(content: bytes) -> tuple[list[str], list[str], str]:
 @pytest.mark.parametrize(
     ("seen", "message", "colour"),
     [
-        (view(), "passing · 98.7 %", GREEN),
-        (view(Counted.FAILURE, success=61, failure=39), "failing · 61.0 %", "#cf222e"),
-        (view(Counted.SUCCESS, success=9_999, failure=1), "passing · 99.9 %", GREEN),
-        (view(Counted.RUNNING, success=1), "running · 100.0 %", "#0969da"),
-        (view(Counted.OTHER, other=3), "inconclusive", "#57606a"),
+        (view(), "passing · 98.7%", GREEN),
+        (view(CountedAs.FAILURE, success=61, failure=39), "failing · 61.0%", "#cf222e"),
+        (view(CountedAs.SUCCESS, success=9_999, failure=1), "passing · 99.9%", GREEN),
+        (view(CountedAs.RUNNING, success=1), "running · 100.0%", "#0969da"),
+        (view(CountedAs.OTHER, other=3), "inconclusive", "#57606a"),
         (view(None, running=2), "no results", "#57606a"),
-        (view(Counted.SUCCESS, other=1), "no results", "#57606a"),
+        (view(CountedAs.SUCCESS, other=1), "no results", "#57606a"),
         (view(stale=True), "silent", "#9a6700"),
         (view(None, stale=True, running=0), "silent", "#9a6700"),
     ],
@@ -107,14 +107,14 @@ def test_it_says_the_state_and_the_rate_of_every_page(seen: BadgeView, message: 
     assert title == f"Good/Backend, push, 14d · torch: {message}"
 
 
-@pytest.mark.parametrize("state", [*Counted, None])
+@pytest.mark.parametrize("state", [*CountedAs, None])
 @pytest.mark.parametrize("stale", [True, False])
 def test_it_is_green_for_a_pass_that_is_not_stale_and_for_nothing_else(
-    state: Counted | None, *, stale: bool
+    state: CountedAs | None, *, stale: bool
 ) -> None:
     for tally in ({"success": 1}, {"running": 1}, {"other": 5}):
         green = badge_of(view(state, stale=stale, **tally), "x").colour == GREEN
-        assert green == (state is Counted.SUCCESS and not stale and "success" in tally)
+        assert green == (state is CountedAs.SUCCESS and not stale and "success" in tally)
 
 
 async def test_it_shows_pushes_of_the_first_upstream_unless_asked_otherwise() -> None:
@@ -123,11 +123,11 @@ async def test_it_shows_pushes_of_the_first_upstream_unless_asked_otherwise() ->
     await get(views, "/badge/good/backend.svg?kind=pull_request&range=24h&upstream=Other/Upstream")
     await get(views, "/badge/good/backend.svg?kind=no&range=no")
     assert views.asked == [
-        ("Torch/torch", "Good/Backend", Kind.PUSH, Span.FORTNIGHT),
-        ("other/upstream", "good/backend", Kind.PULLS, Span.DAY),
-        ("Torch/torch", "good/backend", Kind.PUSH, Span.FORTNIGHT),
+        ("Torch/torch", "Good/Backend", ResultKind.PUSH, Span.FORTNIGHT),
+        ("other/upstream", "good/backend", ResultKind.PULLS, Span.DAY),
+        ("Torch/torch", "good/backend", ResultKind.PUSH, Span.FORTNIGHT),
     ]
-    assert parsed(first.content)[0] == ["torch", "passing · 98.7 %"]
+    assert parsed(first.content)[0] == ["torch", "passing · 98.7%"]
 
 
 async def test_its_headers_let_it_be_kept_for_a_minute_and_do_nothing() -> None:
@@ -143,7 +143,7 @@ async def test_its_headers_let_it_be_kept_for_a_minute_and_do_nothing() -> None:
         headers={"If-None-Match": f'"x", W/{answer.headers["etag"]}'},
     )
     assert (again.status_code, again.content) == (304, b"")
-    other = await get(FakeViews(view(Counted.FAILURE)), "/badge/good/backend.svg")
+    other = await get(FakeViews(view(CountedAs.FAILURE)), "/badge/good/backend.svg")
     assert other.headers["etag"] != answer.headers["etag"]
 
 
@@ -186,7 +186,7 @@ async def test_a_label_is_text_and_stays_within_its_place(text: str) -> None:
     [label, message], _, title = parsed(answer.content)
     assert answer.status_code == 200
     assert 0 < len(label) <= 41
-    assert message == "passing · 98.7 %"
+    assert message == "passing · 98.7%"
     assert not ACTING.search(label + title)
     assert "\n" not in label
     unknown = await get(FakeViews(view()), "/badge/no/body.svg", params={"label": short})

@@ -155,14 +155,14 @@ def test_figures_become_all_their_charts() -> None:
     titles = [re.search(r"<figcaption><b>([^<]+)</b>", each) for each in drawn]
     names = [title[1] for title in titles if title]
     assert names == ["Pass rate", "Results", "Queue time", "Run time", "Timeouts", "Dispatch delay"]
-    assert "75 %" in drawn[0]
+    assert "75%" in drawn[0]
     assert len(backend_charts(made)) == 4
 
 
 def test_a_strip_says_in_words_what_it_shows() -> None:
     page = Page(strip((Tally(), Tally(success=1, failure=1), Tally(success=4)), "14d"))
     label = page.attributes("aria-label")[0]
-    assert label == "Pass rate over 14d in 3 parts: lowest 50.0 %, latest 100.0 %, 1 without results"
+    assert label == "Pass rate over 14d in 3 parts: lowest 50.0%, latest 100.0%, 1 without results"
     assert page.attributes("class").count("part-none") == 1
     nothing = strip((Tally(),) * 14, "14d")
     assert "part-ok" not in nothing

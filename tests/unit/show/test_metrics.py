@@ -13,7 +13,7 @@ from crcr.app import STATUS
 from crcr.decide.github.values import Budget, CallKind
 from crcr.decide.health.relay import Health
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.outbox.queue_state import Queue, Watched
+from crcr.decide.outbox.queue_state import AlarmFacts, EffectQueue
 from crcr.decide.outbox.urgency import Urgency
 from crcr.decide.views.overview import Vitals
 from crcr.errors import HeldBy, StoreUnavailable
@@ -63,8 +63,8 @@ def test_refusals_are_counted_by_door_and_layer_and_successes_are_not() -> None:
 
 def test_a_queue_is_told_for_every_kind_and_a_kind_of_a_later_release_makes_no_series() -> None:
     metrics = Metrics()
-    queue = Queue(kind="send_dispatch", waiting=3, claimed=1, parked=2, lag_s=40.0)
-    metrics.observe([vitals(queues=(queue, Queue(kind="of_a_later_release", waiting=9)))])
+    queue = EffectQueue(kind="send_dispatch", waiting=3, claimed=1, parked=2, lag_s=40.0)
+    metrics.observe([vitals(queues=(queue, EffectQueue(kind="of_a_later_release", waiting=9)))])
     told = read(metrics)
     kinds = {labels[1] for labels in told if labels[0] == "crcr_queue_effects"}
     assert kinds == {kind.value for kind in EffectKind}
@@ -77,7 +77,7 @@ def test_a_queue_is_told_for_every_kind_and_a_kind_of_a_later_release_makes_no_s
 
 def test_what_is_worth_an_alarm_is_told_and_what_is_not_known_is_not() -> None:
     metrics = Metrics()
-    watched = Watched(paused=True, allowlist_bad=True, last_delivery_s=30.0, gate_overdue_s=9.0)
+    watched = AlarmFacts(paused=True, allowlist_bad=True, last_delivery_s=30.0, gate_overdue_s=9.0)
     metrics.observe([vitals(watched=watched, history_unfed=7, history_lag_s=12.0)])
     told = read(metrics)
     assert told["crcr_upstream_paused", "Torch/torch"] == 1
@@ -175,7 +175,7 @@ class Pulse:
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable(), None], ids=["away", "hangs"])
 async def test_fault_42_a_store_that_is_away_is_told_and_nothing_old_stays(trouble: Exception | None) -> None:
-    metrics, pulse = Metrics(), Pulse([vitals(queues=(Queue(kind="rerun", waiting=1),))])
+    metrics, pulse = Metrics(), Pulse([vitals(queues=(EffectQueue(kind="rerun", waiting=1),))])
     routes = health.routes(pulse, metrics=metrics, clock=ManualClock(), patience_s=0.01)
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay.test") as client:

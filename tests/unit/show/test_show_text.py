@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.model import Conclusion, JobState, Level
-from crcr.decide.statistics.figures import Counted, Tally, count_as, is_silent
+from crcr.decide.statistics.figures import CountedAs, Tally, count_as, is_silent
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.render.status import duration, percent
 
@@ -70,23 +70,23 @@ def test_durations_are_short(seconds: float | None, text: str) -> None:
 
 
 def test_a_rate_is_never_rounded_up_to_perfect() -> None:
-    assert percent(Tally(success=9_999, failure=1).pass_rate) == "99.9 %"
-    assert percent(Tally(success=3).pass_rate) == "100.0 %"
-    assert percent(Tally(success=24, failure=1).pass_rate) == "96.0 %"
-    assert percent(Tally(success=57, failure=43).pass_rate) == "57.0 %"
+    assert percent(Tally(success=9_999, failure=1).pass_rate) == "99.9%"
+    assert percent(Tally(success=3).pass_rate) == "100.0%"
+    assert percent(Tally(success=24, failure=1).pass_rate) == "96.0%"
+    assert percent(Tally(success=57, failure=43).pass_rate) == "57.0%"
     assert percent(Tally(other=3, running=2).pass_rate) == "—"
 
 
 def test_fault_43_cancelled_counts_as_neither() -> None:
-    assert count_as(JobState.COMPLETED, Conclusion.CANCELLED) is Counted.OTHER
-    assert count_as(JobState.TIMED_OUT, None) is Counted.FAILURE
-    assert count_as(JobState.IN_PROGRESS, None) is Counted.RUNNING
+    assert count_as(JobState.COMPLETED, Conclusion.CANCELLED) is CountedAs.OTHER
+    assert count_as(JobState.TIMED_OUT, None) is CountedAs.FAILURE
+    assert count_as(JobState.IN_PROGRESS, None) is CountedAs.RUNNING
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.TIMED_OUT, JobState.IN_PROGRESS])
 @pytest.mark.parametrize("conclusion", [None, *Conclusion])
 def test_every_job_counts_as_something(state: JobState, conclusion: Conclusion | None) -> None:
-    assert count_as(state, conclusion) in Counted
+    assert count_as(state, conclusion) in CountedAs
 
 
 def test_fault_42_silence_is_marked_from_l2_on() -> None:

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from crcr.cli.options import RUN_IT, duration, examples
+from crcr.cli.options import RUN_PANEL, examples, parse_duration
 
 SEED, SPEED = 1, 1.0
 
 
 def register(app: typer.Typer) -> None:
     app.command(
-        rich_help_panel=RUN_IT,
+        rich_help_panel=RUN_PANEL,
         epilog=examples("crcr demo", "crcr demo --history 90d", "crcr demo --for 30s --speed 5 --port 9000"),
     )(demo)
 
@@ -36,7 +36,9 @@ def demo(
     ] = None,
     length: Annotated[
         timedelta | None,
-        typer.Option("--for", parser=duration, metavar="DURATION", help="Stop after so long, such as 30s."),
+        typer.Option(
+            "--for", parser=parse_duration, metavar="DURATION", help="Stop after so long, such as 30s."
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -45,7 +47,7 @@ def demo(
     history: Annotated[
         timedelta | None,
         typer.Option(
-            parser=duration,
+            parser=parse_duration,
             metavar="DURATION",
             help="Begin with a made-up past, such as 90d, so that charts and matrices have something to show.",
         ),
@@ -65,15 +67,15 @@ def demo(
     from crcr.cli.run import process
     from crcr.demo import run
 
-    past = run.Past(history, jobs_an_hour) if history else None
-    show = run.Show(
+    generated = run.GeneratedHistory(history, jobs_an_hour) if history else None
+    show = run.DemoOptions(
         seed=seed,
         speed=speed,
         github_port=github_port,
         length=length,
         data=data,
-        past=past,
+        history=generated,
         verbose=verbose,
     )
     with process.listen(host, port) as listener:
-        process.run(run.perform(show, listener))
+        process.run_event_loop(run.run_demo(show, listener))

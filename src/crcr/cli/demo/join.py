@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from crcr.cli.options import RUN_IT, RepoArgument, examples
-from crcr.cli.printing import say
+from crcr.cli.options import RUN_PANEL, RepoArgument, examples
+from crcr.cli.printing import print_line
 
 
 def register(app: typer.Typer) -> None:
     app.command(
         "demo-join",
-        rich_help_panel=RUN_IT,
+        rich_help_panel=RUN_PANEL,
         epilog=examples(
             "crcr demo-join me/my-backend",
             "crcr demo-join me/my-backend --folder ~/src/my-backend --level L1",
@@ -49,10 +49,10 @@ def demo_join(
 
     joined = join_call.ask(github, str(repository), folder.resolve(), level.upper(), listed=not unlisted)
     if unlisted:
-        say(f"{repository} is on no allowlist; a test dispatch was sent to it, for which these run:")
+        print_line(f"{repository} is on no allowlist; a test dispatch was sent to it, for which these run:")
     else:
-        say(f"{repository} has joined the demo at {joined['level']}; these run for each dispatch:")
+        print_line(f"{repository} has joined the demo at {joined['level']}; these run for each dispatch:")
     for path in joined["workflows"]:
-        say(f"  {path}")
-    say(f"its runs:    {github.rstrip('/')}/{repository}")
-    say(f"its results: {joined['relay']}/crcr/{'sandbox' if unlisted else repository}")
+        print_line(f"  {path}")
+    print_line(f"its runs:    {github.rstrip('/')}/{repository}")
+    print_line(f"its results: {joined['relay']}/crcr/{'sandbox' if unlisted else repository}")

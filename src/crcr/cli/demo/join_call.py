@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from crcr.cli.http_client import client_for, is_on_this_machine
+from crcr.cli.http_client import is_on_this_machine, open_client
 from crcr.demo.join_key import read_key
 from crcr.errors import BadRequest, NotPossible
 
@@ -20,7 +20,7 @@ def ask(github: str, name: str, folder: Path, level: str, *, listed: bool = True
     key = read_key(address.port)
     body = {"name": name, "folder": str(folder), "level": level, "listed": listed}
     try:
-        with client_for(github, timeout=30) as http:
+        with open_client(github, timeout=30) as http:
             answer = http.post(
                 f"{github.rstrip('/')}{_PATH}", json=body, headers={"Authorization": f"Bearer {key}"}
             )

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from crcr.cli.options import (
-    LOOK_AND_ACT,
+    OPERATE_PANEL,
     ConfigOption,
     JsonOption,
     UpstreamOption,
-    duration,
     examples,
-    repo_name,
+    parse_duration,
+    parse_repo_name,
 )
 from crcr.decide.model import RepoName
 
@@ -24,7 +24,7 @@ TOKEN = "CRCR_TOKEN"  # noqa: S105  the variable's name
 
 def register(app: typer.Typer) -> None:
     app.command(
-        rich_help_panel=LOOK_AND_ACT,
+        rich_help_panel=OPERATE_PANEL,
         epilog=examples(
             "crcr doctor --relay https://relay.example.org --repo org/backend",
             "crcr doctor --relay https://relay.example.org --repo org/backend --test",
@@ -47,7 +47,7 @@ def doctor(
         typer.Option(
             "--repo",
             metavar="OWNER/REPO",
-            parser=repo_name,
+            parser=parse_repo_name,
             help="The downstream; in a checkout of it, it is known from there.",
         ),
     ] = None,
@@ -67,7 +67,10 @@ def doctor(
     patience: Annotated[
         timedelta,
         typer.Option(
-            "--timeout", parser=duration, metavar="DURATION", help="How long --test waits for the result."
+            "--timeout",
+            parser=parse_duration,
+            metavar="DURATION",
+            help="How long --test waits for the result.",
         ),
     ] = "10m",  # type: ignore[assignment]  # read by the parser
     no_wait: Annotated[
@@ -96,12 +99,12 @@ def doctor(
 
 
 def _operator(config: Path | None, upstream: RepoName | None, *, as_json: bool) -> None:
-    from crcr.cli.doctor.output import tell
+    from crcr.cli.doctor.output import print_sections
     from crcr.cli.doctor.relay.examine import examine_relay
 
     # Our own variable is no setting of the relay.
     environ = {name: value for name, value in os.environ.items() if name != TOKEN}
-    tell(examine_relay(config, upstream, environ, shown=not as_json), as_json=as_json)
+    print_sections(examine_relay(config, upstream, environ, shown=not as_json), as_json=as_json)
 
 
 def _downstream(
@@ -114,16 +117,16 @@ def _downstream(
     waits: bool,
     as_json: bool,
 ) -> None:
-    from crcr.cli.doctor.downstream.checkout import checkout_here
-    from crcr.cli.doctor.downstream.examine import Asked, examine_downstream, relay_address
-    from crcr.cli.doctor.output import tell
+    from crcr.cli.doctor.downstream.checkout import find_checkout
+    from crcr.cli.doctor.downstream.examine import DownstreamRequest, examine_downstream, parse_relay_url
+    from crcr.cli.doctor.output import print_sections
 
-    checkout = checkout_here(Path.cwd())
+    checkout = find_checkout(Path.cwd())
     wanted = repository or (checkout.repository if checkout else None)
     if wanted is None:
         raise typer.BadParameter("say --repo OWNER/REPO, or run this in a checkout of it")
-    asked = Asked(
-        relay_address(url),
+    asked = DownstreamRequest(
+        parse_relay_url(url),
         wanted,
         upstream,
         token=token.strip() if token else None,
@@ -131,4 +134,4 @@ def _downstream(
         waits=waits,
     )
     found = examine_downstream(asked, checkout, shown=not as_json)
-    tell(found, as_json=as_json, relay=asked.url, repository=str(wanted))
+    print_sections(found, as_json=as_json, relay=asked.url, repository=str(wanted))

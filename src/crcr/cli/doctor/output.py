@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import typer
 from rich.text import Text
 
-from crcr.cli.printing import console, plain, print_json
-from crcr.join.findings.finding import Finding, State
+from crcr.cli.printing import console, escape_unprintable, print_json
+from crcr.join.findings.finding import SetupFinding, State
 
 _MARKS = {
     State.OK: ("✓", "ok", "green"),
@@ -20,34 +20,34 @@ _WORDS = {State.PROBLEM: "problem", State.WARNING: "warning", State.UNKNOWN: "no
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class FindingSection:
     """Findings of one kind under a heading."""
 
     title: str
-    findings: tuple[Finding, ...]
+    findings: tuple[SetupFinding, ...]
     note: str | None = None
     """Said under the heading, to people."""
     facts: Mapping[str, str | None] = field(default_factory=dict)
     """Said beside the findings, to programs."""
 
 
-def tell(sections: Iterable[Section], *, as_json: bool, **more: str) -> None:
+def print_sections(sections: Iterable[FindingSection], *, as_json: bool, **more: str) -> None:
     """Print what was found, part by part as it is found out, and end with the exit code that it calls for."""
     if as_json:
         _tell_program(tuple(sections), more)
         return
-    found: list[Finding] = []
+    found: list[SetupFinding] = []
     for section in sections:
         if section.findings:
             _show(section)
             found += section.findings
     out = console()
     out.print()
-    out.print(summary(found), soft_wrap=True)
+    out.print(format_summary(found), soft_wrap=True)
     _leave(found)
 
 
-def _tell_program(sections: tuple[Section, ...], more: dict[str, str]) -> None:
+def _tell_program(sections: tuple[FindingSection, ...], more: dict[str, str]) -> None:
     found = [each for section in sections for each in section.findings]
     told = [
         {
@@ -65,34 +65,34 @@ def _tell_program(sections: tuple[Section, ...], more: dict[str, str]) -> None:
     _leave(found)
 
 
-def _leave(found: Iterable[Finding]) -> None:
+def _leave(found: Iterable[SetupFinding]) -> None:
     if _has_problem(found):
         raise typer.Exit(1)
 
 
-def _has_problem(found: Iterable[Finding]) -> bool:
+def _has_problem(found: Iterable[SetupFinding]) -> bool:
     return any(each.state is State.PROBLEM for each in found)
 
 
-def _show(section: Section) -> None:
+def _show(section: FindingSection) -> None:
     out = console()
     out.print()
-    out.print(Text(plain(section.title), "bold"))
+    out.print(Text(escape_unprintable(section.title), "bold"))
     if section.note:
-        out.print(Text(f"  {plain(section.note)}", "dim"), soft_wrap=True)
+        out.print(Text(f"  {escape_unprintable(section.note)}", "dim"), soft_wrap=True)
     for each in section.findings:
-        out.print(line(each), soft_wrap=True)
+        out.print(format_finding(each), soft_wrap=True)
         if each.hint:
-            out.print(Text(f"    {arrow()} ", "cyan") + Text(plain(each.hint)), soft_wrap=True)
+            out.print(Text(f"    {arrow()} ", "cyan") + Text(escape_unprintable(each.hint)), soft_wrap=True)
 
 
-def line(finding: Finding) -> Text:
+def format_finding(finding: SetupFinding) -> Text:
     fancy, bare, style = _MARKS[finding.state]
     mark = fancy if _takes(fancy) else bare
     return (
         Text(f"  {mark} ", style)
-        + Text(f"{plain(finding.name.replace('_', ' '))}: ", "bold")
-        + Text(plain(finding.text))
+        + Text(f"{escape_unprintable(finding.name.replace('_', ' '))}: ", "bold")
+        + Text(escape_unprintable(finding.text))
     )
 
 
@@ -108,7 +108,7 @@ def _takes(character: str) -> bool:
     return True
 
 
-def summary(found: list[Finding]) -> Text:
+def format_summary(found: list[SetupFinding]) -> Text:
     counts = {state: sum(each.state is state for each in found) for state in State}
     parts = [
         f"{counts[state]} {word}{'s' if counts[state] > 1 and state is not State.UNKNOWN else ''}"

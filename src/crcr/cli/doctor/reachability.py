@@ -6,23 +6,23 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
-from crcr.cli.http_client import keeps_secrets
-from crcr.join.findings.finding import Finding, ok, problem, warning
+from crcr.cli.http_client import is_private_connection
+from crcr.join.findings.finding import SetupFinding, ok, problem, warning
 
 _SKEW_WARNING_S = 10
 _SKEW_PROBLEM_S = 60
 
 
-def reached(http: httpx.Client, now: datetime) -> tuple[Finding, ...]:
+def check_reachable(http: httpx.Client, now: datetime) -> tuple[SetupFinding, ...]:
     """`now` is read just before it is asked."""
     try:
         answer = http.get("/healthz")
     except httpx.HTTPError as error:
-        return (unreachable(str(http.base_url), error),)
+        return (unreachable_finding(str(http.base_url), error),)
     return tuple(_answered(http, answer, now))
 
 
-def unreachable(url: str, error: httpx.HTTPError) -> Finding:
+def unreachable_finding(url: str, error: httpx.HTTPError) -> SetupFinding:
     said = str(error)
     if "CERTIFICATE" in said.upper() or "SSL" in said.upper():
         return problem(
@@ -37,8 +37,8 @@ def unreachable(url: str, error: httpx.HTTPError) -> Finding:
     )
 
 
-def _answered(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iterator[Finding]:
-    version = version_in(answer)
+def _answered(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iterator[SetupFinding]:
+    version = parse_version(answer)
     if answer.is_redirect:
         there = answer.headers.get("location", "")[:200].removesuffix("/healthz")
         yield problem("reachable", f"It leads elsewhere: {there}", "give that address, if it is the relay's")
@@ -50,7 +50,7 @@ def _answered(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iter
             "give the relay's own address, without a path",
         )
         return
-    if keeps_secrets(str(http.base_url)):
+    if is_private_connection(str(http.base_url)):
         yield ok("reachable", f"It answers, as crcr {version}.")
     else:
         yield warning(
@@ -58,12 +58,12 @@ def _answered(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iter
             f"It answers, as crcr {version}, without TLS.",
             "tokens would travel readable: use https://",
         )
-    said_at = date_of(answer)
+    said_at = parse_date_header(answer)
     if said_at is not None:
-        yield skew(said_at, now, "the relay's", fatal=False)
+        yield clock_finding(said_at, now, "the relay's", fatal=False)
 
 
-def version_in(answer: httpx.Response) -> str | None:
+def parse_version(answer: httpx.Response) -> str | None:
     """The release that a `/healthz` names; None when that is none of ours."""
     try:
         found = answer.json()
@@ -73,14 +73,14 @@ def version_in(answer: httpx.Response) -> str | None:
     return told[:40] if isinstance(told, str) else None
 
 
-def date_of(answer: httpx.Response) -> datetime | None:
+def parse_date_header(answer: httpx.Response) -> datetime | None:
     try:
         return parsedate_to_datetime(answer.headers.get("date", "")).astimezone(UTC)
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-def skew(said_at: datetime, now: datetime, whose: str, *, fatal: bool) -> Finding:
+def clock_finding(said_at: datetime, now: datetime, whose: str, *, fatal: bool) -> SetupFinding:
     """Whole seconds, less the one that a `Date` header leaves open."""
     off_s = max(abs((said_at - now).total_seconds()) - 1, 0.0)
     text = f"Our clock and {whose} are {off_s:.0f} s apart"

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from crcr.cli.http_client import LOOPBACK
-from crcr.cli.printing import plain
+from crcr.cli.printing import escape_unprintable
 from crcr.decide.model import RepoName, is_repo_name
 
 _PATIENCE_S = 10.0
@@ -21,7 +21,7 @@ _CALLBACK = "/github/callback"
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
+class OnboardingFacts:
     """What the relay tells those who join."""
 
     url: str
@@ -31,7 +31,7 @@ class Relay:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class NoOnboardingFacts:
     """No relay told anything at that address."""
 
     why: str
@@ -39,34 +39,36 @@ class Silent:
     """Whether somebody is there at all."""
 
 
-def read_relay(url: str) -> Relay | Silent:
+def fetch_onboarding_facts(url: str) -> OnboardingFacts | NoOnboardingFacts:
     found = _ask(url)
-    if not isinstance(found, Silent):
+    if not isinstance(found, NoOnboardingFacts):
         return _told(url, found)
     if not found.answers:
         return found
-    if meant := next((each for each in _above(url) if not isinstance(_ask(each), Silent)), None):
-        return Silent(f"{url} is not the address of the relay: that is {meant}; say --relay {meant}")
+    if meant := next((each for each in _above(url) if not isinstance(_ask(each), NoOnboardingFacts)), None):
+        return NoOnboardingFacts(
+            f"{url} is not the address of the relay: that is {meant}; say --relay {meant}"
+        )
     return found
 
 
-def _ask(url: str) -> dict[str, Any] | Silent:
+def _ask(url: str) -> dict[str, Any] | NoOnboardingFacts:
     import httpx
 
-    from crcr.cli.http_client import client_for
+    from crcr.cli.http_client import open_client
 
     try:
-        with client_for(url, timeout=_PATIENCE_S) as http:
+        with open_client(url, timeout=_PATIENCE_S) as http:
             answer = http.get(f"{url}/api/v1/onboarding", headers={"Accept": "application/json"})
     except (httpx.HTTPError, httpx.InvalidURL) as fault:
-        reason = plain(str(fault)[:200]) or type(fault).__name__
-        return Silent(f"{url} cannot be reached ({reason})", answers=False)
+        reason = escape_unprintable(str(fault)[:200]) or type(fault).__name__
+        return NoOnboardingFacts(f"{url} cannot be reached ({reason})", answers=False)
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return Silent(f"{url} answers only who is signed in ({answer.status_code})")
+        return NoOnboardingFacts(f"{url} answers only who is signed in ({answer.status_code})")
     found = _json(answer.content) if answer.status_code == httpx.codes.OK else None
     if isinstance(found, dict) and (_upstreams(found) or _text(found.get("audience"))):
         return found
-    return Silent(f"{url} does not answer like a relay ({answer.status_code})")
+    return NoOnboardingFacts(f"{url} does not answer like a relay ({answer.status_code})")
 
 
 def _json(content: bytes) -> object:
@@ -87,8 +89,8 @@ def _above(url: str) -> Iterator[str]:
         yield f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def _told(url: str, found: dict[str, Any]) -> Relay:
-    return Relay(
+def _told(url: str, found: dict[str, Any]) -> OnboardingFacts:
+    return OnboardingFacts(
         url=_own_address(url, _text(found.get("callback_url")) or ""),
         upstreams=_upstreams(found),
         audience=_text(found.get("audience")),
@@ -109,7 +111,7 @@ def _own_address(url: str, callback_url: str) -> str:
     own = callback_url.removesuffix(_CALLBACK)
     if not same_host(own, url):
         raise typer.BadParameter(
-            f"{url} wants reports to be sent to another host: {plain(own[:200])!r}. "
+            f"{url} wants reports to be sent to another host: {escape_unprintable(own[:200])!r}. "
             f"If that is the relay's own address, name it with --relay; nothing was written",
             param_hint="--relay",
         )

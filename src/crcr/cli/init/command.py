@@ -24,14 +24,14 @@ from crcr.cli.init.options import (
     UpstreamOption,
     YesOption,
 )
-from crcr.cli.options import RUN_IT, examples
-from crcr.cli.printing import complain
-from crcr.join.ci_kinds import PLACES
+from crcr.cli.options import RUN_PANEL, examples
+from crcr.cli.printing import print_error
+from crcr.join.ci_kinds import CI_LOCATION_PARTS
 
 
 def register(app: typer.Typer) -> None:
     app.command(
-        rich_help_panel=RUN_IT,
+        rich_help_panel=RUN_PANEL,
         epilog=examples(
             "crcr init",
             "crcr init --relay https://relay.example.org --command ./ci/test --junit 'out/*.xml'",
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def _place_names() -> str:
     """Return the names for --place, by CI."""
     lines = ["Names for --place (* is needed):"]
-    for ci, parts in PLACES.items():
+    for ci, parts in CI_LOCATION_PARTS.items():
         names = ", ".join(f"{each.name}{'*' if each.required else ''}" for each in parts)
         lines += [f"  {ci.value}: {names}"] if parts else []
     return "\n".join(lines)
@@ -78,23 +78,23 @@ def init(
     Run it in the repository. It is safe to run again: what was said before and stands in the files is taken up, files
     that are as they should be stay untouched, and others are shown as a diff before they are overwritten.
     """
-    from crcr.cli.init.gather import Said, gather
-    from crcr.cli.init.next_steps import say_next
-    from crcr.cli.init.target_folder import find_here
-    from crcr.cli.init.write_files import place_files
+    from crcr.cli.init.gather import InitFlags, gather_request
+    from crcr.cli.init.next_steps import print_next_steps
+    from crcr.cli.init.target_folder import find_target_folder
+    from crcr.cli.init.write_files import write_files
     from crcr.join.files import generate
-    from crcr.join.request import check_wanted
+    from crcr.join.request import check_request
 
-    said = Said(
+    flags = InitFlags(
         ci=ci, relay=relay, audience=audience, upstream=upstream, repository=repository, level=level,
         device=device, oncalls=tuple(oncall or ()), place=tuple(place or ()), command=command, job_name=job_name,
         junit=junit, runs_on=runs_on, branch=branch, nightly=nightly, action=action,
     )  # fmt: skip
-    here = find_here(folder)
-    wish = gather(said, here, ask=not yes)
-    if problems := check_wanted(wish.wanted):
-        complain("\n".join(problems))
+    target = find_target_folder(folder)
+    gathered = gather_request(flags, target, ask=not yes)
+    if problems := check_request(gathered.request):
+        print_error("\n".join(problems))
         raise typer.Exit(2)
-    files = generate(wish.wanted)
-    place_files(files, here.folder, dry_run=dry_run, ask=not yes, force=force)
-    say_next(wish, here.folder, [each.path for each in files], dry_run=dry_run)
+    files = generate(gathered.request)
+    write_files(files, target.folder, dry_run=dry_run, ask=not yes, force=force)
+    print_next_steps(gathered, target.folder, [each.path for each in files], dry_run=dry_run)

@@ -12,40 +12,40 @@ from typing import Any
 
 import typer
 
-from crcr.cli.init.ask_relay import Relay, Silent, read_relay
-from crcr.cli.init.previous_files import Earlier, earlier_ci, read_earlier
-from crcr.cli.init.questions import Question, Questions, judged, read_ci, read_level
-from crcr.cli.init.target_folder import Here
-from crcr.cli.options import repo_name
-from crcr.cli.printing import plain, say, warn
+from crcr.cli.init.ask_relay import NoOnboardingFacts, OnboardingFacts, fetch_onboarding_facts
+from crcr.cli.init.previous_files import PreviousAnswers, find_previous_ci, read_previous_answers
+from crcr.cli.init.questions import Prompt, Prompts, parse_ci, parse_level, refuse_invalid
+from crcr.cli.init.target_folder import TargetFolder
+from crcr.cli.options import parse_repo_name
+from crcr.cli.printing import escape_unprintable, print_line, print_warning
 from crcr.decide.model import Level, RepoName
-from crcr.join.ci_kinds import PLACES, Ci, PlacePart
-from crcr.join.request import USUAL_COMMAND, Wanted, address_problems
+from crcr.join.ci_kinds import CI_LOCATION_PARTS, Ci, LocationPart
+from crcr.join.request import DEFAULT_COMMAND, JoinRequest, address_problems
 
 _NO_JUNIT = "none"
-_USUAL = {"command": USUAL_COMMAND, "job_name": "build", "runs_on": "ubuntu-latest"}
-_RELAY = Question(
+_USUAL = {"command": DEFAULT_COMMAND, "job_name": "build", "runs_on": "ubuntu-latest"}
+_RELAY = Prompt(
     "the relay's URL", "it is not known where the relay is: say --relay https://relay.example.org"
 )
-_AUDIENCE = Question(
+_AUDIENCE = Prompt(
     "the audience of tokens for the relay",
     "the relay did not tell which audience tokens must have: say --audience, as its operator names it",
 )
-_REPOSITORY = Question(
+_REPOSITORY = Prompt(
     "this repository, as owner/name",
     "it is not known what GitHub calls this repository: say --repo owner/name",
 )
-_DEVICE = Question(
+_DEVICE = Prompt(
     "the device, a name that becomes part of the label", "L3 needs a device: say --device, such as npu"
 )
-_ONCALLS = Question(
+_ONCALLS = Prompt(
     "whom to call, logins or org/team with commas between them",
     "L4 needs somebody to call: say --oncall login",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class InitFlags:
     """The flags, as they were given."""
 
     ci: Ci | None
@@ -67,123 +67,127 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class GatheredRequest:
     """What is wanted, still to be checked, and what is not in it."""
 
-    wanted: Wanted
-    relay: Relay | None
+    request: JoinRequest
+    relay: OnboardingFacts | None
     branch_is_assumed: bool
 
 
-def gather(said: Said, here: Here, *, ask: bool) -> Wish:
-    questions = Questions(can_ask=ask and sys.stdin.isatty() and sys.stdout.isatty())
-    url, told = _relay(said, questions)
-    before = earlier_ci(here.folder)
-    ci = said.ci or questions.offer(
-        f"where the build runs ({', '.join(Ci)})", read_ci, (before or Ci.GITHUB).value
+def gather_request(flags: InitFlags, target: TargetFolder, *, ask: bool) -> GatheredRequest:
+    questions = Prompts(can_ask=ask and sys.stdin.isatty() and sys.stdout.isatty())
+    url, facts = _relay(flags, questions)
+    before = find_previous_ci(target.folder)
+    ci = flags.ci or questions.offer(
+        f"where the build runs ({', '.join(Ci)})", parse_ci, (before or Ci.GITHUB).value
     )
-    earlier = read_earlier(here.folder, ci)
-    level = said.level or _level(questions, earlier)
-    wanted: dict[str, Any] = {
+    previous = read_previous_answers(target.folder, ci)
+    level = flags.level or _level(questions, previous)
+    request: dict[str, Any] = {
         "ci": ci,
         "level": level,
-        "repository": said.repository
-        or questions.need(_REPOSITORY, repo_name, str(here.repository) if here.repository else None),
-        "upstream": _upstream(said, told, questions) if url else None,
-        "audience": _audience(said, told, questions) if url else None,
-        "relay_url": told.url if told else url,
-        "device": said.device or (questions.need(_DEVICE, _device) if level is Level.L3 else None),
-        "oncalls": said.oncalls or (questions.need(_ONCALLS, _oncalls) if level is Level.L4 else ()),
-        "place": _place(ci, said.place, earlier, questions),
-        **_build(said, earlier, questions),
-        "action": earlier.values.get("action") if said.action is None else said.action or None,
+        "repository": flags.repository
+        or questions.need(
+            _REPOSITORY, parse_repo_name, str(target.repository) if target.repository else None
+        ),
+        "upstream": _upstream(flags, facts, questions) if url else None,
+        "audience": _audience(flags, facts, questions) if url else None,
+        "relay_url": facts.url if facts else url,
+        "device": flags.device or (questions.need(_DEVICE, _device) if level is Level.L3 else None),
+        "oncalls": flags.oncalls or (questions.need(_ONCALLS, _oncalls) if level is Level.L4 else ()),
+        "place": _place(ci, flags.place, previous, questions),
+        **_build(flags, previous, questions),
+        "action": previous.values.get("action") if flags.action is None else flags.action or None,
     }
-    branch, assumed = _branch(said, here, earlier, questions)
+    branch, assumed = _branch(flags, target, previous, questions)
     questions.refuse_missing()
-    _say_taken_up(said, earlier)
-    return Wish(Wanted(**wanted, branch=branch), told, assumed)
+    _say_taken_up(flags, previous)
+    return GatheredRequest(JoinRequest(**request, branch=branch), facts, assumed)
 
 
-def _relay(said: Said, questions: Questions) -> tuple[str | None, Relay | None]:
+def _relay(flags: InitFlags, questions: Prompts) -> tuple[str | None, OnboardingFacts | None]:
     """Return the address, if there is one, and what the relay told."""
-    if said.relay is None:
+    if flags.relay is None:
         return _named_relay(questions)
-    url, told = _asked(said.relay)
-    if isinstance(told, Silent):
-        warn(f"{told.why}; the files would send reports there all the same")
+    url, facts = _asked(flags.relay)
+    if isinstance(facts, NoOnboardingFacts):
+        print_warning(f"{facts.why}; the files would send reports there all the same")
         return url, None
-    return url, told
+    return url, facts
 
 
-def _named_relay(questions: Questions) -> tuple[str | None, Relay | None]:
+def _named_relay(questions: Prompts) -> tuple[str | None, OnboardingFacts | None]:
     while answer := questions.need(_RELAY, _asked):
-        url, told = answer
-        if isinstance(told, Relay):
-            return url, told
-        warn(told.why)
+        url, facts = answer
+        if isinstance(facts, OnboardingFacts):
+            return url, facts
+        print_warning(facts.why)
         if questions.agree("use it all the same?", default=False):
             return url, None
     return None, None
 
 
-def _asked(text: str) -> tuple[str, Relay | Silent]:
+def _asked(text: str) -> tuple[str, OnboardingFacts | NoOnboardingFacts]:
     url = text.rstrip("/")
     for problem in address_problems("the relay's URL", url):
         raise typer.BadParameter(problem, param_hint="--relay")
-    return url, read_relay(url)
+    return url, fetch_onboarding_facts(url)
 
 
-def _level(questions: Questions, earlier: Earlier) -> Level:
+def _level(questions: Prompts, previous: PreviousAnswers) -> Level:
     words = "the level (L1 to be told, L2 to report, L3 for checks, L4 to gate)"
     if questions.can_ask:
-        return questions.offer(words, read_level, "L4" if earlier.gates else "L2")
-    if earlier.gates:
-        warn("the workflow here also listens to merge groups, as for L4; say --level L4 to keep that")
+        return questions.offer(words, parse_level, "L4" if previous.gates else "L2")
+    if previous.gates:
+        print_warning(
+            "the workflow here also listens to merge groups, as for L4; say --level L4 to keep that"
+        )
     return Level.L2
 
 
-def _upstream(said: Said, told: Relay | None, questions: Questions) -> RepoName | None:
-    known = told.upstreams if told else ()
+def _upstream(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompts) -> RepoName | None:
+    known = facts.upstreams if facts else ()
 
     def read(text: str) -> RepoName:
-        named = repo_name(text)
+        named = parse_repo_name(text)
         if known and named not in known:
             served = ", ".join(map(str, known))
             raise typer.BadParameter(f"the relay does not serve {named}; it serves {served}")
         return named
 
-    if said.upstream is not None:
-        return read(str(said.upstream))
+    if flags.upstream is not None:
+        return read(str(flags.upstream))
     choice = " or ".join(map(str, known)) or "owner/name"
-    question = Question(
+    question = Prompt(
         f"the upstream ({choice})", f"it is not known which upstream is tested: say --upstream {choice}"
     )
     return questions.need(question, read, str(known[0]) if len(known) == 1 else None)
 
 
-def _audience(said: Said, told: Relay | None, questions: Questions) -> str | None:
+def _audience(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompts) -> str | None:
     def read(text: str) -> str:
-        judged(audience=text)
+        refuse_invalid(audience=text)
         return text
 
-    return said.audience or (told.audience if told else None) or questions.need(_AUDIENCE, read)
+    return flags.audience or (facts.audience if facts else None) or questions.need(_AUDIENCE, read)
 
 
 def _device(text: str) -> str:
-    judged(level=Level.L3, device=text)
+    refuse_invalid(level=Level.L3, device=text)
     return text
 
 
 def _oncalls(text: str) -> tuple[str, ...]:
     found = tuple(each.strip() for each in text.split(",") if each.strip())
-    judged(level=Level.L4, oncalls=found)
+    refuse_invalid(level=Level.L4, oncalls=found)
     return found
 
 
-def _build(said: Said, earlier: Earlier, questions: Questions) -> dict[str, Any]:
+def _build(flags: InitFlags, previous: PreviousAnswers, questions: Prompts) -> dict[str, Any]:
     """Return the values of the build itself; on a terminal what most want to say is asked for."""
-    usual = {**_USUAL, **earlier.values}
-    command, junit, nightly = said.command, said.junit, said.nightly
+    usual = {**_USUAL, **previous.values}
+    command, junit, nightly = flags.command, flags.junit, flags.nightly
     if command is None:
         command = questions.offer("the command that builds and tests", _command, usual["command"])
     if junit is None:
@@ -191,76 +195,82 @@ def _build(said: Said, earlier: Earlier, questions: Questions) -> dict[str, Any]
         junit = questions.offer(words, _junit, usual.get("junit", _NO_JUNIT))
     if nightly is None:
         nightly = questions.agree(
-            "test the upstream's newest commit every night too?", default=earlier.nightly
+            "test the upstream's newest commit every night too?", default=previous.nightly
         )
     return {
         "command": command,
         "junit": junit or None,
         "nightly": nightly,
-        "job_name": usual["job_name"] if said.job_name is None else said.job_name,
-        "runs_on": usual["runs_on"] if said.runs_on is None else said.runs_on,
+        "job_name": usual["job_name"] if flags.job_name is None else flags.job_name,
+        "runs_on": usual["runs_on"] if flags.runs_on is None else flags.runs_on,
     }
 
 
 def _command(text: str) -> str:
-    judged(command=text)
+    refuse_invalid(command=text)
     return text
 
 
 def _junit(text: str) -> str | None:
     glob = None if text == _NO_JUNIT else text
-    judged(junit=glob)
+    refuse_invalid(junit=glob)
     return glob
 
 
-def _branch(said: Said, here: Here, earlier: Earlier, questions: Questions) -> tuple[str, bool]:
+def _branch(
+    flags: InitFlags, target: TargetFolder, previous: PreviousAnswers, questions: Prompts
+) -> tuple[str, bool]:
     """Return the default branch, and whether nobody but a guess said so."""
 
     def read(text: str) -> str:
-        judged(branch=text)
+        refuse_invalid(branch=text)
         return text
 
-    if found := said.branch or (here.branch if here.branch_is_known else None):
+    if found := flags.branch or (target.branch if target.branch_is_known else None):
         return found, False
-    guess = earlier.values.get("branch", here.branch)
+    guess = previous.values.get("branch", target.branch)
     return questions.offer("the default branch", read, guess), not questions.can_ask
 
 
-def _place(ci: Ci, given: tuple[str, ...], earlier: Earlier, questions: Questions) -> dict[str, str | None]:
-    place: dict[str, str | None] = dict(earlier.place)
+def _place(
+    ci: Ci, given: tuple[str, ...], previous: PreviousAnswers, questions: Prompts
+) -> dict[str, str | None]:
+    place: dict[str, str | None] = dict(previous.place)
     for each in given:
         name, sign, value = each.partition("=")
         if not sign:
-            raise typer.BadParameter(f"{plain(each)!r} is not NAME=VALUE, as in --place pipeline=crcr")
+            raise typer.BadParameter(
+                f"{escape_unprintable(each)!r} is not NAME=VALUE, as in --place pipeline=crcr"
+            )
         place[name] = value
-    for part in PLACES[ci]:
+    for part in CI_LOCATION_PARTS[ci]:
         if part.required and not place.get(part.name):
             place[part.name] = _part(ci, part, questions)
     return place
 
 
-def _part(ci: Ci, part: PlacePart, questions: Questions) -> str | None:
+def _part(ci: Ci, part: LocationPart, questions: Prompts) -> str | None:
     def read(text: str) -> str:
-        judged(ci=ci, place={part.name: text})
+        refuse_invalid(ci=ci, place={part.name: text})
         return text
 
     missing = f"{ci.title} needs {part.meaning}: say --place {part.name}=…"
-    return questions.need(Question(part.meaning, missing), read)
+    return questions.need(Prompt(part.meaning, missing), read)
 
 
-def _say_taken_up(said: Said, earlier: Earlier) -> None:
-    if taken := list(_taken_up(said, earlier)):
-        say(f"taken from the files here: {' '.join(taken)}")
+def _say_taken_up(flags: InitFlags, previous: PreviousAnswers) -> None:
+    if taken := list(_taken_up(flags, previous)):
+        print_line(f"taken from the files here: {' '.join(taken)}")
 
 
-def _taken_up(said: Said, earlier: Earlier) -> Iterator[str]:
-    for name, value in earlier.values.items():
-        if getattr(said, name) is None and value != _USUAL.get(name):
+def _taken_up(flags: InitFlags, previous: PreviousAnswers) -> Iterator[str]:
+    for name, value in previous.values.items():
+        if getattr(flags, name) is None and value != _USUAL.get(name):
             yield f"--{name.replace('_', '-')} {shlex.quote(value)}"
-    named = {each.partition("=")[0] for each in said.place}
-    usual = {(part.name, part.default) for parts in PLACES.values() for part in parts}
-    for name, value in earlier.place.items():
+    named = {each.partition("=")[0] for each in flags.place}
+    usual = {(part.name, part.default) for parts in CI_LOCATION_PARTS.values() for part in parts}
+    for name, value in previous.place.items():
         if name not in named and (name, value) not in usual:
             yield f"--place {name}={shlex.quote(value)}"
-    if said.nightly is None and earlier.nightly:
+    if flags.nightly is None and previous.nightly:
         yield "--nightly"

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crcr.cli.init.previous_files import left_over
-from crcr.cli.printing import say
+from crcr.cli.init.previous_files import find_unused_files
+from crcr.cli.printing import print_line
 from crcr.join.files import allowlist_entry, registration
 from crcr.join.help_links import doctor_command
-from crcr.join.manual_steps import needs
+from crcr.join.manual_steps import manual_steps
 
 if TYPE_CHECKING:
-    from crcr.cli.init.gather import Wish
+    from crcr.cli.init.gather import GatheredRequest
 
 Step = tuple[str, str | None]
 """What to do, and a text to paste."""
@@ -24,36 +24,38 @@ _PATH = re.compile(r"[^/~$`*?\[{][^$`*?\[{]*")
 """A path as it stands, inside the repository as far as its form tells."""
 
 
-def say_next(wish: "Wish", folder: Path, written: Iterable[str], *, dry_run: bool) -> None:
-    say("")
-    say("nothing was written; next would be:" if dry_run else "next:")
-    for number, (words, text) in enumerate(_steps(wish, folder, written), start=1):
-        say(f"{number}. {words}")
+def print_next_steps(
+    gathered: "GatheredRequest", folder: Path, written: Iterable[str], *, dry_run: bool
+) -> None:
+    print_line("")
+    print_line("nothing was written; next would be:" if dry_run else "next:")
+    for number, (words, text) in enumerate(_steps(gathered, folder, written), start=1):
+        print_line(f"{number}. {words}")
         for line in (text or "").splitlines():
-            say(f"     {line}")
+            print_line(f"     {line}")
 
 
-def _steps(wish: "Wish", folder: Path, written: Iterable[str]) -> Iterator[Step]:
-    wanted, told = wish.wanted, wish.relay
-    if missing := build_step(wanted.command, folder):
+def _steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) -> Iterator[Step]:
+    request, facts = gathered.request, gathered.relay
+    if missing := build_step(request.command, folder):
         yield missing, None
-    if unused := left_over(folder, written):
+    if unused := find_unused_files(folder, written):
         words = "remove what an earlier `crcr init` left, or a dispatch may run twice:"
         yield words, "\n".join(f"- {each}" for each in unused)
-    if wish.branch_is_assumed:
-        assumed = f"assumed to be {wanted.branch} (else say --branch): git's remote `origin` did not say which it is"
+    if gathered.branch_is_assumed:
+        assumed = f"assumed to be {request.branch} (else say --branch): git's remote `origin` did not say which it is"
         yield f"commit the files to your default branch, {assumed}", None
     else:
-        yield f"commit the files to {wanted.branch}, your default branch", None
-    app = told.app_url if told and told.app_url else "ask the operator of the relay for its address"
-    yield f"install the relay's GitHub App on {wanted.repository}: {app}", None
-    yield f"ask {wanted.upstream} to add this to its allowlist:", allowlist_entry(wanted)
-    if made := needs(wanted):
+        yield f"commit the files to {request.branch}, your default branch", None
+    app = facts.app_url if facts and facts.app_url else "ask the operator of the relay for its address"
+    yield f"install the relay's GitHub App on {request.repository}: {app}", None
+    yield f"ask {request.upstream} to add this to its allowlist:", allowlist_entry(request)
+    if made := manual_steps(request):
         yield "make these, which no file can bring:", "\n".join(f"- {each}" for each in made)
-    if told_operator := registration(wanted):
+    if told_operator := registration(request):
         yield "send this to the operator, who registers your pipeline:", told_operator
-    named = None if told and len(told.upstreams) == 1 else wanted.upstream
-    doctor = doctor_command(wanted.relay_url, wanted.repository, named)
+    named = None if facts and len(facts.upstreams) == 1 else request.upstream
+    doctor = doctor_command(request.relay_url, request.repository, named)
     yield f"see what is still missing: {doctor}", None
 
 

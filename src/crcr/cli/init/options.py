@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from crcr.cli.init.questions import read_ci, read_level
-from crcr.cli.options import repo_name
+from crcr.cli.init.questions import parse_ci, parse_level
+from crcr.cli.options import parse_repo_name
 from crcr.decide.model import Level, RepoName
 from crcr.join.ci_kinds import Ci
 
@@ -22,7 +22,7 @@ UpstreamOption = Annotated[
     RepoName | None,
     typer.Option(
         metavar="OWNER/REPO",
-        parser=repo_name,
+        parser=parse_repo_name,
         help="Whose changes are tested; the relay's own, if it has only one.",
         rich_help_panel=_WHOSE,
         show_default=False,
@@ -34,7 +34,7 @@ RepositoryOption = Annotated[
         "--repo",
         "--repository",
         metavar="OWNER/REPO",
-        parser=repo_name,
+        parser=parse_repo_name,
         help="This repository, as GitHub names it; else taken from the remote `origin`.",
         rich_help_panel=_WHOSE,
         show_default=False,
@@ -51,7 +51,7 @@ AudienceOption = Annotated[
 LevelOption = Annotated[
     Level | None,
     typer.Option(
-        parser=read_level,
+        parser=parse_level,
         metavar="L1|L2|L3|L4",
         help="How far it takes part; L2 unless it says otherwise.",
         rich_help_panel=_WHOSE,
@@ -73,7 +73,7 @@ OncallOption = Annotated[
 CiOption = Annotated[
     Ci | None,
     typer.Option(
-        parser=read_ci,
+        parser=parse_ci,
         metavar="|".join(Ci),
         help="Where the build runs; GitHub Actions unless it says otherwise.",
         rich_help_panel=_BUILD,

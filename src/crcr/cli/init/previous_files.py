@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from crcr.cli.init.questions import problems_of
+from crcr.cli.init.questions import find_problems
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import BRIDGE, BRIDGE_WORKFLOW, CI_FILES, NIGHTLY_WORKFLOW, WORKFLOW
 
@@ -34,7 +34,7 @@ _BRIDGE_NAMES: Mapping[Ci, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
+class PreviousAnswers:
     values: Mapping[str, str] = field(default_factory=dict)
     """By the names of `Wanted`."""
     place: Mapping[str, str] = field(default_factory=dict)
@@ -42,17 +42,17 @@ class Earlier:
     gates: bool = False
 
 
-def earlier_ci(folder: Path) -> Ci | None:
+def find_previous_ci(folder: Path) -> Ci | None:
     """Return the CI that was chosen, if the files say so."""
     found = [ci for ci, path in _BUILDS.items() if _ours(folder, path) is not None]
     return found[0] if len(found) == 1 else None
 
 
-def read_earlier(folder: Path, ci: Ci) -> Earlier:
+def read_previous_answers(folder: Path, ci: Ci) -> PreviousAnswers:
     """Return what the files for this CI say; from those for another one only what means the same here."""
-    before = ci if _ours(folder, _BUILDS[ci]) is not None else earlier_ci(folder)
+    before = ci if _ours(folder, _BUILDS[ci]) is not None else find_previous_ci(folder)
     if before is None:
-        return Earlier()
+        return PreviousAnswers()
     bridge = _bridge(folder) if before is ci else {}
     values = {**_READERS[before](_tree(folder, _BUILDS[before])), "branch": bridge.get("CRCR_BRIDGE_BRANCH")}
     kept = {
@@ -61,15 +61,15 @@ def read_earlier(folder: Path, ci: Ci) -> Earlier:
         if isinstance(value, str) and (before is ci or name in _SAME_EVERYWHERE)
     }
     started_by = _ours(folder, _LISTENING[ci is not Ci.GITHUB]) or ""
-    return Earlier(
-        values={name: value for name, value in kept.items() if not problems_of(**{name: value})},
+    return PreviousAnswers(
+        values={name: value for name, value in kept.items() if not find_problems(**{name: value})},
         place=_place(ci, bridge),
         nightly=_ours(folder, NIGHTLY_WORKFLOW) is not None,
         gates="merge_group, crcr_test]" in started_by,
     )
 
 
-def left_over(folder: Path, written: Iterable[str]) -> tuple[str, ...]:
+def find_unused_files(folder: Path, written: Iterable[str]) -> tuple[str, ...]:
     """Return the files that an earlier run made and that are used no more, those first that would run on."""
     used = set(written)
     return tuple(path for path in _ALL if path not in used and _ours(folder, path) is not None)
@@ -106,7 +106,7 @@ def _place(ci: Ci, bridge: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: value
         for name, value in found.items()
-        if isinstance(value, str) and not problems_of(ci=ci, place={name: value})
+        if isinstance(value, str) and not find_problems(ci=ci, place={name: value})
     }
 
 

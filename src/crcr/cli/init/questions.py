@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import typer
 
-from crcr.cli.printing import complain, plain
+from crcr.cli.printing import escape_unprintable, print_error
 from crcr.decide.model import Level, RepoName
 from crcr.join.ci_kinds import Ci
-from crcr.join.request import Wanted, check_wanted
+from crcr.join.request import JoinRequest, check_request
 
 Read = TypeVar("Read")
 
-_PLAIN = Wanted(
+_PLAIN = JoinRequest(
     ci=Ci.GITHUB,
     upstream=RepoName("owner/upstream"),
     repository=RepoName("owner/name"),
@@ -26,22 +26,20 @@ _PLAIN = Wanted(
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Prompt:
     words: str
     missing: str
     """What to tell who cannot be asked: what is missing, and the flag for it."""
 
 
 @dataclass(slots=True)
-class Questions:
+class Prompts:
     """Asks where somebody can answer."""
 
     can_ask: bool
     missing: list[str] = field(default_factory=list)
 
-    def need(
-        self, question: Question, read: Callable[[str], Read], default: str | None = None
-    ) -> Read | None:
+    def need(self, question: Prompt, read: Callable[[str], Read], default: str | None = None) -> Read | None:
         """Return the answer; None, with a note of it, where there is nobody to ask and no default."""
         if self.can_ask:
             return self._ask(question.words, read, default)
@@ -58,7 +56,7 @@ class Questions:
 
     def refuse_missing(self) -> None:
         if self.missing:
-            complain("\n".join(self.missing))
+            print_error("\n".join(self.missing))
             raise typer.Exit(2)
 
     def _ask(self, words: str, read: Callable[[str], Read], default: str | None) -> Read:
@@ -66,28 +64,28 @@ class Questions:
         return answer
 
 
-def read_ci(text: str) -> Ci:
+def parse_ci(text: str) -> Ci:
     if text.lower() not in set(Ci):
         raise typer.BadParameter(
-            f"{plain(text)!r} is not one of {', '.join(Ci)}. Any other CI can report with action/report.py, "
+            f"{escape_unprintable(text)!r} is not one of {', '.join(Ci)}. Any other CI can report with action/report.py, "
             f'which runs anywhere: see "Another CI" in docs/downstream.md'
         )
     return Ci(text.lower())
 
 
-def read_level(text: str) -> Level:
+def parse_level(text: str) -> Level:
     if text.upper() not in Level.__members__:
-        raise typer.BadParameter(f"{plain(text)!r} is not one of {', '.join(Level.__members__)}")
+        raise typer.BadParameter(f"{escape_unprintable(text)!r} is not one of {', '.join(Level.__members__)}")
     return Level[text.upper()]
 
 
-def problems_of(**values: Any) -> tuple[str, ...]:
+def find_problems(**values: Any) -> tuple[str, ...]:
     """What is wrong with these values of a wish by themselves."""
-    before = check_wanted(replace(_PLAIN, ci=values.get("ci", Ci.GITHUB)))
-    return tuple(each for each in check_wanted(replace(_PLAIN, **values)) if each not in before)
+    before = check_request(replace(_PLAIN, ci=values.get("ci", Ci.GITHUB)))
+    return tuple(each for each in check_request(replace(_PLAIN, **values)) if each not in before)
 
 
-def judged(**values: Any) -> None:
+def refuse_invalid(**values: Any) -> None:
     """Refuse values that no file may hold."""
-    if problems := problems_of(**values):
+    if problems := find_problems(**values):
         raise typer.BadParameter("; ".join(problems))

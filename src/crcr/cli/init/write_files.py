@@ -14,7 +14,7 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
-from crcr.cli.printing import complain, console, plain, say
+from crcr.cli.printing import console, escape_unprintable, print_error, print_line
 from crcr.join.files import BRIDGE, REPORTER, NewFile
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -23,7 +23,7 @@ _READABLE = 0o644
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlannedFile:
     file: NewFile
     path: Path
     before: str | None
@@ -34,59 +34,61 @@ class Place:
         return self.before != self.file.text
 
 
-def place_files(files: Sequence[NewFile], folder: Path, *, dry_run: bool, ask: bool, force: bool) -> None:
+def write_files(files: Sequence[NewFile], folder: Path, *, dry_run: bool, ask: bool, force: bool) -> None:
     """Write what is new or different; exit with 1 if a file that is different must stay."""
     places = [_place(each, folder) for each in files]
     changing = [each for each in places if each.changes]
     for each in places:
         if not each.changes:
-            say(f"unchanged  {each.file.path}")
+            print_line(f"unchanged  {each.file.path}")
     if dry_run:
         for each in changing:
-            say(f"would write  {each.file.path}: {each.file.why}")
+            print_line(f"would write  {each.file.path}: {each.file.why}")
             _show(each)
         return
     _agree([each for each in changing if each.before is not None], ask=ask, force=force)
     _write(changing)
     for each in changing:
-        say(f"{'written  ' if each.before is None else 'changed  '}  {each.file.path}: {each.file.why}")
+        print_line(
+            f"{'written  ' if each.before is None else 'changed  '}  {each.file.path}: {each.file.why}"
+        )
 
 
-def _place(file: NewFile, folder: Path) -> Place:
+def _place(file: NewFile, folder: Path) -> PlannedFile:
     root, path = folder.resolve(), folder / file.path
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a folder", param_hint="--folder")
     if not path.resolve().is_relative_to(root):
-        complain(f"{file.path} leads out of {folder}", "a link is in the way: remove it")
+        print_error(f"{file.path} leads out of {folder}", "a link is in the way: remove it")
         raise typer.Exit(1)
     try:
-        return Place(file, path, path.read_bytes().decode(errors="replace"))
+        return PlannedFile(file, path, path.read_bytes().decode(errors="replace"))
     except FileNotFoundError:
-        return Place(file, path, None)
+        return PlannedFile(file, path, None)
     except OSError as fault:
-        complain(f"{file.path} cannot be read: {fault.strerror}")
+        print_error(f"{file.path} cannot be read: {fault.strerror}")
         raise typer.Exit(1) from None
 
 
-def _agree(different: list[Place], *, ask: bool, force: bool) -> None:
+def _agree(different: list[PlannedFile], *, ask: bool, force: bool) -> None:
     if force or not different:
         return
     can_ask = ask and sys.stdin.isatty() and sys.stdout.isatty()
     for each in different:
-        say(f"{each.file.path} is different:")
+        print_line(f"{each.file.path} is different:")
         _show(each)
         if not can_ask:
             continue
         if not typer.confirm(f"overwrite {each.file.path}?", default=False):
-            say("nothing was written")
+            print_line("nothing was written")
             raise typer.Exit(1)
     if not can_ask:
         names = ", ".join(each.file.path for each in different)
-        complain(f"not overwritten: {names}; nothing was written", "look at the diff, then use --force")
+        print_error(f"not overwritten: {names}; nothing was written", "look at the diff, then use --force")
         raise typer.Exit(1)
 
 
-def _show(place: Place) -> None:
+def _show(place: PlannedFile) -> None:
     name = place.file.path
     if place.before is None and name in (REPORTER, BRIDGE):
         return  # a program that is the same for everybody
@@ -96,12 +98,12 @@ def _show(place: Place) -> None:
     )
     out = console()
     for line in lines[:_MOST_SHOWN]:
-        out.print(Text(plain(line), _STYLES.get(line[:1], "")), soft_wrap=True)
+        out.print(Text(escape_unprintable(line), _STYLES.get(line[:1], "")), soft_wrap=True)
     if len(lines) > _MOST_SHOWN:
-        say(f"… and {len(lines) - _MOST_SHOWN} lines more")
+        print_line(f"… and {len(lines) - _MOST_SHOWN} lines more")
 
 
-def _write(places: Sequence[Place]) -> None:
+def _write(places: Sequence[PlannedFile]) -> None:
     ready: list[tuple[str, Path]] = []
     try:
         for each in places:
@@ -112,14 +114,14 @@ def _write(places: Sequence[Place]) -> None:
             Path(temporary).replace(path)
             ready.pop(0)
     except OSError as fault:
-        complain(f"{fault.filename or 'a file'} cannot be written: {fault.strerror}")
+        print_error(f"{fault.filename or 'a file'} cannot be written: {fault.strerror}")
         raise typer.Exit(1) from None
     finally:
         for temporary, _ in ready:
             Path(temporary).unlink(missing_ok=True)
 
 
-def _beside(place: Place) -> str:
+def _beside(place: PlannedFile) -> str:
     """Write the text next to its place, under a name that nobody looks for."""
     handle, name = tempfile.mkstemp(dir=place.path.parent, prefix=".crcr-init-")
     with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:

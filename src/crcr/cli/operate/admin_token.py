@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from crcr.cli.options import examples
-from crcr.cli.printing import say
+from crcr.cli.printing import print_line
 
 app = typer.Typer(
     name="admin",
@@ -38,10 +38,10 @@ def token(
     """Make a token: print it once, and the line for the settings, which holds only its hash."""
     made = f"crcr_{secrets.token_urlsafe(_RANDOM_BYTES)}"
     variable = "CRCR_HUD_TOKENS" if reader else "CRCR_ADMIN_TOKENS"
-    say(f"token for {name}, shown only now:")
-    say("")
-    say(f"  {made}")
-    say("")
-    say("the line for the settings (add it after a comma, if there are others):")
-    say("")
-    say(f"  {variable}={name}=sha256:{sha256(made.encode()).hexdigest()}")
+    print_line(f"token for {name}, shown only now:")
+    print_line("")
+    print_line(f"  {made}")
+    print_line("")
+    print_line("the line for the settings (add it after a comma, if there are others):")
+    print_line("")
+    print_line(f"  {variable}={name}=sha256:{sha256(made.encode()).hexdigest()}")

@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples
-from crcr.cli.printing import ago, complain, console, plain, print_json, print_table, say, warn, word
+from crcr.cli.printing import (
+    colour_state,
+    console,
+    escape_unprintable,
+    format_age,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    print_warning,
+)
 
 if TYPE_CHECKING:
-    from crcr.decide.allowlist.diff import Change
-    from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem
+    from crcr.decide.allowlist.diff import AllowlistChange
+    from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
     from crcr.decide.model import RepoName
     from crcr.decide.views.overview import AllowlistState
 
@@ -25,9 +35,9 @@ app = typer.Typer(
 )
 
 _KINDS = {
-    "Added": "added",
-    "Removed": "removed",
-    "LevelMoved": "level_moved",
+    "EntryAdded": "added",
+    "EntryRemoved": "removed",
+    "LevelChanged": "level_moved",
     "OptionChanged": "option_changed",
 }
 
@@ -64,7 +74,7 @@ def check(file: FileArgument, relay: RelayOption = None, as_json: JsonOption = F
     else:
         _print_problems(file, checked.problems)
         if checked.allowlist is not None:
-            say(f"{'<stdin>' if file == '-' else file} is good: {_sizes(checked.allowlist)}")
+            print_line(f"{'<stdin>' if file == '-' else file} is good: {_sizes(checked.allowlist)}")
     if checked.allowlist is None:
         raise typer.Exit(1)
 
@@ -80,7 +90,7 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Print what one allowlist changes against another; order and comments are no changes."""
-    from crcr.decide.allowlist.diff import diff as changes_between
+    from crcr.decide.allowlist.diff import diff_allowlists as changes_between
 
     before, after = _read_good(old), _read_good(new)
     changes = changes_between(before, after)
@@ -88,9 +98,9 @@ def diff(
         print_json([_change(each) for each in changes])
         return
     for change in changes:
-        say(change.text)
+        print_line(change.text)
     if not changes:
-        say("nothing changes")
+        print_line("nothing changes")
 
 
 @app.command(epilog=examples("crcr allowlist refresh", "crcr allowlist refresh --upstream pytorch/pytorch"))
@@ -106,41 +116,45 @@ def refresh(config: ConfigOption = None, upstream: UpstreamOption = None) -> Non
     if refreshed.state.newest_is_bad:
         raise typer.Exit(1)
     news = f"version {refreshed.version} is in force" if refreshed.version else "nothing new"
-    say(f"{refreshed.upstream}: {news}; {_sizes(refreshed.allowlist)}")
+    print_line(f"{refreshed.upstream}: {news}; {_sizes(refreshed.allowlist)}")
 
 
 @app.command(epilog=examples("crcr allowlist show", "crcr allowlist show --json"))
 def show(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False) -> None:
     """Show the allowlist that is in force, and the problems of a newer reading that is not."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
-    state, allowlist = at_desk(config, lambda desk: desk.views.allowlist(desk.reading(upstream)))
+    state, allowlist = run_in_session(
+        config, lambda session: session.views.allowlist(session.upstream_to_read(upstream))
+    )
     if as_json:
         print_json({"state": state, "backends": [_entry(each) for each in allowlist.entries]})
         return
     if state.version is not None and state.read_at is not None:
-        say(f"version {state.version} from {state.source}, read {ago(state.read_at)}; {_sizes(allowlist)}")
+        print_line(
+            f"version {state.version} from {state.source}, read {format_age(state.read_at)}; {_sizes(allowlist)}"
+        )
         columns = ["level", "repository", "device", "on-calls", "events", "~hardware", "visibility"]
         entries = [_entry(each) for each in allowlist.entries]
         print_table(columns, ([_in_cell(value) for value in entry.values()] for entry in entries))
     _print_bad(state)
     if state.version is None:
-        complain("no good allowlist was ever read", "`crcr allowlist refresh` reads it now")
+        print_error("no good allowlist was ever read", "`crcr allowlist refresh` reads it now")
         raise typer.Exit(1)
 
 
-def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
+def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[AllowlistProblem, ...]":
     """Warn of L4 entries that the gate cannot judge, by what the relay knows of the App's rights."""
     import httpx
 
-    from crcr.cli.doctor.downstream.examine import Asked, Relay, relay_address
-    from crcr.cli.doctor.downstream.relay_answers import body_of
+    from crcr.cli.doctor.downstream.examine import DownstreamRequest, RelayClient, parse_relay_url
+    from crcr.cli.doctor.downstream.relay_answers import json_object
     from crcr.decide.allowlist.check import check_actions
 
     def reads_actions(repository: "RepoName") -> bool | None:
-        with Relay(Asked(relay_address(url), repository)) as relay:
+        with RelayClient(DownstreamRequest(parse_relay_url(url), repository)) as relay:
             try:
-                found = body_of(relay.read(f"setup/{repository}")).get("reads_actions")
+                found = json_object(relay.read(f"setup/{repository}")).get("reads_actions")
             except httpx.HTTPError as fault:
                 raise typer.BadParameter(f"the relay at {url} does not answer: {fault}") from None
         return found if isinstance(found, bool) else None
@@ -148,8 +162,8 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
     return tuple(check_actions(allowlist, reads_actions))
 
 
-def _read(file: str) -> "Checked":
-    from crcr.decide.allowlist.entries import Checked, Problem, decode_text
+def _read(file: str) -> "CheckedAllowlist":
+    from crcr.decide.allowlist.entries import AllowlistProblem, CheckedAllowlist, decode_text
     from crcr.receive.allowlist_yaml import read_allowlist
 
     try:
@@ -157,7 +171,7 @@ def _read(file: str) -> "Checked":
     except OSError as fault:
         raise typer.BadParameter(f"{file} cannot be read: {fault.strerror}") from None
     text = decode_text(raw)
-    return Checked(None, (text,)) if isinstance(text, Problem) else read_allowlist(text)
+    return CheckedAllowlist(None, (text,)) if isinstance(text, AllowlistProblem) else read_allowlist(text)
 
 
 def _read_good(file: str) -> "Allowlist":
@@ -168,20 +182,25 @@ def _read_good(file: str) -> "Allowlist":
     return checked.allowlist
 
 
-def _print_problems(file: str, problems: "Iterable[Problem]", *, stderr: bool = False) -> None:
+def _print_problems(file: str, problems: "Iterable[AllowlistProblem]", *, stderr: bool = False) -> None:
     """Print in the form that editors and CI services know how to follow."""
-    out, name = console(stderr=stderr), "<stdin>" if file == "-" else plain(file)
+    out, name = console(stderr=stderr), "<stdin>" if file == "-" else escape_unprintable(file)
     for each in problems:
-        out.print(f"{name}:{each.line}:", word(each.severity), plain(each.message), soft_wrap=True)
+        out.print(
+            f"{name}:{each.line}:",
+            colour_state(each.severity),
+            escape_unprintable(each.message),
+            soft_wrap=True,
+        )
         if each.hint:
-            out.print(f"    {plain(each.hint)}", style="dim", soft_wrap=True)
+            out.print(f"    {escape_unprintable(each.hint)}", style="dim", soft_wrap=True)
 
 
 def _print_bad(state: "AllowlistState") -> None:
     if state.newest_is_bad:
         _print_problems("the newest reading", state.problems, stderr=True)
         in_force = "none is in force" if state.version is None else f"version {state.version} stays in force"
-        warn(f"the newest reading cannot be used; {in_force}")
+        print_warning(f"the newest reading cannot be used; {in_force}")
 
 
 def _levels(allowlist: "Allowlist | None") -> dict[str, int]:
@@ -194,14 +213,14 @@ def _sizes(allowlist: "Allowlist") -> str:
     return f"{total} {'repository' if total == 1 else 'repositories'}" + (f" ({counts})" if counts else "")
 
 
-def _change(change: "Change") -> dict[str, str]:
-    from crcr.decide.allowlist.diff import Added, Removed
+def _change(change: "AllowlistChange") -> dict[str, str]:
+    from crcr.decide.allowlist.diff import EntryAdded, EntryRemoved
 
-    name = change.entry.name if isinstance(change, Added | Removed) else change.name
+    name = change.entry.name if isinstance(change, EntryAdded | EntryRemoved) else change.name
     return {"change": _KINDS[type(change).__name__], "repository": str(name), "text": change.text}
 
 
-def _entry(entry: "Entry") -> dict[str, str | list[str] | None]:
+def _entry(entry: "AllowlistEntry") -> dict[str, str | list[str] | None]:
     return {
         "level": entry.level.name,
         "repository": str(entry.name),

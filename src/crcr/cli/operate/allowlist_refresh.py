@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crcr import log as logs
-from crcr.cli.operator_session import pick_acting, read_settings, user_name
+from crcr.cli.operator_session import choose_upstream_to_change, read_settings, user_name
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
 from crcr.decide.views.overview import AllowlistState
@@ -33,7 +33,7 @@ def refresh_now(config: Path | None, asked: RepoName | None) -> Refreshed:
 async def _refresh(settings: Settings, asked: RepoName | None) -> Refreshed:
     services = build(settings)
     try:
-        upstream = pick_acting(services.upstreams, asked)
+        upstream = choose_upstream_to_change(services.upstreams, asked)
         read = await services.refreshers[upstream.key].refresh()
         version = read.version if read else None
         await services.acts.note_refresh(upstream, who=user_name(), now=services.clock.now(), version=version)

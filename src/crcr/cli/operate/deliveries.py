@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crcr.cli.options import ConfigOption, JsonOption, LimitOption, UpstreamOption, examples, moment
-from crcr.cli.printing import ago, cell, complain, plain, print_json, print_table, say
+from crcr.cli.options import ConfigOption, JsonOption, LimitOption, UpstreamOption, examples, parse_time
+from crcr.cli.printing import (
+    escape_unprintable,
+    format_age,
+    format_cell,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+)
 from crcr.decide.model import DeliveryState
 
 if TYPE_CHECKING:
-    from crcr.cli.operator_session import Desk
+    from crcr.cli.operator_session import OperatorSession
     from crcr.decide.views.operator import DeliveryDetail, DeliveryLine, DispatchLine, JobLine
 
 app = typer.Typer(
@@ -35,11 +43,14 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the newest deliveries with the count of their dispatches."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
     wanted = state.value if state else None
-    lines = at_desk(
-        config, lambda desk: desk.views.deliveries(desk.reading(upstream), state=wanted, limit=limit)
+    lines = run_in_session(
+        config,
+        lambda session: session.views.deliveries(
+            session.upstream_to_read(upstream), state=wanted, limit=limit
+        ),
     )
     if as_json:
         print_json(lines)
@@ -47,7 +58,7 @@ def list_(
     columns = ["received", "guid", "event", "about", "state", "dispatches", "~reason"]
     print_table(columns, ([*_line(each), each.reason] for each in lines))
     if not lines:
-        say("no deliveries")
+        print_line("no deliveries")
 
 
 @app.command(epilog=examples("crcr deliveries show 72d3162e-cc78-11e3-81ab-4c9367dc0958 --body"))
@@ -61,9 +72,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one delivery: its dispatches, the attempts to send them, their errors, and the jobs reported."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
-    detail, raw = at_desk(config, lambda desk: _look(desk, guid, upstream, body=body))
+    detail, raw = run_in_session(config, lambda session: _look(session, guid, upstream, body=body))
     payload = json.loads(raw) if raw is not None else None
     if as_json:
         print_json({"detail": detail, "body": payload} if body else detail)
@@ -72,7 +83,7 @@ def show(
     if payload is not None:
         typer.echo(json.dumps(payload, indent=2))
     elif body:
-        complain("the body of this delivery is no longer kept")
+        print_error("the body of this delivery is no longer kept")
         raise typer.Exit(1)
 
 
@@ -102,7 +113,7 @@ def replay(
     since: Annotated[
         datetime | None,
         typer.Option(
-            parser=moment,
+            parser=parse_time,
             metavar="TIME",
             help="With --cancelled: deliveries received at this time or later (or so long ago: 2h). Default: 24h.",
         ),
@@ -113,25 +124,25 @@ def replay(
     What a change of the allowlist cancelled goes to the backends that are listed again. A dispatch that waited for
     an approval, or for the end of a draft, still waits for that.
     """
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
     if (guid is None) is not cancelled or (cancelled and everyone) or (since and not cancelled):
         raise typer.BadParameter("say which: a GUID (with --everyone or not), or --cancelled (with --since)")
     if guid is None:
-        events, sent = at_desk(config, lambda desk: _replay_cancelled(desk, upstream, since))
-        say(_sent_again(sent, events))
+        events, sent = run_in_session(config, lambda session: _replay_cancelled(session, upstream, since))
+        print_line(_sent_again(sent, events))
         return
-    count = at_desk(
+    count = run_in_session(
         config,
-        lambda desk: desk.acts.replay(
-            desk.acting(upstream), guid, who=desk.who, now=desk.now(), everyone=everyone
+        lambda session: session.acts.replay(
+            session.upstream_to_change(upstream), guid, who=session.who, now=session.now(), everyone=everyone
         ),
     )
     if not count:
         hint = "" if everyone else "; --everyone sends it all the same"
-        say(f"nothing to send: all who may have it got it, or it is on its way{hint}")
+        print_line(f"nothing to send: all who may have it got it, or it is on its way{hint}")
         return
-    say(f"sent again to {count}; follow it with: crcr deliveries show {guid}")
+    print_line(f"sent again to {count}; follow it with: crcr deliveries show {guid}")
 
 
 def _sent_again(dispatches: int, events: int) -> str:
@@ -143,25 +154,28 @@ def _sent_again(dispatches: int, events: int) -> str:
 
 
 async def _replay_cancelled(
-    desk: "Desk", upstream: "UpstreamOption", since: datetime | None
+    session: "OperatorSession", upstream: "UpstreamOption", since: datetime | None
 ) -> tuple[int, int]:
     """Replay everything that was cut off; return how many deliveries there were, and how many dispatches were sent."""
-    acting = desk.acting(upstream)
-    found = await desk.acts.find_cut_off(acting, since or desk.now() - _CUT_OFF_WITHIN)
-    sent = [await desk.acts.replay(acting, guid, who=desk.who, now=desk.now()) for guid in found]
+    upstream_to_change = session.upstream_to_change(upstream)
+    found = await session.acts.find_cut_off(upstream_to_change, since or session.now() - _CUT_OFF_WITHIN)
+    sent = [
+        await session.acts.replay(upstream_to_change, guid, who=session.who, now=session.now())
+        for guid in found
+    ]
     return sum(map(bool, sent)), sum(sent)
 
 
 async def _look(
-    desk: "Desk", guid: str, upstream: "UpstreamOption", *, body: bool
+    session: "OperatorSession", guid: str, upstream: "UpstreamOption", *, body: bool
 ) -> "tuple[DeliveryDetail, bytes | None]":
-    detail = await desk.views.delivery(guid, desk.reading(upstream) if upstream else None)
-    return detail, await desk.views.body(detail.delivery) if body else None
+    detail = await session.views.delivery(guid, session.upstream_to_read(upstream) if upstream else None)
+    return detail, await session.views.body(detail.delivery) if body else None
 
 
 def _line(each: "DeliveryLine") -> list[str]:
     sent = ", ".join(f"{number} {state}" for state, number in each.dispatches.items())
-    return [ago(each.received_at), each.guid, _event(each), _about(each), each.state, sent or "none"]
+    return [format_age(each.received_at), each.guid, _event(each), _about(each), each.state, sent or "none"]
 
 
 def _event(each: "DeliveryLine") -> str:
@@ -176,23 +190,23 @@ def _about(each: "DeliveryLine") -> str:
 
 def _print_detail(detail: "DeliveryDetail") -> None:
     delivery = detail.delivery
-    say(f"{delivery.guid}: {_event(delivery)} {_about(delivery)} of {delivery.upstream}")
-    reason = f" ({plain(delivery.reason)})" if delivery.reason else ""
-    say("  state   ", cell(delivery.state), reason)
-    say(
-        f"  received {ago(delivery.received_at)} at {delivery.received_at:%Y-%m-%d %H:%M:%S} UTC, {delivery.source}"
+    print_line(f"{delivery.guid}: {_event(delivery)} {_about(delivery)} of {delivery.upstream}")
+    reason = f" ({escape_unprintable(delivery.reason)})" if delivery.reason else ""
+    print_line("  state   ", format_cell(delivery.state), reason)
+    print_line(
+        f"  received {format_age(delivery.received_at)} at {delivery.received_at:%Y-%m-%d %H:%M:%S} UTC, {delivery.source}"
     )
     kept = "kept" if delivery.body_kept else "no longer kept"
-    say(f"  head     {delivery.head_sha or '-'}, body of {delivery.body_bytes:,} bytes, {kept}")
-    say("")
+    print_line(f"  head     {delivery.head_sha or '-'}, body of {delivery.body_bytes:,} bytes, {kept}")
+    print_line("")
     columns = ["downstream", "level", "dispatch", "sent", "attempts", "~why"]
     print_table(columns, map(_dispatch, detail.dispatches))
     jobs = [[each.downstream, *_job(job)] for each in detail.dispatches for job in each.jobs]
     if jobs:
-        say("")
+        print_line("")
         print_table(["downstream", "job", "run", "state", "conclusion", "queue s", "run s", "~marks"], jobs)
     for effect in detail.effects:
-        say(f"also {effect.kind} for {effect.target}: {effect.state} {effect.last_error or ''}")
+        print_line(f"also {effect.kind} for {effect.target}: {effect.state} {effect.last_error or ''}")
 
 
 def _dispatch(each: "DispatchLine") -> list[str | int | None]:
@@ -205,7 +219,7 @@ def _dispatch(each: "DispatchLine") -> list[str | int | None]:
     if each.trimmed:
         marks.append(f"trimmed: {', '.join(each.trimmed)}")
     why = "; ".join(filter(None, [*marks, each.reason or (last.last_error if last else None)]))
-    sent = ago(each.sent_at) if each.sent_at else None
+    sent = format_age(each.sent_at) if each.sent_at else None
     return [each.downstream, each.level, each.state, sent, sum(e.attempts for e in each.effects), why or None]
 
 

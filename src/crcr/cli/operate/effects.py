@@ -12,14 +12,14 @@ from crcr.cli.options import (
     LimitOption,
     UpstreamOption,
     examples,
-    moment,
-    repo_name,
+    parse_repo_name,
+    parse_time,
 )
-from crcr.cli.printing import ago, console, print_json, print_table, say
+from crcr.cli.printing import console, format_age, print_json, print_line, print_table
 from crcr.decide.model import EffectKind, RepoName
 
 if TYPE_CHECKING:
-    from crcr.cli.operator_session import Desk
+    from crcr.cli.operator_session import OperatorSession
     from crcr.decide.views.operator import EffectLine
     from crcr.record.admin.operations import ParkedFilter
 
@@ -34,10 +34,12 @@ _AT_ONCE = 500
 
 SinceOption = Annotated[
     datetime | None,
-    typer.Option(parser=moment, metavar="TIME", help="Parked at this time or later (or so long ago: 2h)."),
+    typer.Option(
+        parser=parse_time, metavar="TIME", help="Parked at this time or later (or so long ago: 2h)."
+    ),
 ]
 UntilOption = Annotated[
-    datetime | None, typer.Option(parser=moment, metavar="TIME", help="Parked at this time or earlier.")
+    datetime | None, typer.Option(parser=parse_time, metavar="TIME", help="Parked at this time or earlier.")
 ]
 
 
@@ -56,11 +58,14 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the effects that wait, are under way, or were parked; not those that are done."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
     asked = {"target": target.lower() if target else None, "kind": kind.value if kind else None}
-    lines = at_desk(
-        config, lambda desk: desk.views.effects(desk.reading(upstream), parked=parked, limit=limit, **asked)
+    lines = run_in_session(
+        config,
+        lambda session: session.views.effects(
+            session.upstream_to_read(upstream), parked=parked, limit=limit, **asked
+        ),
     )
     if as_json:
         print_json(lines)
@@ -79,7 +84,7 @@ def list_(
     ]
     print_table(columns, map(_line, lines))
     if not lines:
-        say("nothing is parked" if parked else "nothing is waiting")
+        print_line("nothing is parked" if parked else "nothing is waiting")
 
 
 @app.command(
@@ -96,14 +101,16 @@ def retry(
     upstream: UpstreamOption = None,
     target: Annotated[
         RepoName | None,
-        typer.Option(parser=repo_name, metavar="OWNER/REPO", help="All parked ones for this repository."),
+        typer.Option(
+            parser=parse_repo_name, metavar="OWNER/REPO", help="All parked ones for this repository."
+        ),
     ] = None,
     since: SinceOption = None,
     until: UntilOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All parked ones of the upstream.")] = False,
 ) -> None:
     """Give parked effects another 24 hours of tries, beginning now; audited."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
     from crcr.record.admin.operations import ParkedFilter
 
     chosen = target or since or until
@@ -114,26 +121,30 @@ def retry(
         if ids
         else [ParkedFilter(target=target, since=since, until=until)]
     )
-    count = at_desk(config, lambda desk: _retry(desk, upstream, which))
+    count = run_in_session(config, lambda session: _retry(session, upstream, which))
     if count < len(which):
-        say(f"{count} retried; nothing else like that is parked" if count else "nothing like that is parked")
+        print_line(
+            f"{count} retried; nothing else like that is parked" if count else "nothing like that is parked"
+        )
         raise typer.Exit(1)
-    say(f"{count} retried; follow with: crcr effects list")
+    print_line(f"{count} retried; follow with: crcr effects list")
 
 
-async def _retry(desk: "Desk", asked: RepoName | None, which: "list[ParkedFilter]") -> int:
+async def _retry(session: "OperatorSession", asked: RepoName | None, which: "list[ParkedFilter]") -> int:
     from rich.progress import track
 
-    upstream, now = desk.acting(asked), desk.now()
+    upstream, now = session.upstream_to_change(asked), session.now()
     # What is parked again while we are at it is not taken a second time.
     bounded = [replace(each, until=min(each.until or now, now)) for each in which]
-    batches = [part for each in bounded for part in await _batches(desk, upstream, each)]
+    batches = [part for each in bounded for part in await _batches(session, upstream, each)]
     shown = track(batches, "retrying", console=console(stderr=True), disable=len(batches) < 3, transient=True)
-    return sum([await desk.acts.retry_parked(upstream, each, who=desk.who, now=now) for each in shown])
+    return sum([await session.acts.retry_parked(upstream, each, who=session.who, now=now) for each in shown])
 
 
-async def _batches(desk: "Desk", upstream: RepoName, which: "ParkedFilter") -> "list[ParkedFilter]":
-    ids = await desk.acts.parked_ids(upstream, which)
+async def _batches(
+    session: "OperatorSession", upstream: RepoName, which: "ParkedFilter"
+) -> "list[ParkedFilter]":
+    ids = await session.acts.parked_ids(upstream, which)
     parts = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
     return [replace(which, between=(part[0], part[-1])) for part in parts]
 
@@ -143,8 +154,8 @@ def _line(each: "EffectLine") -> list[str | int | None]:
     from crcr.show.render.effect_texts import waits_for
 
     marked = f"{each.attempts} (unsure)" if each.unsure else each.attempts
-    due = ago(each.due_at) if each.state == "waiting" else None
-    since = ago(each.finished_at or each.created_at)
+    due = format_age(each.due_at) if each.state == "waiting" else None
+    since = format_age(each.finished_at or each.created_at)
     return [
         each.effect_id,
         each.kind,

@@ -12,10 +12,10 @@ from crcr.cli.options import (
     UpstreamOption,
     examples,
 )
-from crcr.cli.printing import print_json, print_table, say
+from crcr.cli.printing import print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from crcr.cli.operator_session import Desk
+    from crcr.cli.operator_session import OperatorSession
     from crcr.decide.model import RepoName
     from crcr.decide.views.operator import AuditLine, RepositoryLine
 
@@ -28,16 +28,18 @@ def list_repos(
     config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False
 ) -> None:
     """List the downstreams that are known: level, bound id, installation, suspensions, alarms."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
-    lines = at_desk(config, lambda desk: desk.views.repositories(desk.reading(upstream)))
+    lines = run_in_session(
+        config, lambda session: session.views.repositories(session.upstream_to_read(upstream))
+    )
     if as_json:
         print_json(lines)
         return
     columns = ["repository", "level", "id", "bound", "confirmed", "installation", "~trouble"]
     print_table(columns, map(_repository, lines))
     if not lines:
-        say("no repositories are known; `crcr allowlist refresh` reads the allowlist")
+        print_line("no repositories are known; `crcr allowlist refresh` reads the allowlist")
 
 
 @repos.command(epilog=examples("crcr repos rebind org/backend 123456789"))
@@ -51,25 +53,25 @@ def rebind(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Accept that another repository now has this name: its reports are believed from now on; audited."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
-    def known(desk: "Desk") -> "RepoName":
-        return desk.acting(upstream)
+    def known(session: "OperatorSession") -> "RepoName":
+        return session.upstream_to_change(upstream)
 
-    async def before(desk: "Desk") -> "int | None":
-        lines = await desk.views.repositories(known(desk))
+    async def before(session: "OperatorSession") -> "int | None":
+        lines = await session.views.repositories(known(session))
         return next((each.repository_id for each in lines if each.name.lower() == repository.key), None)
 
     if not yes:
-        bound = at_desk(config, before)
+        bound = run_in_session(config, before)
         typer.confirm(f"{repository} is bound to id {bound}; bind it to {repository_id}?", abort=True)
-    at_desk(
+    run_in_session(
         config,
-        lambda desk: desk.targets.rebind(
-            known(desk), repository, repository_id, who=desk.who, now=desk.now()
+        lambda session: session.targets.rebind(
+            known(session), repository, repository_id, who=session.who, now=session.now()
         ),
     )
-    say(f"{repository} is bound to id {repository_id}")
+    print_line(f"{repository} is bound to id {repository_id}")
 
 
 @audit.command("list", epilog=examples("crcr audit list --limit 100"))
@@ -80,9 +82,11 @@ def list_audit(
     as_json: JsonOption = False,
 ) -> None:
     """List the newest acts: who did what, and the relay's own alarms."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
-    lines = at_desk(config, lambda desk: desk.views.audit(desk.reading(upstream), limit=limit))
+    lines = run_in_session(
+        config, lambda session: session.views.audit(session.upstream_to_read(upstream), limit=limit)
+    )
     if as_json:
         print_json(lines)
         return

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
-from crcr.cli.options import LOOK_AND_ACT, ConfigOption, JsonOption, UpstreamOption, examples
-from crcr.cli.printing import print_json, say
+from crcr.cli.options import OPERATE_PANEL, ConfigOption, JsonOption, UpstreamOption, examples
+from crcr.cli.printing import print_json, print_line
 
 if TYPE_CHECKING:
-    from crcr.cli.operator_session import Desk
+    from crcr.cli.operator_session import OperatorSession
     from crcr.decide.health.relay import Health
     from crcr.decide.model import RepoName
 
@@ -17,7 +17,7 @@ _STYLES = {"green": "green", "amber": "yellow", "red": "red"}
 
 
 def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=LOOK_AND_ACT, epilog=examples("crcr status", "crcr status --json"))(status)
+    app.command(rich_help_panel=OPERATE_PANEL, epilog=examples("crcr status", "crcr status --json"))(status)
 
 
 def status(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False) -> None:
@@ -25,9 +25,9 @@ def status(config: ConfigOption = None, upstream: UpstreamOption = None, as_json
 
     Exits with 1 when it is red: gates cannot be published, or nothing is delivered.
     """
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
-    found = at_desk(config, lambda desk: _read(desk, upstream))
+    found = run_in_session(config, lambda session: _read(session, upstream))
     if as_json:
         print_json([{"upstream": str(name), "health": health} for name, health in found.items()])
     else:
@@ -37,16 +37,20 @@ def status(config: ConfigOption = None, upstream: UpstreamOption = None, as_json
         raise typer.Exit(1)
 
 
-async def _read(desk: "Desk", asked: "RepoName | None") -> "dict[RepoName, Health]":
-    chosen = (desk.reading(asked),) if asked else tuple(each.name for each in desk.settings.upstreams)
-    return {name: await desk.views.health(name, desk.now()) for name in chosen}
+async def _read(session: "OperatorSession", asked: "RepoName | None") -> "dict[RepoName, Health]":
+    chosen = (
+        (session.upstream_to_read(asked),)
+        if asked
+        else tuple(each.name for each in session.settings.upstreams)
+    )
+    return {name: await session.views.health(name, session.now()) for name in chosen}
 
 
 def _print(name: "RepoName", health: "Health") -> None:
-    say(f"{name}:", Text(health.state.value, _STYLES[health.state.value]))
+    print_line(f"{name}:", Text(health.state.value, _STYLES[health.state.value]))
     reasons = [reason.text for reason in health.reasons]
     short = [each.text for each in health.held if each.text not in reasons and each.effects != "gates"]
     for text in (*reasons, *short):
-        say(f"  {text}")
+        print_line(f"  {text}")
     if not reasons and not short:
-        say("  Nothing is held back, nothing undelivered.")
+        print_line("  Nothing is held back, nothing undelivered.")

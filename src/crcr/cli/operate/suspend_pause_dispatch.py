@@ -8,18 +8,18 @@ from uuid import uuid4
 import typer
 
 from crcr.cli.options import (
-    LOOK_AND_ACT,
+    OPERATE_PANEL,
     ConfigOption,
     ReasonOption,
     RepoArgument,
     UpstreamOption,
-    duration,
     examples,
+    parse_duration,
 )
-from crcr.cli.printing import say, warn, word
+from crcr.cli.printing import colour_state, print_line, print_warning
 
 if TYPE_CHECKING:
-    from crcr.cli.operator_session import Desk
+    from crcr.cli.operator_session import OperatorSession
     from crcr.decide.model import RepoName
     from crcr.decide.views.operator import DispatchLine
 
@@ -30,16 +30,16 @@ LiftOption = Annotated[bool, typer.Option("--lift", help="Take it back.")]
 
 def register(app: typer.Typer) -> None:
     app.command(
-        rich_help_panel=LOOK_AND_ACT,
+        rich_help_panel=OPERATE_PANEL,
         epilog=examples(
             'crcr suspend org/backend --reason "floods us with reports"', "crcr suspend org/backend --lift"
         ),
     )(suspend)
     app.command(
-        rich_help_panel=LOOK_AND_ACT,
+        rich_help_panel=OPERATE_PANEL,
         epilog=examples('crcr pause --reason "GitHub is down"', "crcr pause --lift"),
     )(pause)
-    app.command(rich_help_panel=LOOK_AND_ACT, epilog=examples("crcr dispatch --test org/backend --wait"))(
+    app.command(rich_help_panel=OPERATE_PANEL, epilog=examples("crcr dispatch --test org/backend --wait"))(
         dispatch
     )
 
@@ -52,16 +52,18 @@ def suspend(
     upstream: UpstreamOption = None,
 ) -> None:
     """Stop talking to a downstream: no dispatches, no reports taken; what waits for it is dropped."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
-    async def act(desk: "Desk") -> None:
-        of = desk.acting(upstream)
-        await desk.targets.suspend(of, repository, who=desk.who, now=desk.now(), lift=lift, reason=reason)
-        if (await desk.views.allowlist(of))[1].find(repository) is None:
-            warn(f"{repository} is not on the allowlist of {of}")
-        say(f"{repository} is {'no longer suspended' if lift else 'suspended'} for {of}")
+    async def act(session: "OperatorSession") -> None:
+        of = session.upstream_to_change(upstream)
+        await session.targets.suspend(
+            of, repository, who=session.who, now=session.now(), lift=lift, reason=reason
+        )
+        if (await session.views.allowlist(of))[1].find(repository) is None:
+            print_warning(f"{repository} is not on the allowlist of {of}")
+        print_line(f"{repository} is {'no longer suspended' if lift else 'suspended'} for {of}")
 
-    at_desk(config, act)
+    run_in_session(config, act)
 
 
 def pause(
@@ -71,14 +73,16 @@ def pause(
     upstream: UpstreamOption = None,
 ) -> None:
     """Stop dispatching for an upstream; its events are taken all the same, and wait."""
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
-    async def act(desk: "Desk") -> None:
-        of = desk.acting(upstream)
-        await desk.acts.pause(of, who=desk.who, now=desk.now(), lift=lift, reason=reason)
-        say(f"dispatching for {of} {'goes on' if lift else 'is paused; crcr pause --lift lets it go on'}")
+    async def act(session: "OperatorSession") -> None:
+        of = session.upstream_to_change(upstream)
+        await session.acts.pause(of, who=session.who, now=session.now(), lift=lift, reason=reason)
+        print_line(
+            f"dispatching for {of} {'goes on' if lift else 'is paused; crcr pause --lift lets it go on'}"
+        )
 
-    at_desk(config, act)
+    run_in_session(config, act)
 
 
 def dispatch(
@@ -87,7 +91,7 @@ def dispatch(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it was sent, or failed.")] = False,
     patience: Annotated[
         timedelta,
-        typer.Option("--timeout", parser=duration, metavar="DURATION", help="How long --wait waits."),
+        typer.Option("--timeout", parser=parse_duration, metavar="DURATION", help="How long --wait waits."),
     ] = "60s",  # type: ignore[assignment]  # read by the parser
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
@@ -96,29 +100,31 @@ def dispatch(
 
     Its event_type is crcr_test; a worker must be running to send it.
     """
-    from crcr.cli.operator_session import at_desk
+    from crcr.cli.operator_session import run_in_session
 
     if not test:
         raise typer.BadParameter("only tests are sent by hand: add --test (events: crcr deliveries replay)")
     guid = str(uuid4())
 
-    async def act(desk: "Desk") -> "DispatchLine | None":
-        of = desk.acting(upstream)
-        await desk.acts.dispatch_test(of, repository, guid, who=desk.who, now=desk.now())
-        say(f"test dispatch to {repository}: {guid}")
-        say(f"follow it with: crcr deliveries show {guid}")
-        return await _outcome(desk, of, guid, patience) if wait else None
+    async def act(session: "OperatorSession") -> "DispatchLine | None":
+        of = session.upstream_to_change(upstream)
+        await session.acts.dispatch_test(of, repository, guid, who=session.who, now=session.now())
+        print_line(f"test dispatch to {repository}: {guid}")
+        print_line(f"follow it with: crcr deliveries show {guid}")
+        return await _outcome(session, of, guid, patience) if wait else None
 
-    sent = at_desk(config, act)
+    sent = run_in_session(config, act)
     if wait:
         _tell(sent)
 
 
-async def _outcome(desk: "Desk", upstream: "RepoName", guid: str, patience: timedelta) -> "DispatchLine":
-    until = desk.now() + patience
+async def _outcome(
+    session: "OperatorSession", upstream: "RepoName", guid: str, patience: timedelta
+) -> "DispatchLine":
+    until = session.now() + patience
     while True:
-        [line] = (await desk.views.delivery(guid, upstream)).dispatches
-        if line.state != "waiting" or desk.now() >= until:
+        [line] = (await session.views.delivery(guid, upstream)).dispatches
+        if line.state != "waiting" or session.now() >= until:
             return line
         await asyncio.sleep(_LOOK_EVERY_S)
 
@@ -126,8 +132,8 @@ async def _outcome(desk: "Desk", upstream: "RepoName", guid: str, patience: time
 def _tell(line: "DispatchLine | None") -> None:
     state = line.state if line else "waiting"
     errors = [each.last_error for each in line.effects if each.last_error] if line else []
-    say("it is", word(state), f"({errors[-1]})" if errors else "")
+    print_line("it is", colour_state(state), f"({errors[-1]})" if errors else "")
     if state == "waiting":
-        warn("nobody has sent it yet: is `crcr serve` or `crcr worker` running, and not paused?")
+        print_warning("nobody has sent it yet: is `crcr serve` or `crcr worker` running, and not paused?")
     if state != "sent":
         raise typer.Exit(1)

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from crcr.cli.options import RUN_IT, ConfigOption, examples
-from crcr.cli.printing import say
+from crcr.cli.options import RUN_PANEL, ConfigOption, examples
+from crcr.cli.printing import print_line
 
 TargetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The copy; it must not exist yet.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=RUN_IT, epilog=examples("crcr backup /backup/crcr-2026-08-03.db"))(backup)
+    app.command(rich_help_panel=RUN_PANEL, epilog=examples("crcr backup /backup/crcr-2026-08-03.db"))(backup)
 
 
 def backup(target: TargetArgument, config: ConfigOption = None) -> None:
@@ -20,14 +20,14 @@ def backup(target: TargetArgument, config: ConfigOption = None) -> None:
     from crcr.cli.operator_session import read_settings
     from crcr.errors import NotPossible
     from crcr.record.store.sqlite.backup import copy_database
-    from crcr.settings import Sqlite
+    from crcr.settings import SqliteSetting
     from crcr.wiring.database import require_database
 
     settings = read_settings(config)
     database = settings.database
-    if not isinstance(database, Sqlite):
+    if not isinstance(database, SqliteSetting):
         hint = "use pg_dump or pg_basebackup; docs/maintain.md says how"
         raise NotPossible(f"the data is in PostgreSQL at {database.place}", hint=hint)
     require_database(settings)
     size = copy_database(database.path, target)
-    say(f"{database.path} → {target}: {size:,} bytes, checked")
+    print_line(f"{database.path} → {target}: {size:,} bytes, checked")

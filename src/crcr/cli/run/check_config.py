@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from crcr.cli.options import RUN_IT, ConfigOption, JsonOption, examples
-from crcr.cli.printing import complain, print_json, print_table, say, warn
+from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples
+from crcr.cli.printing import print_error, print_json, print_line, print_table, print_warning
 from crcr.errors import BadSettings
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Line = dict[str, str | None]
 def register(app: typer.Typer) -> None:
     app.command(
         "check-config",
-        rich_help_panel=RUN_IT,
+        rich_help_panel=RUN_PANEL,
         epilog=examples("crcr check-config", "crcr check-config --config /etc/crcr.toml --json"),
     )(check_config)
 
@@ -42,7 +42,7 @@ def check_config(config: ConfigOption = None, as_json: JsonOption = False) -> No
         if as_json:
             print_json({"ok": False, "problems": bad.problems})
         else:
-            complain("\n".join(bad.problems), bad.hint)
+            print_error("\n".join(bad.problems), bad.hint)
         raise typer.Exit(2) from None
     lines = [*_settings(settings, config), *_upstreams(settings)]
     if as_json:
@@ -52,24 +52,24 @@ def check_config(config: ConfigOption = None, as_json: JsonOption = False) -> No
         ["setting", "~value", "from"], ([line["name"], line["value"], line["from"]] for line in lines)
     )
     for warning in settings.warnings():
-        warn(warning)
-    say("the settings are good")
+        print_warning(warning)
+    print_line("the settings are good")
 
 
 def _settings(settings: "Settings", config: Path | None) -> Iterator[Line]:
-    from crcr.settings import Settings, rows
+    from crcr.settings import Settings, settings_of
 
     file, content = _file(config)
-    for field, row in rows(Settings).items():
+    for field, row in settings_of(Settings).items():
         value = _shown(field, getattr(settings, field))
         yield {"name": row.variable, "value": value, "from": _origin(row, file, content)}
 
 
 def _upstreams(settings: "Settings") -> Iterator[Line]:
-    from crcr.settings import UpstreamSetting, rows
+    from crcr.settings import UpstreamSetting, settings_of
 
     for upstream in settings.upstreams:
-        for field in rows(UpstreamSetting):
+        for field in settings_of(UpstreamSetting):
             if field != "name":
                 yield {"name": f"{upstream.name}: {field}", "value": _of(upstream, field), "from": None}
 
@@ -89,13 +89,13 @@ def _source(source: Any) -> str:
 def _shown(field: str, value: Any) -> str | None:
     from pydantic import SecretStr
 
-    from crcr.settings import Postgres
+    from crcr.settings import PostgresSetting
     from crcr.settings.readers.service_urls import ServiceUrl
 
     match value:
         case None | ():
             return None
-        case Postgres() | ServiceUrl():
+        case PostgresSetting() | ServiceUrl():
             return value.place
         case SecretStr():
             return _HIDDEN

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from crcr.cli.options import ConfigOption, JsonOption, examples
-from crcr.cli.printing import complain, print_json, print_table
+from crcr.cli.printing import print_error, print_json, print_table
 
 app = typer.Typer(
     name="history", help="History in ClickHouse: fill it from the main store.", no_args_is_help=True
@@ -42,5 +42,5 @@ def backfill(
         )
     if any(each.there < each.here for each in counted):
         hint = "what came meanwhile is fed by the worker; if less stays there, run this again"
-        complain("ClickHouse holds less than the main store", hint)
+        print_error("ClickHouse holds less than the main store", hint)
         raise typer.Exit(1)

@@ -13,11 +13,11 @@ from crcr.errors import NotPossible
 from crcr.record.clickhouse.backfill import Backfill, Counted
 from crcr.record.store.signals import Signals
 from crcr.settings import Settings
-from crcr.wiring.clickhouse import Past, past_of
+from crcr.wiring.clickhouse import ClickHouse, open_clickhouse
 from crcr.wiring.database import open_database, require_database
 
 
-class Bars:
+class ProgressBars:
     """A bar for each table, from when it is begun."""
 
     def __init__(self, progress: Progress) -> None:
@@ -35,20 +35,20 @@ async def backfill_now(config: Path | None, *, anew: bool) -> tuple[Counted, ...
     settings = read_settings(config)
     require_database(settings)
     database = open_database(settings, Signals())
-    past = past_of(settings, database)
+    clickhouse = open_clickhouse(settings, database)
     try:
-        return await _fill(settings, past, anew=anew)
+        return await _fill(settings, clickhouse, anew=anew)
     finally:
-        await past.close()
+        await clickhouse.close()
         await database.close()
 
 
-async def _fill(settings: Settings, past: Past, *, anew: bool) -> tuple[Counted, ...]:
-    if past.link is None or past.feeder is None:
+async def _fill(settings: Settings, clickhouse: ClickHouse, *, anew: bool) -> tuple[Counted, ...]:
+    if clickhouse.link is None or clickhouse.feeder is None:
         raise NotPossible("ClickHouse is not used here", hint="set CRCR_CLICKHOUSE_URL")
     now = SystemClock().now()
-    await past.begin([each.name for each in settings.upstreams], now)
-    work = Backfill(past.database, past.feeding, past.feeder, past.link)
+    await clickhouse.begin([each.name for each in settings.upstreams], now)
+    work = Backfill(clickhouse.database, clickhouse.feeding, clickhouse.feeder, clickhouse.link)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        return await work.run(Bars(progress).show, now, anew=anew)
+        return await work.run(ProgressBars(progress).show, now, anew=anew)

@@ -15,15 +15,15 @@ from typing import TypeVar
 import typer
 
 from crcr.cli.operator_session import read_settings
-from crcr.cli.printing import ProgressLine, print_json, say, warn
+from crcr.cli.printing import ProgressLine, print_json, print_line, print_warning
 from crcr.record.sqlite_to_postgres.copy import Move, Progress, move
 from crcr.record.store.location import PostgresPlace
-from crcr.settings import Postgres
+from crcr.settings import PostgresSetting
 from crcr.settings.readers import values
 from crcr.settings.readers.locations import sqlite_file
 from crcr.settings.readers.service_urls import ca_file, postgres_url
-from crcr.settings.setting import Given, Wrong
-from crcr.wiring.database import place_of
+from crcr.settings.setting import InvalidValue, RawValue
+from crcr.wiring.database import database_location
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _CA = "CRCR_DATABASE_CA"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MoveTarget:
     place: PostgresPlace
     shown: str
 
@@ -60,41 +60,41 @@ def _source(written: str | None) -> Path:
     return _read(sqlite_file, written, "--from").path
 
 
-def _target(written: str) -> Target:
+def _target(written: str) -> MoveTarget:
     if not written.strip().startswith("postgres"):
         raise typer.BadParameter(
             "--to must be postgresql://user@host/name; `crcr backup` copies a SQLite file"
         )
     found = _read(_postgres, written, "--to")
-    return Target(PostgresPlace(found.url.get_secret_value(), ca=_ca()), found.place)
+    return MoveTarget(PostgresPlace(found.url.get_secret_value(), ca=_ca()), found.place)
 
 
-def _from_settings(config: Path | None) -> Target:
+def _from_settings(config: Path | None) -> MoveTarget:
     settings = read_settings(config)
-    place = place_of(settings)
+    place = database_location(settings)
     if not isinstance(place, PostgresPlace):
         raise typer.BadParameter(
             "say --to postgresql://user@host/name, or set CRCR_DATABASE_URL to it: it is a SQLite file still"
         )
-    return Target(place, settings.database.place)
+    return MoveTarget(place, settings.database.place)
 
 
-def _postgres(given: Given) -> Postgres:
-    return Postgres(postgres_url(values.text(given)))
+def _postgres(given: RawValue) -> PostgresSetting:
+    return PostgresSetting(postgres_url(values.text(given)))
 
 
-def _read(reader: Callable[[Given], T], written: str, option: str) -> T:
+def _read(reader: Callable[[RawValue], T], written: str, option: str) -> T:
     try:
-        return reader(Given(written, option, Path.cwd()))
-    except Wrong as wrong:
+        return reader(RawValue(written, option, Path.cwd()))
+    except InvalidValue as wrong:
         raise typer.BadParameter(f"{option} {wrong}") from None
 
 
 def _ca() -> Path | None:
     written = os.environ.get(_CA, "").strip()
     try:
-        return ca_file(Given(written, _CA, Path.cwd())) if written else None
-    except Wrong as wrong:
+        return ca_file(RawValue(written, _CA, Path.cwd())) if written else None
+    except InvalidValue as wrong:
         raise typer.BadParameter(f"{_CA} {wrong}") from None
 
 
@@ -119,24 +119,26 @@ class _Pace:
         self._line.show(f"{at.table}: {act} {at.done:,} of {at.rows:,} rows{rate}", final=over)
 
 
-def _say(path: Path, to: Target, moved: Move, took_s: float) -> None:
+def _say(path: Path, to: MoveTarget, moved: Move, took_s: float) -> None:
     filled = sum(1 for each in moved.tables if each.rows)
-    say(f"{path} → {to.shown}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
-    say("every table was read back: counts and checksums agree")
+    print_line(f"{path} → {to.shown}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
+    print_line("every table was read back: counts and checksums agree")
     if moved.replaced:
         names = ", ".join(f"{each.name} {each.replaced:,}" for each in moved.tables if each.replaced)
-        warn(f"texts that held a NUL, which PostgreSQL cannot keep, have U+FFFD instead: {names}")
+        print_warning(f"texts that held a NUL, which PostgreSQL cannot keep, have U+FFFD instead: {names}")
     if moved.claimed:
-        warn(
+        print_warning(
             f"{moved.claimed:,} effects were under way when the relay ended; they are tried again, marked unsure"
         )
     if moved.left:
-        warn(f"tables that are not the relay's were not moved: {', '.join(moved.left)}")
-    say("next: set CRCR_DATABASE_URL to the new address for every process, start them, and run `crcr doctor`")
-    say(f"{path} is unchanged; keep it until you no longer want to go back")
+        print_warning(f"tables that are not the relay's were not moved: {', '.join(moved.left)}")
+    print_line(
+        "next: set CRCR_DATABASE_URL to the new address for every process, start them, and run `crcr doctor`"
+    )
+    print_line(f"{path} is unchanged; keep it until you no longer want to go back")
 
 
-def _as_json(path: Path, to: Target, moved: Move, took_s: float) -> dict[str, object]:
+def _as_json(path: Path, to: MoveTarget, moved: Move, took_s: float) -> dict[str, object]:
     return {
         "from": str(path),
         "to": to.shown,

@@ -19,11 +19,11 @@ import uvloop
 
 from crcr import log as logs
 from crcr.app import Edge
-from crcr.cli.printing import console, say
+from crcr.cli.printing import console, print_line
 from crcr.cli.run.http_limits import http_limits, limited_http
 from crcr.errors import NotPossible
 from crcr.settings import Settings
-from crcr.wiring.background import Company
+from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app, build_probes
 
@@ -39,14 +39,14 @@ _REASONS = {
 }
 
 
-def start_log(settings: Settings) -> None:
+def configure_log(settings: Settings) -> None:
     logs.configure(settings.log_format, settings.log_level, sys.stderr)
     logs.redact_literals(settings.secrets())
     for warning in settings.warnings():
         log.warning("setting_unwise", detail=warning)
 
 
-def run(main: Coroutine[object, object, None]) -> None:
+def run_event_loop(main: Coroutine[object, object, None]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
 
@@ -71,32 +71,32 @@ def listen(host: str, port: int, hint: str = _OTHER_PORT) -> socket.socket:
     return listener
 
 
-def address_of(listener: socket.socket) -> str:
+def listener_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     # Listening everywhere is no address to type into a browser.
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{shown}:{port}"
 
 
-async def serve(settings: Settings, listener: socket.socket, *, work: bool) -> None:
+async def run_server(settings: Settings, listener: socket.socket, *, work: bool) -> None:
     stop = stop_signal()
     services = build(settings)
-    async with answering(build_app(services, work=work), services, listener, grace_s=GRACE_S):
-        url = address_of(listener)
-        say(f"crcr listens on {url} (pages: {url}/crcr){'' if work else ', without a worker'}")
+    async with serve_app(build_app(services, work=work), services, listener, grace_s=GRACE_S):
+        url = listener_url(listener)
+        print_line(f"crcr listens on {url} (pages: {url}/crcr){'' if work else ', without a worker'}")
         await _until(stop, services)
-        if not services.deaths:
+        if not services.loop_errors:
             await asyncio.sleep(settings.drain_s)  # `/readyz` says so, and everything is still answered
     _tell_death(services)
 
 
-async def work(settings: Settings) -> None:
+async def run_worker(settings: Settings) -> None:
     stop = stop_signal()
     with _port_for_watchers(settings) as listener:
         services = build(settings)
         async with _working(services, listener):
-            told = f", and says how at {address_of(listener)}/metrics" if listener else ""
-            say(f"crcr works for {', '.join(map(str, services.upstreams))}{told}")
+            told = f", and says how at {listener_url(listener)}/metrics" if listener else ""
+            print_line(f"crcr works for {', '.join(map(str, services.upstreams))}{told}")
             await _until(stop, services)
     _tell_death(services)
 
@@ -113,15 +113,15 @@ def _port_for_watchers(settings: Settings) -> Iterator[socket.socket | None]:
 @asynccontextmanager
 async def _working(services: Services, listener: socket.socket | None) -> AsyncIterator[None]:
     if listener is not None:
-        async with answering(build_probes(services), services, listener, grace_s=GRACE_S):
+        async with serve_app(build_probes(services), services, listener, grace_s=GRACE_S):
             yield
         return
-    company = Company(services, work=True)
+    tasks = BackgroundTasks(services, work=True)
     try:
-        await company.start()
+        await tasks.start()
         yield
     finally:
-        await company.stop()
+        await tasks.stop()
 
 
 async def _until(stop: asyncio.Event, services: Services) -> None:
@@ -134,7 +134,7 @@ async def _until(stop: asyncio.Event, services: Services) -> None:
 
 
 def _tell_death(services: Services) -> None:
-    if services.deaths:
+    if services.loop_errors:
         raise NotPossible(
             "a loop of the relay died; the log says why", hint="let your supervisor start it again"
         )
@@ -158,7 +158,7 @@ def stop_signal() -> asyncio.Event:
 
 
 @asynccontextmanager
-async def answering(
+async def serve_app(
     app: Edge, services: Services, listener: socket.socket, *, grace_s: int
 ) -> AsyncIterator[None]:
     """Answer on the socket for as long as the body runs; then finish the requests, then the background."""

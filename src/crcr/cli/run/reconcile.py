@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from crcr.cli.options import LOOK_AND_ACT, ConfigOption, JsonOption, examples
-from crcr.cli.printing import ProgressLine, complain, print_json, print_table
+from crcr.cli.options import OPERATE_PANEL, ConfigOption, JsonOption, examples
+from crcr.cli.printing import ProgressLine, print_error, print_json, print_table
 
 if TYPE_CHECKING:
-    from crcr.decide.github.missed_webhooks import Progress
+    from crcr.decide.github.missed_webhooks import RecoveryProgress
     from crcr.deliver.periodic.reconcile import Reconciled
 
 
 def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=LOOK_AND_ACT, epilog=examples("crcr reconcile", "crcr reconcile --json"))(
+    app.command(rich_help_panel=OPERATE_PANEL, epilog=examples("crcr reconcile", "crcr reconcile --json"))(
         reconcile
     )
 
@@ -33,17 +33,17 @@ def reconcile(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         print_table(["", "count"], _summary(done))
     if done.recovery.stopped is not None:
         hint = "nothing is lost: the next run, by hand or of the relay, goes on where this one stopped"
-        complain(f"stopped early with {done.recovery.left} left: {done.recovery.stopped}", hint)
+        print_error(f"stopped early with {done.recovery.left} left: {done.recovery.stopped}", hint)
         raise typer.Exit(1)
 
 
-def _words(progress: "Progress") -> str:
+def _words(progress: "RecoveryProgress") -> str:
     if progress.total is None:
         return f"{progress.stage}: {progress.done} page{'s' if progress.done > 1 else ''}"
     return f"{progress.stage}: {progress.done} of {progress.total}"
 
 
-def _is_end(progress: "Progress") -> bool:
+def _is_end(progress: "RecoveryProgress") -> bool:
     return progress.done == progress.total
 
 

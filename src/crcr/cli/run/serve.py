@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from crcr.cli.options import RUN_IT, ConfigOption, JsonOption, examples
-from crcr.cli.printing import say
+from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples
+from crcr.cli.printing import print_line
 
 HostOption = Annotated[
     str | None, typer.Option(help="Address to listen on, instead of CRCR_HOST.", show_default=False)
@@ -37,16 +37,16 @@ ToOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     app.command(
-        rich_help_panel=RUN_IT,
+        rich_help_panel=RUN_PANEL,
         epilog=examples(
             "crcr serve",
             "crcr serve --config /etc/crcr.toml --host 0.0.0.0 --port 8080",
             "crcr serve --no-worker    (with `crcr worker` beside it)",
         ),
     )(serve)
-    app.command(rich_help_panel=RUN_IT, epilog=examples("crcr worker --config /etc/crcr.toml"))(worker)
+    app.command(rich_help_panel=RUN_PANEL, epilog=examples("crcr worker --config /etc/crcr.toml"))(worker)
     app.command(
-        rich_help_panel=RUN_IT,
+        rich_help_panel=RUN_PANEL,
         epilog=examples(
             "crcr migrate --config /etc/crcr.toml",
             "crcr migrate --from sqlite:////var/lib/crcr/crcr.db    (into the database of the settings)",
@@ -71,10 +71,10 @@ def serve(
     from crcr.cli.run import process
 
     settings = read_settings(config)
-    process.start_log(settings)
+    process.configure_log(settings)
     host, port = settings.host if host is None else host, settings.port if port is None else port
     with process.listen(host, port) as listener:
-        process.run(process.serve(settings, listener, work=not no_worker))
+        process.run_event_loop(process.run_server(settings, listener, work=not no_worker))
 
 
 def worker(config: ConfigOption = None) -> None:
@@ -86,8 +86,8 @@ def worker(config: ConfigOption = None) -> None:
     from crcr.cli.run import process
 
     settings = read_settings(config)
-    process.start_log(settings)
-    process.run(process.work(settings))
+    process.configure_log(settings)
+    process.run_event_loop(process.run_worker(settings))
 
 
 def migrate(
@@ -111,16 +111,16 @@ def migrate(
         return
     from crcr.cli.operator_session import read_settings
     from crcr.record.migrations.run import migrate as bring_up_to_date
-    from crcr.wiring.database import place_of
+    from crcr.wiring.database import database_location
 
     settings = read_settings(config)
-    before, after = bring_up_to_date(place_of(settings))
+    before, after = bring_up_to_date(database_location(settings))
     place = settings.database.place
     if as_json:
         from crcr.cli.printing import print_json
 
         print_json({"place": place, "before": before, "after": after})
     elif before == after:
-        say(f"{place}: at revision {after}, nothing to do")
+        print_line(f"{place}: at revision {after}, nothing to do")
     else:
-        say(f"{place}: {before or 'empty'} → {after}")
+        print_line(f"{place}: {before or 'empty'} → {after}")

@@ -8,18 +8,24 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem, Visibility
+from crcr.decide.allowlist.entries import (
+    Allowlist,
+    AllowlistEntry,
+    AllowlistProblem,
+    CheckedAllowlist,
+    Visibility,
+)
 from crcr.decide.allowlist.options import closest, read_oncalls, read_options
 from crcr.decide.allowlist.tree import (
-    Findings,
-    Items,
+    MappingNode,
     Node,
-    Pairs,
-    Scalar,
-    kind_of,
+    ProblemCollector,
+    ScalarNode,
+    SequenceNode,
+    describe_kind,
     named_pairs,
-    shown,
-    text_of,
+    quote_value,
+    read_text,
 )
 from crcr.decide.model import Level, RepoName, is_repo_name
 
@@ -33,7 +39,7 @@ _EVENTS_OF_OTHER_REFS = frozenset(
 _L3_FORM = "write L3: {device: {owner/name: [on-call]}}; the device makes the label ciflow/crcr/<device>"
 
 
-NO_LEVEL = Problem(
+NO_LEVEL = AllowlistProblem(
     1,
     "error",
     "the file holds no level: an empty allowlist is not taken, so that a slip cannot cancel every dispatch",
@@ -41,16 +47,16 @@ NO_LEVEL = Problem(
 )
 
 
-def check_allowlist(document: Node | None) -> Checked:
-    findings = Findings()
-    entries: list[Entry] = []
+def check_allowlist(document: Node | None) -> CheckedAllowlist:
+    findings = ProblemCollector()
+    entries: list[AllowlistEntry] = []
     if _is_blank(document):
-        return Checked(None, (NO_LEVEL,))
-    if isinstance(document, Pairs):
+        return CheckedAllowlist(None, (NO_LEVEL,))
+    if isinstance(document, MappingNode):
         entries = list(_entries(document, findings))
     elif document is not None:
         findings.error(
-            document.line, f"the file must map levels to entries, not be {kind_of(document)}", "L1: …"
+            document.line, f"the file must map levels to entries, not be {describe_kind(document)}", "L1: …"
         )
     _refuse_repeats(entries, findings)
     for entry in entries:
@@ -63,28 +69,30 @@ def check_allowlist(document: Node | None) -> Checked:
 def _is_blank(document: Node | None) -> bool:
     """Whether there is nothing but comments, `~` or `{}`."""
     match document:
-        case None | Scalar(value=None) | Pairs(pairs=()):
+        case None | ScalarNode(value=None) | MappingNode(pairs=()):
             return True
         case _:
             return False
 
 
-def _entries(document: Pairs, findings: Findings) -> Iterator[Entry]:
+def _entries(document: MappingNode, findings: ProblemCollector) -> Iterator[AllowlistEntry]:
     for name, line, node in named_pairs(document, "level", findings):
         level = _LEVELS.get(name)
         if level is None:
-            findings.error(line, f"unknown level {shown(name)}", closest(name, _LEVELS))
+            findings.error(line, f"unknown level {quote_value(name)}", closest(name, _LEVELS))
         elif level is Level.L3:
             yield from _devices(node, findings)
         else:
             yield from _group(level, None, node, findings)
 
 
-def _devices(node: Node, findings: Findings) -> Iterator[Entry]:
-    if node == Scalar(node.line, None):
+def _devices(node: Node, findings: ProblemCollector) -> Iterator[AllowlistEntry]:
+    if node == ScalarNode(node.line, None):
         return
-    if not isinstance(node, Pairs):
-        findings.error(node.line, f"L3 must group its entries by device, not be {kind_of(node)}", _L3_FORM)
+    if not isinstance(node, MappingNode):
+        findings.error(
+            node.line, f"L3 must group its entries by device, not be {describe_kind(node)}", _L3_FORM
+        )
         return
     for device, line, group in named_pairs(node, "device", findings, fold=True):
         if is_repo_name(device):
@@ -92,65 +100,67 @@ def _devices(node: Node, findings: Findings) -> Iterator[Entry]:
             continue
         if not _DEVICE.fullmatch(device):
             hint = "letters, digits, dot, dash and underscore, at most 38: it becomes part of a label"
-            findings.error(line, f"{shown(device)} is not a device name", hint)
+            findings.error(line, f"{quote_value(device)} is not a device name", hint)
         yield from _group(Level.L3, device, group, findings)
 
 
-def _group(level: Level, device: str | None, node: Node, findings: Findings) -> Iterator[Entry]:
-    place = level.name if device is None else f"device {shown(device)}"
+def _group(
+    level: Level, device: str | None, node: Node, findings: ProblemCollector
+) -> Iterator[AllowlistEntry]:
+    place = level.name if device is None else f"device {quote_value(device)}"
     match node:
-        case Scalar(value=None):
+        case ScalarNode(value=None):
             return
-        case Pairs(pairs=pairs):
+        case MappingNode(pairs=pairs):
             named = list(pairs)
-        case Items(items=items):
+        case SequenceNode(items=items):
             named = [pair for item in items for pair in _list_item(item, findings)]
         case _:
             findings.error(
-                node.line, f"{place} must hold a list or a mapping of entries, not {kind_of(node)}"
+                node.line, f"{place} must hold a list or a mapping of entries, not {describe_kind(node)}"
             )
             return
     for key, content in named:
         name, fields = _name(key, findings), _fields(content, findings)
         if name is not None:
-            yield Entry(name=name, level=level, device=device, line=key.line, **fields)
+            yield AllowlistEntry(name=name, level=level, device=device, line=key.line, **fields)
 
 
-def _list_item(item: Node, findings: Findings) -> Iterator[tuple[Node, Node]]:
+def _list_item(item: Node, findings: ProblemCollector) -> Iterator[tuple[Node, Node]]:
     """Read a name alone, or a mapping of one name."""
-    if not isinstance(item, Pairs):
-        yield item, Scalar(item.line, None)
+    if not isinstance(item, MappingNode):
+        yield item, ScalarNode(item.line, None)
         return
     yield from item.pairs[:1]
     for key, _ in item.pairs[1:]:
-        name = key.value if isinstance(key, Scalar) else None
+        name = key.value if isinstance(key, ScalarNode) else None
         another = isinstance(name, str) and is_repo_name(name)
         hint = "begin a new list item with a dash" if another else "indent it below the repository's name"
-        findings.error(key.line, f"a list item holds one repository, and {shown(name)} beside it", hint)
+        findings.error(key.line, f"a list item holds one repository, and {quote_value(name)} beside it", hint)
 
 
-def _name(key: Node, findings: Findings) -> RepoName | None:
-    name = text_of(key, "a repository's name", findings)
+def _name(key: Node, findings: ProblemCollector) -> RepoName | None:
+    name = read_text(key, "a repository's name", findings)
     if name is None:
         return None
     if is_repo_name(name):
         return RepoName(name)
     hint = "write owner/name" if "/" in name else "write owner/name; devices group entries under L3 only"
-    findings.error(key.line, f"{shown(name)} is not a repository's name", hint)
+    findings.error(key.line, f"{quote_value(name)} is not a repository's name", hint)
     return None
 
 
-def _fields(content: Node, findings: Findings) -> dict[str, Any]:
+def _fields(content: Node, findings: ProblemCollector) -> dict[str, Any]:
     match content:
-        case Scalar(value=None):
+        case ScalarNode(value=None):
             return {}
-        case Pairs():
+        case MappingNode():
             return read_options(content, findings)
     return {"oncalls": read_oncalls("on-calls", content, findings) or ()}
 
 
-def _refuse_repeats(entries: list[Entry], findings: Findings) -> None:
-    first: dict[RepoName, Entry] = {}
+def _refuse_repeats(entries: list[AllowlistEntry], findings: ProblemCollector) -> None:
+    first: dict[RepoName, AllowlistEntry] = {}
     for entry in entries:
         other = first.setdefault(entry.name, entry)
         if other is not entry:
@@ -161,7 +171,7 @@ def _refuse_repeats(entries: list[Entry], findings: Findings) -> None:
             findings.error(entry.line, f"{entry.name} is listed twice: {places}", hint)
 
 
-def _check_duties(entry: Entry, findings: Findings) -> None:
+def _check_duties(entry: AllowlistEntry, findings: ProblemCollector) -> None:
     """What a level asks of its entries, beyond their form."""
     if not entry.oncalls and entry.level is Level.L4:
         findings.error(
@@ -186,7 +196,7 @@ def _check_duties(entry: Entry, findings: Findings) -> None:
 
 def check_actions(
     allowlist: Allowlist, reads_actions: Callable[[RepoName], bool | None]
-) -> Iterator[Problem]:
+) -> Iterator[AllowlistProblem]:
     """Warn of L4 entries that can never be complete: no literal `jobs`, and Actions that the App cannot read."""
     for entry in allowlist.gating:
         if entry.names_jobs or (readable := reads_actions(entry.name)) is True:
@@ -197,4 +207,4 @@ def check_actions(
         else:
             text = f"{entry.name} is at L4, and the App cannot read its Actions: its gate will be errored"
             hint = "name its `jobs` literally, or grant Actions: read"
-        yield Problem(entry.line, "warning", text, hint)
+        yield AllowlistProblem(entry.line, "warning", text, hint)

@@ -6,7 +6,7 @@ Order in the file, comments and the case of names are no changes.
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from crcr.decide.allowlist.entries import Allowlist, Entry
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
 from crcr.decide.model import Level, RepoName
 
 _NOT_OPTIONS = frozenset({"name", "level", "line"})
@@ -14,8 +14,8 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    entry: Entry
+class EntryAdded:
+    entry: AllowlistEntry
 
     @property
     def text(self) -> str:
@@ -23,8 +23,8 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
-    entry: Entry
+class EntryRemoved:
+    entry: AllowlistEntry
 
     @property
     def text(self) -> str:
@@ -32,7 +32,7 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelMoved:
+class LevelChanged:
     name: RepoName
     before: Level
     after: Level
@@ -58,30 +58,30 @@ class OptionChanged:
         return f"{self.name}: {self.option} from {before} to {after}"
 
 
-Change = Added | Removed | LevelMoved | OptionChanged
+AllowlistChange = EntryAdded | EntryRemoved | LevelChanged | OptionChanged
 
 
-def diff(old: Allowlist, new: Allowlist) -> tuple[Change, ...]:
+def diff_allowlists(old: Allowlist, new: Allowlist) -> tuple[AllowlistChange, ...]:
     names = sorted({entry.name for entry in (*old.entries, *new.entries)})
     return tuple(change for name in names for change in _changes(old.find(name), new.find(name)))
 
 
-def _changes(before: Entry | None, after: Entry | None) -> Iterator[Change]:
+def _changes(before: AllowlistEntry | None, after: AllowlistEntry | None) -> Iterator[AllowlistChange]:
     if before is None or after is None:
         if after is not None:
-            yield Added(after)
+            yield EntryAdded(after)
         if before is not None:
-            yield Removed(before)
+            yield EntryRemoved(before)
         return
     if before.level is not after.level:
-        yield LevelMoved(after.name, before.level, after.level)
-    for field in fields(Entry):
+        yield LevelChanged(after.name, before.level, after.level)
+    for field in fields(AllowlistEntry):
         was, now = getattr(before, field.name), getattr(after, field.name)
         if field.name not in _NOT_OPTIONS and was != now:
             yield OptionChanged(after.name, field.name.removesuffix("_s"), was, now)
 
 
-def _place(entry: Entry) -> str:
+def _place(entry: AllowlistEntry) -> str:
     return entry.level.name if entry.device is None else f"{entry.level.name} ({entry.device})"
 
 

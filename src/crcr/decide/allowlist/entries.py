@@ -1,7 +1,7 @@
 """Who takes part: the entries of an upstream's allowlist and the problems found while reading one.
 
 Values only. `allowlist_check` makes them from a file's content, `selection` asks them about an event. An
-`Allowlist` never holds a repository twice, and a `Checked` holds an allowlist only if it has no error.
+`Allowlist` never holds a repository twice, and a `CheckedAllowlist` holds an allowlist only if it has no error.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Visibility(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AllowlistEntry:
     """One downstream and what it asked for. None in a list of globs means that nothing is left out."""
 
     name: RepoName
@@ -76,10 +76,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Allowlist:
-    entries: tuple[Entry, ...]
-    _by_name: dict[RepoName, Entry] = field(init=False, repr=False, compare=False)
-    _by_event: dict[str, tuple[Entry, ...]] = field(init=False, repr=False, compare=False)
-    _by_level: dict[Level, tuple[Entry, ...]] = field(init=False, repr=False, compare=False)
+    entries: tuple[AllowlistEntry, ...]
+    _by_name: dict[RepoName, AllowlistEntry] = field(init=False, repr=False, compare=False)
+    _by_event: dict[str, tuple[AllowlistEntry, ...]] = field(init=False, repr=False, compare=False)
+    _by_level: dict[Level, tuple[AllowlistEntry, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_name = {entry.name: entry for entry in self.entries}
@@ -92,11 +92,11 @@ class Allowlist:
         object.__setattr__(self, "_by_event", by_event)
         object.__setattr__(self, "_by_level", dict(self.by_level()))
 
-    def find(self, name: RepoName) -> Entry | None:
+    def find(self, name: RepoName) -> AllowlistEntry | None:
         return self._by_name.get(name)
 
     @property
-    def gating(self) -> tuple[Entry, ...]:
+    def gating(self) -> tuple[AllowlistEntry, ...]:
         return self._by_level[Level.L4]
 
     @property
@@ -104,25 +104,25 @@ class Allowlist:
         """Whether anybody in it is shown on pull requests."""
         return bool(self._by_level[Level.L3] or self._by_level[Level.L4])
 
-    def taking(self, event: str) -> tuple[Entry, ...]:
+    def taking(self, event: str) -> tuple[AllowlistEntry, ...]:
         """Return the entries that list this event, worked out once because every webhook asks."""
         return self._by_event.get(event, ())
 
-    def by_level(self) -> Iterator[tuple[Level, tuple[Entry, ...]]]:
+    def by_level(self) -> Iterator[tuple[Level, tuple[AllowlistEntry, ...]]]:
         """Go through all four levels, L1 first, each with its entries in the file's order."""
         for level in Level:
             yield level, tuple(entry for entry in self.entries if entry.level is level)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class AllowlistProblem:
     line: int
     severity: Literal["error", "warning"]
     message: str
     hint: str | None = None
 
 
-def decode_text(data: bytes) -> str | Problem:
+def decode_text(data: bytes) -> str | AllowlistProblem:
     """Decode a file as UTF-8, or name the line and the column of the first byte that is not."""
     try:
         return data.decode()
@@ -132,15 +132,15 @@ def decode_text(data: bytes) -> str | Problem:
         column = len(before[line_start:].decode()) + 1
         message = f"not UTF-8 text: byte 0x{data[error.start]:02x} at column {column}"
         hint = _UTF_16 if data[:2] in _UTF_16_MARKS else "save the file as UTF-8"
-        return Problem(before.count(b"\n") + 1, "error", message, hint)
+        return AllowlistProblem(before.count(b"\n") + 1, "error", message, hint)
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedAllowlist:
     """What a file holds. One error and there is no allowlist, so that nobody can keep a bad file as good."""
 
     allowlist: Allowlist | None
-    problems: tuple[Problem, ...]
+    problems: tuple[AllowlistProblem, ...]
 
     def __post_init__(self) -> None:
         failed = any(problem.severity == "error" for problem in self.problems)
@@ -149,13 +149,13 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AllowlistReading:
     """One reading of an allowlist's source; `failure` when there was nothing to read."""
 
     source: str
     text: str
     etag: str | None = None
-    failure: Problem | None = None
+    failure: AllowlistProblem | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +168,4 @@ class AllowlistVersion:
     text: str
     etag: str | None
     read_at: datetime
-    problems: tuple[Problem, ...]
+    problems: tuple[AllowlistProblem, ...]

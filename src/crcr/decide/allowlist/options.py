@@ -11,19 +11,19 @@ from typing import Any
 
 from crcr.decide.allowlist.entries import KNOWN_EVENTS, Authors, Visibility
 from crcr.decide.allowlist.tree import (
-    Findings,
-    Items,
+    MappingNode,
     Node,
-    Pairs,
-    Scalar,
-    kind_of,
+    ProblemCollector,
+    ScalarNode,
+    SequenceNode,
+    describe_kind,
     named_pairs,
-    shown,
-    text_of,
+    quote_value,
+    read_text,
 )
 from crcr.decide.model import Conclusion
 
-_Reader = Callable[[str, Node, Findings], object | None]
+_Reader = Callable[[str, Node, ProblemCollector], object | None]
 
 _ONCALL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,38}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
 _EVENT_NAME = re.compile(r"[a-z][a-z_]{0,49}")
@@ -36,12 +36,12 @@ _MAX_ITEMS = 100
 _CONCLUSIONS = {str(conclusion): conclusion for conclusion in Conclusion if conclusion is not Conclusion.NONE}
 
 
-def read_options(mapping: Pairs, findings: Findings) -> dict[str, Any]:
+def read_options(mapping: MappingNode, findings: ProblemCollector) -> dict[str, Any]:
     """Return fields of `Entry`; what is missing or wrong is left out."""
     fields: dict[str, Any] = {}
     for option, line, node in named_pairs(mapping, "option", findings):
         if option not in _OPTIONS:
-            findings.error(line, f"unknown option {shown(option)}", closest(option, _OPTIONS))
+            findings.error(line, f"unknown option {quote_value(option)}", closest(option, _OPTIONS))
             continue
         field, read = _OPTIONS[option]
         if (value := read(option, node, findings)) is not None:
@@ -56,18 +56,18 @@ def closest(word: str, known: Collection[str]) -> str:
     return f"did you mean {by_lower[near[0]]}?" if near else f"known: {', '.join(known)}"
 
 
-def read_oncalls(option: str, node: Node, findings: Findings) -> tuple[str, ...] | None:
+def read_oncalls(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
     """Read `one, two` or a list; an `@` before a name is dropped and repeats are dropped."""
-    if isinstance(node, Scalar) and isinstance(node.value, str):
-        text = text_of(node, option, findings)
+    if isinstance(node, ScalarNode) and isinstance(node.value, str):
+        text = read_text(node, option, findings)
         parts = [(part.strip(), node.line) for part in (text or "").split(",") if part.strip()]
-    elif isinstance(node, Items):
-        texts = ((text_of(item, "an on-call", findings), item.line) for item in node.items)
+    elif isinstance(node, SequenceNode):
+        texts = ((read_text(item, "an on-call", findings), item.line) for item in node.items)
         parts = [(text.strip(), line) for text, line in texts if text is not None]
     else:
         findings.error(
             node.line,
-            f"{option} must be text or a list, not {kind_of(node)}",
+            f"{option} must be text or a list, not {describe_kind(node)}",
             "write [name, name]; quote numbers",
         )
         return None
@@ -78,68 +78,72 @@ def read_oncalls(option: str, node: Node, findings: Findings) -> tuple[str, ...]
     return tuple(names.values())
 
 
-def _oncall(part: str, line: int, findings: Findings) -> str | None:
+def _oncall(part: str, line: int, findings: ProblemCollector) -> str | None:
     name = part.removeprefix("@")
     if _ONCALL.fullmatch(name):
         return name
-    findings.error(line, f"{shown(part)} is not an on-call", "write a GitHub login or org/team")
+    findings.error(line, f"{quote_value(part)} is not an on-call", "write a GitHub login or org/team")
     return None
 
 
-def _items(option: str, node: Node, findings: Findings) -> list[tuple[str, int]]:
+def _items(option: str, node: Node, findings: ProblemCollector) -> list[tuple[str, int]]:
     """Read a list of texts; an empty one is an error where this is used: it would leave everything out."""
-    if not isinstance(node, Items):
-        findings.error(node.line, f"{option} must be a list, not {kind_of(node)}", f"write {option}: [a, b]")
+    if not isinstance(node, SequenceNode):
+        findings.error(
+            node.line, f"{option} must be a list, not {describe_kind(node)}", f"write {option}: [a, b]"
+        )
         return []
     if not node.items:
         findings.error(node.line, f"{option} is an empty list", "leave the option out for its default")
     if len(node.items) > _MAX_ITEMS:
         findings.error(node.line, f"{option} holds more than {_MAX_ITEMS} items")
         return []
-    texts = ((text_of(item, f"an item of {option}", findings), item.line) for item in node.items)
+    texts = ((read_text(item, f"an item of {option}", findings), item.line) for item in node.items)
     return [(text, line) for text, line in texts if text is not None]
 
 
-def _glob(option: str, pattern: str, line: int, findings: Findings) -> str | None:
+def _glob(option: str, pattern: str, line: int, findings: ProblemCollector) -> str | None:
     if pattern.strip() and len(pattern) <= _MAX_TEXT:
         return pattern
-    findings.error(line, f"{option} holds {shown(pattern)}", f"a glob has 1 to {_MAX_TEXT} characters")
+    findings.error(line, f"{option} holds {quote_value(pattern)}", f"a glob has 1 to {_MAX_TEXT} characters")
     return None
 
 
-def _globs(option: str, node: Node, findings: Findings) -> tuple[str, ...] | None:
+def _globs(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
     globs = (_glob(option, pattern, line, findings) for pattern, line in _items(option, node, findings))
     return tuple(glob for glob in globs if glob is not None)
 
 
-def _events(option: str, node: Node, findings: Findings) -> frozenset[str] | None:
+def _events(option: str, node: Node, findings: ProblemCollector) -> frozenset[str] | None:
     events = set()
     for event, line in _items(option, node, findings):
         if event not in KNOWN_EVENTS:
-            findings.error(line, f"{option}: unknown event {shown(event)}", closest(event, KNOWN_EVENTS))
+            findings.error(
+                line, f"{option}: unknown event {quote_value(event)}", closest(event, KNOWN_EVENTS)
+            )
         events.add(event)
     # The public file has no word for push: who asks for pull requests alone has always got both.
     return frozenset(events | {"push"} if events == {"pull_request"} else events)
 
 
-def _allow_events(option: str, node: Node, findings: Findings) -> frozenset[str] | None:
+def _allow_events(option: str, node: Node, findings: ProblemCollector) -> frozenset[str] | None:
     events = _items(option, node, findings)
     for event, line in events:
         if not _EVENT_NAME.fullmatch(event):
             findings.error(
-                line, f"{option}: {shown(event)} is not an event's name", "for example workflow_run"
+                line, f"{option}: {quote_value(event)} is not an event's name", "for example workflow_run"
             )
     return frozenset(event for event, _ in events)
 
 
-def _report_refs(option: str, node: Node, findings: Findings) -> tuple[str, ...] | None:
+def _report_refs(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
     globs = []
     for pattern, line in _items(option, node, findings):
         # A pull request's ref (`refs/pull/…`) is anybody's: no list makes its runs speak for the repository.
         if not pattern.startswith(_REPORTING_REFS):
             findings.error(
                 line,
-                f"{option}: {shown(pattern)} is not a full ref",
+                f"{option}: {quote_value(pattern)} is not a full ref",
                 "write refs/heads/name or refs/tags/name",
             )
         elif (glob := _glob(option, pattern, line, findings)) is not None:
@@ -147,25 +151,25 @@ def _report_refs(option: str, node: Node, findings: Findings) -> tuple[str, ...]
     return tuple(globs)
 
 
-def _flag(option: str, node: Node, findings: Findings) -> bool | None:
-    if isinstance(node, Scalar) and isinstance(node.value, bool):
+def _flag(option: str, node: Node, findings: ProblemCollector) -> bool | None:
+    if isinstance(node, ScalarNode) and isinstance(node.value, bool):
         return node.value
-    findings.error(node.line, f"{option} must be true or false, not {kind_of(node)}")
+    findings.error(node.line, f"{option} must be true or false, not {describe_kind(node)}")
     return None
 
 
-def _text(option: str, node: Node, findings: Findings) -> str | None:
-    text = text_of(node, option, findings)
+def _text(option: str, node: Node, findings: ProblemCollector) -> str | None:
+    text = read_text(node, option, findings)
     if text is not None and not 0 < len(text.strip()) <= _MAX_TEXT:
         findings.error(node.line, f"{option} must have 1 to {_MAX_TEXT} characters")
         return None
     return text and text.strip()
 
 
-def _duration(option: str, node: Node, findings: Findings) -> int | None:
+def _duration(option: str, node: Node, findings: ProblemCollector) -> int | None:
     seconds = _seconds(node)
     if seconds is None:
-        found = shown(node.value) if isinstance(node, Scalar) else kind_of(node)
+        found = quote_value(node.value) if isinstance(node, ScalarNode) else describe_kind(node)
         findings.error(
             node.line, f"{option}: {found} is not a duration", "write 90s, 30m, 6h, 2d or whole seconds"
         )
@@ -179,9 +183,9 @@ def _duration(option: str, node: Node, findings: Findings) -> int | None:
 def _seconds(node: Node) -> int | None:
     match node:
         # A truth value is an int to Python, and `job_timeout: yes` is not one second.
-        case Scalar(value=int(seconds)) if not isinstance(seconds, bool):
+        case ScalarNode(value=int(seconds)) if not isinstance(seconds, bool):
             return seconds
-        case Scalar(value=str(text)) if found := _DURATION.fullmatch(text.strip()):
+        case ScalarNode(value=str(text)) if found := _DURATION.fullmatch(text.strip()):
             return int(found[1]) * _UNIT_S[found[2]]
     return None
 
@@ -189,38 +193,40 @@ def _seconds(node: Node) -> int | None:
 def _one_of(kinds: type[StrEnum]) -> _Reader:
     known = {str(kind): kind for kind in kinds}
 
-    def read(option: str, node: Node, findings: Findings) -> StrEnum | None:
-        text = text_of(node, option, findings)
+    def read(option: str, node: Node, findings: ProblemCollector) -> StrEnum | None:
+        text = read_text(node, option, findings)
         if text is not None and text not in known:
-            findings.error(node.line, f"{option}: unknown value {shown(text)}", closest(text, known))
+            findings.error(node.line, f"{option}: unknown value {quote_value(text)}", closest(text, known))
         return known.get(text or "")
 
     return read
 
 
-def _expect(option: str, node: Node, findings: Findings) -> tuple[tuple[str, Conclusion], ...] | None:
-    if not isinstance(node, Pairs):
+def _expect(option: str, node: Node, findings: ProblemCollector) -> tuple[tuple[str, Conclusion], ...] | None:
+    if not isinstance(node, MappingNode):
         findings.error(
-            node.line, f"{option} must be a mapping, not {kind_of(node)}", 'write {"*xfail*": failure}'
+            node.line, f"{option} must be a mapping, not {describe_kind(node)}", 'write {"*xfail*": failure}'
         )
         return None
     expected = []
     for pattern, line, value in named_pairs(node, "glob", findings):
         glob = _glob(option, pattern, line, findings)
-        outcome = text_of(value, "an outcome", findings)
+        outcome = read_text(value, "an outcome", findings)
         if outcome is not None and outcome not in _CONCLUSIONS:
             findings.error(
-                value.line, f"{option}: unknown outcome {shown(outcome)}", closest(outcome, _CONCLUSIONS)
+                value.line,
+                f"{option}: unknown outcome {quote_value(outcome)}",
+                closest(outcome, _CONCLUSIONS),
             )
         elif glob is not None and outcome is not None:
             expected.append((glob, _CONCLUSIONS[outcome]))
     return tuple(expected)
 
 
-def _check_timeouts(mapping: Pairs, fields: dict[str, Any], findings: Findings) -> None:
+def _check_timeouts(mapping: MappingNode, fields: dict[str, Any], findings: ProblemCollector) -> None:
     job_s, gate_s = fields.get("job_timeout_s"), fields.get("gate_timeout_s")
     if job_s is not None and gate_s is not None and gate_s < job_s:
-        line = next(key.line for key, _ in mapping.pairs if key == Scalar(key.line, "gate_timeout"))
+        line = next(key.line for key, _ in mapping.pairs if key == ScalarNode(key.line, "gate_timeout"))
         findings.error(
             line,
             "gate_timeout is below job_timeout",

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
 
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Joiners are part of ordinary words and emoji in many languages.
@@ -16,45 +16,45 @@ _SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class ScalarNode:
     line: int
     value: str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class SequenceNode:
     line: int
     items: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class MappingNode:
     line: int
     pairs: tuple[tuple["Node", "Node"], ...]
 
 
-Node = Scalar | Items | Pairs
+Node = ScalarNode | SequenceNode | MappingNode
 
 
 @dataclass(slots=True)
-class Findings:
+class ProblemCollector:
     """Collects every problem, so that one reading of the file tells all of them."""
 
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[AllowlistProblem] = field(default_factory=list)
 
     def error(self, line: int, message: str, hint: str | None = None) -> None:
-        self.problems.append(Problem(line, "error", message, hint))
+        self.problems.append(AllowlistProblem(line, "error", message, hint))
 
     def warning(self, line: int, message: str, hint: str | None = None) -> None:
-        self.problems.append(Problem(line, "warning", message, hint))
+        self.problems.append(AllowlistProblem(line, "warning", message, hint))
 
     @property
     def failed(self) -> bool:
         return any(problem.severity == "error" for problem in self.problems)
 
-    def conclude(self, entries: list[Entry]) -> Checked:
+    def conclude(self, entries: list[AllowlistEntry]) -> CheckedAllowlist:
         problems = tuple(sorted(self.problems, key=lambda problem: problem.line))
-        return Checked(None if self.failed else Allowlist(tuple(entries)), problems)
+        return CheckedAllowlist(None if self.failed else Allowlist(tuple(entries)), problems)
 
 
 def hidden_character(text: str) -> str | None:
@@ -67,7 +67,7 @@ def hidden_character(text: str) -> str | None:
     return None
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """Quote a value of the file for a message: escaped and short, whatever it holds."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -75,12 +75,12 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
-def text_of(node: Node, what: str, findings: Findings) -> str | None:
+def read_text(node: Node, what: str, findings: ProblemCollector) -> str | None:
     """Take a text from the tree, or report why there is none."""
-    if not isinstance(node, Scalar):
-        findings.error(node.line, f"{what} must be text, not {kind_of(node)}")
+    if not isinstance(node, ScalarNode):
+        findings.error(node.line, f"{what} must be text, not {describe_kind(node)}")
     elif not isinstance(node.value, str):
-        findings.error(node.line, f"{what} must be text, not {kind_of(node)}", "put it in quotes")
+        findings.error(node.line, f"{what} must be text, not {describe_kind(node)}", "put it in quotes")
     elif hidden := hidden_character(node.value):
         findings.error(node.line, f"{what} holds the hidden character U+{ord(hidden):04X}")
     else:
@@ -88,33 +88,33 @@ def text_of(node: Node, what: str, findings: Findings) -> str | None:
     return None
 
 
-def kind_of(node: Node) -> str:
+def describe_kind(node: Node) -> str:
     match node:
-        case Items():
+        case SequenceNode():
             return "a list"
-        case Pairs():
+        case MappingNode():
             return "a mapping"
-        case Scalar(value=None):
+        case ScalarNode(value=None):
             return "nothing"
-        case Scalar(value=str()):
+        case ScalarNode(value=str()):
             return "text"
-        case Scalar(value=value):
-            return shown(value)
+        case ScalarNode(value=value):
+            return quote_value(value)
 
 
 def named_pairs(
-    mapping: Pairs, what: str, findings: Findings, *, fold: bool = False
+    mapping: MappingNode, what: str, findings: ProblemCollector, *, fold: bool = False
 ) -> Iterator[tuple[str, int, Node]]:
     """Go through a mapping's keys that are text and stand once, with their lines; `fold` ignores case."""
     seen: dict[str, int] = {}
     for key, value in mapping.pairs:
-        name = text_of(key, what, findings)
+        name = read_text(key, what, findings)
         if name is None:
             continue
         known = name.lower() if fold else name
         if known in seen:
             lines = f"lines {seen[known]} and {key.line}"
-            findings.error(key.line, f"{what} {shown(name)} stands twice: {lines}")
+            findings.error(key.line, f"{what} {quote_value(name)} stands twice: {lines}")
         else:
             seen[known] = key.line
             yield name, key.line, value

@@ -7,7 +7,7 @@ written again (the live page shows the rest); once nothing is awaited any more t
 
 from collections.abc import Iterable
 
-from crcr.decide.checks.commit import Backend, Subject, Waiver
+from crcr.decide.checks.commit import BackendResults, GrantedWaiver, MergeSubject
 from crcr.decide.checks.gate import GateJudgement
 from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
 from crcr.decide.checks.text.parts import waivers_of
@@ -55,7 +55,7 @@ def backend_brief(judged: BackendJudgement) -> str | None:
     )
 
 
-def failed_once(backend: Backend) -> frozenset[tuple[str, str]]:
+def failed_once(backend: BackendResults) -> frozenset[tuple[str, str]]:
     """Workflow and name of the jobs that failed in any attempt."""
     return frozenset(
         (job.workflow, job.name)
@@ -74,15 +74,15 @@ def _waivers(parts: Iterable[JudgedPart]) -> list[tuple[str, str, str, str]]:
     return [_waiver(each) for each in waivers_of(parts)]
 
 
-def _waiver(waiver: Waiver) -> tuple[str, str, str, str]:
+def _waiver(waiver: GrantedWaiver) -> tuple[str, str, str, str]:
     return str(waiver.downstream), waiver.job or "", waiver.who, str(waiver.until_at)
 
 
-def _listed(subject: Subject) -> list[Backend]:
+def _listed(subject: MergeSubject) -> list[BackendResults]:
     return [each for each in subject.backends if Level.L4 in {each.level, each.entry and each.entry.level}]
 
 
-def _membership(backend: Backend) -> tuple[str, bool, str, list[str]]:
+def _membership(backend: BackendResults) -> tuple[str, bool, str, list[str]]:
     level = backend.entry.level.name if backend.entry else ""
     return str(backend.name), backend.gates, level, [str(name) for name in backend.possible_renames]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
 
-class Verdict(StrEnum):
+class FailureVerdict(StrEnum):
     """Whose fault a failure is, as far as recorded history tells."""
 
     NEW = "new"
@@ -34,14 +34,14 @@ class Verification(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedTestShown:
+class FailedTestExcerpt:
     name: str
     file: str | None
     message: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class JobResult:
     workflow: str
     workflow_name: str
     run_id: str
@@ -50,7 +50,7 @@ class Job:
     state: JobState
     conclusion: Conclusion | None
     verification: Verification = Verification.UNCHECKED
-    verdict: Verdict | None = None
+    verdict: FailureVerdict | None = None
     """None until one was given."""
     superseded: bool = False
     unreported: bool = False
@@ -62,12 +62,12 @@ class Job:
     ended_at: datetime | None = None
     tests: tuple[int | None, int | None, int | None] = (None, None, None)
     """Passed, failed, skipped."""
-    failed_tests: tuple[FailedTestShown, ...] = ()
+    failed_tests: tuple[FailedTestExcerpt, ...] = ()
     failed_tests_cut: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class DispatchRun:
     """A run that answers the dispatch, by its signed id or by the delivery's id in its name."""
 
     run_id: str
@@ -90,11 +90,11 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
+class BackendResults:
     """One downstream as a delivery concerns it."""
 
     name: RepoName
-    entry: Entry | None
+    entry: AllowlistEntry | None
     """As the allowlist in force lists it now; None when it left."""
     level: Level
     """When the delivery was recorded."""
@@ -106,8 +106,8 @@ class Backend:
     """When GitHub last listed the runs of this dispatch."""
     readable: bool | None = None
     """Whether the App could read its Actions when it was dispatched; None when that was not known."""
-    runs: tuple[Run, ...] = ()
-    jobs: tuple[Job, ...] = ()
+    runs: tuple[DispatchRun, ...] = ()
+    jobs: tuple[JobResult, ...] = ()
     repository_id: int | None = None
     """Of the repository that it was dispatched to, where that is known."""
     dispatched_as: RepoName | None = None
@@ -126,23 +126,23 @@ class Backend:
         """The name that its dispatch, runs and jobs are recorded under."""
         return self.dispatched_as or self.name
 
-    def is_same(self, other: "Backend") -> bool:
+    def is_same(self, other: "BackendResults") -> bool:
         """Whether both are the same repository, by its id where both are known."""
         if self.repository_id is not None and other.repository_id is not None:
             return self.repository_id == other.repository_id
         return self.name == other.name
 
     @property
-    def live_runs(self) -> tuple[Run, ...]:
+    def live_runs(self) -> tuple[DispatchRun, ...]:
         return tuple(run for run in self.runs if not run.superseded)
 
     @property
-    def counted_jobs(self) -> tuple[Job, ...]:
+    def counted_jobs(self) -> tuple[JobResult, ...]:
         """Of every job of every workflow its highest attempt; superseded runs count for nothing.
 
         Attempts of two runs do not compare: should two runs of a workflow count, the job counts in both.
         """
-        newest: dict[tuple[str, str, str], Job] = {}
+        newest: dict[tuple[str, str, str], JobResult] = {}
         for job in self.jobs:
             key = (job.workflow, job.name, job.run_id)
             known = newest.get(key)
@@ -150,7 +150,7 @@ class Backend:
                 newest[key] = job
         return tuple(newest[key] for key in sorted(newest))
 
-    def runs_again(self, job: Job) -> bool:
+    def runs_again(self, job: JobResult) -> bool:
         """Whether a later attempt was asked for, or seen, in which this job has not reported yet."""
         return any(
             run.run_id == job.run_id
@@ -164,7 +164,7 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiver:
+class GrantedWaiver:
     """A person's word to merge without a backend, or without one job of it, until it runs out."""
 
     downstream: RepoName
@@ -177,7 +177,7 @@ class Waiver:
     repository_id: int | None = None
     """Of the downstream when it was given: the waiver follows the repository when that is renamed."""
 
-    def covers(self, backend: Backend, job: str | None) -> bool:
+    def covers(self, backend: BackendResults, job: str | None) -> bool:
         if self.job not in (None, job):
             return False
         if self.repository_id is not None and backend.repository_id is not None:
@@ -186,7 +186,7 @@ class Waiver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class MergeSubject:
     """A pull request, or a merge group of several, that wants this commit merged."""
 
     number: int | None
@@ -199,14 +199,14 @@ class Subject:
     in_doubt: bool = False
     received_at: datetime
     labels: tuple[str, ...] = ()
-    backends: tuple[Backend, ...] = ()
-    waivers: tuple[Waiver, ...] = ()
+    backends: tuple[BackendResults, ...] = ()
+    waivers: tuple[GrantedWaiver, ...] = ()
     reused_from: str | None = None
     """The head with the same tree whose gate passed."""
-    own_heads: "tuple[Subject, ...]" = ()
+    own_heads: "tuple[MergeSubject, ...]" = ()
     """The pull requests of a merge group as they stand by themselves, if that is the head the group was made from."""
 
-    def waivers_at(self, now: datetime) -> tuple[Waiver, ...]:
+    def waivers_at(self, now: datetime) -> tuple[GrantedWaiver, ...]:
         """Those of its own pull requests that have not run out; of a group whose are unknown, none."""
         numbers = (self.numbers or ()) if self.number is None else (self.number,)
         return tuple(
@@ -217,10 +217,10 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class CommitFacts:
     upstream: RepoName
     head_sha: str
-    subjects: tuple[Subject, ...]
+    subjects: tuple[MergeSubject, ...]
     """Empty for a commit that nobody wants merged any more."""
     landed: bool = False
     """A pull request with this head, or the merge group that it is, was merged."""

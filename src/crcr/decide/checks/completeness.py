@@ -7,7 +7,7 @@ shard satisfies, or a name that two workflows share, says nothing while a run is
 from collections.abc import Iterable
 from datetime import timedelta
 
-from crcr.decide.checks.commit import Backend, Job, Run
+from crcr.decide.checks.commit import BackendResults, DispatchRun, JobResult
 from crcr.decide.checks.status import GateStatus, JudgedPart
 from crcr.decide.globs import name_glob
 from crcr.decide.model import Conclusion, JobState
@@ -17,7 +17,7 @@ QUIET = timedelta(minutes=2)
 _HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
-def owed_parts(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[JudgedPart]:
+def owed_parts(backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bool) -> Iterable[JudgedPart]:
     """What is owed before the backend is complete, in place of jobs that have not reported."""
     unclear = why_names_needed(backend)
     if unclear is not None:
@@ -40,7 +40,9 @@ def owed_parts(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterab
         yield JudgedPart(standing=standing, name=None, reason="its runs are over, and nobody has reported")
 
 
-def _owed_by_name(wanted: tuple[str, ...], jobs: tuple[Job, ...], *, late: bool) -> Iterable[JudgedPart]:
+def _owed_by_name(
+    wanted: tuple[str, ...], jobs: tuple[JobResult, ...], *, late: bool
+) -> Iterable[JudgedPart]:
     standing = GateStatus.MISSING if late else GateStatus.WAITING
     for glob in wanted:
         if not any(job.name == glob or name_glob(glob).matches(job.name) for job in jobs):
@@ -48,7 +50,7 @@ def _owed_by_name(wanted: tuple[str, ...], jobs: tuple[Job, ...], *, late: bool)
             yield JudgedPart(standing=standing, name=glob, reason=reason)
 
 
-def _owed_by_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> JudgedPart:
+def _owed_by_runs(backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bool) -> JudgedPart:
     if not backend.live_runs:
         return nothing_yet(late=late)
     if late:
@@ -61,7 +63,9 @@ def _owed_by_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Jud
     return JudgedPart(standing=standing, name=None, reason=reason)
 
 
-def _owed_by_failed_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[JudgedPart]:
+def _owed_by_failed_runs(
+    backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bool
+) -> Iterable[JudgedPart]:
     """Runs that GitHub saw fail, and whose failure nobody has reported: a job ended before it could."""
     for run in backend.live_runs if backend.gates else ():
         if not _failed_unreported(run, backend, [job for job in jobs if job.run_id == run.run_id]):
@@ -74,7 +78,7 @@ def _owed_by_failed_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool)
             yield JudgedPart(standing=GateStatus.ERRORED, name=None, reason=reason)
 
 
-def _failed_unreported(run: Run, backend: Backend, jobs: list[Job]) -> bool:
+def _failed_unreported(run: DispatchRun, backend: BackendResults, jobs: list[JobResult]) -> bool:
     """Whether no reported job accounts for the failure of a run that has reported.
 
     Who names its `jobs` literally has said which jobs count: another one may fail, unless the run ran again and
@@ -94,7 +98,7 @@ def nothing_yet(*, late: bool) -> JudgedPart:
     return JudgedPart(standing=GateStatus.WAITING, name=None, reason="no run has answered yet")
 
 
-def why_names_needed(backend: Backend) -> str | None:
+def why_names_needed(backend: BackendResults) -> str | None:
     """Why nothing but a literal list of `jobs` could tell that a gating backend is complete, where it has none."""
     if not backend.gates or (backend.entry is not None and backend.entry.names_jobs):
         return None
@@ -105,19 +109,19 @@ def why_names_needed(backend: Backend) -> str | None:
     return None
 
 
-def known_runs_are_over(backend: Backend) -> bool:
+def known_runs_are_over(backend: BackendResults) -> bool:
     """GitHub says that every run that is known has ended; runs of another CI are nobody's to ask about."""
     return all(run.over for run in backend.live_runs if run.on_github)
 
 
-def awaits_end(backend: Backend) -> bool:
+def awaits_end(backend: BackendResults) -> bool:
     """Whether all that reported has ended and a run goes on: the news of its end may be lost, and nobody would ask."""
     jobs = backend.counted_jobs
     ended = bool(jobs) and all(job.state is not JobState.IN_PROGRESS for job in jobs)
     return ended and backend.readable is not False and not known_runs_are_over(backend)
 
 
-def runs_are_over(backend: Backend) -> bool:
+def runs_are_over(backend: BackendResults) -> bool:
     """GitHub says that every known run has ended, and listed no other for a while after the newest began."""
     runs = backend.live_runs
     listed_at = backend.listed_at

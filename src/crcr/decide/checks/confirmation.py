@@ -6,7 +6,7 @@ that none of GitHub's jobs has can be confirmed by its run only. Elsewhere a res
 
 from enum import StrEnum
 
-from crcr.decide.checks.commit import Backend, Job, Run, Verification
+from crcr.decide.checks.commit import BackendResults, DispatchRun, JobResult, Verification
 from crcr.decide.model import Conclusion, JobState
 
 
@@ -21,7 +21,7 @@ class Confirmation(StrEnum):
     RUN_DELETED = "run deleted"
 
 
-def confirmation(job: Job, backend: Backend) -> Confirmation:
+def confirm_result(job: JobResult, backend: BackendResults) -> Confirmation:
     if job.verification is Verification.CONFIRMED:
         return Confirmation.CONFIRMED
     if job.verification is Verification.DISPUTED:
@@ -35,7 +35,7 @@ def confirmation(job: Job, backend: Backend) -> Confirmation:
     return _by_run(job, next((run for run in backend.live_runs if run.run_id == job.run_id), None))
 
 
-def awaits_github(backend: Backend, *, late: bool) -> bool:
+def awaits_github(backend: BackendResults, *, late: bool) -> bool:
     """Whether only GitHub's answer can move a gating backend on, so that a look-up must be under way.
 
     Past the deadline only how a run ended that is over is still worth a question: the answer is there to be read.
@@ -46,13 +46,13 @@ def awaits_github(backend: Backend, *, late: bool) -> bool:
     unconfirmed = [
         job
         for job in jobs
-        if job.state is JobState.COMPLETED and confirmation(job, backend) is Confirmation.OPEN
+        if job.state is JobState.COMPLETED and confirm_result(job, backend) is Confirmation.OPEN
     ]
     ended = {run.run_id for run in backend.live_runs if run.over and run.conclusion is None}
     return any(not late or job.run_id in ended for job in unconfirmed)
 
 
-def _by_run(job: Job, run: Run | None) -> Confirmation:
+def _by_run(job: JobResult, run: DispatchRun | None) -> Confirmation:
     """Judge a job that GitHub shows under no such name by how its run ended."""
     if run is None or not run.over or run.conclusion is None:
         return Confirmation.OPEN

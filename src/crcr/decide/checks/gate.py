@@ -8,9 +8,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from crcr.decide.checks.commit import Backend, Commit, Job, Subject, Verdict, Waiver
+from crcr.decide.checks.commit import (
+    BackendResults,
+    CommitFacts,
+    FailureVerdict,
+    GrantedWaiver,
+    JobResult,
+    MergeSubject,
+)
 from crcr.decide.checks.completeness import QUIET, nothing_yet, owed_parts
-from crcr.decide.checks.confirmation import Confirmation, confirmation
+from crcr.decide.checks.confirmation import Confirmation, confirm_result
 from crcr.decide.checks.status import (
     BLOCKED,
     GATE_OF,
@@ -19,6 +26,7 @@ from crcr.decide.checks.status import (
     GateState,
     GateStatus,
     JudgedPart,
+    left_out_words,
 )
 from crcr.decide.checks.waivers import OwnHead, apply_waivers
 from crcr.decide.model import Conclusion, DispatchState, JobState
@@ -29,13 +37,13 @@ __all__ = [
     "QUIET",
     "BackendJudgement",
     "GateJudgement",
+    "GatePolicy",
     "GateState",
     "GateStatus",
     "JudgedPart",
-    "Policy",
     "SubjectJudgement",
     "judge_backend",
-    "judge_for",
+    "judge_for_subject",
     "judge_gate",
 ]
 
@@ -44,15 +52,15 @@ HELD_FOR = frozenset({"draft", "approval"})
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class GatePolicy:
     gate_timeout: timedelta
     job_timeout: timedelta
-    excuses: frozenset[Verdict] = frozenset()
+    excuses: frozenset[FailureVerdict] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectJudgement:
-    subject: Subject
+    subject: MergeSubject
     state: GateState
     backends: tuple[BackendJudgement, ...]
 
@@ -65,7 +73,7 @@ class GateJudgement:
     """When time alone may change it."""
 
 
-def judge_gate(commit: Commit, policy: Policy, now: datetime) -> GateJudgement:
+def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJudgement:
     """Judge a commit that somebody wants merged; the worst over its subjects counts."""
     if not commit.subjects:
         raise ValueError("a commit without a subject has no gate to judge")
@@ -80,8 +88,8 @@ def judge_gate(commit: Commit, policy: Policy, now: datetime) -> GateJudgement:
     )
 
 
-def _subject(subject: Subject, policy: Policy, now: datetime) -> SubjectJudgement:
-    judged = tuple(judge_for(subject, each, policy, now) for each in subject.backends if each.gates)
+def _subject(subject: MergeSubject, policy: GatePolicy, now: datetime) -> SubjectJudgement:
+    judged = tuple(judge_for_subject(subject, each, policy, now) for each in subject.backends if each.gates)
     states = {GATE_OF[each.standing] for each in judged}
     if subject.reused_from is not None:
         states = {GateState.PASSED}
@@ -91,7 +99,9 @@ def _subject(subject: Subject, policy: Policy, now: datetime) -> SubjectJudgemen
     return SubjectJudgement(subject, state, judged)
 
 
-def judge_for(subject: Subject, backend: Backend, policy: Policy, now: datetime) -> BackendJudgement:
+def judge_for_subject(
+    subject: MergeSubject, backend: BackendResults, policy: GatePolicy, now: datetime
+) -> BackendJudgement:
     """Judge a backend as it concerns the subject, with the waivers that count there."""
     waivers = subject.waivers_at(now)
     if subject.number is not None or not waivers:
@@ -100,7 +110,9 @@ def judge_for(subject: Subject, backend: Backend, policy: Policy, now: datetime)
     return judge_backend(backend, waivers, policy, now, own_heads=own_heads)
 
 
-def _own_head(group: Subject, number: int, backend: Backend, policy: Policy, now: datetime) -> OwnHead:
+def _own_head(
+    group: MergeSubject, number: int, backend: BackendResults, policy: GatePolicy, now: datetime
+) -> OwnHead:
     """How the backend stands at the own head of one of the group's pull requests."""
     own = next((each for each in group.own_heads if each.number == number and not each.in_doubt), None)
     if own is None:
@@ -112,9 +124,9 @@ def _own_head(group: Subject, number: int, backend: Backend, policy: Policy, now
 
 
 def judge_backend(
-    backend: Backend,
-    waivers: tuple[Waiver, ...],
-    policy: Policy,
+    backend: BackendResults,
+    waivers: tuple[GrantedWaiver, ...],
+    policy: GatePolicy,
     now: datetime,
     *,
     own_heads: tuple[OwnHead, ...] = (),
@@ -136,7 +148,7 @@ def judge_backend(
     )
 
 
-def _deadline(backend: Backend, policy: Policy) -> datetime | None:
+def _deadline(backend: BackendResults, policy: GatePolicy) -> datetime | None:
     """From the dispatch, or from the newest attempt or re-run, whichever is later; none while it is unsent."""
     if backend.sent_at is None or backend.entry is None:
         return None
@@ -148,7 +160,7 @@ def _deadline(backend: Backend, policy: Policy) -> datetime | None:
     return max((backend.sent_at, *asked, *again)) + timedelta(seconds=max(gate_s, job_s))
 
 
-def _recheck_at(backend: Backend, deadline: datetime | None, now: datetime) -> datetime | None:
+def _recheck_at(backend: BackendResults, deadline: datetime | None, now: datetime) -> datetime | None:
     quiet = [run.first_seen_at + QUIET for run in backend.live_runs]
     return min((at for at in (deadline, *quiet) if at is not None and at > now), default=None)
 
@@ -156,7 +168,7 @@ def _recheck_at(backend: Backend, deadline: datetime | None, now: datetime) -> d
 # The parts of a backend
 
 
-def _parts(backend: Backend, policy: Policy, *, late: bool) -> Iterable[JudgedPart]:
+def _parts(backend: BackendResults, policy: GatePolicy, *, late: bool) -> Iterable[JudgedPart]:
     if backend.possible_renames:
         yield _checked_for_rename(backend)
         return
@@ -175,32 +187,32 @@ def _parts(backend: Backend, policy: Policy, *, late: bool) -> Iterable[JudgedPa
         yield from _declined(backend, parts) if parts else (nothing_yet(late=late),)
 
 
-def _checked_for_rename(backend: Backend) -> JudgedPart:
+def _checked_for_rename(backend: BackendResults) -> JudgedPart:
     names = ", ".join(map(str, backend.possible_renames))
     reason = f"checking for a rename: it left L4, and whether it is {names} now is not known yet"
     return JudgedPart(standing=GateStatus.WAITING, name=None, reason=reason)
 
 
-def _not_sent_yet(_backend: Backend) -> JudgedPart:
+def _not_sent_yet(_backend: BackendResults) -> JudgedPart:
     return JudgedPart(standing=GateStatus.WAITING, name=None, reason="the dispatch waits to be sent")
 
 
-def _held(backend: Backend) -> JudgedPart:
+def _held(backend: BackendResults) -> JudgedPart:
     reason = backend.reason or "a reason that is not recorded"
     standing = GateStatus.HELD if reason in HELD_FOR else GateStatus.WAITING
     return JudgedPart(standing=standing, name=None, reason=reason)
 
 
-def _left_out(backend: Backend) -> JudgedPart:
-    return JudgedPart(standing=GateStatus.NOT_CONCERNED, name=None, reason=f"left out by `{backend.reason}`")
+def _left_out(backend: BackendResults) -> JudgedPart:
+    return JudgedPart(standing=GateStatus.NOT_CONCERNED, name=None, reason=left_out_words(backend.reason))
 
 
-def _never_sent(backend: Backend) -> JudgedPart:
+def _never_sent(backend: BackendResults) -> JudgedPart:
     reason = f"the dispatch could not be delivered: {backend.reason or backend.state}"
     return JudgedPart(standing=GateStatus.MISSING, name=None, reason=reason)
 
 
-_UNSENT: dict[DispatchState, Callable[[Backend], JudgedPart]] = {
+_UNSENT: dict[DispatchState, Callable[[BackendResults], JudgedPart]] = {
     DispatchState.WAITING: _not_sent_yet,
     DispatchState.HELD: _held,
     DispatchState.LEFT_OUT: _left_out,
@@ -221,7 +233,7 @@ _OF_CONCLUSION = {
 _SKIPPED = frozenset({Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
-def _job_part(job: Job, backend: Backend, policy: Policy, *, late: bool) -> JudgedPart:
+def _job_part(job: JobResult, backend: BackendResults, policy: GatePolicy, *, late: bool) -> JudgedPart:
     if job.state is JobState.IN_PROGRESS:
         if late:
             return _part(GateStatus.ERRORED, job, "still running past the gate's time-out")
@@ -243,9 +255,11 @@ def _job_part(job: Job, backend: Backend, policy: Policy, *, late: bool) -> Judg
     return _part(standing, job, reason)
 
 
-def _held_against_github(job: Job, backend: Backend, reason: str, *, late: bool) -> tuple[GateStatus, str]:
+def _held_against_github(
+    job: JobResult, backend: BackendResults, reason: str, *, late: bool
+) -> tuple[GateStatus, str]:
     """A result that passes, as far as GitHub agrees with it."""
-    said = confirmation(job, backend)
+    said = confirm_result(job, backend)
     if said is Confirmation.OPEN:
         if late:
             return GateStatus.ERRORED, f"reported {reason}, and GitHub has not confirmed it in time"
@@ -257,17 +271,17 @@ def _held_against_github(job: Job, backend: Backend, reason: str, *, late: bool)
     return GateStatus.PASSED, reason
 
 
-def _part(standing: GateStatus, job: Job, reason: str) -> JudgedPart:
+def _part(standing: GateStatus, job: JobResult, reason: str) -> JudgedPart:
     return JudgedPart(standing=standing, name=job.name, reason=reason, job=job)
 
 
-def _concluded(job: Job, backend: Backend) -> tuple[GateStatus, str]:
+def _concluded(job: JobResult, backend: BackendResults) -> tuple[GateStatus, str]:
     conclusion = job.conclusion or Conclusion.NONE
     said = "completed without a conclusion" if conclusion is Conclusion.NONE else conclusion.value
     expected = backend.expected(job.name)
     if expected is None:
         standing = _OF_CONCLUSION[conclusion]
-        if standing is GateStatus.FAILED and job.verdict is Verdict.INFRASTRUCTURE:
+        if standing is GateStatus.FAILED and job.verdict is FailureVerdict.INFRASTRUCTURE:
             return GateStatus.ERRORED, said
         return standing, said
     if conclusion is expected:
@@ -275,7 +289,7 @@ def _concluded(job: Job, backend: Backend) -> tuple[GateStatus, str]:
     return GateStatus.FAILED, f"{said}, where {expected.value} is expected"
 
 
-def _declined(backend: Backend, parts: list[JudgedPart]) -> Iterable[JudgedPart]:
+def _declined(backend: BackendResults, parts: list[JudgedPart]) -> Iterable[JudgedPart]:
     """Everything skipped is no result, unless the entry may skip."""
     if backend.entry is not None and backend.entry.may_skip:
         return
@@ -283,5 +297,5 @@ def _declined(backend: Backend, parts: list[JudgedPart]) -> Iterable[JudgedPart]
         yield JudgedPart(standing=GateStatus.DECLINED, name=None, reason="every job was skipped or neutral")
 
 
-def _was_skipped(job: Job, backend: Backend) -> bool:
+def _was_skipped(job: JobResult, backend: BackendResults) -> bool:
     return job.conclusion in _SKIPPED and backend.expected(job.name) is None

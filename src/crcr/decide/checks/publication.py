@@ -12,7 +12,7 @@ from crcr.decide.model import Conclusion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedCheck:
     """The newest check of a name that we know to be on the commit, or to be on its way."""
 
     tier: Tier
@@ -40,7 +40,7 @@ class CheckAction(StrEnum):
 
 
 def next_action(
-    published: Published | None, wanted: WantedCheck | None, digest: str, *, abandoned: bool = False
+    published: PublishedCheck | None, wanted: WantedCheck | None, digest: str, *, abandoned: bool = False
 ) -> CheckAction:
     """What to do about one name. A completed check does not reopen: a new one of the same name takes its place.
 
@@ -65,7 +65,7 @@ def next_action(
     return CheckAction.NOTHING if published.digest == digest else CheckAction.UPDATE
 
 
-def ending(tier: Tier, reason: str) -> CheckContent:
+def ending_content(tier: Tier, reason: str) -> CheckContent:
     """How an open check ends that is no longer wanted. A gate never ends in a way that lets a merge through."""
     conclusion = Conclusion.CANCELLED if tier is Tier.GATE else Conclusion.NEUTRAL
     summary = f"This check ended without a result: {reason}."

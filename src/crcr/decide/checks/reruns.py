@@ -5,7 +5,7 @@ GitHub re-runs its own runs; whatever never started, or ran in another CI, gets 
 
 from dataclasses import dataclass
 
-from crcr.decide.checks.commit import Backend
+from crcr.decide.checks.commit import BackendResults
 from crcr.decide.checks.gate import BackendJudgement
 from crcr.decide.checks.status import BLOCKED
 from crcr.decide.model import DispatchState, RepoName
@@ -16,7 +16,7 @@ CUT_OFF = frozenset({"left the allowlist", "suspended"})
 
 
 @dataclass(frozen=True, slots=True)
-class RerunRun:
+class RunRerun:
     run_id: str
 
 
@@ -25,11 +25,11 @@ class Redispatch:
     """Send the delivery again; runs that answered it wait for the new one."""
 
 
-Again = RerunRun | Redispatch
+Rerun = RunRerun | Redispatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunToAsk:
+class RunToRerun:
     """A run that is to run again, and where it is."""
 
     downstream: RepoName
@@ -40,7 +40,7 @@ class RunToAsk:
     """The one after which it is to run again."""
 
 
-def run_again(backend: Backend, *, only_run: str | None = None) -> tuple[Again, ...]:
+def plan_rerun(backend: BackendResults, *, only_run: str | None = None) -> tuple[Rerun, ...]:
     """Everything of a backend once more, or just the run that a job belongs to, while that counts."""
     if backend.state is DispatchState.CANCELLED and backend.reason in CUT_OFF:
         return (Redispatch(),)
@@ -50,20 +50,20 @@ def run_again(backend: Backend, *, only_run: str | None = None) -> tuple[Again, 
     runs = [run for run in live if run.run_id == only_run] or live
     if backend.state is DispatchState.PARKED or not runs:
         return (Redispatch(),)
-    return tuple(RerunRun(run.run_id) for run in runs)
+    return tuple(RunRerun(run.run_id) for run in runs)
 
 
-def fails(judged: BackendJudgement) -> bool:
+def has_failed(judged: BackendJudgement) -> bool:
     return judged.standing in BLOCKED
 
 
-def run_failed_again(judged: BackendJudgement) -> tuple[Again, ...]:
+def plan_rerun_of_failed(judged: BackendJudgement) -> tuple[Rerun, ...]:
     """Only the runs in which something failed; a backend that failed as a whole runs as a whole."""
     failing = {part.job.run_id for part in judged.parts if part.job and part.standing in BLOCKED}
     if not failing:
-        return run_again(judged.backend) if fails(judged) else ()
+        return plan_rerun(judged.backend) if has_failed(judged) else ()
     return tuple(
         again
-        for again in run_again(judged.backend)
+        for again in plan_rerun(judged.backend)
         if isinstance(again, Redispatch) or again.run_id in failing
     )

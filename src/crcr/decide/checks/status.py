@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.checks.commit import Backend, Job, Waiver
+from crcr.decide.checks.commit import BackendResults, GrantedWaiver, JobResult
 
 
 class GateStatus(StrEnum):
@@ -23,6 +23,27 @@ class GateStatus(StrEnum):
     EXCUSED = "excused"
     NOT_CONCERNED = "not concerned"
     PASSED = "passed"
+
+
+_SHOWN_AS = {GateStatus.NOT_CONCERNED: "not affected"}
+_LEFT_OUT_BY = {
+    "approval": "it was never approved",
+    "authors": "the author is not among its `authors`",
+    "events": "the event is not in its `events`",
+    "labels": "no label matches `labels`",
+    "paths": "no changed file matches `paths`",
+    "refs": "the branch or tag is not in its `refs`",
+}
+
+
+def shown_standing(standing: GateStatus) -> str:
+    """Return the word for a standing in checks and on pages; its value is the word of the API."""
+    return _SHOWN_AS.get(standing, standing.value)
+
+
+def left_out_words(option: str | None) -> str:
+    """Say which option of its allowlist entry kept a backend from being dispatched."""
+    return f"skipped: {_LEFT_OUT_BY.get(option or '', f'left out by `{option}`')}"
 
 
 BLOCKED = frozenset({GateStatus.FAILED, GateStatus.ERRORED, GateStatus.MISSING, GateStatus.DECLINED})
@@ -53,13 +74,13 @@ class JudgedPart:
     name: str | None
     """None: the backend as a whole."""
     reason: str
-    job: Job | None = None
-    waiver: Waiver | None = None
+    job: JobResult | None = None
+    waiver: GrantedWaiver | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendJudgement:
-    backend: Backend
+    backend: BackendResults
     standing: GateStatus
     parts: tuple[JudgedPart, ...]
     since: datetime

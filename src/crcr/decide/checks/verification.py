@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from crcr.decide.checks.commit import Verification
 from crcr.decide.github.values import ActionsJob
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.lifecycle import badness, worse
+from crcr.decide.report.lifecycle import badness, worse_conclusion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class JobVerification:
 _HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
-def match(
+def match_github_jobs(
     job: ReportedJob, reported: Iterable[ReportedJob], seen: Iterable[ActionsJob]
 ) -> tuple[ActionsJob, ...]:
     """The jobs of GitHub's that a row is held against: those with the name that it reported.
@@ -66,7 +66,7 @@ def _own_id(job: ReportedJob, reported: Iterable[ReportedJob]) -> str | None:
     return own_id if names <= {job.reported_name} else None
 
 
-def examine(
+def compare_with_github(
     job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_over: bool
 ) -> JobVerification | None:
     """What to write about a completed job; None while that is not known.
@@ -93,7 +93,7 @@ def _compare(job: ReportedJob, github: Conclusion) -> JobVerification:
         return JobVerification(Verification.CONFIRMED, github, github)
     if github is reported:
         return JobVerification(Verification.CONFIRMED, None, github)
-    return JobVerification(Verification.DISPUTED, worse(reported, github), github)
+    return JobVerification(Verification.DISPUTED, worse_conclusion(reported, github), github)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class SilentEnd:
     github: Conclusion | None
 
 
-def examine_silent(seen: tuple[ActionsJob, ...], *, whole: bool) -> SilentEnd | None:
+def compare_silent_with_github(seen: tuple[ActionsJob, ...], *, whole: bool) -> SilentEnd | None:
     """How a silent job ends by GitHub's word; None while GitHub has not seen its end."""
     github = _worst(seen)
     if github is not None and github not in _HARMLESS:

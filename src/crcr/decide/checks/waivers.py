@@ -8,7 +8,7 @@ head: otherwise one could ride into the base branch on another's waiver.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from crcr.decide.checks.commit import Backend, Waiver
+from crcr.decide.checks.commit import BackendResults, GrantedWaiver
 from crcr.decide.checks.status import GATE_OF, BackendJudgement, GateState, GateStatus, JudgedPart
 from crcr.decide.model import Conclusion
 
@@ -22,11 +22,14 @@ class OwnHead:
     """Whether its head is known, and is the one that the group was made from."""
     judged: BackendJudgement | None = None
     """None where the backend does not gate it."""
-    waivers: tuple[Waiver, ...] = ()
+    waivers: tuple[GrantedWaiver, ...] = ()
 
 
 def apply_waivers(
-    part: JudgedPart, backend: Backend, waivers: tuple[Waiver, ...], own_heads: tuple[OwnHead, ...] = ()
+    part: JudgedPart,
+    backend: BackendResults,
+    waivers: tuple[GrantedWaiver, ...],
+    own_heads: tuple[OwnHead, ...] = (),
 ) -> JudgedPart:
     """The part, waived if a waiver covers it; otherwise with the reason why one of a merge group does not count.
 
@@ -44,12 +47,12 @@ def apply_waivers(
     return replace(part, reason="; ".join((part.reason, *dict.fromkeys(objections))))
 
 
-def _covers(waiver: Waiver, backend: Backend, part: JudgedPart) -> bool:
+def _covers(waiver: GrantedWaiver, backend: BackendResults, part: JudgedPart) -> bool:
     whole = waiver.job is None
     return waiver.covers(backend, part.name) and (whole or part.standing is not GateStatus.WAITING)
 
 
-def _objection(own: OwnHead, waiver: Waiver, backend: Backend, part: JudgedPart) -> str | None:
+def _objection(own: OwnHead, waiver: GrantedWaiver, backend: BackendResults, part: JudgedPart) -> str | None:
     """Why a pull request stands against a waiver: it may be the one that breaks the part. None when it is not."""
     if not own.known:
         return f"which head of #{own.number} is in the group is not known"

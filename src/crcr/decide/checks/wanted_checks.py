@@ -10,11 +10,11 @@ from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.check_changes import HARMLESS, backend_brief, failed_once, gate_brief
 from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus
-from crcr.decide.checks.commit import Backend, Commit, Job, Subject
-from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_for
+from crcr.decide.checks.commit import BackendResults, CommitFacts, JobResult, MergeSubject
+from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicy, GateState, judge_for_subject
 from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
 from crcr.decide.checks.text import check
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
@@ -45,7 +45,7 @@ class JobChecks(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
-    gate: Policy
+    gate: GatePolicy
     gate_on: bool
     label_prefixes: tuple[str, ...]
     l3_fails_red: bool
@@ -67,7 +67,7 @@ class WantedCheck:
 
 
 def wanted_checks(
-    commit: Commit,
+    commit: CommitFacts,
     judgement: GateJudgement | None,
     policy: CheckPolicy,
     now: datetime,
@@ -85,7 +85,7 @@ def wanted_checks(
     if not {Tier.BACKEND, Tier.JOB} & set(tiers):
         return tuple(wanted)
     for subject, backend in _visible(commit, policy):
-        judged = judge_for(subject, backend, policy.gate, now)
+        judged = judge_for_subject(subject, backend, policy.gate, now)
         if Tier.BACKEND in tiers:
             wanted.append(_backend(commit, subject, judged, policy))
         if Tier.JOB in tiers:
@@ -94,16 +94,16 @@ def wanted_checks(
 
 
 def recheck_at(
-    commit: Commit, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
+    commit: CommitFacts, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
 ) -> datetime | None:
     """When time alone may change what is shown: the gate, or a backend that gates nothing."""
     moments = [judgement.recheck_at] if judgement else []
     for subject, backend in _visible(commit, policy):
-        moments.append(judge_for(subject, backend, policy.gate, now).recheck_at)
+        moments.append(judge_for_subject(subject, backend, policy.gate, now).recheck_at)
     return min((at for at in moments if at is not None), default=None)
 
 
-def is_labelled(entry: Entry, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
+def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
     """Whether the pull request asks for the entry's device."""
     if entry.device is None:
         return False
@@ -111,9 +111,9 @@ def is_labelled(entry: Entry, labels: tuple[str, ...], prefixes: tuple[str, ...]
     return any(label.casefold() in asked for label in labels)
 
 
-def _visible(commit: Commit, policy: CheckPolicy) -> list[tuple[Subject, Backend]]:
+def _visible(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
     """Each backend that shows on the commit once, as its newest delivery concerns it."""
-    newest: dict[str, tuple[Subject, Backend]] = {}
+    newest: dict[str, tuple[MergeSubject, BackendResults]] = {}
     for subject in sorted(commit.subjects, key=lambda each: (each.received_at, each.delivery)):
         if subject.reused_from is not None:
             continue
@@ -123,7 +123,7 @@ def _visible(commit: Commit, policy: CheckPolicy) -> list[tuple[Subject, Backend
     return [newest[key] for key in sorted(newest)]
 
 
-def _shows(subject: Subject, backend: Backend, policy: CheckPolicy) -> bool:
+def _shows(subject: MergeSubject, backend: BackendResults, policy: CheckPolicy) -> bool:
     if backend.entry is None or backend.state in {DispatchState.LEFT_OUT, DispatchState.CANCELLED}:
         return False
     if backend.state is DispatchState.HELD and backend.reason not in HELD_FOR:
@@ -144,7 +144,7 @@ _GATE_SHOWS = {
 }
 
 
-def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
+def _gate(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
     newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
     status, conclusion = _GATE_SHOWS[judgement.state]
     brief = gate_brief(judgement, newest.delivery)
@@ -162,7 +162,7 @@ def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> Want
     return WantedCheck(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown, brief=brief)
 
 
-def _page(policy: CheckPolicy, commit: Commit, subject: Subject) -> str:
+def _page(policy: CheckPolicy, commit: CommitFacts, subject: MergeSubject) -> str:
     place = f"pr/{subject.number}" if subject.number is not None else f"commit/{commit.head_sha}"
     return f"{policy.hud_url}/crcr/{place}?upstream={commit.upstream}"
 
@@ -172,11 +172,13 @@ def _page(policy: CheckPolicy, commit: Commit, subject: Subject) -> str:
 _OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 
 
-def _is_informational(backend: Backend) -> bool:
+def _is_informational(backend: BackendResults) -> bool:
     return not backend.gates
 
 
-def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy: CheckPolicy) -> WantedCheck:
+def _backend(
+    commit: CommitFacts, subject: MergeSubject, judged: BackendJudgement, policy: CheckPolicy
+) -> WantedCheck:
     backend, brief = judged.backend, backend_brief(judged)
     live_url = _page(policy, commit, subject) if brief is not None else None
     shown = _dressed(
@@ -199,7 +201,7 @@ def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy:
     )
 
 
-def _backend_incarnation(subject: Subject, backend: Backend) -> str:
+def _backend_incarnation(subject: MergeSubject, backend: BackendResults) -> str:
     attempts = max((max(run.attempt, (run.rerun_from or 0) + 1) for run in backend.runs), default=1)
     return f"{subject.delivery} {backend.sent_at.isoformat() if backend.sent_at else ''} {attempts}"
 
@@ -218,7 +220,7 @@ def _backend_conclusion(standing: GateStatus) -> Conclusion:
 
 
 def _dressed(
-    backend: Backend,
+    backend: BackendResults,
     policy: CheckPolicy,
     *,
     open_status: CheckStatus | None,
@@ -275,7 +277,7 @@ def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[st
 @dataclass(frozen=True, slots=True)
 class _NamedJob:
     part: JudgedPart
-    job: Job
+    job: JobResult
     name: str
 
     @property
@@ -295,7 +297,7 @@ def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_N
     return [*shown, *others[:room]]
 
 
-def _names(backend: Backend, jobs: list[Job]) -> list[str]:
+def _names(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
     """A name for each job: with its workflow's name, with the file where that is shared, else with a digest."""
     names = [_name(backend, job.workflow_name, job) for job in jobs]
     count = Counter(names)
@@ -310,16 +312,18 @@ def _names(backend: Backend, jobs: list[Job]) -> list[str]:
     ]
 
 
-def _name(backend: Backend, workflow: str, job: Job) -> str:
+def _name(backend: BackendResults, workflow: str, job: JobResult) -> str:
     name = f"crcr/{backend.name}/{check.one_line(workflow)}/{check.one_line(job.name)}"
     return name[:_NAME_CHARACTERS]
 
 
-def _digest(job: Job) -> str:
+def _digest(job: JobResult) -> str:
     return sha256(f"{job.workflow}\0{job.name}\0{job.run_id}".encode()).hexdigest()[:8]
 
 
-def _job(backend: Backend, part: JudgedPart, job: Job, policy: CheckPolicy, *, name: str) -> WantedCheck:
+def _job(
+    backend: BackendResults, part: JudgedPart, job: JobResult, policy: CheckPolicy, *, name: str
+) -> WantedCheck:
     again = backend.runs_again(job) and part.standing is GateStatus.WAITING
     if part.standing is GateStatus.WAITING and job.state is JobState.COMPLETED and not again:
         # Until GitHub confirms it, its check stays what it was: the backend's says more, and each write counts.
@@ -348,7 +352,7 @@ def _job(backend: Backend, part: JudgedPart, job: Job, policy: CheckPolicy, *, n
     )
 
 
-def _job_conclusion(part: JudgedPart, job: Job) -> Conclusion:
+def _job_conclusion(part: JudgedPart, job: JobResult) -> Conclusion:
     if part.standing in {GateStatus.WAIVED, GateStatus.EXCUSED}:
         return Conclusion.NEUTRAL
     harmless = job.conclusion in HARMLESS

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from crcr.decide.checks.gate import GateJudgement
 from crcr.decide.checks.status import BLOCKED
-from crcr.decide.commands.grammar import HEAD_DIGITS, Waive, spell
+from crcr.decide.commands.grammar import HEAD_DIGITS, WaiveCommand, format_command
 from crcr.decide.github.values import Role
 
 MOST_OFFERED = 10
@@ -20,7 +20,7 @@ class CommandAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speaker:
+class CommandAuthor:
     """Who wrote the comment, and what GitHub says they may do."""
 
     who: str
@@ -30,12 +30,12 @@ class Speaker:
     spoke_at: datetime
 
 
-def marker(kind: str, subject: str) -> str:
+def comment_marker(kind: str, subject: str) -> str:
     """A line that nobody sees, by which our own comment is found again after a lost answer."""
     return f"<!-- crcr {kind} {subject} -->"
 
 
-def offer(judgement: GateJudgement, number: int, head_sha: str) -> str | None:
+def waiver_offer(judgement: GateJudgement, number: int, head_sha: str) -> str | None:
     """The commands that would open the gate of a pull request's head, as text to copy; None when nothing blocks it."""
     commands = list(_waivers(judgement, number, head_sha))
     if not commands:
@@ -59,4 +59,6 @@ def _waivers(judgement: GateJudgement, number: int, head_sha: str) -> Iterable[s
             continue
         for each in one.backends:
             if each.standing in BLOCKED:
-                yield spell(Waive(each.backend.name, None, None, "<reason>", head_sha[:HEAD_DIGITS]))
+                yield format_command(
+                    WaiveCommand(each.backend.name, None, None, "<reason>", head_sha[:HEAD_DIGITS])
+                )

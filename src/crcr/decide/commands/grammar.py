@@ -47,7 +47,7 @@ _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minute
 
 
 @dataclass(frozen=True, slots=True)
-class Waive:
+class WaiveCommand:
     downstream: RepoName
     job: str | None
     until: timedelta | None
@@ -58,35 +58,35 @@ class Waive:
 
 
 @dataclass(frozen=True, slots=True)
-class Unwaive:
+class UnwaiveCommand:
     downstream: RepoName
     job: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryCommand:
     downstream: RepoName | None
     """None stands for every failing backend."""
     head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Approve:
+class ApproveCommand:
     """Release what is held for this author, for this head commit."""
 
     head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StatusCommand:
     """Say how the backends of this pull request stand."""
 
 
-Command = Waive | Unwaive | Retry | Approve | Status
+Command = WaiveCommand | UnwaiveCommand | RetryCommand | ApproveCommand | StatusCommand
 
 
 @dataclass(frozen=True, slots=True)
-class Misunderstood:
+class InvalidCommand:
     """A line addressed to us that is no command; `why` and `hint` are Markdown, safe to publish."""
 
     text: str
@@ -95,36 +95,36 @@ class Misunderstood:
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class RequiredRole:
     """Who may: everybody from this role on, and the pull request's author where that is said."""
 
     role: Role
     author: bool
 
 
-RIGHTS: Mapping[type[Command], Right] = MappingProxyType(
+REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
     {
-        Waive: Right(Role.MAINTAIN, author=False),
-        Unwaive: Right(Role.MAINTAIN, author=False),
-        Approve: Right(Role.WRITE, author=False),
-        Retry: Right(Role.WRITE, author=True),
-        Status: Right(Role.WRITE, author=True),
+        WaiveCommand: RequiredRole(Role.MAINTAIN, author=False),
+        UnwaiveCommand: RequiredRole(Role.MAINTAIN, author=False),
+        ApproveCommand: RequiredRole(Role.WRITE, author=False),
+        RetryCommand: RequiredRole(Role.WRITE, author=True),
+        StatusCommand: RequiredRole(Role.WRITE, author=True),
     }
 )
 
 
-def verb(command: Command) -> str:
-    return type(command).__name__.lower()
+def command_verb(command: Command) -> str:
+    return type(command).__name__.removesuffix("Command").lower()
 
 
-def refuse(command: Command, *, role: Role, is_author: bool) -> str | None:
+def refuse_role(command: Command, *, role: Role, is_author: bool) -> str | None:
     """Say in words why this person may not give the command, or None when they may."""
-    right = RIGHTS[type(command)]
+    right = REQUIRED_ROLES[type(command)]
     if role >= right.role or (is_author and right.author):
         return None
     also = ", or to be the author of the pull request" if right.author else ""
     yours = "you have none" if role is Role.NONE else f"yours is {role.name.lower()}"
-    return f"`{verb(command)}` needs the {right.role.name.lower()} role in this repository{also}; {yours}"
+    return f"`{command_verb(command)}` needs the {right.role.name.lower()} role in this repository{also}; {yours}"
 
 
 def has_command(body: str) -> bool:
@@ -132,30 +132,30 @@ def has_command(body: str) -> bool:
     return next(command_lines(body), None) is not None
 
 
-def parse_commands(body: str) -> tuple[Command | Misunderstood, ...]:
+def parse_commands(body: str) -> tuple[Command | InvalidCommand, ...]:
     """Read the comment's commands in their order, at most the first ten."""
     return tuple(_parse(line) for line in islice(command_lines(body), MOST_COMMANDS_A_COMMENT))
 
 
-def spell(command: Command) -> str:
+def format_command(command: Command) -> str:
     """Write the line that is read as this command; line ends in a job's name become spaces."""
-    words = ["/crcr", verb(command)]
+    words = ["/crcr", command_verb(command)]
     match command:
-        case Waive(downstream, job, until, _):
+        case WaiveCommand(downstream, job, until, _):
             words.append(_target_text(downstream, job))
             words += ["until", _duration_text(until)] if until else []
-        case Unwaive(downstream, job):
+        case UnwaiveCommand(downstream, job):
             words.append(_target_text(downstream, job))
-        case Retry(downstream=RepoName() as downstream):
+        case RetryCommand(downstream=RepoName() as downstream):
             words.append(str(downstream))
-    if isinstance(command, Waive | Retry | Approve) and command.head is not None:
+    if isinstance(command, WaiveCommand | RetryCommand | ApproveCommand) and command.head is not None:
         words += ["at", command.head]
-    if isinstance(command, Waive):
+    if isinstance(command, WaiveCommand):
         words += ["because", command.reason]
     return " ".join(words)
 
 
-def usage() -> str:
+def usage_text() -> str:
     """All commands in their right form, as Markdown of which no line is itself a command."""
     return "\n".join(["The commands are:", "", *(f"- {_shown(form)}" for form, _ in _VERBS.values())])
 
@@ -164,15 +164,15 @@ class _Unclear(Exception):
     """The words do not fit the verb's form; told to the writer, never raised out of here."""
 
 
-def _parse(line: str) -> Command | Misunderstood:
+def _parse(line: str) -> Command | InvalidCommand:
     word, *more = line.split(maxsplit=1) or [""]
     form, read = _VERBS.get(word.lower(), (None, None))
     if form is None or read is None:
-        return Misunderstood(_kept(line), *_unknown(word))
+        return InvalidCommand(_kept(line), *_unknown(word))
     try:
         return read("".join(more))
     except _Unclear as unclear:
-        return Misunderstood(_kept(line), str(unclear), f"write {_shown(form)}")
+        return InvalidCommand(_kept(line), str(unclear), f"write {_shown(form)}")
 
 
 def _kept(line: str) -> str:
@@ -190,7 +190,7 @@ def _unknown(word: str) -> tuple[str, str]:
     return why, "the commands are " + ", ".join(f"`{known}`" for known in _VERBS)
 
 
-def _waive(text: str) -> Waive:
+def _waive(text: str) -> WaiveCommand:
     downstream, job, rest = _read_target(text)
     because = _BECAUSE.search(rest)
     if because is None:
@@ -199,32 +199,32 @@ def _waive(text: str) -> Waive:
     words, until = _split_until(words)
     if head is None:
         words, head = _split_head(words)
-    return Waive(downstream, _job(job, words), until, _reason(rest[because.end() :]), head)
+    return WaiveCommand(downstream, _job(job, words), until, _reason(rest[because.end() :]), head)
 
 
-def _unwaive(text: str) -> Unwaive:
+def _unwaive(text: str) -> UnwaiveCommand:
     downstream, job, rest = _read_target(text)
     if _BECAUSE.search(rest) or _UNTIL.search(rest):
         raise _Unclear(
             "`unwaive` takes no reason and no time; a job's name that holds these words stands in quotes"
         )
-    return Unwaive(downstream, _job(job, rest))
+    return UnwaiveCommand(downstream, _job(job, rest))
 
 
-def _retry(text: str) -> Retry:
+def _retry(text: str) -> RetryCommand:
     words, head = _split_head(text)
-    return Retry(_downstream(words.strip()) if words.strip() else None, head)
+    return RetryCommand(_downstream(words.strip()) if words.strip() else None, head)
 
 
-def _approve(text: str) -> Approve:
+def _approve(text: str) -> ApproveCommand:
     words, head = _split_head(text)
     _refuse_words(words)
-    return Approve(head)
+    return ApproveCommand(head)
 
 
-def _status(text: str) -> Status:
+def _status(text: str) -> StatusCommand:
     _refuse_words(text)
-    return Status()
+    return StatusCommand()
 
 
 def _read_target(text: str) -> tuple[RepoName, str | None, str]:

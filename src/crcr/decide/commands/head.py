@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from crcr.decide.checks.text.markdown import code
-from crcr.decide.commands.grammar import HEAD_DIGITS, Approve, Command, Retry, Waive, spell
+from crcr.decide.commands.grammar import (
+    HEAD_DIGITS,
+    ApproveCommand,
+    Command,
+    RetryCommand,
+    WaiveCommand,
+    format_command,
+)
 
 YOUNGEST_HEAD = timedelta(minutes=1)
 _MOST_COMMAND = 1_200
@@ -31,20 +38,20 @@ class KnownHead:
 
 def refuse_head(command: Command, head: KnownHead, spoke_at: datetime) -> str | None:
     """Say in words, with the command to paste, why this command is not about the present head; None when it is."""
-    if not isinstance(command, Waive | Approve | Retry):
+    if not isinstance(command, WaiveCommand | ApproveCommand | RetryCommand):
         return None
-    if not isinstance(command, Retry) and (words := _is_on_young_base(head, spoke_at)) is not None:
+    if not isinstance(command, RetryCommand) and (words := _is_on_young_base(head, spoke_at)) is not None:
         return words
     if command.head is not None:
         reason = _names_another(command.head, head)
-    elif isinstance(command, Retry):
+    elif isinstance(command, RetryCommand):
         reason = None  # runs what failed again, and opens nothing
     else:
         reason = _is_young(head, spoke_at)
     if reason is None:
         return None
     digits = len(head.sha) if _is_ambiguous(head.sha[:HEAD_DIGITS], head) else HEAD_DIGITS
-    ready = code(spell(replace(command, head=head.sha[:digits])), _MOST_COMMAND)
+    ready = code(format_command(replace(command, head=head.sha[:digits])), _MOST_COMMAND)
     return f"{reason}. Look at the head, and if you mean it, say it again with the head in it: {ready}"
 
 

@@ -5,14 +5,14 @@ import zlib
 from typing import Any
 
 
-def pack(body: bytes) -> bytes:
+def compress_body(body: bytes) -> bytes:
     return zlib.compress(body, 1)
 
 
-def unpack(packed: bytes) -> bytes:
+def decompress_body(packed: bytes) -> bytes:
     return zlib.decompress(packed)
 
 
-def unpack_payload(packed: bytes) -> dict[str, Any]:
+def decompress_payload(packed: bytes) -> dict[str, Any]:
     payload: dict[str, Any] = json.loads(zlib.decompress(packed))
     return payload

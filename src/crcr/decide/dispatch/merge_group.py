@@ -17,12 +17,12 @@ class GroupToRead:
     """The branch that it is to be merged into."""
 
 
-def branch_of(base_ref: str) -> str:
+def base_branch(base_ref: str) -> str:
     """A group's base as pull requests name theirs: merge groups have the full ref."""
     return base_ref.removeprefix("refs/heads/")
 
 
-def pull_of(head_ref: str) -> int | None:
+def queued_pull_number(head_ref: str) -> int | None:
     """The pull request that the queue made the group for, as its branch's name says."""
     named = _QUEUE_REF.fullmatch(head_ref)
     return int(named[1]) if named else None

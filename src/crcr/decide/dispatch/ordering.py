@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from crcr.decide.events import PullRequestEvent
 from crcr.decide.github.values import PullFacts
-from crcr.decide.model import Pull
+from crcr.decide.model import KnownPull
 
 
 class EventOrder(StrEnum):
@@ -22,7 +22,7 @@ class EventOrder(StrEnum):
     DOUBT = "doubt"
 
 
-def order_head(event: PullRequestEvent, known: Pull | None) -> EventOrder:
+def order_head(event: PullRequestEvent, known: KnownPull | None) -> EventOrder:
     """Place an event that moves, opens or closes the head."""
     if known is None or known.head_at is None or event.updated_at > known.head_at:
         return EventOrder.NEWER
@@ -31,7 +31,7 @@ def order_head(event: PullRequestEvent, known: Pull | None) -> EventOrder:
     return _within_one_second(event, known)
 
 
-def order_base(event: PullRequestEvent, known: Pull | None) -> EventOrder | None:
+def order_base(event: PullRequestEvent, known: KnownPull | None) -> EventOrder | None:
     """Place an event by its base: NEWER when that is another one now; None when it is the one that is known."""
     if known is None:
         return EventOrder.NEWER if event.changes_base else None
@@ -43,7 +43,7 @@ def order_base(event: PullRequestEvent, known: Pull | None) -> EventOrder | None
     return EventOrder.NEWER if event.updated_at > known.updated_at else EventOrder.STALE
 
 
-def _within_one_second(event: PullRequestEvent, known: Pull) -> EventOrder:
+def _within_one_second(event: PullRequestEvent, known: KnownPull) -> EventOrder:
     if event.action == "opened":
         return EventOrder.STALE  # whatever else is known of this pull request came after its opening
     if event.action == "closed":
@@ -57,7 +57,7 @@ def _within_one_second(event: PullRequestEvent, known: Pull) -> EventOrder:
     return EventOrder.DOUBT
 
 
-def with_newest_details(event: PullRequestEvent, known: Pull | None) -> PullRequestEvent:
+def with_newest_details(event: PullRequestEvent, known: KnownPull | None) -> PullRequestEvent:
     """The event with the labels and draft state of today, when a newer event has already brought them."""
     if known is None or known.updated_at < event.updated_at:
         return event
@@ -66,7 +66,7 @@ def with_newest_details(event: PullRequestEvent, known: Pull | None) -> PullRequ
     return replace(event, labels=known.labels, draft=known.draft, title=known.title)
 
 
-def move_head(event: PullRequestEvent, known: Pull | None) -> Pull:
+def move_head(event: PullRequestEvent, known: KnownPull | None) -> KnownPull:
     """The pull request after an event that moved, opened or closed its head."""
     moved = known is not None and known.head_sha != event.head_sha
     previous = known.head_sha if known and moved else event.before or (known.previous_sha if known else None)
@@ -83,7 +83,7 @@ def move_head(event: PullRequestEvent, known: Pull | None) -> Pull:
     return replace(after, base_at=_base_at(event.base_ref, event.updated_at, known))
 
 
-def update_details(event: PullRequestEvent, known: Pull | None) -> Pull | None:
+def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPull | None:
     """The pull request after a label, draft or text event; None when a newer one is known.
 
     The head stays as known: an event that overtook its `synchronize` must not make that one look stale.
@@ -107,7 +107,7 @@ def update_details(event: PullRequestEvent, known: Pull | None) -> Pull | None:
     )
 
 
-def _base_at(base_ref: str, at: datetime, known: Pull | None) -> datetime | None:
+def _base_at(base_ref: str, at: datetime, known: KnownPull | None) -> datetime | None:
     """When the pull request got this base, if that is known to have changed."""
     if known is None:
         return None
@@ -126,7 +126,7 @@ def agrees_with_github(head_sha: str, base_ref: str | None, action: str, facts: 
     return facts.is_open and (head_sha, base_ref) == (facts.head_sha, facts.base_ref)
 
 
-def apply_github_answer(known: Pull, facts: PullFacts) -> Pull:
+def apply_github_answer(known: KnownPull, facts: PullFacts) -> KnownPull:
     """The pull request after GitHub told us its head and its base."""
     return replace(
         known,
@@ -141,8 +141,8 @@ def apply_github_answer(known: Pull, facts: PullFacts) -> Pull:
     )
 
 
-def _from(event: PullRequestEvent) -> Pull:
-    return Pull(
+def _from(event: PullRequestEvent) -> KnownPull:
+    return KnownPull(
         number=event.number,
         head_sha=event.head_sha,
         previous_sha=None,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crcr.decide.dispatch.payload_trim import encode, trim
+from crcr.decide.dispatch.payload_trim import encode_json, trim_payload
 from crcr.decide.model import Level, RepoName
 from crcr.errors import BadRequest
 
@@ -23,7 +23,7 @@ _HEAD_BYTES = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relay:
+class RelayFields:
     """What the relay says about itself to one downstream."""
 
     upstream: RepoName
@@ -52,7 +52,7 @@ class Relay:
             "reason": self.reason,
             "purpose": "test" if self.test else None,
         }
-        return encode({**fields, "test": True} if self.test else fields)
+        return encode_json({**fields, "test": True} if self.test else fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +62,24 @@ class DispatchBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPayload:
     """One delivery's payload, written once; made by `prepare`."""
 
     _head: bytes
     _choices: tuple[tuple[bytes, tuple[str, ...]], ...]
     """Payloads with the names of what was cut from them, best first; the last fits beside any relay part."""
 
-    def dispatch(self, relay: Relay) -> DispatchBody:
+    def dispatch(self, relay: RelayFields) -> DispatchBody:
         """Return the request body for one downstream: verbatim if the whole of it fits, else trimmed."""
         *better, last = (self._joined(payload, names, relay) for payload, names in self._choices)
         return next((choice for choice in better if len(choice.body) <= MAX_BODY_BYTES), last)
 
-    def _joined(self, payload: bytes, trimmed: tuple[str, ...], relay: Relay) -> DispatchBody:
+    def _joined(self, payload: bytes, trimmed: tuple[str, ...], relay: RelayFields) -> DispatchBody:
         parts = (self._head, payload, b',"relay":', relay.encode(trimmed), b"}}")
         return DispatchBody(b"".join(parts), trimmed)
 
 
-def prepare(*, event_type: str, delivery_id: str, payload: Mapping[str, Any]) -> Prepared:
+def prepare_payload(*, event_type: str, delivery_id: str, payload: Mapping[str, Any]) -> PreparedPayload:
     """Trim and write a delivery's payload for any number of downstreams.
 
     Raises `BadRequest` for a payload that JSON cannot hold (an infinite number, nesting without end).
@@ -87,18 +87,18 @@ def prepare(*, event_type: str, delivery_id: str, payload: Mapping[str, Any]) ->
     head = _head(event_type, delivery_id)
     room = MAX_BODY_BYTES - _RELAY_ROOM - len(head)
     try:
-        verbatim = encode(payload), ()
+        verbatim = encode_json(payload), ()
         if len(verbatim[0]) <= room:
-            return Prepared(head, (verbatim,))
-        trimmed = trim(payload, verbatim[0], room)
+            return PreparedPayload(head, (verbatim,))
+        trimmed = trim_payload(payload, verbatim[0], room)
     except (ValueError, RecursionError) as exc:
         raise BadRequest(f"the payload cannot be written as JSON: {exc}") from None
     # Within the relay's room it depends on the relay part whether the payload fits as it is.
     near = len(verbatim[0]) <= room + _RELAY_ROOM
-    return Prepared(head, (verbatim, trimmed) if near else (trimmed,))
+    return PreparedPayload(head, (verbatim, trimmed) if near else (trimmed,))
 
 
-def present_payload(
+def update_payload(
     payload: dict[str, Any], *, action: str | None, labels: list[str] | None
 ) -> dict[str, Any]:
     """The webhook's body with the action and the labels that this dispatch is sent with.
@@ -117,7 +117,7 @@ def present_payload(
 
 def _head(event_type: str, delivery_id: str) -> bytes:
     """Write everything before the payload; GitHub takes at most 10 keys in `client_payload`, and we use four."""
-    name, delivery = encode(event_type), encode(delivery_id)
+    name, delivery = encode_json(event_type), encode_json(delivery_id)
     head = b"".join(
         (
             *(b'{"event_type":', name, b',"client_payload":{"event_type":', name),

@@ -27,13 +27,13 @@ _VALUE_BYTES = 512
 _MAX_DEPTH = 16
 
 
-def encode(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """Write compact UTF-8 JSON; half of a surrogate pair becomes its escape, the only way JSON can hold it."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace")
 
 
-def trim(payload: Payload, encoded: bytes, room: int) -> tuple[bytes, tuple[str, ...]]:
+def trim_payload(payload: Payload, encoded: bytes, room: int) -> tuple[bytes, tuple[str, ...]]:
     """Return the payload (`encoded` so far) as at most `room` bytes of JSON, and what was cut, in order."""
     trimmed: dict[str, None] = {}
     for name, step in STEPS:
@@ -41,7 +41,7 @@ def trim(payload: Payload, encoded: bytes, room: int) -> tuple[bytes, tuple[str,
             break
         smaller = step(payload)
         # A step that finds nothing of its own returns the same object: a large body is not written again.
-        shorter = encoded if smaller is payload else encode(smaller)
+        shorter = encoded if smaller is payload else encode_json(smaller)
         if len(shorter) < len(encoded):
             payload, encoded = smaller, shorter
             trimmed[name] = None
@@ -112,7 +112,7 @@ def _shaped(value: Any, shape: Shape, leaf: Change = _same) -> Any:
 
 
 def _whole_or_null(value: Any) -> Any:
-    if isinstance(value, Mapping | list) or len(encode(value)) > _VALUE_BYTES:
+    if isinstance(value, Mapping | list) or len(encode_json(value)) > _VALUE_BYTES:
         return None
     return value
 
@@ -153,9 +153,9 @@ def _cut(limit: int) -> Change:
     """Cut text so that its JSON has at most `limit` bytes, the mark included."""
 
     def apply(value: Any) -> Any:
-        if not isinstance(value, str) or len(encode(value)) <= limit:
+        if not isinstance(value, str) or len(encode_json(value)) <= limit:
             return value
-        kept = bisect_right(range(limit), limit, key=lambda size: len(encode(value[:size] + MARK))) - 1
+        kept = bisect_right(range(limit), limit, key=lambda size: len(encode_json(value[:size] + MARK))) - 1
         return value[: max(kept, 0)] + MARK
 
     return apply
@@ -163,7 +163,9 @@ def _cut(limit: int) -> Change:
 
 def _within(limit: int) -> Change:
     """Leave out items whose JSON is longer; after `_cut` only what is no GitHub object is."""
-    return lambda value: [v for v in value if len(encode(v)) <= limit] if isinstance(value, list) else value
+    return lambda value: (
+        [v for v in value if len(encode_json(v)) <= limit] if isinstance(value, list) else value
+    )
 
 
 def _in_turn(*changes: Change) -> Change:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.allowlist.entries import Allowlist, Entry
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
 from crcr.decide.dispatch.ordering import (
     EventOrder,
     move_head,
@@ -20,12 +20,12 @@ from crcr.decide.dispatch.selection import (
     DISPATCHED_ACTIONS,
     LABELS,
     RELEASING_ACTIONS,
-    Choice,
-    Verdict,
-    select,
+    SelectedEntry,
+    SelectionVerdict,
+    select_entries,
 )
 from crcr.decide.events import MergeGroupEvent, PullRequestEvent, PushEvent
-from crcr.decide.model import DeliveryState, DispatchState, Level, Pull
+from crcr.decide.model import DeliveryState, DispatchState, KnownPull, Level
 
 BASE_CHANGED = "base_changed"
 """`relay.reason` of a dispatch that goes out because the pull request has another base now."""
@@ -47,7 +47,7 @@ class UpstreamFacts:
     ignore_refs: tuple[str, ...]
     suspended: frozenset[str]
     """Keys of downstreams that an operator has suspended."""
-    pull: Pull | None = None
+    pull: KnownPull | None = None
     approved: bool = False
     """Whether a person has approved the event's head for its base."""
     dispatched: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ class UpstreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlannedDispatch:
-    entry: Entry
+    entry: AllowlistEntry
     state: DispatchState
     reason: str | None = None
     concerned: bool | None = None
@@ -77,7 +77,7 @@ class PlannedDispatch:
 class DispatchPlan:
     state: DeliveryState = DeliveryState.ACCEPTED
     reason: str | None = None
-    pull: Pull | None = None
+    pull: KnownPull | None = None
     """The pull request as it is after this event; None leaves the record alone."""
     dispatches: tuple[PlannedDispatch, ...] = ()
     drop: Drop = Drop.NONE
@@ -245,7 +245,7 @@ def _base_is(event: PullRequestEvent) -> str:
 def _dispatches(
     event: PullRequestEvent | PushEvent | MergeGroupEvent, facts: UpstreamFacts
 ) -> tuple[PlannedDispatch, ...]:
-    choices = select(
+    choices = select_entries(
         event,
         facts.allowlist,
         ignore_refs=facts.ignore_refs,
@@ -262,17 +262,17 @@ def _is_kept(left_out: PlannedDispatch) -> bool:
     return left_out.entry.level is Level.L4 or left_out.reason == LABELS
 
 
-def _planned(choice: Choice, facts: UpstreamFacts) -> PlannedDispatch:
-    if choice.verdict is not Verdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
+def _planned(choice: SelectedEntry, facts: UpstreamFacts) -> PlannedDispatch:
+    if choice.verdict is not SelectionVerdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
         return PlannedDispatch(choice.entry, DispatchState.CANCELLED, SUSPENDED)
     concerned = True if choice.entry.name.key in facts.dispatched else None
     return PlannedDispatch(choice.entry, _STATE_OF[choice.verdict], choice.reason, concerned)
 
 
 _STATE_OF = {
-    Verdict.DISPATCH: DispatchState.WAITING,
-    Verdict.HOLD: DispatchState.HELD,
-    Verdict.NOT_CONCERNED: DispatchState.LEFT_OUT,
+    SelectionVerdict.DISPATCH: DispatchState.WAITING,
+    SelectionVerdict.HOLD: DispatchState.HELD,
+    SelectionVerdict.NOT_CONCERNED: DispatchState.LEFT_OUT,
 }
 
 
@@ -283,7 +283,7 @@ def _held_in_doubt(dispatch: PlannedDispatch) -> PlannedDispatch:
     return replace(dispatch, state=DispatchState.HELD, reason=HEAD_IN_DOUBT)
 
 
-def _why_stale(event: PullRequestEvent, known: Pull | None) -> str:
+def _why_stale(event: PullRequestEvent, known: KnownPull | None) -> str:
     if known is not None and not known.is_open and event.is_open:
         return "the pull request was closed since"
     if known is not None and known.head_sha != event.head_sha:

@@ -9,21 +9,25 @@ from datetime import datetime, timedelta
 
 from crcr.decide.events import CheckRunEvent, CheckSuiteEvent, Event, IssueCommentEvent, PushEvent
 
-KEPT = timedelta(days=3)
+REMEMBERED_FOR = timedelta(days=3)
 """As long as GitHub keeps its own log of deliveries."""
-CLICKED_TWICE = timedelta(seconds=60)
+CLICK_REPEATS_WITHIN = timedelta(seconds=60)
 
 
 def repeats_within(event: Event) -> timedelta:
     """The time in which an equal body is the same event again."""
-    return CLICKED_TWICE if isinstance(event, CheckRunEvent | CheckSuiteEvent) else KEPT
+    return CLICK_REPEATS_WITHIN if isinstance(event, CheckRunEvent | CheckSuiteEvent) else REMEMBERED_FOR
 
 
-def is_stale(event: Event, now: datetime) -> bool:
+def is_too_old(event: Event, now: datetime) -> bool:
     """Whether a comment or a push is older than bodies are remembered: nobody could tell whether it was taken before.
 
     Events of pull requests need no such rule: `updated_at` orders them.
     """
     if isinstance(event, IssueCommentEvent):
-        return now - event.created_at > KEPT
-    return isinstance(event, PushEvent) and event.pushed_at is not None and now - event.pushed_at > KEPT
+        return now - event.created_at > REMEMBERED_FOR
+    return (
+        isinstance(event, PushEvent)
+        and event.pushed_at is not None
+        and now - event.pushed_at > REMEMBERED_FOR
+    )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from crcr.decide.allowlist.entries import Allowlist, Authors, Entry
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, Authors
 from crcr.decide.events import MergeGroupEvent, PullRequestEvent, PushEvent
 from crcr.decide.globs import name_glob, path_glob
 from crcr.decide.model import Level
@@ -33,7 +33,7 @@ TREE = "tree"
 """A merge group's content is compared with heads that have passed before anybody is told of it."""
 
 
-class Verdict(StrEnum):
+class SelectionVerdict(StrEnum):
     DISPATCH = "dispatch"
     HOLD = "hold"
     """Later, once what the reason names is gone: `approval`, `draft`, `paths` or `tree`."""
@@ -42,20 +42,20 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    entry: Entry
-    verdict: Verdict
+class SelectedEntry:
+    entry: AllowlistEntry
+    verdict: SelectionVerdict
     reason: str | None
 
 
-def select(
+def select_entries(
     event: PullRequestEvent | PushEvent | MergeGroupEvent,
     allowlist: Allowlist,
     *,
     ignore_refs: tuple[str, ...],
     approved: bool = False,
     dispatched: frozenset[str] = frozenset(),
-) -> tuple[Choice, ...]:
+) -> tuple[SelectedEntry, ...]:
     """Choose for every entry that the event may concern.
 
     `approved` and `dispatched` (keys of downstreams) are about the pull request's head on its base.
@@ -73,11 +73,11 @@ def select(
         for entry in allowlist.taking("pull_request")
     ]
     gating = [entry for entry in allowlist.gating if "pull_request" not in entry.events]
-    return (*chosen, *(Choice(entry, Verdict.NOT_CONCERNED, "events") for entry in gating))
+    return (*chosen, *(SelectedEntry(entry, SelectionVerdict.NOT_CONCERNED, "events") for entry in gating))
 
 
 def hold_reason(
-    entry: Entry, *, closed: bool, draft: bool, trusted: bool, approved: bool, concerned: bool | None
+    entry: AllowlistEntry, *, closed: bool, draft: bool, trusted: bool, approved: bool, concerned: bool | None
 ) -> str | None:
     """What a chosen entry still waits for; `concerned` is what its `paths` said, None before they were asked.
 
@@ -91,7 +91,7 @@ def hold_reason(
     return PATHS if entry.paths is not None and concerned is None else None
 
 
-def _needs_approval(entry: Entry, *, trusted: bool) -> bool:
+def _needs_approval(entry: AllowlistEntry, *, trusted: bool) -> bool:
     if entry.authors is Authors.TRUSTED:
         return entry.level is Level.L4 and not trusted
     return entry.authors is Authors.APPROVED
@@ -101,7 +101,7 @@ def is_trusted(association: str) -> bool:
     return association.upper() in TRUSTED_ASSOCIATIONS
 
 
-def touches(entry: Entry, paths: Iterable[str]) -> bool:
+def matches_paths(entry: AllowlistEntry, paths: Iterable[str]) -> bool:
     """Whether any of the changed files is one that the entry cares about; who names no `paths` cares about all."""
     if entry.paths is None:
         return True
@@ -125,27 +125,29 @@ def _short_name(ref: str) -> str:
     return ref
 
 
-def _choose_push(entry: Entry, push: PushEvent) -> Choice:
+def _choose_push(entry: AllowlistEntry, push: PushEvent) -> SelectedEntry:
     if entry.refs is not None and not matches_ref(entry.refs, push.ref):
-        return Choice(entry, Verdict.NOT_CONCERNED, "refs")
+        return SelectedEntry(entry, SelectionVerdict.NOT_CONCERNED, "refs")
     # A push that names no files (a new branch, a tag, a deletion) says nothing about them.
-    if entry.paths is not None and push.changed_paths and not touches(entry, push.changed_paths):
-        return Choice(entry, Verdict.NOT_CONCERNED, "paths")
-    return Choice(entry, Verdict.DISPATCH, None)
+    if entry.paths is not None and push.changed_paths and not matches_paths(entry, push.changed_paths):
+        return SelectedEntry(entry, SelectionVerdict.NOT_CONCERNED, "paths")
+    return SelectedEntry(entry, SelectionVerdict.DISPATCH, None)
 
 
-def _choose_group(entry: Entry) -> Choice | None:
+def _choose_group(entry: AllowlistEntry) -> SelectedEntry | None:
     """Merge groups go to whoever gates pull requests, and to whoever lists them."""
     if "merge_group" in entry.events or (entry.level is Level.L4 and entry.events & _MERGING):
-        return Choice(entry, Verdict.HOLD, TREE)
-    return Choice(entry, Verdict.NOT_CONCERNED, "events") if entry.level is Level.L4 else None
+        return SelectedEntry(entry, SelectionVerdict.HOLD, TREE)
+    return SelectedEntry(entry, SelectionVerdict.NOT_CONCERNED, "events") if entry.level is Level.L4 else None
 
 
-def _choose_pull(entry: Entry, pull: PullRequestEvent, *, approved: bool, dispatched: bool) -> Choice:
+def _choose_pull(
+    entry: AllowlistEntry, pull: PullRequestEvent, *, approved: bool, dispatched: bool
+) -> SelectedEntry:
     # What leaves an entry out comes before what makes it wait: nobody should wait for nothing.
     option = left_out_by(entry, labels=pull.labels, association=pull.author_association)
     if option is not None and not (option == LABELS and dispatched):
-        return Choice(entry, Verdict.NOT_CONCERNED, option)
+        return SelectedEntry(entry, SelectionVerdict.NOT_CONCERNED, option)
     closed = pull.action == "closed"
     reason = hold_reason(
         entry,
@@ -156,11 +158,13 @@ def _choose_pull(entry: Entry, pull: PullRequestEvent, *, approved: bool, dispat
         concerned=True if dispatched else None,
     )
     if closed and reason == APPROVAL:
-        return Choice(entry, Verdict.NOT_CONCERNED, APPROVAL)  # nothing was sent that this could end
-    return Choice(entry, Verdict.HOLD if reason else Verdict.DISPATCH, reason)
+        return SelectedEntry(
+            entry, SelectionVerdict.NOT_CONCERNED, APPROVAL
+        )  # nothing was sent that this could end
+    return SelectedEntry(entry, SelectionVerdict.HOLD if reason else SelectionVerdict.DISPATCH, reason)
 
 
-def left_out_by(entry: Entry, *, labels: Iterable[str], association: str) -> str | None:
+def left_out_by(entry: AllowlistEntry, *, labels: Iterable[str], association: str) -> str | None:
     """The option of the entry that leaves a pull request with these labels and this author out; None when none does."""
     if not _by_labels(entry, labels):
         return LABELS
@@ -168,7 +172,7 @@ def left_out_by(entry: Entry, *, labels: Iterable[str], association: str) -> str
     return None if strangers or is_trusted(association) else AUTHORS
 
 
-def _by_labels(entry: Entry, labels: Iterable[str]) -> bool:
+def _by_labels(entry: AllowlistEntry, labels: Iterable[str]) -> bool:
     if entry.labels is None:
         return True
     globs = [name_glob(glob.casefold()) for glob in entry.labels]

@@ -22,7 +22,7 @@ _MOST_TITLE = 4_096
 """Characters of a run's name that are looked at."""
 
 
-def conclusion_of(word: str | None) -> Conclusion | None:
+def parse_conclusion(word: str | None) -> Conclusion | None:
     return None if word is None else _CONCLUSIONS.get(word, Conclusion.FAILURE)
 
 
@@ -31,24 +31,24 @@ def path_without_ref(path: str) -> str:
     return found["path"] if found else path
 
 
-def check_run_id_of(url: str | None) -> str | None:
+def parse_check_run_id(url: str | None) -> str | None:
     """The id at the end of a job's `check_run_url`, which is the one that its token signs."""
     found = _CHECK_RUN_URL.fullmatch(url or "")
     return found[1] if found else None
 
 
-def named_in(display_title: str) -> tuple[str, ...]:
+def delivery_ids_in(display_title: str) -> tuple[str, ...]:
     """What looks like a delivery's id in a run's name, as far as anybody would look."""
     title = display_title[:_MOST_TITLE]
     return tuple(dict.fromkeys(each.lower() for each in _GUID.findall(title)))[:_MOST_NAMED]
 
 
-def named_instead(display_title: str, claimed: str, sent: Collection[str]) -> str | None:
+def other_delivery_named(display_title: str, claimed: str, sent: Collection[str]) -> str | None:
     """The delivery that a run's name holds instead of the claimed one: just one of those sent to its repository.
 
     None where the name holds the claimed one as well: it may hold what anybody wrote beside it.
     """
     if claimed.lower() in display_title.lower():
         return None
-    named = {guid for guid in named_in(display_title) if guid in sent}
+    named = {guid for guid in delivery_ids_in(display_title) if guid in sent}
     return named.pop() if len(named) == 1 else None

@@ -4,24 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.inspection import RIGHTS_IN_ORDER
 from crcr.decide.model import Level
 
-ALWAYS: Mapping[str, str] = MappingProxyType(
+PERMISSIONS_ALWAYS: Mapping[str, str] = MappingProxyType(
     {"metadata": "read", "contents": "write", "pull_requests": "write"}
 )
-TO_SPEAK: Mapping[str, str] = MappingProxyType(
+PERMISSIONS_FOR_CHECKS: Mapping[str, str] = MappingProxyType(
     {"checks": "write", "statuses": "write", "actions": "write", "merge_queues": "read"}
 )
 """Needed once somebody is at L3 or L4."""
 EVENTS_ALWAYS = ("pull_request", "push", "repository")
-EVENTS_TO_SPEAK = (
+EVENTS_FOR_CHECKS = (
     "merge_group", "check_run", "check_suite", "issue_comment", "workflow_run", "workflow_job",
 )  # fmt: skip
 
 
-def lacking(granted: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
+def missing_permissions(granted: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
     """Return `name: right` for each that is not granted, or not so far."""
     rank = {name: place for place, name in enumerate(RIGHTS_IN_ORDER)}
     return tuple(
@@ -41,16 +41,16 @@ class Shortfall:
     """Nothing can be sent, or the gate cannot be judged; otherwise the relay makes do."""
 
 
-def downstream_shortfall(granted: Mapping[str, str], entry: Entry) -> Shortfall | None:
+def downstream_shortfall(granted: Mapping[str, str], entry: AllowlistEntry) -> Shortfall | None:
     """Judge the App's rights on a downstream by what its level asks of them; None where nothing is missing."""
     actions = {"actions": "write"} if entry.level >= Level.L3 else {}
-    missing = lacking(granted, {"contents": "write", **actions})
+    missing = missing_permissions(granted, {"contents": "write", **actions})
     if not missing:
         return None
-    if lacking(granted, {"contents": "write"}):
+    if missing_permissions(granted, {"contents": "write"}):
         text = "The App may not write Contents there, without which GitHub takes no repository_dispatch."
         return Shortfall(missing, text, is_fatal=True)
-    if lacking(granted, {"actions": "read"}):
+    if missing_permissions(granted, {"actions": "read"}):
         text = "The App may not read Actions there, so results cannot be held against GitHub's own view"
         if entry.level >= Level.L4 and not entry.names_jobs:
             advice = "name its `jobs` literally, or grant Actions: read"

@@ -27,7 +27,7 @@ _WITHOUT_ACTION = frozenset({"push"})
 _in_order = attrgetter("first_at", "first_id")
 
 
-class Outcome(StrEnum):
+class RecoveryOutcome(StrEnum):
     """What became of a webhook that was taken up."""
 
     TAKEN = "taken"
@@ -51,7 +51,7 @@ class LoggedWebhook:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownWebhooks:
     """GUIDs that the store knows."""
 
     taken: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RecoveryProgress:
     stage: str
     done: int
     total: int | None = None
@@ -83,7 +83,7 @@ class RecoveryReport:
     """Why it ended early; the next run goes on from there."""
 
 
-def is_used(entry: LoggedDelivery) -> bool:
+def is_used_event(entry: LoggedDelivery) -> bool:
     """Whether the relay does anything with such an event; if not, it is not worth a call."""
     if entry.event in _WITHOUT_ACTION:
         return True
@@ -95,7 +95,7 @@ def read_since(now: datetime, watermark: datetime | None) -> datetime:
     return oldest if watermark is None else max(watermark - OVERLAP, oldest)
 
 
-def webhooks(entries: Iterable[LoggedDelivery]) -> list[LoggedWebhook]:
+def group_attempts(entries: Iterable[LoggedDelivery]) -> list[LoggedWebhook]:
     """Gather the attempts of each GUID, in any order."""
     attempts: dict[str, list[LoggedDelivery]] = {}
     for entry in entries:
@@ -116,7 +116,9 @@ def _webhook(attempts: Sequence[LoggedDelivery]) -> LoggedWebhook:
     )
 
 
-def doubtful(logged: Iterable[LoggedWebhook], upstream_ids: frozenset[int] | None) -> list[LoggedWebhook]:
+def possibly_missing(
+    logged: Iterable[LoggedWebhook], upstream_ids: frozenset[int] | None
+) -> list[LoggedWebhook]:
     """Those that may be missing; the store is asked about them. Without ids any repository may be an upstream."""
     return [each for each in logged if _may_be_missing(each) and _may_be_ours(each, upstream_ids)]
 
@@ -133,7 +135,7 @@ def _may_be_ours(webhook: LoggedWebhook, upstream_ids: frozenset[int] | None) ->
     return webhook.repository_id in upstream_ids
 
 
-def missing(logged: Iterable[LoggedWebhook], known: Known) -> list[LoggedWebhook]:
+def missing_webhooks(logged: Iterable[LoggedWebhook], known: KnownWebhooks) -> list[LoggedWebhook]:
     """Those to take up, in the order to do it."""
     here = known.taken | known.recovered
     unknown = [each for each in logged if each.guid not in here]

@@ -26,7 +26,7 @@ WEBHOOK_GRACE = timedelta(minutes=1)
 """When a result is looked up although a webhook should have arrived when its run ended."""
 
 
-class Remaining(StrEnum):
+class RemainingLookup(StrEnum):
     """What is left to be asked about a dispatch."""
 
     NOTHING = "nothing"
@@ -47,7 +47,7 @@ class KnownRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class RunLookup:
     upstream: RepoName
     delivery: str
     downstream: RepoName
@@ -79,7 +79,7 @@ def has_run_webhooks(run_webhook_at: datetime | None, now: datetime) -> bool:
     return run_webhook_at is not None and now - run_webhook_at < _WEBHOOKS_LATELY
 
 
-def ask_again_after(waited: timedelta, *, gates: bool, webhooks: bool) -> timedelta:
+def next_lookup_delay(waited: timedelta, *, gates: bool, webhooks: bool) -> timedelta:
     """How long to wait: for the gate a few seconds, then a minute; in the end less and less often."""
     if not gates:
         return min(max(_SOONEST, waited / 6), _LATEST)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.inspection import Inspection
 from crcr.decide.model import Conclusion, DispatchState, JobState, RepoName
-from crcr.decide.views.overview import Answer
+from crcr.decide.views.overview import DispatchAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class LastDispatch:
     state: DispatchState
     created_at: datetime
     sent_at: datetime | None = None
-    answer: Answer | None = None
+    answer: DispatchAnswer | None = None
     reason: str | None = None
     error: str | None = None
     """What was said at the last attempt to send it, in words that only administrators read as they are."""
@@ -53,7 +53,7 @@ class SetupFacts:
 
     upstream: RepoName
     repository: RepoName
-    entry: Entry | None = None
+    entry: AllowlistEntry | None = None
     has_allowlist: bool = True
     allowlist_source: str | None = None
     for_admin: bool = False

@@ -35,7 +35,7 @@ class PullFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class FilePlace:
+class FileLocation:
     repository: RepoName
     ref: str
     path: str
@@ -48,7 +48,7 @@ class FileText:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCheck:
+class ListedCheck:
     """A check run as GitHub lists it; `external_id` is the id that we gave it."""
 
     check_run_id: int
@@ -58,7 +58,7 @@ class FoundCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilesQuestion:
+class ChangedFilesQuery:
     """Which files a delivery changes, against its base and against the default branch."""
 
     number: int
@@ -160,7 +160,7 @@ class LoggedDelivery:
 
 
 @dataclass(frozen=True, slots=True)
-class LogPage:
+class DeliveryLogPage:
     entries: tuple[LoggedDelivery, ...]
     next_cursor: str | None
 

@@ -15,15 +15,15 @@ from crcr.decide.health.texts import (
     OTHER_SERVICES,
     PUBLISHED_WITHIN,
     EffectClass,
-    capital,
+    called_service,
+    capitalize,
     clock_time,
-    counted,
+    count_effects,
     fault_words,
     held_words,
-    listed,
-    service_of,
+    join_words,
 )
-from crcr.decide.outbox.effect import Fault
+from crcr.decide.outbox.effect import EffectFault
 from crcr.errors import HeldBy
 
 _HELD_SHORTLY = timedelta(minutes=1)
@@ -72,7 +72,7 @@ class OpenEffects:
     """Of the one that is due first; `until` of the one that is due last."""
     until: datetime
     held_by: HeldBy | None = None
-    fault: Fault | None = None
+    fault: EffectFault | None = None
     fault_since: datetime | None = None
 
 
@@ -84,7 +84,7 @@ class WaitingGates:
     since: datetime
     until: datetime
     held_by: HeldBy | None = None
-    fault: Fault | None = None
+    fault: EffectFault | None = None
     fault_since: datetime | None = None
 
 
@@ -151,7 +151,7 @@ class Health:
         return tuple(map(_mark, self.reasons))
 
 
-def health_of(facts: HealthFacts, now: datetime) -> Health:
+def judge_health(facts: HealthFacts, now: datetime) -> Health:
     """The reasons, the most serious first, and the state of the worst of them."""
     found = [
         *_gates(facts, now),
@@ -171,7 +171,7 @@ def health_of(facts: HealthFacts, now: datetime) -> Health:
     return Health(state, tuple(reasons), _held_classes(facts, now))
 
 
-def worst_of(healths: Iterable[Health]) -> HealthState:
+def worst_state(healths: Iterable[Health]) -> HealthState:
     order = list(HealthState)
     return min((each.state for each in healths), key=order.index, default=HealthState.GREEN)
 
@@ -187,7 +187,7 @@ def _gates(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     held = [each for each in waiting if each.held_by is not None]
     until = max((each.until for each in held), default=None)
     blocked = any(each.until - now >= _GATE_BLOCKED for each in held)
-    blocked = blocked or any(each.fault is Fault.CREDENTIALS for each in waiting)
+    blocked = blocked or any(each.fault is EffectFault.CREDENTIALS for each in waiting)
     red = blocked or now - since >= _GATE_VERY_LATE
     what = "1 gate is" if number == 1 else f"{number:,} gates are"
     first = f"since {clock_time(since, now)}" if number == 1 else f"the oldest since {clock_time(since, now)}"
@@ -224,7 +224,9 @@ def _why_gates(waiting: list[WaitingGates], until: datetime | None, now: datetim
 
 
 def _credentials(facts: HealthFacts) -> Iterable[Reason]:
-    refused = [each for each in facts.open_effects if each.fault is Fault.CREDENTIALS and _is_github(each)]
+    refused = [
+        each for each in facts.open_effects if each.fault is EffectFault.CREDENTIALS and _is_github(each)
+    ]
     if refused:
         yield Reason(
             code=ReasonCode.CREDENTIALS_REFUSED,
@@ -240,8 +242,8 @@ def _unanswered(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
         failing = [
             each
             for each in facts.open_effects
-            if each.fault is Fault.UNANSWERED
-            and service_of(each.effects) == service
+            if each.fault is EffectFault.UNANSWERED
+            and called_service(each.effects) == service
             and now - (each.fault_since or now) >= _UNANSWERED_SHOWN
         ]
         if failing:
@@ -255,11 +257,11 @@ def _unanswered_by(service: str, failing: list[OpenEffects], now: datetime) -> R
         each.effects is EffectClass.GATES and now - (each.fault_since or now) >= _GATE_BLOCKED
         for each in failing
     )
-    kinds = listed([counted(each.effects, each.number) for each in _by_class(failing)])
+    kinds = join_words([count_effects(each.effects, each.number) for each in _by_class(failing)])
     return Reason(
         code=ReasonCode.UNANSWERED,
         state=HealthState.RED if gates else HealthState.AMBER,
-        text=f"{capital(service)} has not answered since {clock_time(since, now)}; to be tried again: {kinds}.",
+        text=f"{capitalize(service)} has not answered since {clock_time(since, now)}; to be tried again: {kinds}.",
         effects=failing[0].effects if len(failing) == 1 else None,
         number=number,
         since=since,
@@ -267,7 +269,7 @@ def _unanswered_by(service: str, failing: list[OpenEffects], now: datetime) -> R
 
 
 def _is_github(each: OpenEffects) -> bool:
-    return service_of(each.effects) == GITHUB
+    return called_service(each.effects) == GITHUB
 
 
 # What waits
@@ -326,7 +328,7 @@ def _ahead(until: datetime | None, now: datetime) -> datetime | None:
 
 def _held_text(each: OpenEffects, now: datetime) -> str:
     many = each.number > 1 or each.effects is EffectClass.BACKEND_CHECKS
-    what = f"{capital(counted(each.effects, each.number))} {'are' if many else 'is'}"
+    what = f"{capitalize(count_effects(each.effects, each.number))} {'are' if many else 'is'}"
     return f"{what} {held_words(each.held_by, each.until, now)}."
 
 
@@ -361,7 +363,7 @@ def _parked(facts: HealthFacts) -> Iterable[Reason]:
         return
     number = sum(each for _, each in parked)
     gates = any(effects is EffectClass.GATES for effects, _ in parked)
-    kinds = listed([counted(effects, each) for effects, each in parked])
+    kinds = join_words([count_effects(effects, each) for effects, each in parked])
     yield Reason(
         code=ReasonCode.PARKED,
         state=HealthState.RED if gates else HealthState.AMBER,

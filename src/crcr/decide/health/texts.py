@@ -10,7 +10,7 @@ from typing import Protocol
 
 from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.model import EffectKind
-from crcr.decide.outbox.effect import CHECKS_QUEUE, Fault
+from crcr.decide.outbox.effect import CHECKS_QUEUE, EffectFault
 from crcr.errors import HeldBy
 
 PUBLISHED_WITHIN = timedelta(seconds=5)
@@ -34,12 +34,12 @@ _SERVICES = {EffectClass.FORWARDS: "the other HUD", EffectClass.HISTORY: "ClickH
 OTHER_SERVICES = tuple(_SERVICES.values())
 
 
-def service_of(effects: EffectClass) -> str:
+def called_service(effects: EffectClass) -> str:
     """What an effect of this class calls."""
     return _SERVICES.get(effects, GITHUB)
 
 
-def class_of(kind: str, target: str) -> EffectClass:
+def effect_class(kind: str, target: str) -> EffectClass:
     if kind == EffectKind.PUBLISH_CHECKS:
         return _TIERS.get(target.removeprefix(CHECKS_QUEUE), EffectClass.DETAILS)
     return _KINDS.get(kind, EffectClass.DETAILS)
@@ -83,13 +83,13 @@ def held_words(held_by: HeldBy | None, until: datetime | None, now: datetime) ->
     return f"held back by GitHub's rate limit until {end_time(until, now)}{limit}"
 
 
-def fault_words(fault: Fault | None, since: datetime, now: datetime, service: str = GITHUB) -> str:
-    if fault is Fault.CREDENTIALS:
+def fault_words(fault: EffectFault | None, since: datetime, now: datetime, service: str = GITHUB) -> str:
+    if fault is EffectFault.CREDENTIALS:
         return f"{service} refuses our credentials"
     return f"{service} has not answered since {clock_time(since, now)}"
 
 
-class Waiting(Protocol):
+class WaitingEffect(Protocol):
     """An effect that waits, as far as its reason goes."""
 
     @property
@@ -97,12 +97,12 @@ class Waiting(Protocol):
     @property
     def due_at(self) -> datetime | None: ...
     @property
-    def fault(self) -> Fault | None: ...
+    def fault(self) -> EffectFault | None: ...
     @property
     def fault_since(self) -> datetime | None: ...
 
 
-def waiting_words(effect: Waiting, now: datetime, service: str = GITHUB) -> str | None:
+def waiting_words(effect: WaitingEffect, now: datetime, service: str = GITHUB) -> str | None:
     """Why an effect waits, where that is neither its turn nor its own fault."""
     if effect.held_by is not None:
         return held_words(effect.held_by, effect.due_at, now)
@@ -123,7 +123,7 @@ class GatePublication:
     due_at: datetime | None = None
     """When publishing it is tried next."""
     held_by: HeldBy | None = None
-    fault: Fault | None = None
+    fault: EffectFault | None = None
     fault_since: datetime | None = None
     parked: bool = False
 
@@ -162,16 +162,16 @@ _WORDS = {
 }
 
 
-def counted(effects: EffectClass, number: int) -> str:
+def count_effects(effects: EffectClass, number: int) -> str:
     one, several = _WORDS[effects]
     return one if number == 1 else several.format(number)
 
 
-def listed(parts: list[str]) -> str:
+def join_words(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def capital(text: str) -> str:
+def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.checks.wanted_checks import Tier
-from crcr.decide.dispatch.payload import Prepared
+from crcr.decide.dispatch.payload import PreparedPayload
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.retry import GiveUp, TryAgain
 from crcr.decide.outbox.urgency import Urgency
@@ -28,7 +28,7 @@ def effect_urgency(kind: EffectKind, target: str) -> Urgency:
     return Urgency.DETAILS if kind in _DETAILS else Urgency.FIRST
 
 
-class Fault(StrEnum):
+class EffectFault(StrEnum):
     """Why a service outside did nothing for an effect that is tried again."""
 
     UNANSWERED = "unanswered"
@@ -56,7 +56,7 @@ class ClaimedEffect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class FailedAttempt:
     decision: TryAgain | GiveUp
     error: str
     unsure: bool
@@ -66,7 +66,7 @@ class Failure:
     """False when nothing was tried (a rate limit): it is no attempt of the effect's own."""
     held_by: str | None = None
     """The limit of GitHub's that it waits for; a value of `errors.HeldBy`."""
-    fault: Fault | None = None
+    fault: EffectFault | None = None
     """Why nobody could do it, where that is not the effect's own fault."""
     holds_queue: bool = False
     """What waits behind it, of the same kind, would only be held back by the same limit."""
@@ -83,6 +83,6 @@ class DispatchLoad:
     """`relay.reason` of it."""
     repository_id: int | None
     installation_id: int | None
-    payload: Prepared
+    payload: PreparedPayload
     trimmed: tuple[str, ...] = ()
     """What the store holds as cut from it, by an earlier attempt."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class EffectQueue:
     """The effects of one kind that one upstream has."""
 
     kind: str
@@ -19,7 +19,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class AlarmFacts:
     """What is worth an alarm beside the queues."""
 
     paused: bool = False

@@ -25,7 +25,7 @@ class GiveUp:
     reason: str
 
 
-def after_fault(
+def retry_after_fault(
     *, attempts: int, first_attempt_at: datetime, now: datetime, chance: float
 ) -> TryAgain | GiveUp:
     """Decide after the `attempts`-th try failed in a way that may pass; `chance` in [0, 1) spreads the retries."""
@@ -35,7 +35,7 @@ def after_fault(
     return TryAgain(now + timedelta(seconds=ceiling * (0.5 + chance / 2)))
 
 
-def after_limit(
+def retry_after_limit(
     *, retry_after_s: float, first_attempt_at: datetime, now: datetime, chance: float
 ) -> TryAgain | GiveUp:
     """Decide after GitHub, or our own rate limiter, asked to wait."""
@@ -45,7 +45,7 @@ def after_limit(
 
 
 @dataclass(frozen=True, slots=True)
-class Breaker:
+class CircuitBreaker:
     """How a target has been doing. Open means: one probe at a time, after a pause that doubles."""
 
     failures: int = 0
@@ -54,14 +54,14 @@ class Breaker:
     def blocks(self, now: datetime) -> bool:
         return self.open_until is not None and now < self.open_until
 
-    def failed(self, now: datetime) -> "Breaker":
+    def failed(self, now: datetime) -> "CircuitBreaker":
         failures = self.failures + 1
         if failures < TRIPS_AT:
             return replace(self, failures=failures)
         pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - TRIPS_AT, 20))
-        return Breaker(failures, now + timedelta(seconds=pause))
+        return CircuitBreaker(failures, now + timedelta(seconds=pause))
 
-    def probing(self, now: datetime) -> "Breaker":
+    def probing(self, now: datetime) -> "CircuitBreaker":
         """Let this one try through and hold the others back until it is known how it went."""
         if self.open_until is None:
             return self

@@ -49,7 +49,7 @@ class Sightings:
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class WorkerRoll:
     """What a worker learns when it calls the roll."""
 
     workers: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.ingested import believed
+from crcr.decide.report.ingested import plausible_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ def outcome_to_forward(
     return ForwardedOutcome("in_progress", None, disputed)
 
 
-def started_at(claimed: datetime | None, first_report_at: datetime) -> datetime:
+def job_started_at(claimed: datetime | None, first_report_at: datetime) -> datetime:
     """When a job began: as its reporter says where that can be true, else when it was first reported."""
-    return believed(claimed, first_report_at) or first_report_at
+    return plausible_time(claimed, first_report_at) or first_report_at
 
 
-def completed_at(claimed: datetime | None, recorded: datetime, started: datetime) -> datetime:
+def job_completed_at(claimed: datetime | None, recorded: datetime, started: datetime) -> datetime:
     """When it ended: as its reporter says where that can be true, else when that was recorded; never before its start."""
-    return max(believed(claimed, recorded) or recorded, started)
+    return max(plausible_time(claimed, recorded) or recorded, started)
 
 
-def claimed_time(text: object) -> datetime | None:
+def parse_claimed_time(text: object) -> datetime | None:
     """A time in ISO 8601; without a zone it is UTC."""
     if not isinstance(text, str) or len(text) > 64:
         return None

@@ -14,16 +14,16 @@ from crcr.decide.report.report import Report, ReportStatus
 
 RUNS_AT_MOST = timedelta(hours=24)
 """After that a job that never ended counts as running no more; whose result was lost, nobody will tell us."""
-BELIEVED = timedelta(days=7)
+OLDEST_CLAIM = timedelta(days=7)
 """How old a time may be that a report claims; with a freer choice it could put itself out of every window."""
 _SKEW = timedelta(minutes=1)
-NUMBERED = 10
+NUMBERED_RANK = 10
 """The rank from which on results are those of a relay that counts the outcomes of a job."""
 _MOST_OUTCOMES = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class EchoedEvent:
     """What the echoed payload says of its event: text for display, and nobody's proof."""
 
     upstream: str | None = None
@@ -36,7 +36,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ingested:
+class IngestedResult:
     """One envelope: what the other relay vouches for, and the report that it was sent."""
 
     repository: RepoName
@@ -44,7 +44,7 @@ class Ingested:
     queue_s: float | None
     execution_s: float | None
     report: Report
-    about: About
+    about: EchoedEvent
     outcome_number: int | None = None
     """Which outcome of the job it is, where that relay counts them: a later one takes an earlier one's place."""
     disputed: bool = False
@@ -56,7 +56,7 @@ class Ingested:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class IngestReceipt:
     """What became of an envelope."""
 
     repeat: bool
@@ -64,7 +64,7 @@ class Kept:
     """Why no page shows it; None when one does."""
 
 
-def rank(report: Report, outcome_number: int | None = None) -> int:
+def result_rank(report: Report, outcome_number: int | None = None) -> int:
     """Of two reports of one job the one of higher rank counts: a result over a start, the worse result over the other.
 
     Where the other relay counts the outcomes of a job, its later result counts: it knows what it corrected. Of the same
@@ -72,31 +72,31 @@ def rank(report: Report, outcome_number: int | None = None) -> int:
     """
     if report.status is ReportStatus.IN_PROGRESS:
         return 0
-    later = NUMBERED * min(outcome_number or 0, _MOST_OUTCOMES)
+    later = NUMBERED_RANK * min(outcome_number or 0, _MOST_OUTCOMES)
     return later + 1 + badness(report.conclusion or Conclusion.NONE)
 
 
-def believed(at: datetime | None, now: datetime) -> datetime | None:
+def plausible_time(at: datetime | None, now: datetime) -> datetime | None:
     """A claimed time, if it can be true."""
-    return at if at is not None and now - BELIEVED <= at <= now + _SKEW else None
+    return at if at is not None and now - OLDEST_CLAIM <= at <= now + _SKEW else None
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RunAttempt:
     """One of the times that a job ran for a delivery."""
 
     run_id: str
     attempt: int
 
 
-def is_superseded(turn: Turn, among: Iterable[Turn]) -> bool:
+def is_superseded(turn: RunAttempt, among: Iterable[RunAttempt]) -> bool:
     """Whether a newer run of the same workflow took its place; only numbers tell which of two runs is newer."""
     return turn.run_id.isdecimal() and any(
         each.run_id.isdecimal() and int(each.run_id) > int(turn.run_id) for each in among
     )
 
 
-def is_earlier(turn: Turn, among: Iterable[Turn]) -> bool:
+def has_later_attempt(turn: RunAttempt, among: Iterable[RunAttempt]) -> bool:
     """Whether a later attempt counts instead of it."""
     return any(
         each.attempt > turn.attempt
@@ -105,7 +105,9 @@ def is_earlier(turn: Turn, among: Iterable[Turn]) -> bool:
     )
 
 
-def upstream_of(about: About, upstreams: tuple[RepoName, ...], listing: list[RepoName]) -> RepoName:
+def choose_ingest_upstream(
+    about: EchoedEvent, upstreams: tuple[RepoName, ...], listing: list[RepoName]
+) -> RepoName:
     """Which of our upstreams a result belongs to: the one it names, else the only one that lists it, else the first."""
     for each in upstreams:
         if about.upstream and each.key == about.upstream.lower():

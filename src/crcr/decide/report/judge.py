@@ -7,11 +7,11 @@ a pull request or a level; those stand in the recorded dispatch.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, worse
-from crcr.decide.report.match_job import JobFacts, MatrixLeg, Refused, find_job
+from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, worse_conclusion
+from crcr.decide.report.match_job import JobFacts, MatchRefusal, MatrixLeg, find_job
 from crcr.decide.report.report import Report, ReportStatus
 from crcr.decide.report.run_ref import check_ref
 
@@ -19,7 +19,7 @@ DISPATCH_EVENT = "repository_dispatch"
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedReport:
     """The report is refused; `dispute` is what it still leaves behind."""
 
     code: str
@@ -39,8 +39,8 @@ class IgnoredReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    entry: Entry
+class AdmittedCaller:
+    entry: AllowlistEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class CallerStanding:
     """What is known of a caller for the upstream that its delivery belongs to."""
 
     upstream: RepoName
-    entry: Entry | None
+    entry: AllowlistEntry | None
     binding: Binding | None
     suspended: bool
     default_branch: str | None = None
@@ -92,7 +92,7 @@ class RepeatedReport:
     job_name: str
 
 
-Outcome = OpenJob | CloseJob | RepeatedReport | Rejected
+ReportOutcome = OpenJob | CloseJob | RepeatedReport | RejectedReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,29 +143,33 @@ class ReportFacts:
     """Whether the signed check run id opened jobs of other names in this run attempt."""
 
 
-def admit(identity: Identity, standing: CallerStanding) -> Admitted | Rejected | IgnoredReport:
+def admit_caller(
+    identity: Identity, standing: CallerStanding
+) -> AdmittedCaller | RejectedReport | IgnoredReport:
     """Layers 1 (immutable id) and 2 (allowlist)."""
     binding, entry = standing.binding, standing.entry
     if binding is not None and identity.repository_id not in (None, binding.repository_id):
-        return Rejected(
+        return RejectedReport(
             "identity_changed",
             f"{identity.repository} is bound to repository id {binding.repository_id}, the token says {identity.repository_id}",
             "if the repository was re-created on purpose, an operator accepts it with `crcr repos rebind`",
         )
     if entry is None:
-        return Rejected(
+        return RejectedReport(
             "not_allowlisted",
             f"{identity.repository} is not on the allowlist for this delivery's upstream",
             "ask the upstream's maintainers for an allowlist entry",
         )
     if standing.suspended:
-        return Rejected("suspended", f"{identity.repository} is suspended", "ask the relay's operators why")
+        return RejectedReport(
+            "suspended", f"{identity.repository} is suspended", "ask the relay's operators why"
+        )
     if entry.level < Level.L2:
         return IgnoredReport(
             "L1 downstreams are notified; their results are not recorded",
             "ask for level L2 to report results",
         )
-    return Admitted(entry)
+    return AdmittedCaller(entry)
 
 
 def workflow_key(identity: Identity, report: Report) -> str:
@@ -173,22 +177,22 @@ def workflow_key(identity: Identity, report: Report) -> str:
     return identity.workflow_path or report.workflow_name
 
 
-def judge(
+def judge_report(
     report: Report,
     identity: Identity,
-    entry: Entry,
+    entry: AllowlistEntry,
     facts: ReportFacts,
     *,
     now: datetime,
     job_timeout: timedelta,
-) -> Outcome:
+) -> ReportOutcome:
     """Layer 4: is this the dispatched run's own report, and what does it do to its job?"""
     refusal = _refuse_claims(report, identity, entry, facts)
     if refusal is not None:
         return refusal
     found = find_job(report, identity.check_run_id, facts.jobs, opened_others=facts.opened_others)
-    if isinstance(found, Refused):
-        return Rejected(found.code, found.detail, found.hint)
+    if isinstance(found, MatchRefusal):
+        return RejectedReport(found.code, found.detail, found.hint)
     leg = found if isinstance(found, MatrixLeg) else None
     job = found if isinstance(found, JobFacts) else None
     verdict = LIFECYCLE[job.state if job else JobState.DISPATCHED, _event(report, job)]
@@ -201,9 +205,11 @@ def judge(
     return _close(report, job, now=now, late=verdict.mark is not None)
 
 
-def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: ReportFacts) -> Rejected | None:
+def _refuse_claims(
+    report: Report, identity: Identity, entry: AllowlistEntry, facts: ReportFacts
+) -> RejectedReport | None:
     if facts.dispatch is None or not facts.dispatch.may_have_arrived:
-        return Rejected(
+        return RejectedReport(
             "unknown_delivery",
             f"delivery {report.delivery_id} was not dispatched to {identity.repository}",
             "send back the delivery_id of the dispatch's client_payload",
@@ -214,22 +220,22 @@ def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: Repo
     if facts.run_kind not in (None, identity.kind):
         return _mismatch(f"run {report.run_id} is one of {facts.run_kind}, the token is of {identity.kind}")
     if identity.event_name is not None and identity.event_name not in {DISPATCH_EVENT, *entry.allow_events}:
-        return Rejected(
+        return RejectedReport(
             "wrong_event",
             f"the run was started by {identity.event_name!r}, not by {DISPATCH_EVENT}",
             "list the event in the allowlist entry's allow_events if the workflow has two steps",
         )
     wrong_ref = check_ref(identity, facts.default_branch)
     if wrong_ref is not None:
-        return Rejected(wrong_ref.code, wrong_ref.detail, wrong_ref.hint)
+        return RejectedReport(wrong_ref.code, wrong_ref.detail, wrong_ref.hint)
     if facts.run_delivery not in (None, report.delivery_id):
-        return Rejected(
+        return RejectedReport(
             "run_bound_elsewhere",
             f"run {report.run_id} already answers delivery {facts.run_delivery}",
             "a run reports for the one delivery that started it",
         )
     if facts.named_delivery not in (None, report.delivery_id):
-        return Rejected(
+        return RejectedReport(
             "run_bound_elsewhere",
             f"the name of run {report.run_id} holds delivery {facts.named_delivery}, and not {report.delivery_id}",
             "report for the delivery of the dispatch that started the run; have only its delivery_id in run-name",
@@ -237,7 +243,7 @@ def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: Repo
     return None
 
 
-def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> Rejected | None:
+def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> RejectedReport | None:
     """Fault 28: the run that the token proves, and the attempt where it is signed, must be the reported one."""
     attempt = identity.run_attempt
     if identity.run_id not in (None, report.run_id) or attempt not in (None, report.run_attempt):
@@ -248,14 +254,14 @@ def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> 
         )
     if identity.run_id is None and report.run_id.isdigit() and report.run_id != identity.build:
         # Numbers are the ids of runs whose issuer signs them: who chooses an id must not choose one of theirs.
-        return Rejected(
+        return RejectedReport(
             "claim_mismatch",
             f"the token does not prove that run {report.run_id} is its own",
             "report the CI's own id of the build, which is no plain number, or its signed number",
         )
     if bound is None or (bound.run_id in (None, report.run_id) and bound.build in (None, identity.build)):
         return None
-    return Rejected(
+    return RejectedReport(
         "claim_mismatch",
         f"build {identity.build} reports for run {report.run_id}; "
         + (
@@ -267,9 +273,9 @@ def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> 
     )
 
 
-def _mismatch(detail: str) -> Rejected:
+def _mismatch(detail: str) -> RejectedReport:
     hint = "report from the run that did the work, with its own run_id and run_attempt"
-    return Rejected("claim_mismatch", detail, hint)
+    return RejectedReport("claim_mismatch", detail, hint)
 
 
 def _event(report: Report, job: JobFacts | None) -> JobEvent:
@@ -280,20 +286,20 @@ def _event(report: Report, job: JobFacts | None) -> JobEvent:
     return JobEvent.FINISHED
 
 
-def _rejected(verdict: Reject, report: Report, job: JobFacts | None) -> Rejected:
+def _rejected(verdict: Reject, report: Report, job: JobFacts | None) -> RejectedReport:
     if job is None or job.conclusion is None or report.conclusion is None:
-        return Rejected(
+        return RejectedReport(
             verdict.code,
             f"no in_progress was recorded for job {report.job_name!r} of run {report.run_id} attempt {report.run_attempt}",
             'send in_progress with "late": true for this job, then this report again',
         )
-    return contradicts(job, report.conclusion, verdict.code)
+    return dispute_result(job, report.conclusion, verdict.code)
 
 
-def contradicts(job: JobFacts, claimed: Conclusion, code: str = "conflicting_result") -> Rejected:
+def dispute_result(job: JobFacts, claimed: Conclusion, code: str = "conflicting_result") -> RejectedReport:
     """A second result that is not the first: refused, and recorded as a dispute."""
-    counts = worse(job.conclusion or Conclusion.NONE, claimed)
-    return Rejected(
+    counts = worse_conclusion(job.conclusion or Conclusion.NONE, claimed)
+    return RejectedReport(
         code,
         f"job {job.job_name!r} already completed as {job.first_conclusion}; {claimed} is recorded as a dispute, {counts} counts",
         "re-run the job to report a new result",

@@ -7,7 +7,7 @@ relay decides about a job's state. The diagram in docs/lifecycle.md is generated
 from dataclasses import dataclass
 from enum import StrEnum
 
-from crcr.decide.model import Conclusion, JobState, Mark
+from crcr.decide.model import Conclusion, JobMark, JobState
 
 
 class JobEvent(StrEnum):
@@ -21,7 +21,7 @@ class JobEvent(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Apply:
     state: JobState
-    mark: Mark | None = None
+    mark: JobMark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class Repeat:
 @dataclass(frozen=True, slots=True)
 class Reject:
     code: str
-    mark: Mark | None = None
+    mark: JobMark | None = None
     """What the refused report still leaves on the job."""
 
 
-Verdict = Apply | Repeat | Reject
+Transition = Apply | Repeat | Reject
 
 _S, _E = JobState, JobEvent
 
-LIFECYCLE: dict[tuple[JobState, JobEvent], Verdict] = {
+LIFECYCLE: dict[tuple[JobState, JobEvent], Transition] = {
     (_S.DISPATCHED, _E.STARTED): Apply(_S.IN_PROGRESS),
     (_S.DISPATCHED, _E.FINISHED): Reject("no_in_progress"),
     (_S.DISPATCHED, _E.FINISHED_OTHERWISE): Reject("no_in_progress"),
@@ -53,12 +53,12 @@ LIFECYCLE: dict[tuple[JobState, JobEvent], Verdict] = {
     (_S.IN_PROGRESS, _E.ENDED_ON_GITHUB): Apply(_S.COMPLETED),
     (_S.COMPLETED, _E.STARTED): Repeat(),
     (_S.COMPLETED, _E.FINISHED): Repeat(),
-    (_S.COMPLETED, _E.FINISHED_OTHERWISE): Reject("conflicting_result", Mark.DISPUTED),
+    (_S.COMPLETED, _E.FINISHED_OTHERWISE): Reject("conflicting_result", JobMark.DISPUTED),
     (_S.COMPLETED, _E.WENT_SILENT): Repeat(),
     (_S.COMPLETED, _E.ENDED_ON_GITHUB): Repeat(),
     (_S.TIMED_OUT, _E.STARTED): Repeat(),
-    (_S.TIMED_OUT, _E.FINISHED): Apply(_S.COMPLETED, Mark.LATE),
-    (_S.TIMED_OUT, _E.FINISHED_OTHERWISE): Apply(_S.COMPLETED, Mark.LATE),
+    (_S.TIMED_OUT, _E.FINISHED): Apply(_S.COMPLETED, JobMark.LATE),
+    (_S.TIMED_OUT, _E.FINISHED_OTHERWISE): Apply(_S.COMPLETED, JobMark.LATE),
     (_S.TIMED_OUT, _E.WENT_SILENT): Repeat(),
     (_S.TIMED_OUT, _E.ENDED_ON_GITHUB): Apply(_S.COMPLETED),
 }
@@ -75,7 +75,7 @@ _BEST_TO_WORST = (
 )
 
 
-def worse(one: Conclusion, other: Conclusion) -> Conclusion:
+def worse_conclusion(one: Conclusion, other: Conclusion) -> Conclusion:
     """Of two conclusions for the same job, the one that counts."""
     return max(one, other, key=badness)
 
@@ -85,7 +85,7 @@ def badness(conclusion: Conclusion) -> int:
     return _BEST_TO_WORST.index(conclusion)
 
 
-def diagram() -> str:
+def lifecycle_diagram() -> str:
     """The table as a Mermaid state diagram, for the documentation."""
     lines = ["stateDiagram-v2", "    [*] --> dispatched"]
     for (state, event), verdict in LIFECYCLE.items():

@@ -42,7 +42,7 @@ class MatrixLeg:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MatchRefusal:
     code: str
     detail: str
     hint: str
@@ -50,7 +50,7 @@ class Refused:
 
 def find_job(
     report: Report, signed_id: str | None, jobs: tuple[JobFacts, ...], *, opened_others: bool
-) -> JobFacts | MatrixLeg | Refused | None:
+) -> JobFacts | MatrixLeg | MatchRefusal | None:
     """Return the job's row, None when it is the first of its name, a new matrix leg, or a refusal.
 
     `jobs` are the run's rows of this name and its legs; `opened_others` says whether the id opened rows of
@@ -65,7 +65,7 @@ def find_job(
     return _find_for_finish(report, signed_id, named, opened_others=opened_others)
 
 
-def find_told_once(
+def find_self_reported_job(
     report: Report, signed_id: str | None, jobs: tuple[JobFacts, ...]
 ) -> JobFacts | MatrixLeg | None:
     """The same for jobs that report once, when they are over: a signed id has one row of each name."""
@@ -94,12 +94,12 @@ def _find_for_start(
 
 def _find_for_finish(
     report: Report, signed_id: str | None, named: tuple[JobFacts, ...], *, opened_others: bool
-) -> JobFacts | Refused | None:
+) -> JobFacts | MatchRefusal | None:
     name = report.job_name
     if not named:
         return None
     if opened_others:
-        return Refused(
+        return MatchRefusal(
             "claim_mismatch",
             f"job {name!r} was opened by another job of this run, and this job opened rows of its own",
             "let each job report under its own name, or all results come from one separate reporting job",
@@ -114,7 +114,7 @@ def _find_for_finish(
         return named[0]  # whichever is meant, it said the same
     if len(named) == 1:
         return named[0]
-    return Refused(
+    return MatchRefusal(
         "ambiguous_job",
         f"{len(open_rows) or len(named)} jobs are called {name!r} in this run and the token does not tell which one is meant",
         'give matrix legs names of their own, for example "build (cuda, 3.12)"',

@@ -11,7 +11,7 @@ the repository, must not push out what its maintainers have to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedReport:
     """`caller` is proved: nobody can fill another's page with refusals."""
 
     caller: RepoName
@@ -28,7 +28,7 @@ class Refusal:
     job_name: str | None = None
 
 
-def refusal_of(
+def make_refusal(
     caller: RepoName,
     code: str,
     detail: str,
@@ -37,9 +37,9 @@ def refusal_of(
     *,
     caller_id: int | None = None,
     upstream: RepoName | None = None,
-) -> Refusal:
+) -> RefusedReport:
     """Where the body could not be read there is no report to name."""
-    refusal = Refusal(
+    refusal = RefusedReport(
         caller=caller, caller_id=caller_id, upstream=upstream, code=code, detail=detail, hint=hint
     )
     if report is None:
@@ -53,12 +53,12 @@ def refusal_of(
     )
 
 
-def without_run(refusal: Refusal) -> Refusal:
+def without_run(refusal: RefusedReport) -> RefusedReport:
     """What may stand where the run may have been for another upstream, which does not show that it lists the caller."""
     return replace(refusal, delivery_id=None, run_id=None, workflow_name=None, job_name=None)
 
 
-def as_kept(refusal: Refusal, binding: Binding | None) -> Refusal:
+def for_bound_repository(refusal: RefusedReport, binding: Binding | None) -> RefusedReport:
     """What may stand on the page of the bound repository.
 
     Who has taken over its name is told of in our own words, whatever was wrong with the report: the maintainers want
@@ -66,7 +66,7 @@ def as_kept(refusal: Refusal, binding: Binding | None) -> Refusal:
     """
     if binding is None or refusal.caller_id in (None, binding.repository_id):
         return refusal
-    return Refusal(
+    return RefusedReport(
         caller=refusal.caller,
         caller_id=refusal.caller_id,
         code="identity_changed",

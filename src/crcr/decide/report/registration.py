@@ -99,7 +99,7 @@ class Registration:
         return any(name.endswith("_slug") for name in self.ids)
 
 
-def register(
+def make_registration(
     *,
     issuer: str,
     kind: IssuerKind,
@@ -149,7 +149,7 @@ def _check_ids(rules: KindRules, ids: Mapping[str, str]) -> None:
         raise ValueError(f"needs {' or '.join(' and '.join(names) for names in rules.ids)}")
 
 
-def shown(value: object) -> str | None:
+def claim_text(value: object) -> str | None:
     """A claim's value as text: some issuers sign numbers and truth values. None for what has no plain text."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -161,18 +161,20 @@ def shown(value: object) -> str | None:
 def _all_shown(name: str, value: object) -> tuple[str, ...]:
     """What a claim says; a list where one is known to be fits by any of its texts, and nowhere else."""
     values = value if name in _LISTS and isinstance(value, list) else [value]
-    return tuple(text for text in map(shown, values) if text is not None)
+    return tuple(text for text in map(claim_text, values) if text is not None)
 
 
-def find(registrations: Iterable[Registration], claims: Mapping[str, object]) -> Registration | None:
+def find_registration(
+    registrations: Iterable[Registration], claims: Mapping[str, object]
+) -> Registration | None:
     """The registration whose ids all stand in the claims."""
     for each in registrations:
-        if all(shown(claims.get(name)) == value for name, value in each.ids.items()):
+        if all(claim_text(claims.get(name)) == value for name, value in each.ids.items()):
             return each
     return None
 
 
-def unmet(registration: Registration, claims: Mapping[str, object]) -> str | None:
+def unmet_requirement(registration: Registration, claims: Mapping[str, object]) -> str | None:
     """The first thing that keeps a registered pipeline's token from counting, in words."""
     for name, allowed in registration.required.items():
         said = _all_shown(name, claims.get(name))
@@ -180,21 +182,21 @@ def unmet(registration: Registration, claims: Mapping[str, object]) -> str | Non
             wanted = " or ".join(allowed)
             return f"the claim {name!r} is {_quoted(', '.join(said) or None)}; registered for {wanted}"
     if registration.kind is IssuerKind.GITLAB:
-        ran_in = shown(claims.get("job_project_id"))
+        ran_in = claim_text(claims.get("job_project_id"))
         if ran_in is not None and ran_in != registration.ids["project_id"]:
             return f"the job ran in project {_quoted(ran_in)} (`job_project_id`), not in the registered one"
-    if registration.kind is IssuerKind.CIRCLECI and shown(claims.get(f"{CIRCLE}ssh-rerun")) == "true":
+    if registration.kind is IssuerKind.CIRCLECI and claim_text(claims.get(f"{CIRCLE}ssh-rerun")) == "true":
         return "the job was started again with SSH, so a person could have spoken for it"
     return None
 
 
-def to_register(kind: IssuerKind, issuer: str, claims: Mapping[str, object]) -> str:
+def registration_example(kind: IssuerKind, issuer: str, claims: Mapping[str, object]) -> str:
     """The lines that an operator would add for a pipeline, as far as its token tells."""
     rules = RULES[kind]
     names = rules.ids[0] if rules.ids else ()
-    told = {name: shown(claims.get(rules.claim(name))) for name in names}
+    told = {name: claim_text(claims.get(rules.claim(name))) for name in names}
     if any(value is None for value in told.values()) and len(rules.ids) > 1:
-        told = {name: shown(claims.get(rules.claim(name))) for name in rules.ids[1]}
+        told = {name: claim_text(claims.get(rules.claim(name))) for name in rules.ids[1]}
     parts = [f"{name} = {_toml(value)}" for name, value in told.items()] or ['ids = {claim = "value"}']
     if rules.branches_needed:
         parts.append('branches = ["main"]')
@@ -205,11 +207,11 @@ def to_register(kind: IssuerKind, issuer: str, claims: Mapping[str, object]) -> 
     )
 
 
-def missing(kind: IssuerKind, claims: Mapping[str, object]) -> tuple[str, ...]:
+def missing_claims(kind: IssuerKind, claims: Mapping[str, object]) -> tuple[str, ...]:
     """The best ids' claims that the token does not have."""
     rules = RULES[kind]
     wanted = [rules.claim(name) for name in (rules.ids[0] if rules.ids else ())]
-    return tuple(name for name in wanted if shown(claims.get(name)) is None)
+    return tuple(name for name in wanted if claim_text(claims.get(name)) is None)
 
 
 def _quoted(value: str | None) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from crcr.decide.globs import path_glob
 from crcr.decide.report.identity import Identity
-from crcr.decide.report.match_job import Refused
+from crcr.decide.report.match_job import MatchRefusal
 from crcr.errors import DefaultBranchUnknown
 
 DEFAULT_BRANCH_EVENTS = frozenset({"repository_dispatch", "schedule"})
@@ -19,7 +19,7 @@ BRANCHES = "refs/heads/"
 
 def check_ref(
     identity: Identity, default_branch: str | None, report_refs: Collection[str] = ()
-) -> Refused | None:
+) -> MatchRefusal | None:
     """None when the run is of a ref that may report. `report_refs` are globs over further ones, for self-reports."""
     if identity.event_name is None:
         return None  # another CI's, whose registration names the branches that may report
@@ -35,7 +35,7 @@ def check_ref(
     if any(path_glob(glob).matches(identity.ref) for glob in report_refs):
         return None
     if default_branch is None:
-        return Refused(
+        return MatchRefusal(
             DefaultBranchUnknown.code,
             f"the default branch of {identity.repository} is not known yet; GitHub is being asked",
             "send the report again in a few seconds; if this stays, install the relay's App on the repository",
@@ -50,7 +50,7 @@ def check_ref(
     )
 
 
-def _check_workflow(identity: Identity) -> Refused | None:
+def _check_workflow(identity: Identity) -> MatchRefusal | None:
     """The workflow file must be the repository's own, and of the ref that ran: another one's says what it likes."""
     if identity.workflow_from is not None and identity.workflow_from != identity.repository:
         return _wrong_ref(
@@ -65,8 +65,8 @@ def _check_workflow(identity: Identity) -> Refused | None:
     )
 
 
-def _wrong_ref(detail: str, hint: str) -> Refused:
-    return Refused("wrong_ref", detail, hint)
+def _wrong_ref(detail: str, hint: str) -> MatchRefusal:
+    return MatchRefusal("wrong_ref", detail, hint)
 
 
 def _shown(ref: str | None) -> str:

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import Rejected, RepeatedReport, refuse_run
+from crcr.decide.report.judge import RejectedReport, RepeatedReport, refuse_run
 from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject
 from crcr.decide.report.report import SELF_REPORTS, Report, ReportStatus
 
 
 @dataclass(frozen=True, slots=True)
-class TriedJob:
+class KnownSandboxJob:
     """What is known of the job that a report names."""
 
     state: JobState
     conclusion: Conclusion | None
 
 
-TrialOutcome = JobState | RepeatedReport | Rejected
+SandboxOutcome = JobState | RepeatedReport | RejectedReport
 """A state is what the job becomes."""
 
 
-def judge_trial(report: Report, identity: Identity, known: TriedJob | None) -> TrialOutcome:
+def judge_sandbox_report(report: Report, identity: Identity, known: KnownSandboxJob | None) -> SandboxOutcome:
     mismatch = refuse_run(report, identity, None)
     if mismatch is not None:
         return mismatch
@@ -35,13 +35,13 @@ def judge_trial(report: Report, identity: Identity, known: TriedJob | None) -> T
     return verdict.state if isinstance(verdict, Apply) else RepeatedReport(report.job_name)
 
 
-def _state(report: Report, known: TriedJob | None) -> JobState:
+def _state(report: Report, known: KnownSandboxJob | None) -> JobState:
     if known is not None:
         return known.state
     return JobState.IN_PROGRESS if report.event_type in SELF_REPORTS else JobState.DISPATCHED
 
 
-def _event(report: Report, known: TriedJob | None) -> JobEvent:
+def _event(report: Report, known: KnownSandboxJob | None) -> JobEvent:
     if report.status is ReportStatus.IN_PROGRESS:
         return JobEvent.STARTED
     if known is not None and known.conclusion not in (None, report.conclusion):
@@ -49,15 +49,15 @@ def _event(report: Report, known: TriedJob | None) -> JobEvent:
     return JobEvent.FINISHED
 
 
-def _rejected(code: str, report: Report, known: TriedJob | None) -> Rejected:
+def _rejected(code: str, report: Report, known: KnownSandboxJob | None) -> RejectedReport:
     if known is None or known.conclusion is None:
-        return Rejected(
+        return RejectedReport(
             code,
             f"sandbox: no in_progress was reported for job {report.job_name!r} of run {report.run_id} "
             f"attempt {report.run_attempt}",
             'send in_progress with "late": true for this job, then this report again',
         )
-    return Rejected(
+    return RejectedReport(
         code,
         f"sandbox: job {report.job_name!r} already completed as {known.conclusion}, and {report.conclusion} is not taken",
         "re-run the job to report a new result; from an allowlisted repository it would be recorded as a dispute, "

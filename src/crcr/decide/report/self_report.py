@@ -7,33 +7,33 @@ commit stays a claim until GitHub was asked. A self-report comes once, when its 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.model import Conclusion
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import (
     DISPATCH_EVENT,
-    Admitted,
+    AdmittedCaller,
     BuildFacts,
     CallerStanding,
     IgnoredReport,
-    Rejected,
+    RejectedReport,
     RepeatedReport,
-    admit,
-    contradicts,
+    admit_caller,
+    dispute_result,
     refuse_run,
 )
 from crcr.decide.report.lifecycle import LIFECYCLE, JobEvent, Reject
-from crcr.decide.report.match_job import JobFacts, MatrixLeg, find_told_once
+from crcr.decide.report.match_job import JobFacts, MatrixLeg, find_self_reported_job
 from crcr.decide.report.report import Report
 from crcr.decide.report.run_ref import check_ref
 from crcr.errors import BadReport
 
-OWN_EVENTS = frozenset({DISPATCH_EVENT, "schedule", "workflow_dispatch", "push"})
+SELF_REPORT_TRIGGERS = frozenset({DISPATCH_EVENT, "schedule", "workflow_dispatch", "push"})
 """What may start a run that reports on its own. A pull request of the downstream's is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnResult:
+class SelfReportedJob:
     """A job that is recorded as completed at once."""
 
     job_name: str
@@ -42,12 +42,12 @@ class OwnResult:
     warning: str | None
 
 
-OwnOutcome = OwnResult | RepeatedReport | Rejected
-Admission = Admitted | IgnoredReport | Rejected
+SelfReportOutcome = SelfReportedJob | RepeatedReport | RejectedReport
+Admission = AdmittedCaller | IgnoredReport | RejectedReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnFacts:
+class SelfReportFacts:
     jobs: tuple[JobFacts, ...]
     """The jobs of this run attempt and commit that have the reported name, or could be a leg of it."""
     build: BuildFacts | None = None
@@ -55,9 +55,9 @@ class OwnFacts:
     """Of the sender's repository, as GitHub said last."""
 
 
-def choose(
+def choose_upstream(
     report: Report, identity: Identity, standings: Sequence[CallerStanding]
-) -> CallerStanding | Rejected:
+) -> CallerStanding | RejectedReport:
     """The upstream that the report is for: the one it names, else the only one that lists its sender.
 
     Raises `BadReport` when several list it and it names none of them.
@@ -65,7 +65,7 @@ def choose(
     listing = [each for each in standings if each.entry is not None]
     named = [each for each in listing if each.upstream.key == (report.said_upstream or "").lower()]
     if not listing:
-        return Rejected(
+        return RejectedReport(
             "not_allowlisted",
             f"{identity.repository} is on no allowlist",
             "ask the upstream's maintainers for an allowlist entry",
@@ -79,11 +79,11 @@ def choose(
     )
 
 
-def admit_own(report: Report, identity: Identity, standing: CallerStanding) -> Admission:
+def admit_self_report(report: Report, identity: Identity, standing: CallerStanding) -> Admission:
     """Layers 1 and 2, for the chosen upstream and for this event."""
-    verdict = admit(identity, standing)
-    if isinstance(verdict, Admitted) and report.event_type not in verdict.entry.events:
-        return Rejected(
+    verdict = admit_caller(identity, standing)
+    if isinstance(verdict, AdmittedCaller) and report.event_type not in verdict.entry.events:
+        return RejectedReport(
             "not_allowlisted",
             f"{identity.repository} is on the allowlist of {standing.upstream}, but not for {report.event_type} reports",
             f"have {report.event_type} added to the events of its entry",
@@ -91,23 +91,25 @@ def admit_own(report: Report, identity: Identity, standing: CallerStanding) -> A
     return verdict
 
 
-def judge_own(report: Report, identity: Identity, entry: Entry, facts: OwnFacts) -> OwnOutcome:
+def judge_self_report(
+    report: Report, identity: Identity, entry: AllowlistEntry, facts: SelfReportFacts
+) -> SelfReportOutcome:
     """Layer 4: is it the run's own report, and what becomes of its job?"""
     refusal = refuse_run(report, identity, facts.build) or _refuse_event(identity, entry)
     if refusal is not None:
         return refusal
     wrong_ref = check_ref(identity, facts.default_branch, entry.report_refs)
     if wrong_ref is not None:
-        return Rejected(wrong_ref.code, wrong_ref.detail, wrong_ref.hint)
-    found = find_told_once(report, identity.check_run_id, facts.jobs)
+        return RejectedReport(wrong_ref.code, wrong_ref.detail, wrong_ref.hint)
+    found = find_self_reported_job(report, identity.check_run_id, facts.jobs)
     conclusion = report.conclusion or Conclusion.NONE
     if isinstance(found, JobFacts):
         same = found.first_conclusion in (None, conclusion)
         verdict = LIFECYCLE[found.state, JobEvent.FINISHED if same else JobEvent.FINISHED_OTHERWISE]
         if isinstance(verdict, Reject):
-            return contradicts(found, conclusion, verdict.code)
+            return dispute_result(found, conclusion, verdict.code)
         return RepeatedReport(found.job_name)
-    return OwnResult(
+    return SelfReportedJob(
         job_name=found.job_name if isinstance(found, MatrixLeg) else report.job_name,
         conclusion=conclusion,
         unsigned=identity.run_id is None and identity.build is None,
@@ -115,11 +117,11 @@ def judge_own(report: Report, identity: Identity, entry: Entry, facts: OwnFacts)
     )
 
 
-def _refuse_event(identity: Identity, entry: Entry) -> Rejected | None:
-    if identity.event_name is None or identity.event_name in OWN_EVENTS | entry.allow_events:
+def _refuse_event(identity: Identity, entry: AllowlistEntry) -> RejectedReport | None:
+    if identity.event_name is None or identity.event_name in SELF_REPORT_TRIGGERS | entry.allow_events:
         return None
-    return Rejected(
+    return RejectedReport(
         "wrong_event",
-        f"the run was started by {identity.event_name!r}; self-reports come from {', '.join(sorted(OWN_EVENTS))}",
+        f"the run was started by {identity.event_name!r}; self-reports come from {', '.join(sorted(SELF_REPORT_TRIGGERS))}",
         "report from the scheduled run, or list the event in the allowlist entry's allow_events",
     )

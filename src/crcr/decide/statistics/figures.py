@@ -23,7 +23,7 @@ PROBES_WITHIN = timedelta(hours=24)
 _UNANSWERED_IS_SILENT = 3
 
 
-class Counted(StrEnum):
+class CountedAs(StrEnum):
     """What a job counts as."""
 
     SUCCESS = "success"
@@ -34,32 +34,32 @@ class Counted(StrEnum):
 
 
 _BY_CONCLUSION = {
-    Conclusion.SUCCESS: Counted.SUCCESS,
-    Conclusion.FAILURE: Counted.FAILURE,
-    Conclusion.TIMED_OUT: Counted.FAILURE,
-    Conclusion.ACTION_REQUIRED: Counted.FAILURE,
-    Conclusion.NONE: Counted.FAILURE,
-    Conclusion.CANCELLED: Counted.OTHER,
-    Conclusion.SKIPPED: Counted.OTHER,
-    Conclusion.NEUTRAL: Counted.OTHER,
+    Conclusion.SUCCESS: CountedAs.SUCCESS,
+    Conclusion.FAILURE: CountedAs.FAILURE,
+    Conclusion.TIMED_OUT: CountedAs.FAILURE,
+    Conclusion.ACTION_REQUIRED: CountedAs.FAILURE,
+    Conclusion.NONE: CountedAs.FAILURE,
+    Conclusion.CANCELLED: CountedAs.OTHER,
+    Conclusion.SKIPPED: CountedAs.OTHER,
+    Conclusion.NEUTRAL: CountedAs.OTHER,
 }
 
 
-def count_as(state: JobState, conclusion: Conclusion | None, expected: Conclusion | None = None) -> Counted:
+def count_as(state: JobState, conclusion: Conclusion | None, expected: Conclusion | None = None) -> CountedAs:
     """A job that went silent counts as a failure until its late result comes: silence is no pass.
 
     Where an outcome is expected, as probe repositories do, just that one is a pass.
     """
     if state is JobState.TIMED_OUT:
-        return Counted.FAILURE
+        return CountedAs.FAILURE
     if state is not JobState.COMPLETED:
-        return Counted.RUNNING
+        return CountedAs.RUNNING
     if expected is not None:
-        return Counted.SUCCESS if conclusion is expected else Counted.FAILURE
+        return CountedAs.SUCCESS if conclusion is expected else CountedAs.FAILURE
     return _BY_CONCLUSION[conclusion or Conclusion.NONE]
 
 
-class Ended(StrEnum):
+class EndedAs(StrEnum):
     """Where the sums put a job that has ended; exactly one place for each, and none for a test."""
 
     SUCCESS = "success"
@@ -82,25 +82,25 @@ def ended_as(
     *,
     superseded: bool,
     earlier: bool,
-) -> Ended | None:
+) -> EndedAs | None:
     """Where a job belongs in the sums; None while it runs."""
     counted = count_as(state, conclusion, expected)
-    if counted is Counted.RUNNING:
+    if counted is CountedAs.RUNNING:
         return None
     if superseded:
-        return Ended.SUPERSEDED
+        return EndedAs.SUPERSEDED
     if earlier:
-        return Ended.EARLIER
+        return EndedAs.EARLIER
     if state is JobState.TIMED_OUT:
-        return Ended.SILENT
-    if counted is Counted.FAILURE and conclusion is Conclusion.TIMED_OUT:
-        return Ended.TIMED_OUT
-    return Ended(counted.value)
+        return EndedAs.SILENT
+    if counted is CountedAs.FAILURE and conclusion is Conclusion.TIMED_OUT:
+        return EndedAs.TIMED_OUT
+    return EndedAs(counted.value)
 
 
-TIMED = frozenset({Ended.SUCCESS, Ended.FAILURE, Ended.TIMED_OUT, Ended.SILENT})
+TIMED = frozenset({EndedAs.SUCCESS, EndedAs.FAILURE, EndedAs.TIMED_OUT, EndedAs.SILENT})
 """Whose times are in the averages: a job that was skipped or cancelled says nothing about how long one takes."""
-COUNTING = (Ended.SUCCESS, Ended.FAILURE, Ended.TIMED_OUT, Ended.OTHER)
+COUNTING = (EndedAs.SUCCESS, EndedAs.FAILURE, EndedAs.TIMED_OUT, EndedAs.OTHER)
 """Results that somebody told and that count: what a backend's newest one is looked for among."""
 
 
@@ -250,7 +250,7 @@ class LastResult:
     conclusion: Conclusion | None
     job_name: str
     at: datetime
-    counted: Counted = Counted.OTHER
+    counted: CountedAs = CountedAs.OTHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.overview import JobView
 
 _MOST_LINE = 300
@@ -47,12 +47,12 @@ class LikeFailures:
         return tuple(dict.fromkeys(job.downstream for job in self.jobs))
 
 
-def like_failures(jobs: Iterable[JobView]) -> tuple[LikeFailures, ...]:
+def group_similar_failures(jobs: Iterable[JobView]) -> tuple[LikeFailures, ...]:
     """Groups of two jobs or more that failed alike, the biggest first; a job is in one group of each sort at most once.
 
     A group by message that has no job more than a group by test says nothing new and is left out.
     """
-    failed = [job for job in jobs if job.counted is Counted.FAILURE and job.failed_tests]
+    failed = [job for job in jobs if job.counted is CountedAs.FAILURE and job.failed_tests]
     by_test = _grouped(Alike.TEST, failed, _names)
     by_test = _without_repeats(by_test)
     by_message = _without_known(_grouped(Alike.MESSAGE, failed, _first_lines), by_test)

@@ -11,7 +11,7 @@ from enum import StrEnum
 HOUR = timedelta(hours=1)
 
 
-class Kind(StrEnum):
+class ResultKind(StrEnum):
     """What the results are of. Numbers of different kinds are never mixed."""
 
     PULLS = "pull_request"
@@ -27,15 +27,15 @@ class Kind(StrEnum):
 
 
 _EVENTS = {
-    Kind.PULLS: ("pull_request",),
-    Kind.PUSH: ("push", "merge_group"),
-    Kind.NIGHTLY: ("nightly", "periodic"),
-    Kind.INGESTED: ("ingested",),
+    ResultKind.PULLS: ("pull_request",),
+    ResultKind.PUSH: ("push", "merge_group"),
+    ResultKind.NIGHTLY: ("nightly", "periodic"),
+    ResultKind.INGESTED: ("ingested",),
 }
 _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
 
 
-def kind_of(event: str) -> Kind | None:
+def result_kind(event: str) -> ResultKind | None:
     """The kind of an event's results; None for what is counted nowhere, such as a test."""
     return _KINDS.get(event)
 

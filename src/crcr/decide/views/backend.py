@@ -5,9 +5,9 @@ from datetime import datetime
 
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.model import Level, RepoName
-from crcr.decide.statistics.figures import Counted, Figures, Tally
+from crcr.decide.statistics.figures import CountedAs, Figures, Tally
 from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.joining import RefusalView
 from crcr.decide.views.overview import BackendSummary, DispatchView, JobView
 
@@ -28,11 +28,11 @@ class BackendQuery:
     upstream: RepoName
     downstream: RepoName
     span: Span = Span.FORTNIGHT
-    kind: Kind = Kind.PULLS
+    kind: ResultKind = ResultKind.PULLS
     job: str | None = None
     """Only columns whose job or workflow holds this text."""
     author: str | None = None
-    result: Counted | None = None
+    result: CountedAs | None = None
     """Only rows with such a job."""
     text: str | None = None
     """Only rows whose number, commit, branch, title or author holds this text."""
@@ -158,7 +158,7 @@ class BackendMetrics:
 class MetricsView:
     upstream: RepoName
     span: Span
-    kind: Kind
+    kind: ResultKind
     at: datetime
     cursor: int
     ingests: bool
@@ -176,9 +176,9 @@ class BadgeView:
     """A backend's state and pass rate; `state` is of the newest event that has ended results, None without any."""
 
     name: RepoName
-    kind: Kind
+    kind: ResultKind
     span: Span
-    state: Counted | None
+    state: CountedAs | None
     tally: Tally
     stale: bool
     """It should have reported and does not."""

@@ -10,8 +10,8 @@ from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
-from crcr.decide.statistics.figures import Counted
-from crcr.decide.views.overview import Answer, DispatchView, JobView
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView
 
 
 class PullState(StrEnum):
@@ -114,16 +114,16 @@ _UNSENT = {
 }
 _UNREPORTED = {
     None: BackendState.NO_REPORT,
-    Answer.RUNNING: BackendState.STARTED,
-    Answer.NEVER_STARTED: BackendState.NEVER_STARTED,
-    Answer.UNANSWERED: BackendState.UNANSWERED,
-    Answer.UNREPORTED: BackendState.UNREPORTED,
-    Answer.NOT_LISTENING: BackendState.NOT_LISTENING,
+    DispatchAnswer.RUNNING: BackendState.STARTED,
+    DispatchAnswer.NEVER_STARTED: BackendState.NEVER_STARTED,
+    DispatchAnswer.UNANSWERED: BackendState.UNANSWERED,
+    DispatchAnswer.UNREPORTED: BackendState.UNREPORTED,
+    DispatchAnswer.NOT_LISTENING: BackendState.NOT_LISTENING,
 }
 _OF_JOBS = (
-    (Counted.FAILURE, BackendState.FAILED),
-    (Counted.RUNNING, BackendState.RUNNING),
-    (Counted.SUCCESS, BackendState.PASSED),
+    (CountedAs.FAILURE, BackendState.FAILED),
+    (CountedAs.RUNNING, BackendState.RUNNING),
+    (CountedAs.SUCCESS, BackendState.PASSED),
 )
 
 
@@ -139,7 +139,7 @@ def state_of_jobs(jobs: Sequence[JobView]) -> BackendState:
     return next((state for each, state in _OF_JOBS if each in counted), BackendState.INCONCLUSIVE)
 
 
-_JOBS_FIRST = (Counted.FAILURE, Counted.RUNNING, Counted.OTHER, Counted.SUCCESS)
+_JOBS_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.SUCCESS)
 
 
 def failed_first(job: JobView) -> tuple[int, str, str, str]:

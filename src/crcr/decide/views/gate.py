@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from crcr.decide.checks.commit import Backend
+from crcr.decide.checks.commit import BackendResults
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, SubjectJudgement
 from crcr.decide.checks.status import GateStatus, JudgedPart
 from crcr.decide.checks.text.gate import gate_title, head_named
@@ -35,7 +35,7 @@ def gate_view(
     )
 
 
-def _is_seen(backend: Backend, public: Collection[str]) -> bool:
+def _is_seen(backend: BackendResults, public: Collection[str]) -> bool:
     return backend.name.key in public
 
 
@@ -84,7 +84,7 @@ def _row(judged: BackendJudgement, head: str | None) -> GateRow:
     )
 
 
-def _name(backend: Backend) -> RepoName:
+def _name(backend: BackendResults) -> RepoName:
     """As the allowlist writes it."""
     return backend.entry.name if backend.entry else backend.name
 

@@ -6,9 +6,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.model import DeliveryState, RepoName
-from crcr.decide.outbox.effect import Fault
+from crcr.decide.outbox.effect import EffectFault
 from crcr.decide.views.commit import WaiverState
-from crcr.decide.views.overview import Outbox
+from crcr.decide.views.overview import OutboxState
 from crcr.errors import HeldBy
 
 
@@ -52,7 +52,7 @@ class EffectView:
     """For administrators; None for everybody else."""
     held_by: HeldBy | None = None
     """Which of GitHub's limits holds it back until `due_at`."""
-    fault: Fault | None = None
+    fault: EffectFault | None = None
     """Why the service outside did nothing for it, since `fault_since`."""
     fault_since: datetime | None = None
 
@@ -64,7 +64,7 @@ class EffectPage:
     effects: tuple[EffectView, ...]
     next: tuple[str | int, ...] | None
     cursor: int = 0
-    outbox: Outbox = field(default_factory=Outbox)
+    outbox: OutboxState = field(default_factory=OutboxState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

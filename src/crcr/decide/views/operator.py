@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from crcr.decide.outbox.effect import Fault
+from crcr.decide.outbox.effect import EffectFault
 from crcr.errors import HeldBy
 
 
@@ -44,7 +44,7 @@ class EffectLine:
     finished_at: datetime | None
     last_error: str | None
     held_by: HeldBy | None
-    fault: Fault | None
+    fault: EffectFault | None
     fault_since: datetime | None
 
 

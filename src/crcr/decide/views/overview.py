@@ -10,18 +10,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
 
-from crcr.decide.allowlist.entries import Problem
+from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.checks.commit import Verification
 from crcr.decide.health.relay import Health
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
-from crcr.decide.outbox.queue_state import Queue, Watched
+from crcr.decide.outbox.queue_state import AlarmFacts, EffectQueue
 from crcr.decide.report.report import FailedTest
-from crcr.decide.statistics.figures import Counted, Ended, Figures, LastResult, Tally, count_as
+from crcr.decide.statistics.figures import CountedAs, EndedAs, Figures, LastResult, Tally, count_as
 from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.window import ResultKind, Span
 
 T = TypeVar("T")
-Pick = Callable[[Sequence[T]], Sequence[T]]
+ChooseRows = Callable[[Sequence[T]], Sequence[T]]
 """Chooses those of all backends that are read in full, in their order."""
 
 
@@ -84,14 +84,14 @@ class AllowlistState:
     source: str | None
     read_at: datetime | None
     newest_is_bad: bool
-    problems: tuple[Problem, ...]
+    problems: tuple[AllowlistProblem, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     upstream: RepoName
     span: Span
-    kind: Kind
+    kind: ResultKind
     at: datetime
     cursor: int
     """The newest change this view knows; live updates go on from here."""
@@ -145,7 +145,7 @@ class JobView:
     verification: Verification = Verification.UNCHECKED
     expected: Conclusion | None = None
     """The outcome that counts as a pass, where the entry expects one."""
-    ended: Ended | None = None
+    ended: EndedAs | None = None
     """Where the sums have it; None while it runs, and for a test."""
     github_conclusion: str | None = None
     """What GitHub's own view says, where it was asked."""
@@ -156,11 +156,11 @@ class JobView:
     """Failed tests beyond the ones listed."""
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> CountedAs:
         return count_as(self.state, self.conclusion, self.expected)
 
 
-class Answer(StrEnum):
+class DispatchAnswer(StrEnum):
     """What GitHub's Actions said of a dispatch from which nobody had reported."""
 
     RUNNING = "running"
@@ -190,7 +190,7 @@ class DispatchView:
     created_at: datetime
     sent_at: datetime | None
     superseded_at: datetime | None
-    answer: Answer | None = None
+    answer: DispatchAnswer | None = None
     trimmed: tuple[str, ...] = ()
     """What was cut from the payload so that GitHub takes it; `relay.trimmed` says the same to the downstream."""
     jobs: tuple[JobView, ...] = ()
@@ -231,7 +231,7 @@ class JobPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Outbox:
+class OutboxState:
     """How much is owed, of all backends; since when dispatching is paused, if it is."""
 
     waiting: int = 0
@@ -246,7 +246,7 @@ class DeliveryPage:
     deliveries: tuple[DeliveryView, ...]
     next: tuple[str | int, ...] | None
     cursor: int = 0
-    outbox: Outbox = Outbox()
+    outbox: OutboxState = OutboxState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,9 +326,9 @@ class Vitals:
     lag_s: float | None
     open_gates: tuple[tuple[str, int], ...] = ()
     """How many heads of open pull requests have a gate that is failed, pending or passed."""
-    queues: tuple[Queue, ...] = ()
+    queues: tuple[EffectQueue, ...] = ()
     """Only the kinds that have an effect which is not over."""
-    watched: Watched = field(default_factory=Watched)
+    watched: AlarmFacts = field(default_factory=AlarmFacts)
     health: Health | None = None
     """None while it is not known."""
     history_unfed: int = 0

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from crcr.decide.checks.check_run import GATE_NAME, CheckStatus
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.commit import (
     Arrival,
     BackendState,
@@ -37,7 +37,7 @@ _PUBLISHED = {Conclusion.SUCCESS.value: GateShown.PASSED, Conclusion.FAILURE.val
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class TimelineFacts:
     """What a page knows of a commit, or of a pull request at its head."""
 
     arrivals: tuple[Arrival, ...]
@@ -51,7 +51,7 @@ class Known:
     """None on the page of a commit, where it is not known whether a closing was a merge."""
 
 
-def timeline(known: Known) -> tuple[tuple[Moment, ...], int]:
+def build_timeline(known: TimelineFacts) -> tuple[tuple[Moment, ...], int]:
     """The moments newest first, at most so many of the commit and of older ones each, and how many more there are."""
     moments = [
         *_arrivals(known.arrivals, known.pull),
@@ -79,7 +79,7 @@ def spell_of(jobs: Iterable[JobView]) -> Spell:
         at = job.completed_at or job.swept_at
         if at is not None:
             ended.append(at)
-            if job.counted is Counted.FAILURE:
+            if job.counted is CountedAs.FAILURE:
                 failed.append(at)
     return Spell(
         started_at=min(started, default=None),

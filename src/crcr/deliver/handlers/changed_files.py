@@ -10,8 +10,8 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.dispatch.merge_group import GroupToRead, pull_of, pulls_in_group
-from crcr.decide.github.values import ChangedFiles, Comparison, FilesQuestion, Target
+from crcr.decide.dispatch.merge_group import GroupToRead, pulls_in_group, queued_pull_number
+from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import UpstreamTargets
@@ -27,7 +27,7 @@ _MOST_COMMITS = 50
 
 
 class Questions(Protocol):
-    async def open(self, upstream: RepoName, delivery: str) -> FilesQuestion | None: ...
+    async def open(self, upstream: RepoName, delivery: str) -> ChangedFilesQuery | None: ...
     async def settle(
         self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
     ) -> None: ...
@@ -58,7 +58,7 @@ class AskFiles:
         await self._questions.settle(effect.upstream, delivery, question.number, files, self._clock.now())
         return True
 
-    async def _files(self, effect: ClaimedEffect, question: FilesQuestion) -> ChangedFiles | None:
+    async def _files(self, effect: ClaimedEffect, question: ChangedFilesQuery) -> ChangedFiles | None:
         try:
             return await self._compared(await self._upstreams.target(effect.upstream), question)
         except OutsideFault as fault:
@@ -68,7 +68,7 @@ class AskFiles:
             log.warning("files_not_told", upstream=str(effect.upstream), number=number, error=str(fault))
             return None
 
-    async def _compared(self, where: Target, question: FilesQuestion) -> ChangedFiles | None:
+    async def _compared(self, where: Target, question: ChangedFilesQuery) -> ChangedFiles | None:
         """What the question's own head changes against its own base, and against the default branch.
 
         Compared, and not the list of the pull request, which GitHub gives as it is now: its author may have moved it
@@ -89,14 +89,14 @@ class AskFiles:
         return ChangedFiles(tuple(paths), complete=complete)
 
     async def _with_pull_files(
-        self, where: Target, question: FilesQuestion, compared: ChangedFiles
+        self, where: Target, question: ChangedFilesQuery, compared: ChangedFiles
     ) -> ChangedFiles:
         """GitHub lists more files of a pull request than it compares; they count if it has not moved."""
         listed = await self._github.pull_requests.list_files(where, question.number)
         known = listed.complete and await self._is_unmoved(where, question)
         return ChangedFiles((*compared.paths, *listed.paths), complete=known)
 
-    async def _is_unmoved(self, where: Target, question: FilesQuestion) -> bool:
+    async def _is_unmoved(self, where: Target, question: ChangedFilesQuery) -> bool:
         facts = await self._github.pull_requests.read(
             where.repository, question.number, where.installation_id
         )
@@ -136,7 +136,7 @@ class ReadGroup:
         try:
             where = await self._upstreams.target(upstream)
             compared, numbers = await self._content(upstream, where, group)
-            named = pull_of(group.head_ref)
+            named = queued_pull_number(group.head_ref)
             candidates = numbers or ((named,) if named is not None else ())
             reused_from = await self._same_content(upstream, where, group, candidates)
         except OutsideFault as fault:
@@ -172,7 +172,7 @@ class ReadGroup:
                 continue  # the queue's own
             found = {queued[sha]} if sha in queued else await self._commits.list_open_pulls(where, sha)
             brought.append(frozenset(found).intersection(queued.values()))
-        return compared, pulls_in_group(pull_of(group.head_ref), brought)
+        return compared, pulls_in_group(queued_pull_number(group.head_ref), brought)
 
     async def _same_content(
         self, upstream: RepoName, where: Target, group: GroupToRead, numbers: tuple[int, ...]

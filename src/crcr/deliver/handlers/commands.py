@@ -10,8 +10,8 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.commands.answers import CommandAnswer, Speaker, marker
-from crcr.decide.commands.grammar import Command, Misunderstood, Status, parse_commands
+from crcr.decide.commands.answers import CommandAnswer, CommandAuthor, comment_marker
+from crcr.decide.commands.grammar import Command, InvalidCommand, StatusCommand, parse_commands
 from crcr.decide.github.values import Role, Target
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
@@ -32,13 +32,15 @@ class Commands(Protocol):
     async def obey(
         self,
         upstream: RepoName,
-        speaker: Speaker,
-        wanted: tuple[Command | Misunderstood, ...],
+        speaker: CommandAuthor,
+        wanted: tuple[Command | InvalidCommand, ...],
         now: datetime,
         *,
         health: Health | None = None,
     ) -> CommandAnswer: ...
-    async def refuse_machine(self, upstream: RepoName, speaker: Speaker, now: datetime) -> CommandAnswer: ...
+    async def refuse_machine(
+        self, upstream: RepoName, speaker: CommandAuthor, now: datetime
+    ) -> CommandAnswer: ...
 
 
 class HealthReading(Protocol):
@@ -87,7 +89,7 @@ class AnswerCommand:
         asked = json.loads(effect.payload or b"{}")
         number, comment_id = int(asked["number"]), int(asked["comment_id"])
         where = await self._upstreams.target(effect.upstream)
-        mark = marker("answer", str(comment_id))
+        mark = comment_marker("answer", str(comment_id))
         answer, said = await self._commands.find_answer(effect.upstream, comment_id), False
         if answer is None:
             answer = await self._decide(effect, where, asked)
@@ -103,11 +105,13 @@ class AnswerCommand:
         role = await self._comments.read_role(where, author) if asked["person"] else Role.NONE
         number, comment_id = int(str(asked["number"])), int(str(asked["comment_id"]))
         spoke_at = datetime.fromisoformat(str(asked["created_at"]))
-        speaker = Speaker(who=author, role=role, number=number, comment_id=comment_id, spoke_at=spoke_at)
+        speaker = CommandAuthor(
+            who=author, role=role, number=number, comment_id=comment_id, spoke_at=spoke_at
+        )
         if not asked["person"]:
             return await self._commands.refuse_machine(effect.upstream, speaker, now)
         wanted = parse_commands(str(asked["body"]))
-        asks_status = any(isinstance(each, Status) for each in wanted)
+        asks_status = any(isinstance(each, StatusCommand) for each in wanted)
         health = await self._health.of(effect.upstream) if asks_status else None
         return await self._commands.obey(effect.upstream, speaker, wanted, now, health=health)
 
@@ -143,7 +147,7 @@ class OfferWaiver:
         if not offers:
             return False
         where = await self._upstreams.target(effect.upstream)
-        mark = marker("offer", effect.delivery or head_sha)
+        mark = comment_marker("offer", effect.delivery or head_sha)
         for number, words in offers:
             if not await self._voice.has_said(where, number, mark, effect.created_at):
                 await self._voice.say(where, number, words, mark)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.dispatch.payload import Relay
+from crcr.decide.dispatch.payload import RelayFields
 from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.github.values import PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
@@ -90,8 +90,8 @@ class SendDispatch:
         await self._targets.set_installation(upstream, downstream, installation_id)
         return installation_id
 
-    def _relay(self, upstream: RepoName, load: DispatchLoad) -> Relay:
-        return Relay(
+    def _relay(self, upstream: RepoName, load: DispatchLoad) -> RelayFields:
+        return RelayFields(
             upstream=upstream,
             level=load.level,
             callback_url=self._callback_url,

@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.checks.completeness import QUIET
-from crcr.decide.github.run_lookup import Question, Remaining, ask_again_after, has_run_webhooks
+from crcr.decide.github.run_lookup import RemainingLookup, RunLookup, has_run_webhooks, next_lookup_delay
 from crcr.decide.github.values import ActionsJob, ActionsRun, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
@@ -28,24 +28,24 @@ _PATIENCE = timedelta(hours=20)
 """Then a later silence asks anew, rather than this effect being given up."""
 
 
-def _quiet_s(question: Question, now: datetime) -> float:
+def _quiet_s(question: RunLookup, now: datetime) -> float:
     """How long another run may still appear, as far as the runs are known that were known before the question."""
     newest = max((run.first_seen_at for run in question.runs), default=None)
     return 0.0 if newest is None else (newest + QUIET - now).total_seconds()
 
 
 class Lookups(Protocol):
-    async def question(self, upstream: RepoName, delivery: str, downstream: str) -> Question | None: ...
+    async def question(self, upstream: RepoName, delivery: str, downstream: str) -> RunLookup | None: ...
     async def settle(
         self,
-        question: Question,
+        question: RunLookup,
         seen: tuple[ActionsRun, ...],
         jobs: Mapping[int, tuple[ActionsJob, ...]],
         now: datetime,
         *,
         listed: tuple[ActionsRun, ...] | None,
-    ) -> Remaining: ...
-    async def not_readable(self, question: Question, now: datetime) -> None: ...
+    ) -> RemainingLookup: ...
+    async def not_readable(self, question: RunLookup, now: datetime) -> None: ...
 
 
 class LookUp:
@@ -66,21 +66,21 @@ class LookUp:
             remaining = await self._explain(question, refusal)
         now = self._clock.now()
         waited = now - effect.first_attempt_at
-        if remaining is Remaining.NOTHING or waited >= _PATIENCE:
+        if remaining is RemainingLookup.NOTHING or waited >= _PATIENCE:
             return True
-        if remaining is Remaining.UNTIL_REPORT:
+        if remaining is RemainingLookup.UNTIL_REPORT:
             return True
-        quiet_s = _quiet_s(question, now) if remaining is Remaining.QUIET_TIME else 0.0
+        quiet_s = _quiet_s(question, now) if remaining is RemainingLookup.QUIET_TIME else 0.0
         if quiet_s > 0:
             raise NotYet("another run may still appear", retry_after_s=quiet_s)
         # A webhook arrives when a run ends, and none after that.
         webhooks = has_run_webhooks(question.run_webhook_at, now) and any(
             not run.is_over for run in question.runs
         )
-        again = ask_again_after(waited, gates=question.gates, webhooks=webhooks)
+        again = next_lookup_delay(waited, gates=question.gates, webhooks=webhooks)
         raise NotYet("GitHub has not seen its end yet", retry_after_s=again.total_seconds())
 
-    async def _explain(self, question: Question, refusal: OutsideRefused) -> Remaining:
+    async def _explain(self, question: RunLookup, refusal: OutsideRefused) -> RemainingLookup:
         """GitHub refuses: only the App's rights there tell whether that is so for good, or a fault that passes."""
         try:
             installation = await self._github.repositories.read_installation(question.downstream)
@@ -89,13 +89,13 @@ class LookUp:
             passing = True
         if passing:
             log.warning("actions_refused", downstream=str(question.downstream), error=str(refusal))
-            return Remaining.UNCONFIRMED
+            return RemainingLookup.UNCONFIRMED
         log.info("actions_not_readable", downstream=str(question.downstream), error=str(refusal))
         await self._lookups.not_readable(question, self._clock.now())
         # The gate may be red for it; a right that comes later must mend that.
-        return Remaining.UNCONFIRMED if question.gates else Remaining.NOTHING
+        return RemainingLookup.UNCONFIRMED if question.gates else RemainingLookup.NOTHING
 
-    async def _ask(self, question: Question) -> Remaining:
+    async def _ask(self, question: RunLookup) -> RemainingLookup:
         installation_id = question.installation_id
         if installation_id is None:
             installation_id = await self._github.repositories.find_installation(question.downstream)
@@ -106,14 +106,14 @@ class LookUp:
         known = {run_id: found for run_id, found in jobs.items() if found is not None}
         return await self._lookups.settle(question, seen, known, self._clock.now(), listed=listed)
 
-    async def _listed(self, where: Target, question: Question) -> tuple[ActionsRun, ...]:
+    async def _listed(self, where: Target, question: RunLookup) -> tuple[ActionsRun, ...]:
         since, until = question.sent_at - _BEFORE, question.sent_at + _AFTER
         return await self._github.actions.list_runs(
             where, event="repository_dispatch", since=since, until=until, urgency=_urgency(question)
         )
 
     async def _runs(
-        self, where: Target, question: Question, listed: tuple[ActionsRun, ...]
+        self, where: Target, question: RunLookup, listed: tuple[ActionsRun, ...]
     ) -> tuple[ActionsRun, ...]:
         """The runs that answer the delivery: those with its id in their name, and those known by their reports."""
         known = {run.run_id for run in question.runs}
@@ -135,7 +135,7 @@ class LookUp:
             return None  # deleted since
 
     async def _jobs(
-        self, where: Target, question: Question, run: ActionsRun
+        self, where: Target, question: RunLookup, run: ActionsRun
     ) -> tuple[ActionsJob, ...] | None:
         """GitHub's jobs of the attempts that nobody has checked; None when there is nothing to check."""
         known = next((each for each in question.runs if each.run_id == run.run_id), None)
@@ -149,6 +149,6 @@ class LookUp:
         return tuple(found)
 
 
-def _urgency(question: Question) -> Urgency:
+def _urgency(question: RunLookup) -> Urgency:
     """A gate waits for the one, nobody for the other."""
     return Urgency.FIRST if question.gates else Urgency.DETAILS

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish
 from crcr.decide.checks.wanted_checks import Tier
-from crcr.decide.github.values import FoundCheck, Target
+from crcr.decide.github.values import ListedCheck, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
 from crcr.decide.outbox.urgency import Urgency
@@ -124,14 +124,14 @@ class PublishChecks:
             urgency=urgency,
         )
 
-    async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> FoundCheck | None:
+    async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> ListedCheck | None:
         found = await self._check_runs.find(where, check.head_sha, check.name, urgency=urgency)
         mine = [each for each in found if each.external_id == str(check.check_id)]
         # Of two that two workers created GitHub goes by the newer one.
         return max(mine, key=lambda each: each.check_run_id, default=None)
 
 
-def _as_found(check: CheckToPublish, found: FoundCheck | None) -> CheckToPublish:
+def _as_found(check: CheckToPublish, found: ListedCheck | None) -> CheckToPublish:
     if found is None:
         return check
     annotated = check.annotated or found.annotations > 0

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.checks.reruns import RunToAsk
+from crcr.decide.checks.reruns import RunToRerun
 from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
@@ -24,7 +24,7 @@ _RUNNING_S = 60.0
 
 
 class Reruns(Protocol):
-    async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToAsk | None: ...
+    async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToRerun | None: ...
     async def redispatch(self, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool: ...
 
 

@@ -1,7 +1,7 @@
-"""Reconciliation with GitHub: recover missed webhooks, look up unanswered dispatches, repair checks.
+"""Reconciliation with GitHub: recover missed group_attempts, look up unanswered dispatches, repair checks.
 
 Runs every few minutes and by hand. Each part finds by itself what is wrong, so a run can be skipped or repeated. Missed
-webhooks are read from GitHub's delivery log and handed to the intake as if they had just arrived; a run that ends early
+group_attempts are read from GitHub's delivery log and handed to the intake as if they had just arrived; a run that ends early
 leaves the rest to the next one, because the watermark moves only after a complete run.
 """
 
@@ -17,16 +17,16 @@ from typing import Protocol, TypeVar
 import structlog
 
 from crcr.decide.github.missed_webhooks import (
-    Known,
+    KnownWebhooks,
     LoggedWebhook,
-    Outcome,
-    Progress,
+    RecoveryOutcome,
+    RecoveryProgress,
     RecoveryReport,
-    doubtful,
-    is_used,
-    missing,
+    group_attempts,
+    is_used_event,
+    missing_webhooks,
+    possibly_missing,
     read_since,
-    webhooks,
 )
 from crcr.decide.github.values import LoggedDelivery
 from crcr.deliver.waiting import sleep_until_stopping
@@ -46,7 +46,7 @@ from crcr.record.workflow_runs.unanswered import Silences
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[RecoveryProgress], None]
 
 RECONCILE_EVERY_S = 180.0
 THOROUGH_EVERY = 20
@@ -60,30 +60,30 @@ _LOG_EVERY = timedelta(seconds=10)
 
 
 class RecoveryRecords(Protocol):
-    async def known(self, guids: Sequence[str]) -> Known: ...
+    async def known(self, guids: Sequence[str]) -> KnownWebhooks: ...
     async def superseded(self, guids: Sequence[str]) -> int: ...
     async def upstream_ids(self) -> frozenset[int] | None: ...
-    async def note(self, guid: str, outcome: Outcome, now: datetime) -> None: ...
+    async def note(self, guid: str, outcome: RecoveryOutcome, now: datetime) -> None: ...
     async def watermark(self) -> datetime | None: ...
     async def complete(self, until: datetime, now: datetime) -> None: ...
 
 
 class RecoveryIntake(Protocol):
-    async def recover(self, guid: str, name: str, body: bytes) -> Outcome: ...
+    async def recover(self, guid: str, name: str, body: bytes) -> RecoveryOutcome: ...
 
 
 class ProgressReporter:
     """Reports each step to the caller, and every so often to the log."""
 
     def __init__(self, stage: str, clock: Clock, on_progress: OnProgress, total: int | None = None) -> None:
-        self._progress = Progress(stage, 0, total)
+        self._progress = RecoveryProgress(stage, 0, total)
         self._clock = clock
         self._on_progress = on_progress
         self._logged_at = clock.now()
 
     def step(self) -> None:
         last = self._progress
-        self._progress = Progress(last.stage, last.done + 1, last.total)
+        self._progress = RecoveryProgress(last.stage, last.done + 1, last.total)
         self._on_progress(self._progress)
         now = self._clock.now()
         if self._progress.done % _LOG_STEPS == 0 or now - self._logged_at >= _LOG_EVERY:
@@ -99,14 +99,14 @@ class _Run:
     entries: list[LoggedDelivery] = field(default_factory=list)
     logged: int = 0
     missed: int = 0
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    outcomes: Counter[RecoveryOutcome] = field(default_factory=Counter)
     taken: list[str] = field(default_factory=list)
     stopped: str | None = None
     without_allowlist: set[int | None] = field(default_factory=set)
 
-    def count(self, webhook: LoggedWebhook, outcome: Outcome) -> None:
+    def count(self, webhook: LoggedWebhook, outcome: RecoveryOutcome) -> None:
         self.outcomes[outcome] += 1
-        if outcome is Outcome.TAKEN:
+        if outcome is RecoveryOutcome.TAKEN:
             self.taken.append(webhook.guid)
 
     def report(self) -> RecoveryReport:
@@ -114,10 +114,10 @@ class _Run:
             since=self.since,
             logged=self.logged,
             missed=self.missed,
-            taken=self.outcomes[Outcome.TAKEN],
-            repeated=self.outcomes[Outcome.REPEAT],
-            ignored=self.outcomes[Outcome.IGNORED],
-            unusable=self.outcomes[Outcome.UNUSABLE],
+            taken=self.outcomes[RecoveryOutcome.TAKEN],
+            repeated=self.outcomes[RecoveryOutcome.REPEAT],
+            ignored=self.outcomes[RecoveryOutcome.IGNORED],
+            unusable=self.outcomes[RecoveryOutcome.UNUSABLE],
             left=self.missed - self.outcomes.total(),
             stopped=self.stopped,
         )
@@ -143,7 +143,7 @@ class Recovery:
         self._unsure: Counter[str] = Counter()
 
     async def run(self, on_progress: OnProgress = lambda _: None) -> RecoveryReport:
-        """Recover missed webhooks. An outage ends the run early: the report says so, and nothing is raised."""
+        """Recover missed group_attempts. An outage ends the run early: the report says so, and nothing is raised."""
         run, began_at = _Run(), self._clock.now()
         try:
             await self._find_and_take(run, began_at, on_progress)
@@ -163,8 +163,10 @@ class Recovery:
     async def _find_and_take(self, run: _Run, began_at: datetime, on_progress: OnProgress) -> None:
         run.since = read_since(began_at, await self._records.watermark())
         await self._read_log(run, run.since, ProgressReporter("reading the log", self._clock, on_progress))
-        candidates = doubtful(webhooks(run.entries), await self._records.upstream_ids())
-        missed = missing(candidates, await self._records.known([webhook.guid for webhook in candidates]))
+        candidates = possibly_missing(group_attempts(run.entries), await self._records.upstream_ids())
+        missed = missing_webhooks(
+            candidates, await self._records.known([webhook.guid for webhook in candidates])
+        )
         run.missed = len(missed)
         if missed:
             log.info("recovery_began", missed=len(missed), logged=run.logged, since=run.since)
@@ -180,7 +182,7 @@ class Recovery:
             page = await self._wait_out_limits(partial(self._log.read_page, cursor))
             recent = [entry for entry in page.entries if entry.delivered_at >= since]
             run.logged += sum(not entry.redelivery for entry in recent)
-            run.entries += filter(is_used, recent)
+            run.entries += filter(is_used_event, recent)
             progress.step()
             cursor = page.next_cursor
             if cursor is None or len(recent) < len(page.entries):
@@ -217,9 +219,9 @@ class Recovery:
                 run.stopped = fault.detail
             progress.step()
 
-    async def _recover(self, webhook: LoggedWebhook) -> Outcome:
+    async def _recover(self, webhook: LoggedWebhook) -> RecoveryOutcome:
         fetched = await self._fetch(webhook)
-        outcome = Outcome.UNUSABLE if fetched is None else await self._take(webhook, *fetched)
+        outcome = RecoveryOutcome.UNUSABLE if fetched is None else await self._take(webhook, *fetched)
         await self._records.note(webhook.guid, outcome, self._clock.now())
         return outcome
 
@@ -242,7 +244,7 @@ class Recovery:
             return name, body
         return None
 
-    async def _take(self, webhook: LoggedWebhook, name: str, body: bytes) -> Outcome:
+    async def _take(self, webhook: LoggedWebhook, name: str, body: bytes) -> RecoveryOutcome:
         """Hand it to the intake. The guard keeps a webhook that crashes the intake from ending the process at each start."""
         try:
             return await self._intake.recover(webhook.guid, name, body)
@@ -250,11 +252,11 @@ class Recovery:
             raise
         except BadRequest as refusal:
             _log_unusable(webhook, refusal.detail)
-            return Outcome.UNUSABLE
+            return RecoveryOutcome.UNUSABLE
         except Exception as crash:
             log.exception("recovery_crashed", delivery=webhook.guid, github_event=name)
             self._on_crash(crash)
-            return Outcome.UNUSABLE
+            return RecoveryOutcome.UNUSABLE
 
 
 def _log_unusable(webhook: LoggedWebhook, error: str) -> None:

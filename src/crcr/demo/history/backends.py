@@ -66,7 +66,7 @@ class BackendCharacter:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class BackendSpec:
     """What is known of a backend beforehand: its name, its level, and its jobs or how many there are."""
 
     name: str
@@ -76,7 +76,7 @@ class Listed:
     silent: bool = False
 
 
-def characters(listed: Sequence[Listed], seed: int, spell: Spell) -> tuple[BackendCharacter, ...]:
+def characters(listed: Sequence[BackendSpec], seed: int, spell: Spell) -> tuple[BackendCharacter, ...]:
     return tuple(_backend(each, random.Random(f"{seed} {each.name}"), spell) for each in listed)
 
 
@@ -96,7 +96,7 @@ def job_names(number: int) -> tuple[str, ...]:
     return tuple(names[:number])
 
 
-def _backend(listed: Listed, chance: random.Random, spell: Spell) -> BackendCharacter:
+def _backend(listed: BackendSpec, chance: random.Random, spell: Spell) -> BackendCharacter:
     names = job_names(listed.jobs) if isinstance(listed.jobs, int) else tuple(listed.jobs)
     temper = chance.choice((0.004, 0.01, 0.02, 0.05))
     jobs = tuple(_job(name, temper, chance, spell) for name in names)

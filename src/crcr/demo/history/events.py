@@ -47,7 +47,7 @@ _MERGED, _QUEUED, _FORGOTTEN = 0.75, 0.6, 0.06
 
 
 @dataclass(slots=True)
-class Pull:
+class GeneratedPull:
     number: int
     title: str
     author: str
@@ -63,13 +63,13 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class GeneratedEvent:
     at: int
     guid: str
     event: str
     action: str | None
     head_sha: str
-    pull: Pull | None = None
+    pull: GeneratedPull | None = None
     ref: str | None = None
     superseded_at: int | None = None
     breaks: bool = False
@@ -99,7 +99,7 @@ def busyness(at: int) -> float:
 
 
 @dataclass(slots=True)
-class Upstream:
+class UpstreamHistory:
     """Its life over a spell, with about so many pull requests a day; `pulls` fills as it is read."""
 
     chance: random.Random
@@ -109,21 +109,21 @@ class Upstream:
     all_end: bool = False
     """Whether every pull request has ended when the spell has."""
     first_number: int = 1
-    pulls: list[Pull] = field(default_factory=list)
-    _coming: list[tuple[int, int, Happened]] = field(default_factory=list)
+    pulls: list[GeneratedPull] = field(default_factory=list)
+    _coming: list[tuple[int, int, GeneratedEvent]] = field(default_factory=list)
     _order: int = 0
 
-    def happens(self) -> Iterator[Happened]:
+    def happens(self) -> Iterator[GeneratedEvent]:
         since, until = self.spell
         mean = self._mean_busyness()
         for hour in range(since, until, HOUR_US):
             for at in self._openings(hour, self.pulls_a_day / 24 * busyness(hour) / mean):
                 self._plan(at)
             if hour // HOUR_US % 24 == 2:
-                self._add(Happened(hour, commit(self.chance), "nightly", None, ""))
+                self._add(GeneratedEvent(hour, commit(self.chance), "nightly", None, ""))
             yield from self._until(min(hour + HOUR_US, until))
 
-    def _until(self, end: int) -> Iterator[Happened]:
+    def _until(self, end: int) -> Iterator[GeneratedEvent]:
         while self._coming and self._coming[0][0] < end:
             yield heapq.heappop(self._coming)[2]
 
@@ -142,7 +142,7 @@ class Upstream:
                 return found
             found.append(hour + int(at * HOUR_US))
 
-    def _add(self, happened: Happened) -> None:
+    def _add(self, happened: GeneratedEvent) -> None:
         self._order += 1
         heapq.heappush(self._coming, (happened.at, self._order, happened))
 
@@ -163,7 +163,7 @@ class Upstream:
         for place, (moment, sha) in enumerate(pull.heads):
             later = pull.heads[place + 1][0] if place + 1 < len(pull.heads) else None
             self._add(
-                Happened(
+                GeneratedEvent(
                     moment,
                     guid(chance),
                     "pull_request",
@@ -177,7 +177,7 @@ class Upstream:
         if end < until:
             self._end(pull, end)
 
-    def _opened(self) -> Pull:
+    def _opened(self) -> GeneratedPull:
         chance = self.chance
         author, association = chance.choice(AUTHORS)
         who = author if chance.random() < 0.5 else f"{author}-{chance.randrange(1, 60)}"
@@ -185,24 +185,26 @@ class Upstream:
         labels = tuple(sorted(chance.sample(_LABELS, chance.randrange(3))))
         if self.device_labels and chance.random() < 0.3:
             labels += (chance.choice(self.device_labels),)
-        pull = Pull(self.first_number + len(self.pulls), title, who, association, labels)
+        pull = GeneratedPull(self.first_number + len(self.pulls), title, who, association, labels)
         self.pulls.append(pull)
         return pull
 
-    def _end(self, pull: Pull, at: int) -> None:
+    def _end(self, pull: GeneratedPull, at: int) -> None:
         chance, sha = self.chance, pull.heads[-1][1]
         pull.ended_at, pull.merged = at, chance.random() < _MERGED
         merged_as = commit(chance)
         if pull.merged and chance.random() < _QUEUED and at - HOUR_US // 2 > pull.heads[-1][0]:
             ref = f"refs/heads/gh-readonly-queue/main/pr-{pull.number}-{commit(chance)}"
             began = at - HOUR_US // 2
-            group = Happened(
+            group = GeneratedEvent(
                 began, guid(chance), "merge_group", "checks_requested", merged_as, ref=ref,
                 numbers=(pull.number,), destroyed_at=at,
             )  # fmt: skip
             self._add(group)
-        self._add(Happened(at, guid(chance), "pull_request", "closed", sha, pull=pull))
+        self._add(GeneratedEvent(at, guid(chance), "pull_request", "closed", sha, pull=pull))
         if pull.merged:
             pushed = at + chance.randrange(1_000_000, 9_000_000)
             if pushed < self.spell[1]:
-                self._add(Happened(pushed, guid(chance), "push", None, merged_as, ref="refs/heads/main"))
+                self._add(
+                    GeneratedEvent(pushed, guid(chance), "push", None, merged_as, ref="refs/heads/main")
+                )

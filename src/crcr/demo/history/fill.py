@@ -9,9 +9,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from crcr.cli.printing import console, say
-from crcr.demo.history.backends import Listed
-from crcr.demo.history.generate import Filled, Plan, fill
+from crcr.cli.printing import console, print_line
+from crcr.demo.history.backends import BackendSpec
+from crcr.demo.history.generate import GeneratedCounts, HistoryPlan, generate_history
 from crcr.demo.world import ALLOWLIST, BACKENDS, UPSTREAM
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.migrations.run import migrate
@@ -23,12 +23,14 @@ _OF_SUMS = 0.25
 _ENDS_BEFORE = timedelta(minutes=1)
 
 
-def fill_database(path: Path, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Filled:
+def fill_database(
+    path: Path, plan: HistoryPlan, progress: Callable[[float], None] = lambda _: None
+) -> GeneratedCounts:
     """Fill a database, made or brought to this release's schema first. It must not be in use, nor hold sums."""
     migrate(path)
     connection = sqlite3.connect(path)
     try:
-        filled = fill(connection, plan, lambda share: progress(share * (1 - _OF_SUMS)))
+        filled = generate_history(connection, plan, lambda share: progress(share * (1 - _OF_SUMS)))
     finally:
         connection.close()
     engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
@@ -46,10 +48,10 @@ def fill_database(path: Path, plan: Plan, progress: Callable[[float], None] = la
 
 def fill_demo(
     folder: Path, *, length: timedelta, jobs_an_hour: int, seed: int, links: str, now: datetime | None = None
-) -> Filled:
+) -> GeneratedCounts:
     """Give the demo a past, and say so. All of it is over: the simulated GitHub begins today."""
     hours = length / timedelta(hours=1)
-    plan = Plan(
+    plan = HistoryPlan(
         upstream=UPSTREAM,
         backends=_demo_backends(),
         until=to_us((now or datetime.now(UTC)) - _ENDS_BEFORE),
@@ -62,11 +64,11 @@ def fill_demo(
     with Progress(*columns, console=console(), transient=True) as bar:
         task = bar.add_task("", total=1.0)
         filled = fill_database(folder / "crcr.db", plan, lambda share: bar.update(task, completed=share))
-    say(f"made up {filled.jobs:,} jobs of {filled.pulls:,} pull requests over {hours / 24:g} days")
+    print_line(f"made up {filled.jobs:,} jobs of {filled.pulls:,} pull requests over {hours / 24:g} days")
     return filled
 
 
-def _demo_backends() -> list[Listed]:
+def _demo_backends() -> list[BackendSpec]:
     allowlist = read_allowlist(ALLOWLIST).allowlist
     entries = allowlist.entries if allowlist else ()
     found = []
@@ -74,7 +76,7 @@ def _demo_backends() -> list[Listed]:
         _, workflow = BACKENDS[entry.name.full_name]
         names = [name for spec in workflow.jobs for name in spec.names()]
         found.append(
-            Listed(
+            BackendSpec(
                 entry.name.full_name,
                 int(entry.level),
                 names,

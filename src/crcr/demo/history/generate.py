@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from crcr.demo.history.backends import DAY_US, HOUR_US, BackendCharacter, Listed, characters
-from crcr.demo.history.events import EVENTS_PER_PULL, Happened, Upstream
-from crcr.demo.history.jobs import COLUMNS, JobWriter, Run
+from crcr.demo.history.backends import DAY_US, HOUR_US, BackendCharacter, BackendSpec, characters
+from crcr.demo.history.events import EVENTS_PER_PULL, GeneratedEvent, UpstreamHistory
+from crcr.demo.history.jobs import COLUMNS, GeneratedRun, JobWriter
 
 _JOBS_AT_ONCE = 20_000
 _SECOND_RUN = 0.015
@@ -48,9 +48,9 @@ _TABLES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class HistoryPlan:
     upstream: str
-    backends: Sequence[Listed]
+    backends: Sequence[BackendSpec]
     until: int
     """The end of it, in microseconds since 1970."""
     days: float
@@ -68,16 +68,16 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Filled:
+class GeneratedCounts:
     jobs: int = 0
     deliveries: int = 0
     pulls: int = 0
     next_number: int = 1
 
 
-def fill(
-    connection: sqlite3.Connection, plan: Plan, progress: Callable[[float], None] = lambda _: None
-) -> Filled:
+def generate_history(
+    connection: sqlite3.Connection, plan: HistoryPlan, progress: Callable[[float], None] = lambda _: None
+) -> GeneratedCounts:
     """Write the history; `progress` is told which share of it is done."""
     filling = _Filling(plan, _Rows(connection))
     with _in_bulk(connection):
@@ -146,9 +146,9 @@ def _insert(connection: sqlite3.Connection, table: str, names: tuple[str, ...]) 
 
 @dataclass(slots=True)
 class _Filling:
-    plan: Plan
+    plan: HistoryPlan
     rows: _Rows
-    life: Upstream = field(init=False)
+    life: UpstreamHistory = field(init=False)
     _backends: tuple[BackendCharacter, ...] = field(init=False)
     _chance: random.Random = field(init=False)
     _jobs: JobWriter = field(init=False)
@@ -164,7 +164,7 @@ class _Filling:
         of_nights = sum(len(each.jobs) for each in self._backends) * plan.days
         of_one = sum(len(each.jobs) for each in self._backends if "push" in each.events) or 1
         pulls = max(0.0, plan.jobs - of_nights) / (of_one * EVENTS_PER_PULL)
-        self.life = Upstream(
+        self.life = UpstreamHistory(
             chance=random.Random(f"{plan.seed} upstream"),
             spell=spell,
             pulls_a_day=pulls / plan.days,
@@ -173,12 +173,12 @@ class _Filling:
             first_number=plan.first_number,
         )
 
-    def filled(self) -> Filled:
+    def filled(self) -> GeneratedCounts:
         written = self.rows.written
         pulls = written["pulls"]
-        return Filled(written["jobs"], written["deliveries"], pulls, self.plan.first_number + pulls)
+        return GeneratedCounts(written["jobs"], written["deliveries"], pulls, self.plan.first_number + pulls)
 
-    def write(self, happened: Happened) -> None:
+    def write(self, happened: GeneratedEvent) -> None:
         if happened.event != "nightly":
             self._delivery(happened)
         else:
@@ -202,7 +202,7 @@ class _Filling:
                 json.dumps(list(pull.labels)), "main", pull.title, pull.author, pull.association, int(pull.merged),
             )  # fmt: skip
 
-    def _delivery(self, happened: Happened) -> None:
+    def _delivery(self, happened: GeneratedEvent) -> None:
         upstream, pull = self.plan.upstream.lower(), happened.pull
         size = 24_000 + self._chance.randrange(6_000)
         self.rows.add(
@@ -225,7 +225,7 @@ class _Filling:
     def _gates(self) -> bool:
         return any(each.level == 4 for each in self._backends)
 
-    def _dispatch(self, backend: BackendCharacter, happened: Happened) -> None:
+    def _dispatch(self, backend: BackendCharacter, happened: GeneratedEvent) -> None:
         luck = self._chance.random()
         delay = int(self._chance.lognormvariate(-1.8, 0.5) * 1e6)
         sent: int | None = happened.at + delay
@@ -244,15 +244,15 @@ class _Filling:
         if sent is not None and happened.has_jobs and not _away(backend, happened.at):
             self._run(backend, happened, sent)
 
-    def _run(self, backend: BackendCharacter, happened: Happened, sent_at: int) -> None:
+    def _run(self, backend: BackendCharacter, happened: GeneratedEvent, sent_at: int) -> None:
         if not backend.jobs:
             return
         if self._chance.random() < _SECOND_RUN and happened.event != "nightly":
-            self._one_run(Run(backend, happened, self._new_run(), sent_at, superseded=True))
+            self._one_run(GeneratedRun(backend, happened, self._new_run(), sent_at, superseded=True))
             sent_at += 60_000_000
-        self._one_run(Run(backend, happened, self._new_run(), sent_at))
+        self._one_run(GeneratedRun(backend, happened, self._new_run(), sent_at))
 
-    def _one_run(self, run: Run) -> None:
+    def _one_run(self, run: GeneratedRun) -> None:
         rows = self._jobs.rows(run)
         if not rows or run.happened.event == "nightly":
             self.rows.add_jobs(rows)

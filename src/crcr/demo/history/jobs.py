@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from crcr.demo.history.backends import DAY_US, HOUR_US, BackendCharacter, JobCharacter
-from crcr.demo.history.events import Happened, busyness
+from crcr.demo.history.events import GeneratedEvent, busyness
 
 COLUMNS = (
     "delivery", "upstream", "downstream", "workflow", "run_id", "attempt", "job_name", "reported_name", "state",
@@ -41,9 +41,9 @@ Row = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GeneratedRun:
     backend: BackendCharacter
-    happened: Happened
+    happened: GeneratedEvent
     run_id: int
     sent_at: int
     superseded: bool = False
@@ -61,7 +61,7 @@ class JobWriter:
     """Whether nothing may still run at the end."""
     _check: int = 48_100_000_000
 
-    def rows(self, run: Run) -> list[Row]:
+    def rows(self, run: GeneratedRun) -> list[Row]:
         """All jobs of the run, and its failed ones a second time where somebody tried again."""
         chance = self.chance.random
         rows: list[Row] = []
@@ -79,8 +79,8 @@ class JobWriter:
             rows += self._again(run, failed)
         return rows
 
-    def _again(self, run: Run, failed: list[tuple[JobCharacter, Row]]) -> list[Row]:
-        later = Run(run.backend, run.happened, run.run_id, run.sent_at + HOUR_US + HOUR_US // 2)
+    def _again(self, run: GeneratedRun, failed: list[tuple[JobCharacter, Row]]) -> list[Row]:
+        later = GeneratedRun(run.backend, run.happened, run.run_id, run.sent_at + HOUR_US + HOUR_US // 2)
         rows = []
         for job, before in failed:
             row = self._row(later, job, attempt=2, skipped=False)
@@ -90,7 +90,7 @@ class JobWriter:
                     before[ENDED_AS] = "earlier"
         return rows
 
-    def _row(self, run: Run, job: JobCharacter, *, attempt: int, skipped: bool) -> Row | None:
+    def _row(self, run: GeneratedRun, job: JobCharacter, *, attempt: int, skipped: bool) -> Row | None:
         line = run.backend.queue_s * (0.5 + busyness(run.sent_at))
         queue_s = round(line * self.chance.lognormvariate(0, run.backend.queue_spread), 6)
         began = run.sent_at + int(queue_s * 1e6)
@@ -183,7 +183,7 @@ class JobWriter:
 class _Made:
     """One job in the making."""
 
-    run: Run
+    run: GeneratedRun
     job: JobCharacter
     attempt: int
     check: str

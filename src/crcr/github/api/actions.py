@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from crcr.decide.github.actions_vocabulary import check_run_id_of, conclusion_of, path_without_ref
+from crcr.decide.github.actions_vocabulary import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
@@ -93,7 +93,7 @@ def _run(found: _Run) -> ActionsRun:
         run_id=found.id,
         attempt=found.run_attempt,
         status=found.status or "",
-        conclusion=conclusion_of(found.conclusion),
+        conclusion=parse_conclusion(found.conclusion),
         display_title=found.display_title or "",
         workflow_name=found.name or "",
         workflow_path=path_without_ref(found.path or ""),
@@ -105,11 +105,11 @@ def _run(found: _Run) -> ActionsRun:
 def _job(found: _Job, attempt: int) -> ActionsJob:
     return ActionsJob(
         job_id=found.id,
-        check_run_id=check_run_id_of(found.check_run_url),
+        check_run_id=parse_check_run_id(found.check_run_url),
         name=found.name,
         attempt=found.run_attempt or attempt,
         status=found.status,
-        conclusion=conclusion_of(found.conclusion),
+        conclusion=parse_conclusion(found.conclusion),
         started_at=_utc(found.started_at),
         completed_at=_utc(found.completed_at),
     )

@@ -17,7 +17,7 @@ from crcr.decide.checks.check_run import (
     CheckContent,
     CheckStatus,
 )
-from crcr.decide.github.values import FoundCheck
+from crcr.decide.github.values import ListedCheck
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.github.api.core import (
@@ -154,12 +154,12 @@ def check_run_id(response: Response) -> int:
     return decode(response, _Check).id
 
 
-def found_checks(response: Response) -> tuple[FoundCheck, ...]:
+def found_checks(response: Response) -> tuple[ListedCheck, ...]:
     return tuple(_found(each) for each in decode(response, _Checks).check_runs)
 
 
-def _found(check: _Check) -> FoundCheck:
-    return FoundCheck(
+def _found(check: _Check) -> ListedCheck:
+    return ListedCheck(
         check_run_id=check.id,
         external_id=check.external_id,
         completed=check.status == CheckStatus.COMPLETED.value,

@@ -17,8 +17,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from crcr.decide.allowlist.entries import Problem, decode_text
-from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts
+from crcr.decide.allowlist.entries import AllowlistProblem, decode_text
+from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import FileNotText, OutsideRefused, OutsideUnsure
@@ -187,7 +187,7 @@ def read_pull(repo: RepoName, number: int) -> Request:
     return Request("GET", f"/repos/{repo}/pulls/{number:d}")
 
 
-def read_file(file: FilePlace, etag: str | None) -> Request:
+def read_file(file: FileLocation, etag: str | None) -> Request:
     segments = file.path.strip("/").split("/")
     # A URL with `..` would be normalized on its way and reach another endpoint.
     if not {"", ".", ".."}.isdisjoint(segments):
@@ -304,7 +304,7 @@ def file_text(response: Response) -> FileText | None:
     if response.cut:
         raise OutsideRefused(f"The file is larger than {MAX_ANSWER_BYTES} bytes.", status=response.status)
     text = decode_text(response.body)
-    if isinstance(text, Problem):
+    if isinstance(text, AllowlistProblem):
         raise FileNotText(text.message, status=response.status, line=text.line, hint=text.hint)
     return FileText(text=text, etag=response.headers.get("etag"))
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from crcr.decide.github.values import LoggedDelivery, LogPage
+from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
 from crcr.errors import OutsideUnsure
 from crcr.github.api.core import MAX_LARGE_BYTES, Id, Request, Response, Time, decode, listing, next_link
 
@@ -51,9 +51,9 @@ class _Delivery(msgspec.Struct):
     request: _Sent
 
 
-def log_page(response: Response) -> LogPage:
+def log_page(response: Response) -> DeliveryLogPage:
     entries = tuple(_logged(each) for each in decode(response, list[_Entry]))
-    return LogPage(entries, _next_cursor(response))
+    return DeliveryLogPage(entries, _next_cursor(response))
 
 
 def delivered(response: Response) -> tuple[str, str, bytes]:

@@ -8,33 +8,42 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from crcr.decide.github.setup_facts import SetupFacts
-from crcr.join.findings.finding import Finding, State, ago, listed, ok, problem, unknown, warning
+from crcr.join.findings.finding import (
+    SetupFinding,
+    State,
+    format_age,
+    join_words,
+    ok,
+    problem,
+    unknown,
+    warning,
+)
 from crcr.join.findings.github import github_findings
 from crcr.join.findings.traffic import traffic_findings
-from crcr.join.help_links import Pointers
+from crcr.join.help_links import HintLinks
 
 
-def examine(facts: SetupFacts, now: datetime, pointers: Pointers) -> tuple[Finding, ...]:
-    return tuple(_findings(facts, now, pointers))
+def examine(facts: SetupFacts, now: datetime, links: HintLinks) -> tuple[SetupFinding, ...]:
+    return tuple(_findings(facts, now, links))
 
 
-def _findings(facts: SetupFacts, now: datetime, pointers: Pointers) -> Iterator[Finding]:
-    yield _allowlist(facts, pointers)
+def _findings(facts: SetupFacts, now: datetime, links: HintLinks) -> Iterator[SetupFinding]:
+    yield _allowlist(facts, links)
     if facts.entry is None:
         yield unknown("app", "The App is looked at once you are listed.")
         yield unknown("workflow", "The workflow is looked at once you are listed.")
         return
     yield _standing(facts, now)
-    yield from github_findings(facts, facts.entry, now, pointers)
-    yield from traffic_findings(facts, facts.entry, now, pointers)
+    yield from github_findings(facts, facts.entry, now, links)
+    yield from traffic_findings(facts, facts.entry, now, links)
 
 
-def _allowlist(facts: SetupFacts, pointers: Pointers) -> Finding:
+def _allowlist(facts: SetupFacts, links: HintLinks) -> SetupFinding:
     entry, name = facts.entry, "allowlist"
     where = f" ({facts.allowlist_source})" if facts.allowlist_source else ""
     if entry is not None:
         device = f", device {entry.device}" if entry.device else ""
-        events = listed(sorted(entry.events)) if entry.events else "no events"
+        events = join_words(sorted(entry.events)) if entry.events else "no events"
         return ok(
             name,
             f"On the allowlist of {facts.upstream}{where} at {entry.level.name}{device}, for {events}.",
@@ -48,25 +57,25 @@ def _allowlist(facts: SetupFacts, pointers: Pointers) -> Finding:
     return problem(
         name,
         f"{facts.repository} is not on the allowlist of {facts.upstream}{where}.",
-        f"have the upstream's maintainers add it: {pointers.entry}",
+        f"have the upstream's maintainers add it: {links.entry}",
     )
 
 
-def _standing(facts: SetupFacts, now: datetime) -> Finding:
+def _standing(facts: SetupFacts, now: datetime) -> SetupFinding:
     name = "standing"
     if facts.suspended_at is not None:
         return problem(
             name,
-            f"Suspended by the operator {ago(facts.suspended_at, now)}: nothing is sent, and reports are refused.",
+            f"Suspended by the operator {format_age(facts.suspended_at, now)}: nothing is sent, and reports are refused.",
             "ask the operator why, and to lift it (`crcr suspend --lift`)",
         )
     if facts.paused_at is not None:
         return warning(
             name,
-            f"Dispatching for {facts.upstream} was paused {ago(facts.paused_at, now)}.",
+            f"Dispatching for {facts.upstream} was paused {format_age(facts.paused_at, now)}.",
             "there is nothing to do: what waits is sent when the operator lets it go on",
         )
     return ok(name, "Neither suspended nor paused.")
 
 
-__all__ = ["Finding", "SetupFacts", "State", "examine"]
+__all__ = ["SetupFacts", "SetupFinding", "State", "examine"]

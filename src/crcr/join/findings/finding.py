@@ -18,7 +18,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SetupFinding:
     name: str
     """Stable, for programs: `allowlist`, `app`, `workflow`…"""
     state: State
@@ -27,33 +27,33 @@ class Finding:
     """What to do."""
 
 
-def ok(name: str, text: str, hint: str | None = None) -> Finding:
-    return Finding(name, State.OK, text, hint)
+def ok(name: str, text: str, hint: str | None = None) -> SetupFinding:
+    return SetupFinding(name, State.OK, text, hint)
 
 
-def warning(name: str, text: str, hint: str) -> Finding:
-    return Finding(name, State.WARNING, text, hint)
+def warning(name: str, text: str, hint: str) -> SetupFinding:
+    return SetupFinding(name, State.WARNING, text, hint)
 
 
-def problem(name: str, text: str, hint: str) -> Finding:
-    return Finding(name, State.PROBLEM, text, hint)
+def problem(name: str, text: str, hint: str) -> SetupFinding:
+    return SetupFinding(name, State.PROBLEM, text, hint)
 
 
-def unknown(name: str, text: str, hint: str | None = None) -> Finding:
-    return Finding(name, State.UNKNOWN, text, hint)
+def unknown(name: str, text: str, hint: str | None = None) -> SetupFinding:
+    return SetupFinding(name, State.UNKNOWN, text, hint)
 
 
-def which_workflows(workflows: Sequence[WorkflowFacts], *, named: bool) -> str:
+def describe_workflows(workflows: Sequence[WorkflowFacts], *, named: bool) -> str:
     """Their paths; unless they may be `named`, only how many they are."""
     if named:
-        return listed([each.path for each in workflows])
+        return join_words([each.path for each in workflows])
     return "One workflow" if len(workflows) == 1 else f"{len(workflows)} workflows"
 
 
 _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))
 
 
-def ago(at: datetime, now: datetime) -> str:
+def format_age(at: datetime, now: datetime) -> str:
     past = now - at
     for unit, size in _UNITS:
         if past >= size:
@@ -62,7 +62,7 @@ def ago(at: datetime, now: datetime) -> str:
     return "just now"
 
 
-def listed(words: tuple[str, ...] | list[str]) -> str:
+def join_words(words: tuple[str, ...] | list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *first, last = words or ("nothing",)
     return f"{', '.join(first)} and {last}" if first else last

@@ -3,16 +3,25 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.app_permissions import downstream_shortfall
 from crcr.decide.github.inspection import Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.model import Level
 from crcr.decide.report.report import SELF_REPORTS
 from crcr.join.ci_kinds import Ci
-from crcr.join.findings.finding import Finding, ago, listed, ok, problem, unknown, warning, which_workflows
+from crcr.join.findings.finding import (
+    SetupFinding,
+    describe_workflows,
+    format_age,
+    join_words,
+    ok,
+    problem,
+    unknown,
+    warning,
+)
 from crcr.join.findings.pins import pin_findings
-from crcr.join.help_links import Pointers
+from crcr.join.help_links import HintLinks
 
 TEST_EVENT = "crcr_test"
 _ACCEPT = "have an owner of the organisation accept the new permissions: Settings, GitHub Apps, Configure, Review request"
@@ -21,26 +30,28 @@ _HERE = frozenset({"actions", "contents", "metadata"})
 _REBIND = "ask the operator to look at it: `crcr repos rebind` accepts the new id, or the allowlist needs the new name"
 
 
-def github_findings(facts: SetupFacts, entry: Entry, now: datetime, pointers: Pointers) -> Iterator[Finding]:
+def github_findings(
+    facts: SetupFacts, entry: AllowlistEntry, now: datetime, links: HintLinks
+) -> Iterator[SetupFinding]:
     found = facts.inspection
     if found is None or found.installed is None:
-        yield _not_asked(facts, found, now, pointers)
+        yield _not_asked(facts, found, now, links)
         yield _identity(facts)
         return
-    yield _app(facts, found, pointers)
+    yield _app(facts, found, links)
     if found.installation is not None and not found.installation.suspended:
         yield _permissions(found.installation, entry)
     yield _identity(facts)
     if found.installation is not None and not found.installation.suspended:
         named = facts.for_admin or not _is_private(found)
-        yield from _workflows(found, entry, pointers, named=named)
+        yield from _workflows(found, entry, links, named=named)
 
 
-def _not_asked(facts: SetupFacts, found: Inspection | None, now: datetime, pointers: Pointers) -> Finding:
+def _not_asked(facts: SetupFacts, found: Inspection | None, now: datetime, links: HintLinks) -> SetupFinding:
     name = "app"
     if facts.is_being_inspected and facts.asked_at is not None:
         return unknown(
-            name, f"GitHub is being asked; that began {ago(facts.asked_at, now)}.", "look again soon"
+            name, f"GitHub is being asked; that began {format_age(facts.asked_at, now)}.", "look again soon"
         )
     if _stranger(facts) is not None:
         return unknown(
@@ -55,17 +66,17 @@ def _not_asked(facts: SetupFacts, found: Inspection | None, now: datetime, point
     return unknown(
         name,
         "Nobody has looked at the App's installation and the workflows yet.",
-        f"have it checked now: {pointers.check}",
+        f"have it checked now: {links.check}",
     )
 
 
-def _app(facts: SetupFacts, found: Inspection, pointers: Pointers) -> Finding:
+def _app(facts: SetupFacts, found: Inspection, links: HintLinks) -> SetupFinding:
     name = "app"
     if found.installation is None:
         return problem(
             name,
             f"The relay's GitHub App is not installed on {facts.repository}.",
-            f"install it, with access to {facts.repository}: {pointers.app}",
+            f"install it, with access to {facts.repository}: {links.app}",
         )
     if found.installation.suspended:
         return problem(
@@ -80,7 +91,7 @@ def _app(facts: SetupFacts, found: Inspection, pointers: Pointers) -> Finding:
     return ok(name, f"The App is installed on {facts.repository}.")
 
 
-def _permissions(installation: InstallationFacts, entry: Entry) -> Finding:
+def _permissions(installation: InstallationFacts, entry: AllowlistEntry) -> SetupFinding:
     name = "permissions"
     lack = downstream_shortfall(installation.permissions, entry)
     if lack is not None:
@@ -95,7 +106,7 @@ def _stranger(facts: SetupFacts) -> int | None:
     return other_id if facts.repository_id not in (None, other_id) else None
 
 
-def _identity(facts: SetupFacts) -> Finding:
+def _identity(facts: SetupFacts) -> SetupFinding:
     name = "identity"
     if facts.alarm:
         return problem(
@@ -128,7 +139,9 @@ def _is_private(found: Inspection) -> bool:
     return found.branch is not None and found.branch.private
 
 
-def _workflows(found: Inspection, entry: Entry, pointers: Pointers, *, named: bool) -> Iterator[Finding]:
+def _workflows(
+    found: Inspection, entry: AllowlistEntry, links: HintLinks, *, named: bool
+) -> Iterator[SetupFinding]:
     """What the files of a private repository are called is not for everybody: they are counted unless they may be `named`."""
     branch = found.branch.default_branch if found.branch and named else "the default branch"
     if found.workflows is None:
@@ -138,29 +151,29 @@ def _workflows(found: Inspection, entry: Entry, pointers: Pointers, *, named: bo
         )
         return
     listening = tuple(each for each in found.workflows if each.listens)
-    first = f"{pointers.workflow}; commit it to the default branch"
+    first = f"{links.workflow}; commit it to the default branch"
     yield _listening(found, listening, branch, first, named=named)
     if listening:
         yield _events(listening, entry)
         if entry.level >= Level.L2:
             yield _id_token(listening, named=named)
-    yield from pin_findings(found.workflows, pointers.pin, named=named)
+    yield from pin_findings(found.workflows, links.pin, named=named)
 
 
 def _listening(
     found: Inspection, listening: tuple[WorkflowFacts, ...], branch: str, first: str, *, named: bool
-) -> Finding:
+) -> SetupFinding:
     """`first`: where a workflow is to be had."""
     name = "workflow"
     running = [each for each in listening if each.runs]
     if running:
         verb = "listens" if len(running) == 1 else "listen"
-        return ok(name, f"{which_workflows(running, named=named)} on {branch} {verb} to dispatches.")
+        return ok(name, f"{describe_workflows(running, named=named)} on {branch} {verb} to dispatches.")
     if listening:
         disabled = (
-            listed([f"{each.path} is {(each.state or '').replace('_', ' ')}" for each in listening])
+            join_words([f"{each.path} is {(each.state or '').replace('_', ' ')}" for each in listening])
             if named
-            else f"{which_workflows(listening, named=False)} on {branch} {'is' if len(listening) == 1 else 'are'} disabled"
+            else f"{describe_workflows(listening, named=False)} on {branch} {'is' if len(listening) == 1 else 'are'} disabled"
         )
         return problem(
             name, f"{disabled}, so GitHub starts nothing.", "enable it again in the repository's Actions tab"
@@ -168,7 +181,7 @@ def _listening(
     unread = [each for each in found.workflows or () if each.problem]
     if unread:
         why = (
-            listed([f"{each.path}: {each.problem}" for each in unread[:3]])
+            join_words([f"{each.path}: {each.problem}" for each in unread[:3]])
             if named
             else f"{len(unread)} could not be read"
         )
@@ -188,35 +201,35 @@ def _listening(
     return problem(name, f"{none} on {branch} {verb} to repository_dispatch.", first)
 
 
-def _events(listening: tuple[WorkflowFacts, ...], entry: Entry) -> Finding:
+def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> SetupFinding:
     name = "events"
     sent = tuple(sorted(entry.events - SELF_REPORTS))
     heard = tuple(event for event in sent if any(each.takes(event) for each in listening))
     missing = [event for event in sent if event not in heard]
     if missing:
         hint = (
-            f"add {listed(missing)} to `on: repository_dispatch: types`, or leave "
+            f"add {join_words(missing)} to `on: repository_dispatch: types`, or leave "
             f"{'it' if len(missing) == 1 else 'them'} out of the allowlist's `events`"
         )
-        text = f"No workflow listens to {listed(missing)}"
+        text = f"No workflow listens to {join_words(missing)}"
         if heard:
-            return warning(name, f"{text}; heard are {listed(list(heard))}.", hint)
+            return warning(name, f"{text}; heard are {join_words(list(heard))}.", hint)
         return problem(name, f"{text}, which is all that is sent.", hint)
     if not any(each.takes(TEST_EVENT) for each in listening):
         return ok(
             name,
-            f"Listens to {listed(list(sent))}.",
+            f"Listens to {join_words(list(sent))}.",
             f"add {TEST_EVENT} to the types, and the round trip can be tried without waiting for an event",
         )
-    return ok(name, f"Listens to {listed([*sent, TEST_EVENT])}.")
+    return ok(name, f"Listens to {join_words([*sent, TEST_EVENT])}.")
 
 
-def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> Finding:
+def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> SetupFinding:
     name = "id_token"
     holders = [each for each in listening if each.id_token]
     if holders:
         return ok(
-            name, f"{which_workflows(holders, named=named)} may ask for an OIDC token (id-token: write)."
+            name, f"{describe_workflows(holders, named=named)} may ask for an OIDC token (id-token: write)."
         )
     bridge = next((each for each in listening if each.bridge_to), None)
     if bridge is not None:
@@ -232,7 +245,7 @@ def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> Finding:
         )
     return problem(
         name,
-        f"{which_workflows(listening, named=named)} may not ask for an OIDC token, so it cannot report.",
+        f"{describe_workflows(listening, named=named)} may not ask for an OIDC token, so it cannot report.",
         "give the job that reports, and only that one, `permissions: id-token: write`",
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from crcr.decide.github.inspection import WorkflowFacts
 from crcr.decide.github.relay_pins import Pinning, read_pins
 from crcr.join.ci_kinds import Ci
-from crcr.join.findings.finding import Finding, ok, problem, unknown, warning, which_workflows
+from crcr.join.findings.finding import SetupFinding, describe_workflows, ok, problem, unknown, warning
 
 NAME = "pins"
 _PLACES = {
@@ -27,7 +27,7 @@ def lines_to_add(pin: str | None, ci: Ci = Ci.GITHUB) -> str:
     return f"add {place}, or a line to what is pinned already; `crcr init` writes them"
 
 
-def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, named: bool) -> Iterator[Finding]:
+def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, named: bool) -> Iterator[SetupFinding]:
     """One finding: the worst that any workflow which reports gives reason for."""
     reporting = [each for each in workflows if each.pinning not in {None, Pinning.NONE}]
     if not reporting:
@@ -38,17 +38,17 @@ def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, named: bool) -
     if others and worst in {Pinning.PINNED, Pinning.UNKNOWN, Pinning.FOREIGN}:
         yield problem(
             NAME,
-            f"{which_workflows(others, named=named)} {_verb(others, 'pins', 'pin')} other relays and not this one,"
+            f"{describe_workflows(others, named=named)} {_verb(others, 'pins', 'pin')} other relays and not this one,"
             " so the reporter refuses its dispatches.",
             lines_to_add(pin),
         )
         return
-    yield finding_of(worst, which_workflows(concerned, named=named), pin, many=len(concerned) > 1)
+    yield pinning_finding(worst, describe_workflows(concerned, named=named), pin, many=len(concerned) > 1)
 
 
-def finding_of(
+def pinning_finding(
     pinning: Pinning, subject: str, pin: str | None, *, many: bool = False, ci: Ci = Ci.GITHUB
-) -> Finding:
+) -> SetupFinding:
     """`subject` names the files."""
     add = lines_to_add(pin, ci)
     match pinning:

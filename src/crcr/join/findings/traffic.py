@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import DispatchState, JobState, Level
 from crcr.decide.statistics.figures import ANSWER_WITHIN
-from crcr.decide.views.overview import Answer
-from crcr.join.findings.finding import Finding, ago, ok, problem, unknown, warning
-from crcr.join.help_links import Pointers
+from crcr.decide.views.overview import DispatchAnswer
+from crcr.join.findings.finding import SetupFinding, format_age, ok, problem, unknown, warning
+from crcr.join.help_links import HintLinks
 
 _FRESH = timedelta(hours=24)
 _NIGHTLY_WITHIN = timedelta(hours=48)
@@ -23,21 +23,30 @@ _EXPLAINED = {
     "422": "GitHub did not take the dispatch",
 }
 _ANSWERS = {
-    Answer.RUNNING: "GitHub sees its run going on",
-    Answer.NEVER_STARTED: "GitHub started no run for it",
-    Answer.UNANSWERED: "GitHub started runs since, and none of them names it",
-    Answer.UNREPORTED: "its run is over, and nothing was reported",
-    Answer.NOT_LISTENING: "such events have not been answered for two weeks",
+    DispatchAnswer.RUNNING: "GitHub sees its run going on",
+    DispatchAnswer.NEVER_STARTED: "GitHub started no run for it",
+    DispatchAnswer.UNANSWERED: "GitHub started runs since, and none of them names it",
+    DispatchAnswer.UNREPORTED: "its run is over, and nothing was reported",
+    DispatchAnswer.NOT_LISTENING: "such events have not been answered for two weeks",
 }
 
-_NO_ANSWER = frozenset({Answer.NEVER_STARTED, Answer.UNANSWERED, Answer.UNREPORTED, Answer.NOT_LISTENING})
+_NO_ANSWER = frozenset(
+    {
+        DispatchAnswer.NEVER_STARTED,
+        DispatchAnswer.UNANSWERED,
+        DispatchAnswer.UNREPORTED,
+        DispatchAnswer.NOT_LISTENING,
+    }
+)
 
 
-def traffic_findings(facts: SetupFacts, entry: Entry, now: datetime, pointers: Pointers) -> Iterator[Finding]:
-    yield _dispatch(facts, now, pointers)
+def traffic_findings(
+    facts: SetupFacts, entry: AllowlistEntry, now: datetime, links: HintLinks
+) -> Iterator[SetupFinding]:
+    yield _dispatch(facts, now, links)
     if entry.level < Level.L2:
         return
-    yield _callback(facts, now, pointers)
+    yield _callback(facts, now, links)
     yield _refusal(facts.last_refusal, facts.last_callback, now)
     if facts.silent:
         yield _silence(facts)
@@ -45,15 +54,15 @@ def traffic_findings(facts: SetupFacts, entry: Entry, now: datetime, pointers: P
         yield _nightly(facts.last_nightly, now)
 
 
-def _dispatch(facts: SetupFacts, now: datetime, pointers: Pointers) -> Finding:
+def _dispatch(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFinding:
     name, last = "dispatch", facts.last_dispatch or facts.last_test
     if last is None:
         return unknown(
             name,
             "Nothing has been sent to it yet.",
-            f"the next event of the upstream will be sent; {pointers.test}",
+            f"the next event of the upstream will be sent; {links.test}",
         )
-    what = f"The last dispatch ({last.event.replace('_', ' ')}, {ago(last.created_at, now)})"
+    what = f"The last dispatch ({last.event.replace('_', ' ')}, {format_age(last.created_at, now)})"
     match last.state:
         case DispatchState.SENT:
             said = f"; {_ANSWERS[last.answer]}" if last.answer else ""
@@ -95,23 +104,25 @@ def _words(last: LastDispatch, facts: SetupFacts) -> str:
     return "GitHub could not be reached"
 
 
-def _callback(facts: SetupFacts, now: datetime, pointers: Pointers) -> Finding:
+def _callback(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFinding:
     name, last = "callback", facts.last_callback
     if last is not None:
         ended = last.conclusion.value if last.conclusion else last.state.value
         how = "still runs" if last.state is JobState.IN_PROGRESS else f"ended as {ended.replace('_', ' ')}"
-        return ok(name, f"The last report came {ago(last.at, now)}: {last.job_name} ({last.event}) {how}.")
+        return ok(
+            name, f"The last report came {format_age(last.at, now)}: {last.job_name} ({last.event}) {how}."
+        )
     found = facts.inspection.workflows if facts.inspection else None
     listening = [each for each in found or () if each.listens]
-    hint = f"see whether one comes back: {pointers.test}"
+    hint = f"see whether one comes back: {links.test}"
     if listening and not any(each.reports or each.calls_others for each in listening):
-        hint = f"no listening workflow seems to use the reporter or its action; for one that does: {pointers.workflow}"
+        hint = f"no listening workflow seems to use the reporter or its action; for one that does: {links.workflow}"
     first = facts.first_run_at or facts.first_sent_at
     if first is None:
         return unknown(name, "No report has come yet.", hint)
     if facts.last_refusal is not None:
         return warning(name, "No report was taken so far.", "see what was refused (below)")
-    since = f"since {first:%Y-%m-%d %H:%M} UTC ({ago(first, now)})"
+    since = f"since {first:%Y-%m-%d %H:%M} UTC ({format_age(first, now)})"
     if now - first < ANSWER_WITHIN and not _is_given_up(facts.last_dispatch):
         what = "The first run is under way" if facts.first_run_at else "The first dispatch is under way"
         return unknown(
@@ -129,28 +140,32 @@ def _is_given_up(last: LastDispatch | None) -> bool:
     return last is not None and last.answer in _NO_ANSWER
 
 
-def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime) -> Finding:
+def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime) -> SetupFinding:
     name = "refusal"
     if last is None:
         return ok(name, "No report was refused.")
     job = f" from {last.job_name}" if last.job_name else ""
     run = f" (run {last.run_id})" if last.run_id else ""
     if last.settled:
-        return ok(name, f"A report{job}{run} was refused {ago(last.at, now)}; settled: the result was taken.")
-    text = f"A report{job}{run} was refused {ago(last.at, now)}: {last.code}: {_sentence(last.detail)}"
+        return ok(
+            name, f"A report{job}{run} was refused {format_age(last.at, now)}; settled: the result was taken."
+        )
+    text = f"A report{job}{run} was refused {format_age(last.at, now)}: {last.code}: {_sentence(last.detail)}"
     hint = last.hint or "the table of errors in docs/protocol.md says what it means"
     if taken is None or taken.at <= last.at:
         return problem(name, text, hint)
     if now - last.at < _FRESH:
         return warning(name, f"{text} Later reports were taken.", hint)
-    return ok(name, f"The last refusal ({last.code}) was {ago(last.at, now)}; later reports were taken.")
+    return ok(
+        name, f"The last refusal ({last.code}) was {format_age(last.at, now)}; later reports were taken."
+    )
 
 
 def _sentence(words: str) -> str:
     return words if words.endswith((".", "!", "?", "…")) else f"{words}."
 
 
-def _silence(facts: SetupFacts) -> Finding:
+def _silence(facts: SetupFacts) -> SetupFinding:
     last = facts.last_dispatch
     said = f"; {_ANSWERS[last.answer]}" if last and last.answer else ""
     return problem(
@@ -160,8 +175,8 @@ def _silence(facts: SetupFacts) -> Finding:
     )
 
 
-def _nightly(last: LastCallback, now: datetime) -> Finding:
-    name, text = "nightly", f"The last nightly result came {ago(last.at, now)}"
+def _nightly(last: LastCallback, now: datetime) -> SetupFinding:
+    name, text = "nightly", f"The last nightly result came {format_age(last.at, now)}"
     if now - last.at > _NIGHTLY_WITHIN:
         return warning(
             name,

@@ -15,18 +15,18 @@ from starlette.requests import Request
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import (
-    Admitted,
+    AdmittedCaller,
     CallerStanding,
     IgnoredReport,
     OpenJob,
-    Outcome,
-    Rejected,
+    RejectedReport,
     RepeatedReport,
-    admit,
+    ReportOutcome,
+    admit_caller,
 )
-from crcr.decide.report.refusal import Refusal, refusal_of
+from crcr.decide.report.refusal import RefusedReport, make_refusal
 from crcr.decide.report.report import SELF_REPORTS, Report
-from crcr.decide.report.self_report import OwnResult
+from crcr.decide.report.self_report import SelfReportedJob
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import (
     CrcrError,
@@ -71,7 +71,7 @@ class CallbackIntake:
     sandbox: SandboxIntake | None
     """None where the operator has not turned it on."""
 
-    async def handle(self, request: Request) -> IntakeResponse | Rejected:
+    async def handle(self, request: Request) -> IntakeResponse | RejectedReport:
         identity, report, began_at = None, None, self.clock.now()
         try:
             identity = await self._authenticate(request)
@@ -82,7 +82,7 @@ class CallbackIntake:
             self.count(error.code)
             await self._record_error(error, identity, report)
             raise
-        if isinstance(response, Rejected):
+        if isinstance(response, RejectedReport):
             self.count(response.code)
             await self._record_rejection(response, report, identity)
         else:
@@ -121,18 +121,22 @@ class CallbackIntake:
             await self.limits.take(FAILED_AUTHENTICATION, subject)
             raise
 
-    async def _take(self, report: Report, identity: Identity, body: bytes) -> IntakeResponse | Rejected:
+    async def _take(self, report: Report, identity: Identity, body: bytes) -> IntakeResponse | RejectedReport:
         response = await self._take_listed(report, identity, body)
-        if isinstance(response, Rejected) and response.code == DefaultBranchUnknown.code:
+        if isinstance(response, RejectedReport) and response.code == DefaultBranchUnknown.code:
             # The report itself is fine: sent again later, as after any outage, it finds the branch known.
             raise DefaultBranchUnknown(response.detail, hint=response.hint)
-        if isinstance(response, Rejected) and response.code == "not_allowlisted" and self.sandbox is not None:
+        if (
+            isinstance(response, RejectedReport)
+            and response.code == "not_allowlisted"
+            and self.sandbox is not None
+        ):
             return await self.sandbox.take(report, identity, self.clock.now()) or response
         return response
 
     async def _take_listed(
         self, report: Report, identity: Identity, body: bytes
-    ) -> IntakeResponse | Rejected:
+    ) -> IntakeResponse | RejectedReport:
         if report.event_type in SELF_REPORTS:
             return await self._take_self_report(report, identity, body)
         standings = await self.reports.standings(
@@ -141,35 +145,37 @@ class CallbackIntake:
         standing, verdict = _choose_upstream(identity, standings)
         # There are several only where the delivery is unknown: then the refusal names no upstream.
         upstream = standing.upstream if len(standings) == 1 else None
-        if not isinstance(verdict, Admitted):
+        if not isinstance(verdict, AdmittedCaller):
             return _with_upstream(upstream, await self._refuse(standing, identity, verdict))
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.reports.take(report, identity, standing, body, self.clock.now())
         return (
-            _with_upstream(upstream, outcome) if isinstance(outcome, Rejected) else _success(report, outcome)
+            _with_upstream(upstream, outcome)
+            if isinstance(outcome, RejectedReport)
+            else _success(report, outcome)
         )
 
     async def _take_self_report(
         self, report: Report, identity: Identity, body: bytes
-    ) -> IntakeResponse | Rejected:
+    ) -> IntakeResponse | RejectedReport:
         """Take a nightly or periodic result, which no dispatch requested."""
         admission = await self.self_reports.admit(report, identity)
-        if isinstance(admission, Rejected):
+        if isinstance(admission, RejectedReport):
             return admission
         standing, verdict = admission
-        if not isinstance(verdict, Admitted):
+        if not isinstance(verdict, AdmittedCaller):
             return _with_upstream(standing.upstream, await self._refuse(standing, identity, verdict))
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.self_reports.take(report, identity, standing, body, self.clock.now())
         if isinstance(outcome, IgnoredReport):
             return _ignored(outcome)
-        if isinstance(outcome, Rejected):
+        if isinstance(outcome, RejectedReport):
             return _with_upstream(standing.upstream, outcome)
         return _success(report, outcome)
 
     async def _refuse(
-        self, standing: CallerStanding, identity: Identity, verdict: IgnoredReport | Rejected
-    ) -> IntakeResponse | Rejected:
+        self, standing: CallerStanding, identity: Identity, verdict: IgnoredReport | RejectedReport
+    ) -> IntakeResponse | RejectedReport:
         if isinstance(verdict, IgnoredReport):
             return _ignored(verdict)
         if verdict.code == "identity_changed":
@@ -191,17 +197,17 @@ class CallbackIntake:
             return
         if not isinstance(error, Unavailable):
             reason = (error.code, error.detail, error.hint)
-            await self._record_refusal(refusal_of(caller, *reason, report, caller_id=caller_id))
+            await self._record_refusal(make_refusal(caller, *reason, report, caller_id=caller_id))
 
-    async def _record_rejection(self, rejection: Rejected, report: Report, identity: Identity) -> None:
+    async def _record_rejection(self, rejection: RejectedReport, report: Report, identity: Identity) -> None:
         facts = {"repository": str(identity.repository), "delivery": report.delivery_id, "run": report.run_id}
         log.info("report_refused", code=rejection.code, job=report.job_name, **facts)
         reason = (rejection.code, rejection.detail, rejection.hint)
         caller, caller_id = identity.repository, identity.repository_id
-        refusal = refusal_of(caller, *reason, report, caller_id=caller_id, upstream=rejection.upstream)
+        refusal = make_refusal(caller, *reason, report, caller_id=caller_id, upstream=rejection.upstream)
         await self._record_refusal(refusal)
 
-    async def _record_refusal(self, refusal: Refusal) -> None:
+    async def _record_refusal(self, refusal: RefusedReport) -> None:
         try:
             # By the id where one is proved: the new owner of a name does not use up the former owner's limit.
             await self.limits.take(NOTED_REFUSAL, str(refusal.caller_id or refusal.caller.key))
@@ -212,17 +218,17 @@ class CallbackIntake:
 
 def _choose_upstream(
     identity: Identity, standings: tuple[CallerStanding, ...]
-) -> tuple[CallerStanding, Admitted | IgnoredReport | Rejected]:
+) -> tuple[CallerStanding, AdmittedCaller | IgnoredReport | RejectedReport]:
     """Return the upstream that takes the report; for an unknown delivery, the most lenient verdict."""
-    verdicts = [(standing, admit(identity, standing)) for standing in standings]
-    order = (Admitted, IgnoredReport, Rejected)
+    verdicts = [(standing, admit_caller(identity, standing)) for standing in standings]
+    order = (AdmittedCaller, IgnoredReport, RejectedReport)
     return min(verdicts, key=lambda pair: order.index(type(pair[1])))
 
 
 def _with_upstream(
-    upstream: RepoName | None, response: IntakeResponse | Rejected
-) -> IntakeResponse | Rejected:
-    return replace(response, upstream=upstream) if isinstance(response, Rejected) else response
+    upstream: RepoName | None, response: IntakeResponse | RejectedReport
+) -> IntakeResponse | RejectedReport:
+    return replace(response, upstream=upstream) if isinstance(response, RejectedReport) else response
 
 
 def _ignored(verdict: IgnoredReport) -> IntakeResponse:
@@ -230,10 +236,10 @@ def _ignored(verdict: IgnoredReport) -> IntakeResponse:
     return IntakeResponse(202, body, outcome=IntakeOutcome.IGNORED)
 
 
-def _success(report: Report, outcome: Outcome | OwnResult) -> IntakeResponse:
+def _success(report: Report, outcome: ReportOutcome | SelfReportedJob) -> IntakeResponse:
     status, repeat = report.status.value, isinstance(outcome, RepeatedReport)
     body = {"ok": True, "status": status, "repeat": repeat}
-    if isinstance(outcome, OpenJob | OwnResult) and outcome.warning:
+    if isinstance(outcome, OpenJob | SelfReportedJob) and outcome.warning:
         body |= {"warning": outcome.warning, "job_name": outcome.job_name}
     return IntakeResponse(200, body, outcome=IntakeOutcome.REPEAT if repeat else IntakeOutcome(status))
 

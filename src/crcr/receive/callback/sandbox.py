@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import Rejected, RepeatedReport
+from crcr.decide.report.judge import RejectedReport, RepeatedReport
 from crcr.decide.report.report import Report
 from crcr.ports import Limits
 from crcr.receive.http.response import IntakeOutcome, IntakeResponse
@@ -26,14 +26,14 @@ class SandboxIntake:
 
     async def take(
         self, report: Report, identity: Identity, now: datetime
-    ) -> IntakeResponse | Rejected | None:
+    ) -> IntakeResponse | RejectedReport | None:
         """Take the report; None when the sandbox is not for this caller, whose refusal stands."""
         if identity.repository_id is None or await self.jobs.is_listed(identity.repository):
             return None
         # By the id: renaming a repository does not reset its limit.
         await self.limits.take(SANDBOX, str(identity.repository_id))
         outcome = await self.jobs.take(report, identity, now)
-        if isinstance(outcome, Rejected):
+        if isinstance(outcome, RejectedReport):
             return outcome
         body = {
             "ok": True,

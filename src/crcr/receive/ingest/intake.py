@@ -1,7 +1,7 @@
 """`POST /api/crcr/results`: another relay's results, authenticated by a token in a header and by nothing else.
 
 No session, cookie or bearer token counts here: permission to read pages, or to act on them, is no permission to write
-results. Ingested results are shown and decide nothing.
+results. IngestedResult results are shown and decide nothing.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.report.ingested import Ingested, Kept
+from crcr.decide.report.ingested import IngestedResult, IngestReceipt
 from crcr.errors import CrcrError, NotAuthentic, NotFound
 from crcr.ports import Clock
 from crcr.receive.http.body import BodyReader
@@ -73,14 +73,14 @@ class IngestIntake:
         return client_address(peer, request.headers.getlist("x-forwarded-for"), self.trusted_proxies)
 
 
-async def _parse(body: bytes) -> Ingested:
+async def _parse(body: bytes) -> IngestedResult:
     # A body of megabytes would block the event loop for every other request.
     return (
         parse_envelope(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse_envelope, body)
     )
 
 
-def _respond(ingested: Ingested, result: Kept) -> IntakeResponse:
+def _respond(ingested: IngestedResult, result: IngestReceipt) -> IntakeResponse:
     status = ingested.report.status.value
     body: dict[str, Any] = {
         "ok": True,

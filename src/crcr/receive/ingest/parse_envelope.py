@@ -1,4 +1,4 @@
-"""Another relay's envelope becomes an `Ingested`, or is refused with the name of the field that is wrong.
+"""Another relay's envelope becomes an `IngestedResult`, or is refused with the name of the field that is wrong.
 
 The report in it is read as if it had come to us (`report`). The echoed payload is a stranger's writing: a few texts
 of it are shown, each on its own, and what has the wrong form is left out.
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from crcr.decide.model import Level, RepoName
-from crcr.decide.report.ingested import About, Ingested
+from crcr.decide.report.ingested import EchoedEvent, IngestedResult
 from crcr.errors import BadReport
 from crcr.receive.callback.parse_report import parse_report, without_halves
 from crcr.receive.http.body import decode
@@ -33,7 +33,7 @@ _TEXT = msgspec.json.Decoder(str)
 _ABSENT = frozenset({b"null", b'""'})
 
 
-def parse_envelope(body: bytes) -> Ingested:
+def parse_envelope(body: bytes) -> IngestedResult:
     """Return what was ingested, or raise `BadReport` naming the field."""
     try:
         envelope = decode(_PARTS, body, BadReport)
@@ -50,7 +50,7 @@ def parse_envelope(body: bytes) -> Ingested:
     if not report.delivery_id:  # a self-report may do without; a row here is told apart by it
         raise BadReport(f"{CALLBACK}: delivery_id is missing")
     metrics, outcome = _part_of(trusted, "ci_metrics"), _part_of(trusted, "outcome")
-    return Ingested(
+    return IngestedResult(
         repository=_repository(trusted),
         level=_level(trusted),
         queue_s=_seconds(metrics.get("queue_time")),
@@ -125,7 +125,7 @@ def _workflow(callback: Mapping[str, msgspec.Raw]) -> Mapping[str, Any]:
     return _ANY.decode(callback["workflow"])
 
 
-def _about(payload: Mapping[str, Any], delivery: str, workflow: Mapping[str, Any]) -> About:
+def _about(payload: Mapping[str, Any], delivery: str, workflow: Mapping[str, Any]) -> EchoedEvent:
     pull, group = _part(payload, "pull_request"), _part(payload, "merge_group")
     commits = (
         delivery,  # a nightly is often named by its commit
@@ -136,7 +136,7 @@ def _about(payload: Mapping[str, Any], delivery: str, workflow: Mapping[str, Any
         workflow.get("pytorch_head_sha"),
     )
     people = (_part(pull, "user"), _part(payload, "sender"))
-    return About(
+    return EchoedEvent(
         upstream=_short(_part(payload, "repository").get("full_name")),
         action=_short(payload.get("action")),
         number=_first(_pull_number, (pull.get("number"), payload.get("number"))),

@@ -23,7 +23,14 @@ from joserfc.jws import JWSRegistry
 
 from crcr.decide.model import is_repo_name
 from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.registration import RULES, Registration, find, missing, to_register, unmet
+from crcr.decide.report.registration import (
+    RULES,
+    Registration,
+    find_registration,
+    missing_claims,
+    registration_example,
+    unmet_requirement,
+)
 from crcr.errors import KeysUnavailable, NotAuthentic, NotRegistered
 from crcr.ports import Clock
 from crcr.receive.oidc.claims_to_identity import read_github, read_registered
@@ -142,7 +149,7 @@ class OidcVerifier:
         if signed.issuer.kind is IssuerKind.GITHUB:
             return read_github(signed)
         registration = self._registered(signed.issuer, signed.claims)
-        problem = unmet(registration, signed.claims)
+        problem = unmet_requirement(registration, signed.claims)
         if problem is not None:
             raise NotAuthentic(
                 f"this build may not speak for {registration.repository}: {problem}",
@@ -151,7 +158,9 @@ class OidcVerifier:
         return read_registered(signed, registration)
 
     def _find(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Registration | None:
-        return find((each for each in self._registrations if each.issuer == issuer.issuer), claims)
+        return find_registration(
+            (each for each in self._registrations if each.issuer == issuer.issuer), claims
+        )
 
     def _registered(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Registration:
         found = self._find(issuer, claims)
@@ -257,9 +266,9 @@ def _peek(unverified: bytes) -> tuple[_UnverifiedHeader, str]:
 
 def _not_registered(kind: IssuerKind, issuer: str, claims: Mapping[str, Any]) -> NotRegistered:
     """The refusal of an authentic token, with the ids from its claims that its sender asks to be registered."""
-    lacking = missing(kind, claims)
+    lacking = missing_claims(kind, claims)
     said = f"the token lacks {' and '.join(lacking)}; " if lacking else ""
-    hint = f"ask the relay's operator to add: {to_register(kind, issuer, claims)}"
+    hint = f"ask the relay's operator to add: {registration_example(kind, issuer, claims)}"
     return NotRegistered(
         f"{said}no registration names this pipeline of {ascii(issuer)[:200]}",
         hint=f"first ask for the ids: {RULES[kind].ask}; then {hint}" if lacking else hint,

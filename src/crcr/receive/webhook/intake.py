@@ -14,7 +14,7 @@ from hashlib import sha256
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
 from crcr.decide.events import (
     DispatchedEvent,
@@ -25,8 +25,8 @@ from crcr.decide.events import (
     UnusedEvent,
     WorkflowEvent,
 )
-from crcr.decide.github.missed_webhooks import Outcome as RecoveryOutcome
-from crcr.decide.github.values import FilePlace
+from crcr.decide.github.missed_webhooks import RecoveryOutcome
+from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
@@ -63,7 +63,7 @@ class WebhookIntake:
     actions_news: ActionsNews
     installations: Installations
     upstreams: frozenset[RepoName]
-    allowlist_files: Mapping[RepoName, FilePlace]
+    allowlist_files: Mapping[RepoName, FileLocation]
     """The allowlists that are kept on GitHub."""
     clock: Clock
     count: Callable[[str, str], None]
@@ -168,7 +168,7 @@ def _parse(name: str, body: bytes) -> tuple[Event, bytes, str]:
     if not isinstance(event, DispatchedEvent):
         return event, b"", digest
     parse_payload(body)  # a body that could not be dispatched later must not be acknowledged now
-    return event, pack(body), digest
+    return event, compress_body(body), digest
 
 
 def _log_and_respond(
@@ -201,7 +201,7 @@ def _ignored(reason: str) -> IntakeResponse:
     return IntakeResponse(202, {"ok": True, "ignored": reason}, outcome=IntakeOutcome.IGNORED)
 
 
-def _touches(event: PushEvent, file: FilePlace) -> bool:
+def _touches(event: PushEvent, file: FileLocation) -> bool:
     same_ref = event.upstream == file.repository and event.ref in {
         f"refs/heads/{file.ref}",
         f"refs/tags/{file.ref}",

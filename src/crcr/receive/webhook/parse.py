@@ -30,7 +30,7 @@ from crcr.decide.events import (
     WorkflowJobEvent,
     WorkflowRunEvent,
 )
-from crcr.decide.github.actions_vocabulary import check_run_id_of, conclusion_of, path_without_ref
+from crcr.decide.github.actions_vocabulary import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.github.inspection import grants
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import RepoName
@@ -262,7 +262,7 @@ def _workflow_run(body: structs.WorkflowRunBody) -> WorkflowRunEvent:
             run_id=run.id,
             attempt=run.run_attempt or 1,
             status=_printable(run.status),
-            conclusion=conclusion_of(run.conclusion),
+            conclusion=parse_conclusion(run.conclusion),
             display_title=_printable(run.display_title or ""),
             workflow_name=_printable(run.name or workflow.name or ""),
             workflow_path=_printable(path_without_ref(run.path or workflow.path or "")),
@@ -282,11 +282,11 @@ def _workflow_job(body: structs.WorkflowJobBody) -> WorkflowJobEvent:
         run_id=job.run_id,
         job=ActionsJob(
             job_id=job.id,
-            check_run_id=check_run_id_of(job.check_run_url),
+            check_run_id=parse_check_run_id(job.check_run_url),
             name=_printable(job.name),
             attempt=job.run_attempt or 1,
             status=_printable(job.status),
-            conclusion=conclusion_of(job.conclusion),
+            conclusion=parse_conclusion(job.conclusion),
             started_at=_utc_or_none(job.started_at, "$.workflow_job.started_at"),
             completed_at=_utc_or_none(job.completed_at, "$.workflow_job.completed_at"),
         ),

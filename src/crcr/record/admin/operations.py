@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.checks.reruns import CUT_OFF
-from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.dispatch.plan import PlannedDispatch
 from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
 from crcr.errors import NotFound, NotPossible
@@ -324,5 +324,5 @@ def _test_delivery(upstream: RepoName, guid: str, body: bytes, now: datetime) ->
         "source": "test",
         "received_at": to_us(now),
         "body_bytes": len(body),
-        "body": pack(body),
+        "body": compress_body(body),
     }

@@ -15,11 +15,11 @@ from sqlalchemy import bindparam, case, text, update
 
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus, CheckToPublish
-from crcr.decide.checks.commit import Backend, Commit
+from crcr.decide.checks.commit import BackendResults, CommitFacts
 from crcr.decide.checks.completeness import awaits_end
 from crcr.decide.checks.confirmation import awaits_github
-from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_gate
-from crcr.decide.checks.publication import CheckAction, Published, ending, next_action
+from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicy, GateState, judge_gate
+from crcr.decide.checks.publication import CheckAction, PublishedCheck, ending_content, next_action
 from crcr.decide.checks.wanted_checks import CheckPolicy, Tier, WantedCheck, recheck_at, wanted_checks
 from crcr.decide.github.run_lookup import WEBHOOK_GRACE
 from crcr.decide.model import Conclusion, DispatchState, RepoName
@@ -122,7 +122,7 @@ class CommitChecks:
         self._database = database
         self._allowlists = allowlists
         self._refresher = refresher
-        self.timeouts = Policy(gate_timeout, job_timeout)
+        self.timeouts = GatePolicy(gate_timeout, job_timeout)
         self._hud_url = hud_url.rstrip("/")
 
     async def plan_publication(
@@ -203,14 +203,16 @@ class CommitChecks:
 
     async def judge(
         self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime
-    ) -> tuple[Commit, GateJudgement | None]:
+    ) -> tuple[CommitFacts, GateJudgement | None]:
         """The commit and its gate as of now; no judgement when no open pull request or merge group has this head."""
         allowlist = await self._allowlists.in_force(tx, upstream)
         commit = await load_commit(tx, upstream, head_sha, allowlist, now)
         commit = await self._with_valid_reuse(tx, commit, allowlist, now)
         return commit, judge_gate(commit, self.timeouts, now) if commit.subjects else None
 
-    async def _with_valid_reuse(self, tx: Tx, commit: Commit, allowlist: Allowlist, now: datetime) -> Commit:
+    async def _with_valid_reuse(
+        self, tx: Tx, commit: CommitFacts, allowlist: Allowlist, now: datetime
+    ) -> CommitFacts:
         """Drop a reused pass that is no longer one. After the other pull request has ended, the pass remains valid."""
         subjects = []
         for subject in commit.subjects:
@@ -221,11 +223,11 @@ class CommitChecks:
             subjects.append(subject)
         return replace(commit, subjects=tuple(subjects))
 
-    def _passes_for(self, head: Commit, base_ref: str | None, now: datetime) -> bool:
+    def _passes_for(self, head: CommitFacts, base_ref: str | None, now: datetime) -> bool:
         passed = judge_gate(head, self.timeouts, now).state is GateState.PASSED
         return passed and head.is_for(base_ref)
 
-    async def _follow_reuse(self, tx: Tx, commit: Commit, now: datetime) -> None:
+    async def _follow_reuse(self, tx: Tx, commit: CommitFacts, now: datetime) -> None:
         """Dispatch a merge group whose reused pass was dropped; refresh the groups whose judgement depends on this commit."""
         upstream, head_sha = commit.upstream, commit.head_sha
         for subject in commit.subjects:
@@ -242,7 +244,7 @@ class CommitChecks:
         ]
         await self._refresher.request_refresh(tx, upstream, followers, now)
 
-    async def _follow_renames(self, tx: Tx, commit: Commit, now: datetime) -> None:
+    async def _follow_renames(self, tx: Tx, commit: CommitFacts, now: datetime) -> None:
         """Release dispatches that were held until it was known whether their backend was removed or renamed."""
         for subject in commit.subjects:
             if subject.number is None or not any(map(_waits_for_rename, subject.backends)):
@@ -271,7 +273,7 @@ class CommitChecks:
     async def _plan(
         self,
         tx: Tx,
-        commit: Commit,
+        commit: CommitFacts,
         tier: Tier,
         *,
         wanted: dict[str, WantedCheck],
@@ -288,7 +290,7 @@ class CommitChecks:
     async def _plan_check(
         self,
         tx: Tx,
-        commit: Commit,
+        commit: CommitFacts,
         tier: Tier,
         *,
         wanted: WantedCheck | None,
@@ -296,7 +298,7 @@ class CommitChecks:
         now: datetime,
     ) -> CheckToPublish | None:
         reason = _NOT_WANTED if commit.subjects else _OVER
-        shown = wanted.shown if wanted else ending(tier, reason)
+        shown = wanted.shown if wanted else ending_content(tier, reason)
         digest = content_digest(shown, wanted.brief if wanted else None)
         abandoned = not commit.subjects and not commit.landed
         # An older green gate may still show on GitHub: publish a cancelled one over it, even if this round was never created.
@@ -339,7 +341,7 @@ class CommitChecks:
             ends=act is CheckAction.END and not hides,
         )
 
-    async def _add(self, tx: Tx, commit: Commit, wanted: WantedCheck, round_: int) -> dict[str, Any]:
+    async def _add(self, tx: Tx, commit: CommitFacts, wanted: WantedCheck, round_: int) -> dict[str, Any]:
         rows = await tx.all(
             _ADD,
             upstream=commit.upstream.key,
@@ -365,12 +367,14 @@ class CommitChecks:
         }
 
 
-def _waits_for_rename(backend: Backend) -> bool:
+def _waits_for_rename(backend: BackendResults) -> bool:
     held = backend.state is DispatchState.HELD and backend.reason not in HELD_FOR
     return held and not backend.possible_renames and (backend.reason == RENAME or bool(backend.dispatched_as))
 
 
-async def _ensure_look_ups(tx: Tx, commit: Commit, judgement: GateJudgement | None, now: datetime) -> None:
+async def _ensure_look_ups(
+    tx: Tx, commit: CommitFacts, judgement: GateJudgement | None, now: datetime
+) -> None:
     """Make sure that a look-up is queued for every backend that waits for GitHub's view of its run."""
     for subject in judgement.subjects if judgement else ():
         for judged in subject.backends:
@@ -393,10 +397,10 @@ def content_digest(shown: CheckContent, brief: str | None = None) -> str:
     return hashlib.sha256(_ENCODE(shown)).hexdigest()
 
 
-def _published_check(row: Row | None) -> Published | None:
+def _published_check(row: Row | None) -> PublishedCheck | None:
     if row is None:
         return None
-    return Published(
+    return PublishedCheck(
         tier=Tier(row["tier"]),
         incarnation=row["incarnation"],
         is_open=row["status"] != CheckStatus.COMPLETED.value,

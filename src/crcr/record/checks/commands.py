@@ -10,23 +10,23 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.checks.text.check import gate_words
 from crcr.decide.checks.text.markdown import code
-from crcr.decide.commands.answers import CommandAnswer, Speaker
+from crcr.decide.commands.answers import CommandAnswer, CommandAuthor
 from crcr.decide.commands.grammar import (
     MOST_COMMANDS_AN_HOUR,
-    Approve,
+    ApproveCommand,
     Command,
-    Misunderstood,
-    Retry,
-    Status,
-    Unwaive,
-    Waive,
-    refuse,
-    spell,
-    verb,
+    InvalidCommand,
+    RetryCommand,
+    StatusCommand,
+    UnwaiveCommand,
+    WaiveCommand,
+    command_verb,
+    format_command,
+    refuse_role,
 )
 from crcr.decide.commands.head import KnownHead, refuse_head
 from crcr.decide.health.relay import Health
-from crcr.decide.model import Level, Pull, RepoName
+from crcr.decide.model import KnownPull, Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.requests import PeopleRequests
@@ -84,8 +84,8 @@ class _CommandContext:
 
     tx: Tx
     upstream: RepoName
-    speaker: Speaker
-    pull: Pull
+    speaker: CommandAuthor
+    pull: KnownPull
     head: KnownHead
     health: Health | None
     now: datetime
@@ -114,8 +114,8 @@ class Commands:
     async def obey(
         self,
         upstream: RepoName,
-        speaker: Speaker,
-        wanted: tuple[Command | Misunderstood, ...],
+        speaker: CommandAuthor,
+        wanted: tuple[Command | InvalidCommand, ...],
         now: datetime,
         *,
         health: Health | None = None,
@@ -131,7 +131,9 @@ class Commands:
 
         return await self._database.write(unit)
 
-    async def refuse_machine(self, upstream: RepoName, speaker: Speaker, now: datetime) -> CommandAnswer:
+    async def refuse_machine(
+        self, upstream: RepoName, speaker: CommandAuthor, now: datetime
+    ) -> CommandAnswer:
         """Bots and deleted accounts command nothing; they get no words, lest two machines talk for ever."""
         silent = [_Reply(ok=False, words=None, counts=False)]
         return await self._database.write(lambda tx: _record(tx, upstream, speaker, silent, now))
@@ -140,8 +142,8 @@ class Commands:
         self,
         tx: Tx,
         upstream: RepoName,
-        speaker: Speaker,
-        wanted: tuple[Command | Misunderstood, ...],
+        speaker: CommandAuthor,
+        wanted: tuple[Command | InvalidCommand, ...],
         now: datetime,
         *,
         health: Health | None,
@@ -156,24 +158,24 @@ class Commands:
         context = _CommandContext(tx, upstream, speaker, pull, head, health, now)
         return [await self._one(context, each) for each in wanted]
 
-    async def _one(self, context: _CommandContext, wanted: Command | Misunderstood) -> _Reply:
-        if isinstance(wanted, Misunderstood):
+    async def _one(self, context: _CommandContext, wanted: Command | InvalidCommand) -> _Reply:
+        if isinstance(wanted, InvalidCommand):
             return _Reply(ok=False, words=f"{code(wanted.text)}: {wanted.why}. {wanted.hint}")
         is_author = context.pull.author.casefold() == context.speaker.who.casefold()
-        refusal = refuse(wanted, role=context.speaker.role, is_author=is_author)
+        refusal = refuse_role(wanted, role=context.speaker.role, is_author=is_author)
         refusal = refusal or refuse_head(wanted, context.head, context.speaker.spoke_at)
         if refusal is None:
             reply = await self._do(context, wanted)
         else:
-            reply = _Reply(ok=False, words=f"{code(spell(wanted))}: {refusal}")
+            reply = _Reply(ok=False, words=f"{code(format_command(wanted))}: {refusal}")
         await note_act(
             context.tx,
             context.upstream,
             who=context.speaker.who,
-            act=verb(wanted),
+            act=command_verb(wanted),
             subject=f"#{context.pull.number}",
             now=context.now,
-            command=spell(wanted),
+            command=format_command(wanted),
             head=context.pull.head_sha,
             obeyed=reply.ok,
         )
@@ -181,18 +183,18 @@ class Commands:
 
     async def _do(self, context: _CommandContext, wanted: Command) -> _Reply:
         match wanted:
-            case Waive():
+            case WaiveCommand():
                 return await self._waive(context, wanted)
-            case Unwaive():
+            case UnwaiveCommand():
                 return await self._unwaive(context, wanted)
-            case Retry():
+            case RetryCommand():
                 return await self._retry(context, wanted)
-            case Approve():
+            case ApproveCommand():
                 return await self._approve(context)
-            case Status():
+            case StatusCommand():
                 return await self._status(context)
 
-    async def _waive(self, context: _CommandContext, wanted: Waive) -> _Reply:
+    async def _waive(self, context: _CommandContext, wanted: WaiveCommand) -> _Reply:
         pull, now = context.pull, context.now
         if not pull.is_open:
             return _Reply(ok=False, words="the pull request is closed: there is nothing to waive")
@@ -223,17 +225,17 @@ class Commands:
         judged = [each.backend for one in judgement.subjects for each in one.backends] if judgement else []
         return any(downstream in (backend.name, backend.recorded_name) for backend in judged)
 
-    async def _unwaive(self, context: _CommandContext, wanted: Unwaive) -> _Reply:
+    async def _unwaive(self, context: _CommandContext, wanted: UnwaiveCommand) -> _Reply:
         number, who = context.pull.number, context.speaker.who
         ended = await revoke_waivers(
             context.tx, context.upstream, number, wanted.downstream, wanted.job, who=who, now=context.now
         )
         if not ended:
-            return _Reply(ok=False, words=f"{code(spell(wanted))}: there is no such waiver in force")
+            return _Reply(ok=False, words=f"{code(format_command(wanted))}: there is no such waiver in force")
         await self._reevaluate(context)
         return _DONE
 
-    async def _retry(self, context: _CommandContext, wanted: Retry) -> _Reply:
+    async def _retry(self, context: _CommandContext, wanted: RetryCommand) -> _Reply:
         head_sha = context.pull.head_sha
         if await self._requests.retry(context.tx, context.upstream, head_sha, wanted.downstream, context.now):
             return _DONE
@@ -283,7 +285,7 @@ class Commands:
         await note_change(context.tx, context.upstream, "gate", number=context.pull.number, now=context.now)
 
 
-async def _known_head(tx: Tx, upstream: RepoName, pull: Pull) -> KnownHead:
+async def _known_head(tx: Tx, upstream: RepoName, pull: KnownPull) -> KnownHead:
     # Of a pull request whose head's own event was missed, the last event that named the head dates it.
     moved_at = pull.head_at or pull.updated_at
     earlier = await load_twin_heads(tx, upstream, pull)
@@ -296,13 +298,13 @@ async def _known_head(tx: Tx, upstream: RepoName, pull: Pull) -> KnownHead:
     )
 
 
-async def _given_lately(tx: Tx, upstream: RepoName, speaker: Speaker, now: datetime) -> int:
+async def _given_lately(tx: Tx, upstream: RepoName, speaker: CommandAuthor, now: datetime) -> int:
     row = await tx.one(_LAST_HOUR, upstream=upstream.key, who=speaker.who, since=to_us(now - _HOUR))
     return row["given"] if row else 0
 
 
 async def _record(
-    tx: Tx, upstream: RepoName, speaker: Speaker, replies: list[_Reply], now: datetime
+    tx: Tx, upstream: RepoName, speaker: CommandAuthor, replies: list[_Reply], now: datetime
 ) -> CommandAnswer:
     """Write down what is answered. Who was told of a refusal on this pull request before gets a reaction only."""
     obeyed = all(reply.ok for reply in replies)

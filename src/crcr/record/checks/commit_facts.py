@@ -14,16 +14,16 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.checks.commit import (
-    Backend,
-    Commit,
-    FailedTestShown,
-    Job,
-    Run,
-    Subject,
+    BackendResults,
+    CommitFacts,
+    DispatchRun,
+    FailedTestExcerpt,
+    GrantedWaiver,
+    JobResult,
+    MergeSubject,
     Verification,
-    Waiver,
 )
-from crcr.decide.dispatch.merge_group import branch_of
+from crcr.decide.dispatch.merge_group import base_branch
 from crcr.decide.dispatch.ordering import has_landed
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.report.identity import IssuerKind
@@ -97,14 +97,14 @@ _JOBS = Statement(
 
 async def load_commit(
     tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
-) -> Commit:
+) -> CommitFacts:
     """Everything recorded about the commit; without a subject when nobody wants it merged."""
     subjects = [
         *await _pull_subjects(tx, upstream, head_sha, allowlist, now),
         *await _group_subject(tx, upstream, head_sha, allowlist, now),
     ]
     landed = not subjects and await _has_landed(tx, upstream, head_sha)
-    return Commit(upstream=upstream, head_sha=head_sha, subjects=tuple(subjects), landed=landed)
+    return CommitFacts(upstream=upstream, head_sha=head_sha, subjects=tuple(subjects), landed=landed)
 
 
 async def _has_landed(tx: Tx, upstream: RepoName, head_sha: str) -> bool:
@@ -119,20 +119,20 @@ async def _has_landed(tx: Tx, upstream: RepoName, head_sha: str) -> bool:
 
 async def _pull_subjects(
     tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
-) -> list[Subject]:
+) -> list[MergeSubject]:
     pulls = await tx.all(_PULLS, head_sha=head_sha, upstream=upstream.key)
     return [await _pull_subject(tx, upstream, pull, head_sha, allowlist, now=now) for pull in pulls]
 
 
 async def _pull_subject(
     tx: Tx, upstream: RepoName, pull: Row, head_sha: str, allowlist: Allowlist, *, now: datetime
-) -> Subject:
+) -> MergeSubject:
     number = pull["number"]
     where = {"head_sha": head_sha, "base_ref": pull["base_ref"]}
     delivery = await newest_delivery(tx, upstream, number, **where)
     if delivery is None:
         return _unheard(pull)
-    return Subject(
+    return MergeSubject(
         number=number,
         base_ref=pull["base_ref"],
         delivery=delivery["guid"],
@@ -144,9 +144,9 @@ async def _pull_subject(
     )
 
 
-def _unheard(pull: Row) -> Subject:
+def _unheard(pull: Row) -> MergeSubject:
     """An open pull request whose own event has not arrived: nobody can say yet whom it concerns."""
-    return Subject(
+    return MergeSubject(
         number=pull["number"],
         base_ref=pull["base_ref"],
         delivery="",
@@ -158,16 +158,16 @@ def _unheard(pull: Row) -> Subject:
 
 async def _group_subject(
     tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
-) -> list[Subject]:
+) -> list[MergeSubject]:
     group = await load_group(tx, upstream, head_sha)
     if group is None or group["destroyed_at"] is not None:
         return []
     numbers = None if group["numbers"] is None else tuple(json.loads(group["numbers"]))
-    base_ref = branch_of(group["base_ref"])
-    waivers: tuple[Waiver, ...] = ()
+    base_ref = base_branch(group["base_ref"])
+    waivers: tuple[GrantedWaiver, ...] = ()
     if numbers:
         waivers = await waivers_in_force(tx, upstream, numbers, to_us(now), base_ref=base_ref)
-    subject = Subject(
+    subject = MergeSubject(
         number=None,
         base_ref=base_ref,
         numbers=numbers,
@@ -183,7 +183,7 @@ async def _group_subject(
 
 async def _own_heads(
     tx: Tx, upstream: RepoName, group: Row, allowlist: Allowlist, now: datetime
-) -> tuple[Subject, ...]:
+) -> tuple[MergeSubject, ...]:
     """The open pull requests of a group at their own heads; one that was pushed to since the group was made is left out."""
     found = []
     for number in json.loads(group["numbers"] or "[]"):
@@ -195,15 +195,17 @@ async def _own_heads(
     return tuple(own for own in found if own.received_at <= created_at)
 
 
-async def _backends(tx: Tx, upstream: RepoName, delivery: str, allowlist: Allowlist) -> tuple[Backend, ...]:
+async def _backends(
+    tx: Tx, upstream: RepoName, delivery: str, allowlist: Allowlist
+) -> tuple[BackendResults, ...]:
     key = {"delivery": delivery, "upstream": upstream.key}
     dispatches = await tx.all(_DISPATCHES, **key)
     if not dispatches:
         return ()
-    runs: dict[str, list[Run]] = defaultdict(list)
+    runs: dict[str, list[DispatchRun]] = defaultdict(list)
     for row in await tx.all(_RUNS, **key):
         runs[row["downstream"]].append(_run(row))
-    found: dict[str, list[Job]] = defaultdict(list)
+    found: dict[str, list[JobResult]] = defaultdict(list)
     for row in await tx.all(_JOBS, **key):
         found[row["downstream"]].append(_job(row))
     listings = await find_listings(tx, upstream, allowlist, dispatches)
@@ -213,11 +215,11 @@ async def _backends(tx: Tx, upstream: RepoName, delivery: str, allowlist: Allowl
     )
 
 
-def _backend(row: Row, listing: Listing, runs: list[Run], found: list[Job]) -> Backend:
+def _backend(row: Row, listing: Listing, runs: list[DispatchRun], found: list[JobResult]) -> BackendResults:
     recorded = RepoName(row["name"] or row["downstream"])
     renamed = listing.entry is not None and listing.entry.name != recorded
     name = listing.entry.name if listing.entry and renamed else recorded
-    return Backend(
+    return BackendResults(
         name=name,
         entry=listing.entry,
         repository_id=listing.repository_id,
@@ -235,8 +237,8 @@ def _backend(row: Row, listing: Listing, runs: list[Run], found: list[Job]) -> B
     )
 
 
-def _run(row: Row) -> Run:
-    return Run(
+def _run(row: Row) -> DispatchRun:
+    return DispatchRun(
         run_id=row["run_id"],
         workflow=row["workflow"],
         attempt=row["attempt"],
@@ -251,9 +253,9 @@ def _run(row: Row) -> Run:
     )
 
 
-def _job(row: Row) -> Job:
+def _job(row: Row) -> JobResult:
     conclusion = row["conclusion"]
-    return Job(
+    return JobResult(
         workflow=row["workflow"],
         workflow_name=row["workflow_name"],
         run_id=row["run_id"],
@@ -285,10 +287,10 @@ def _device(environment: str | None) -> str | None:
     return device if isinstance(device, str) else None
 
 
-def _failed_tests(text_: str | None) -> tuple[FailedTestShown, ...]:
+def _failed_tests(text_: str | None) -> tuple[FailedTestExcerpt, ...]:
     if not text_:
         return ()
     return tuple(
-        FailedTestShown(name=each["name"], file=each.get("file"), message=each.get("message"))
+        FailedTestExcerpt(name=each["name"], file=each.get("file"), message=each.get("message"))
         for each in json.loads(text_)[:_FIRST_FAILURES]
     )

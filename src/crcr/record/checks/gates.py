@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.checks.commit import Commit, Waiver
+from crcr.decide.checks.commit import CommitFacts, GrantedWaiver
 from crcr.decide.checks.gate import GateJudgement, GateState
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -53,7 +53,7 @@ _DUE = Statement(
 
 async def record_gate(
     tx: Tx,
-    commit: Commit,
+    commit: CommitFacts,
     judgement: GateJudgement | None,
     *,
     title: str,
@@ -92,7 +92,7 @@ async def find_due_gates(tx: Tx, upstream: RepoName, now: datetime, most: int) -
     return await tx.all(_DUE, upstream=upstream.key, now=to_us(now), most=most)
 
 
-async def _notify_pages(tx: Tx, commit: Commit, now: datetime) -> None:
+async def _notify_pages(tx: Tx, commit: CommitFacts, now: datetime) -> None:
     for subject in commit.subjects:
         location: dict[str, Any] = {"delivery": subject.delivery, "number": subject.number}
         await note_change(tx, commit.upstream, "gate", now=now, **location)
@@ -114,6 +114,6 @@ async def _record_used_waivers(tx: Tx, upstream: RepoName, judgement: GateJudgem
             )
 
 
-def _used_waivers(judgement: GateJudgement) -> Iterable[Waiver]:
+def _used_waivers(judgement: GateJudgement) -> Iterable[GrantedWaiver]:
     parts = (part for subject in judgement.subjects for backend in subject.backends for part in backend.parts)
     return dict.fromkeys(part.waiver for part in parts if part.waiver is not None)

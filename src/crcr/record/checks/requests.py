@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.checks.commit import Backend
-from crcr.decide.checks.gate import GateJudgement, judge_for
-from crcr.decide.checks.reruns import run_again, run_failed_again
+from crcr.decide.checks.commit import BackendResults
+from crcr.decide.checks.gate import GateJudgement, judge_for_subject
+from crcr.decide.checks.reruns import plan_rerun, plan_rerun_of_failed
 from crcr.decide.checks.wanted_checks import Tier
-from crcr.decide.commands.answers import offer
+from crcr.decide.commands.answers import waiver_offer
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
-from crcr.decide.dispatch.repeated_bodies import is_stale
+from crcr.decide.dispatch.repeated_bodies import is_too_old
 from crcr.decide.events import CheckRunEvent, IssueCommentEvent, PeopleRequest
 from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -76,7 +76,7 @@ class PeopleRequests:
             row = await self._check(tx, event) if isinstance(event, CheckRunEvent) else None
             if isinstance(event, CheckRunEvent) and row is None:
                 return IgnoredEvent("not a check of this relay")
-            if is_stale(event, receipt.received_at):
+            if is_too_old(event, receipt.received_at):
                 return IgnoredEvent("the comment is older than three days")
             if await tx.one(SEEN, guid=receipt.guid, upstream=event.upstream.key):
                 return AlreadyProcessed()
@@ -98,10 +98,10 @@ class PeopleRequests:
         for subject in commit.subjects:
             for backend in subject.backends:
                 if downstream in (None, backend.name, backend.recorded_name) and _may_run_again(backend):
-                    judged = judge_for(subject, backend, self._checks.timeouts, now)
-                    wanted = run_failed_again(judged)
+                    judged = judge_for_subject(subject, backend, self._checks.timeouts, now)
+                    wanted = plan_rerun_of_failed(judged)
                     if downstream is not None and not wanted:
-                        wanted = run_again(backend)
+                        wanted = plan_rerun(backend)
                     asked += await request_reruns(tx, upstream, subject, backend, wanted=wanted, now=now)
         if asked:
             await self._refresher.request_refresh(tx, upstream, (head_sha,), now)
@@ -163,7 +163,7 @@ class PeopleRequests:
         own = [(subject, backend) for subject, backend in meant if _knows(backend, run_id)]
         asked = 0
         for subject, backend in own or meant:
-            wanted = run_again(backend, only_run=run_id)
+            wanted = plan_rerun(backend, only_run=run_id)
             asked += await request_reruns(tx, upstream, subject, backend, wanted=wanted, now=now)
         return asked
 
@@ -175,23 +175,23 @@ class PeopleRequests:
         if judgement is None:
             return ()
         numbers = [one.subject.number for one in judgement.subjects if one.subject.number is not None]
-        found = ((number, offer(judgement, number, head_sha)) for number in numbers)
+        found = ((number, waiver_offer(judgement, number, head_sha)) for number in numbers)
         return tuple((number, words) for number, words in found if words is not None)
 
     async def judge(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
         return (await self._checks.judge(tx, upstream, head_sha, now))[1]
 
 
-def _may_run_again(backend: Backend) -> bool:
+def _may_run_again(backend: BackendResults) -> bool:
     return backend.entry is not None and backend.entry.level >= Level.L3
 
 
-def _keys(backend: Backend) -> set[str]:
+def _keys(backend: BackendResults) -> set[str]:
     """Its check may have been published under a former name."""
     return {backend.name.key, backend.recorded_name.key}
 
 
-def _knows(backend: Backend, run_id: str | None) -> bool:
+def _knows(backend: BackendResults, run_id: str | None) -> bool:
     return any(run.run_id == run_id for run in backend.runs)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.checks.commit import Backend, Subject
-from crcr.decide.checks.reruns import Again, Redispatch, RunToAsk
+from crcr.decide.checks.commit import BackendResults, MergeSubject
+from crcr.decide.checks.reruns import Redispatch, Rerun, RunToRerun
 from crcr.decide.model import EffectKind, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
@@ -71,10 +71,10 @@ _RUN = Statement(
 async def request_reruns(
     tx: Tx,
     upstream: RepoName,
-    subject: Subject,
-    backend: Backend,
+    subject: MergeSubject,
+    backend: BackendResults,
     *,
-    wanted: tuple[Again, ...],
+    wanted: tuple[Rerun, ...],
     now: datetime,
 ) -> int:
     """Write down what is to run again, with the effects that ask for it; return how much that is."""
@@ -123,14 +123,14 @@ class Reruns:
         self._database = database
         self._refresher = refresher
 
-    async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToAsk | None:
+    async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToRerun | None:
         """The run, with where to ask for it; None when it counts no more."""
         row = await self._database.glance(
             lambda tx: tx.one(_RUN, run_id=run_id, upstream=upstream.key, downstream=downstream)
         )
         if row is None or row["superseded"]:
             return None
-        return RunToAsk(
+        return RunToRerun(
             downstream=RepoName(row["name"] or downstream),
             repository_id=row["repository_id"],
             installation_id=row["installation_id"],

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.checks.commit import Waiver
+from crcr.decide.checks.commit import GrantedWaiver
 from crcr.decide.model import RepoName
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
@@ -107,13 +107,13 @@ async def waivers_in_force(
     *,
     base_ref: str,
     head_sha: str | None = None,
-) -> tuple[Waiver, ...]:
-    found: list[Waiver] = []
+) -> tuple[GrantedWaiver, ...]:
+    found: list[GrantedWaiver] = []
     for number in numbers:
         where = {"upstream": upstream.key, "number": number, "base_ref": base_ref, "head_sha": head_sha}
         rows = await tx.all(_IN_FORCE, now=now_us, **where)
         found += (
-            Waiver(
+            GrantedWaiver(
                 downstream=RepoName(row["downstream"]),
                 job=row["job"],
                 who=row["who"],
@@ -127,7 +127,7 @@ async def waivers_in_force(
     return tuple(found)
 
 
-async def record_waiver_use(tx: Tx, upstream: RepoName, waiver: Waiver, now: datetime) -> bool:
+async def record_waiver_use(tx: Tx, upstream: RepoName, waiver: GrantedWaiver, now: datetime) -> bool:
     """Write down that a waiver has let a gate pass; True the first time."""
     changed = await tx.run(
         _USED,

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Column, Integer, Table, text
 
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.window import ResultKind
 from crcr.record.clickhouse.connection import WHOLE_WITHIN_S, ClickHouseLink
 from crcr.record.clickhouse.fed_columns import DISPATCH_FACTS, INGESTED_FACTS, JOB_FACTS
 from crcr.record.clickhouse.feed_state import Feeding
@@ -30,7 +30,7 @@ from crcr.record.store.times import to_us
 STEP = 2_000
 COUNTED_AT_ONCE = 50_000
 """To count a large table at once takes longer than the main store lets a statement run."""
-_EVENTS = ", ".join(f"'{event}'" for kind in Kind for event in kind.events)
+_EVENTS = ", ".join(f"'{event}'" for kind in ResultKind for event in kind.events)
 Progress = Callable[[str, int, int], None]
 """Told the table, how many rows of it are done, and how many there are."""
 

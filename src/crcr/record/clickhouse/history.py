@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import Kind, Window
+from crcr.decide.statistics.window import ResultKind, Window
 from crcr.errors import OutsideFault
 from crcr.record.clickhouse.feed_state import mark
 from crcr.record.schema.clickhouse_feed import Mark
@@ -46,9 +46,9 @@ class HistorySource(Protocol):
     """The questions; each answer is rows as the main store's own sums would give them."""
 
     async def figures(
-        self, upstream: str, kind: Kind, window: Window, downstream: str | None = None
+        self, upstream: str, kind: ResultKind, window: Window, downstream: str | None = None
     ) -> Mapping[str, Rows]: ...
-    async def by_name(self, upstream: str, downstream: str, kind: Kind, window: Window) -> Rows: ...
+    async def by_name(self, upstream: str, downstream: str, kind: ResultKind, window: Window) -> Rows: ...
     async def named(self, upstream: str, part: str, since: datetime, most: int) -> Rows: ...
 
 
@@ -71,7 +71,7 @@ class Told:
     def by_name_of(self, downstream: str) -> Sequence[Row] | None:
         return None if downstream in self.untold else self.by_name
 
-    def named_of(self, downstream: str, kind: Kind) -> Sequence[Row] | None:
+    def named_of(self, downstream: str, kind: ResultKind) -> Sequence[Row] | None:
         if self.named is None or downstream in self.untold:
             return None
         return [row for row in self.named if (row["downstream"], row["kind"]) == (downstream, kind.value)]
@@ -88,14 +88,14 @@ class History:
     source: HistorySource | None = None
     _alone_until: datetime | None = field(default=None, init=False)
 
-    async def of_all(self, upstream: RepoName, kind: Kind, window: Window, now: datetime) -> Told:
+    async def of_all(self, upstream: RepoName, kind: ResultKind, window: Window, now: datetime) -> Told:
         async def ask(source: HistorySource) -> Told:
             return Told(figures=await source.figures(upstream.key, kind, window))
 
         return await self._ask(upstream, now, ask)
 
     async def of_one(
-        self, upstream: RepoName, downstream: RepoName, kind: Kind, window: Window, now: datetime
+        self, upstream: RepoName, downstream: RepoName, kind: ResultKind, window: Window, now: datetime
     ) -> Told:
         async def ask(source: HistorySource) -> Told:
             figures = await source.figures(upstream.key, kind, window, downstream.key)

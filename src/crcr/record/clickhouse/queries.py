@@ -8,8 +8,8 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from crcr.decide.statistics.figures import BUCKETS, COUNTING, EDGES_S, TIMED, Ended
-from crcr.decide.statistics.window import Kind, Window
+from crcr.decide.statistics.figures import BUCKETS, COUNTING, EDGES_S, TIMED, EndedAs
+from crcr.decide.statistics.window import ResultKind, Window
 from crcr.record.clickhouse.connection import ClickHouseLink, Record
 from crcr.record.clickhouse.rows import DISPATCHES, INGESTED, JOBS
 from crcr.record.schema.statistics import ENDED, EXECUTION, QUEUE
@@ -21,8 +21,8 @@ def _texts(*values: str) -> str:
 
 
 _TIMED = f"ended_as IN ({_texts(*sorted(TIMED))})"
-_RAN = f"ended_as IN ({_texts(*sorted(TIMED - {Ended.SILENT}))})"
-_SHOWN = _texts(*COUNTING, Ended.SILENT)
+_RAN = f"ended_as IN ({_texts(*sorted(TIMED - {EndedAs.SILENT}))})"
+_SHOWN = _texts(*COUNTING, EndedAs.SILENT)
 
 
 def _bucket(column: str) -> str:
@@ -95,7 +95,7 @@ def _named(table: str) -> str:
     )
 
 
-_TABLE_OF = {kind: INGESTED.name if kind is Kind.INGESTED else JOBS.name for kind in Kind}
+_TABLE_OF = {kind: INGESTED.name if kind is ResultKind.INGESTED else JOBS.name for kind in ResultKind}
 _WHERE = {True: _OF_BACKEND, False: _OF_UPSTREAM}
 _FIGURES = {(t, one): _figures(t, _WHERE[one]) for t in {*_TABLE_OF.values()} for one in _WHERE}
 _SENT = {one: _sent(where) for one, where in _WHERE.items()}
@@ -111,7 +111,7 @@ class ClickHouseHistory:
         self._link = link
 
     async def figures(
-        self, upstream: str, kind: Kind, window: Window, downstream: str | None = None
+        self, upstream: str, kind: ResultKind, window: Window, downstream: str | None = None
     ) -> Figured:
         """Of all backends of an upstream, or of one."""
         asked = {"upstream": upstream, "kind": kind.value, **_times(window)}
@@ -120,10 +120,10 @@ class ClickHouseHistory:
             asked["downstream"] = downstream
         asked["width"] = window.width // timedelta(microseconds=1)
         ended = await self._link.ask(_FIGURES[_TABLE_OF[kind], one], **asked)
-        sent = [] if kind is Kind.INGESTED else await self._link.ask(_SENT[one], **asked)
+        sent = [] if kind is ResultKind.INGESTED else await self._link.ask(_SENT[one], **asked)
         return _together(ended, sent)
 
-    async def by_name(self, upstream: str, downstream: str, kind: Kind, window: Window) -> list[Record]:
+    async def by_name(self, upstream: str, downstream: str, kind: ResultKind, window: Window) -> list[Record]:
         """A backend's jobs that counted in the window, one row for each name."""
         where = {"upstream": upstream, "downstream": downstream, "kind": kind.value}
         return await self._link.ask(_BY_NAME[_TABLE_OF[kind]], **where, **_times(window))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crcr.decide.statistics.window import Kind, kind_of
+from crcr.decide.statistics.window import ResultKind, result_kind
 from crcr.record.store.database import Row
 
 _TEXT, _WORD, _NUMBER, _FLAG = "String", "LowCardinality(String)", "Nullable(Int64)", "UInt8"
@@ -43,7 +43,7 @@ class HistoryTable:
 
 
 def _job(fact: Row) -> dict[str, Any] | None:
-    kind = kind_of(fact["event"])
+    kind = result_kind(fact["event"])
     if kind is None:
         return None
     return {
@@ -58,7 +58,7 @@ def _job(fact: Row) -> dict[str, Any] | None:
 
 
 def _dispatch(fact: Row) -> dict[str, Any] | None:
-    kind = kind_of(fact["event"])
+    kind = result_kind(fact["event"])
     if kind is None or fact["test"]:
         return None
     same = ("upstream", "downstream", "delivery", "event", "number", "level", "created_at", "sent_at")
@@ -74,7 +74,7 @@ def _dispatch(fact: Row) -> dict[str, Any] | None:
 def _ingested(fact: Row) -> dict[str, Any]:
     return {
         **_result(fact),
-        "kind": Kind.INGESTED.value,
+        "kind": ResultKind.INGESTED.value,
         "workflow": fact["workflow_name"],
         "check_run": fact["check_run"],
         "began_at": fact["seen_at"] if fact["started_at"] is None else fact["started_at"],

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, select
 
-from crcr.decide.model import Pull, RepoName
+from crcr.decide.model import KnownPull, RepoName
 from crcr.record.schema.checks import approvals
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting
@@ -30,7 +30,7 @@ _IS_APPROVED = Statement(
 )
 
 
-async def approve(tx: Tx, upstream: RepoName, pull: Pull, *, who: str, now: datetime) -> None:
+async def approve(tx: Tx, upstream: RepoName, pull: KnownPull, *, who: str, now: datetime) -> None:
     """Approve the pull request's head on its base, as both are known."""
     where = {"head_sha": pull.head_sha, "base_ref": pull.base_ref, "number": pull.number}
     await tx.run(_APPROVE, upstream=upstream.key, who=who, at=to_us(now), **where)

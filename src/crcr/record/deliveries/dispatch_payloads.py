@@ -5,8 +5,8 @@ from collections import OrderedDict
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.body_compression import unpack_payload
-from crcr.decide.dispatch.payload import Prepared, prepare, present_payload
+from crcr.decide.dispatch.body_compression import decompress_payload
+from crcr.decide.dispatch.payload import PreparedPayload, prepare_payload, update_payload
 from crcr.decide.model import DispatchState, Level, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.errors import NotFound, OutsideLimited
@@ -39,7 +39,7 @@ class DispatchLoads:
     def __init__(self, database: Database) -> None:
         self._database = database
         # One delivery goes to many targets within seconds: unpack and trim its payload once.
-        self._prepared: OrderedDict[tuple[str, str, str | None, str | None], Prepared] = OrderedDict()
+        self._prepared: OrderedDict[tuple[str, str, str | None, str | None], PreparedPayload] = OrderedDict()
 
     async def load(self, effect: ClaimedEffect) -> DispatchLoad | None:
         """Return what to send; None when the dispatch was dropped meanwhile."""
@@ -57,7 +57,7 @@ class DispatchLoads:
         names = json.dumps(trimmed) if trimmed else None
         await self._database.write(lambda tx: tx.run(_TRIMMED, trimmed=names, **key))
 
-    async def _payload(self, effect: ClaimedEffect, dispatch: Row) -> Prepared:
+    async def _payload(self, effect: ClaimedEffect, dispatch: Row) -> PreparedPayload:
         key = (effect.upstream.key, effect.delivery or "", dispatch["action"], dispatch["labels"])
         prepared = self._prepared.get(key)
         if prepared is not None:
@@ -70,17 +70,19 @@ class DispatchLoads:
 
     async def _prepare(
         self, upstream: str, delivery: str, action: str | None, labels: str | None
-    ) -> Prepared:
+    ) -> PreparedPayload:
         row = await self._database.glance(lambda tx: tx.one(_BODY, upstream=upstream, delivery=delivery))
         if row is None or row["body"] is None:
             raise NotFound(f"the body of delivery {delivery} is no longer kept")
-        payload = present_payload(
-            unpack_payload(row["body"]), action=action, labels=None if labels is None else json.loads(labels)
+        payload = update_payload(
+            decompress_payload(row["body"]),
+            action=action,
+            labels=None if labels is None else json.loads(labels),
         )
-        return prepare(event_type=row["event"], delivery_id=delivery, payload=payload)
+        return prepare_payload(event_type=row["event"], delivery_id=delivery, payload=payload)
 
 
-def _load(row: Row, effect: ClaimedEffect, payload: Prepared) -> DispatchLoad:
+def _load(row: Row, effect: ClaimedEffect, payload: PreparedPayload) -> DispatchLoad:
     return DispatchLoad(
         downstream=RepoName(row["name"] or effect.target),
         level=Level(row["level"]),

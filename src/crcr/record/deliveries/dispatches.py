@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.dispatch.plan import Drop, PlannedDispatch
 from crcr.decide.events import MergeGroupEvent, PullRequestEvent, PushEvent
-from crcr.decide.model import DispatchState, EffectKind, Level, Pull, RepoName
+from crcr.decide.model import DispatchState, EffectKind, KnownPull, Level, RepoName
 from crcr.record.outbox.effects import add_effects, effect_row
 from crcr.record.schema.core import dispatches, repositories
 from crcr.record.statistics.recount import heads_before, recount
@@ -138,7 +138,7 @@ async def send(tx: Tx, upstream: str, rows: list[Any], now: datetime) -> None:
 
 
 async def drop_unsent(
-    tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: datetime, *, cause: str | None = None
+    tx: Tx, upstream: RepoName, pull: KnownPull, drop: Drop, now: datetime, *, cause: str | None = None
 ) -> None:
     """Cancel what is pointless now before it is sent, and mark what was sent for an older head or another base.
 

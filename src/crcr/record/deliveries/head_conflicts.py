@@ -8,7 +8,7 @@ from sqlalchemy import text
 from crcr.decide.dispatch.ordering import agrees_with_github, apply_github_answer
 from crcr.decide.dispatch.plan import Drop
 from crcr.decide.github.values import PullFacts
-from crcr.decide.model import DeliveryState, Pull, RepoName
+from crcr.decide.model import DeliveryState, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import drop_unsent
@@ -79,7 +79,7 @@ class Doubts:
         await note_change(tx, upstream, "delivery", delivery=delivery, number=known.number, now=now)
         return True
 
-    async def _accept(self, tx: Tx, upstream: RepoName, pull: Pull, now: datetime) -> None:
+    async def _accept(self, tx: Tx, upstream: RepoName, pull: KnownPull, now: datetime) -> None:
         await save_pull(tx, upstream, pull)
         await drop_unsent(tx, upstream, pull, Drop.OLDER_HEADS if pull.is_open else Drop.ALL_BUT_CLOSED, now)
         await reconsider(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)

@@ -8,8 +8,8 @@ import zlib
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.body_compression import unpack_payload
-from crcr.decide.model import Pull, RepoName
+from crcr.decide.dispatch.body_compression import decompress_payload
+from crcr.decide.model import KnownPull, RepoName
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 
@@ -65,13 +65,13 @@ async def newest_delivery(
 def _base_in(packed: bytes | None) -> str | None:
     """The base branch that a webhook's body names; None when the body is gone or names none."""
     try:
-        base = unpack_payload(packed or b"")["pull_request"]["base"]["ref"]
+        base = decompress_payload(packed or b"")["pull_request"]["base"]["ref"]
     except (zlib.error, ValueError, KeyError, TypeError):
         return None
     return base if isinstance(base, str) else None
 
 
-async def lacks_delivery_for_base(tx: Tx, upstream: RepoName, pull: Pull) -> bool:
+async def lacks_delivery_for_base(tx: Tx, upstream: RepoName, pull: KnownPull) -> bool:
     """Whether deliveries of the pull request's head are recorded, but none on its present base."""
     key = {"upstream": upstream.key, "number": pull.number}
     rows = await tx.all(_BASES, head_sha=pull.head_sha, **key)

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.dispatch.selection import PATHS, hold_reason, is_trusted
-from crcr.decide.model import DispatchState, EffectKind, Pull, RepoName
+from crcr.decide.model import DispatchState, EffectKind, KnownPull, RepoName
 from crcr.record.deliveries.approvals import is_approved
 from crcr.record.deliveries.dispatches import send
 from crcr.record.outbox.effects import add_once, effect_row
@@ -63,7 +63,9 @@ async def held_of_delivery(tx: Tx, upstream: RepoName, delivery: str) -> list[Ro
     return await tx.all(_HELD_OF, upstream=upstream.key, delivery=delivery)
 
 
-async def reconsider(tx: Tx, upstream: RepoName, pull: Pull, allowlist: Allowlist, now: datetime) -> None:
+async def reconsider(
+    tx: Tx, upstream: RepoName, pull: KnownPull, allowlist: Allowlist, now: datetime
+) -> None:
     """Let go of what nothing holds any more, and write down what holds the rest."""
     leaving: list[Row] = []
     for row in await held_of_pull(tx, upstream, pull.number):

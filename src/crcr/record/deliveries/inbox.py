@@ -21,9 +21,9 @@ from crcr.decide.dispatch.plan import (
     UpstreamFacts,
     plan_dispatches,
 )
-from crcr.decide.dispatch.repeated_bodies import is_stale
+from crcr.decide.dispatch.repeated_bodies import is_too_old
 from crcr.decide.events import DispatchedEvent, MergeGroupEvent, PullRequestEvent, PushEvent
-from crcr.decide.model import DeliveryState, EffectKind, Pull, RepoName
+from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.approvals import is_approved
@@ -102,7 +102,7 @@ class Inbox:
         if await is_someone_else(tx, event.upstream, event.repository_id):
             await self._alarm(tx, event, receipt.received_at)
             return IgnoredEvent(f"{upstream} is bound to another repository id than {event.repository_id}")
-        if is_stale(event, receipt.received_at):
+        if is_too_old(event, receipt.received_at):
             return IgnoredEvent("the push is older than three days")
         facts = await self._facts(tx, event)
         planned = plan_dispatches(event, facts)
@@ -218,7 +218,9 @@ def refresh_effect(upstream: RepoName, now: datetime) -> dict[str, Any]:
     return effect_row(upstream, EffectKind.REFRESH_ALLOWLIST, target="allowlist", lane="allowlist", now=now)
 
 
-def _heads(event: PullRequestEvent | MergeGroupEvent, known: Pull | None, planned: DispatchPlan) -> set[str]:
+def _heads(
+    event: PullRequestEvent | MergeGroupEvent, known: KnownPull | None, planned: DispatchPlan
+) -> set[str]:
     """The commits whose standing an event may have changed: its own, and the one that was the head before."""
     heads = {event.head_sha}
     if known is not None:

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.dispatch.plan import SUSPENDED
 from crcr.decide.dispatch.selection import LABELS, PATHS, left_out_by
-from crcr.decide.model import DispatchState, Pull, RepoName
+from crcr.decide.model import DispatchState, KnownPull, RepoName
 from crcr.record.deliveries.head_deliveries import newest_delivery
 from crcr.record.deliveries.held_dispatches import ask_for_files_of
 from crcr.record.repositories.renames import find_listing
@@ -39,7 +39,7 @@ _TAKE_IN = Statement(
 )
 
 
-async def left_out_of_pull(tx: Tx, upstream: RepoName, pull: Pull, reason: str) -> list[Row]:
+async def left_out_of_pull(tx: Tx, upstream: RepoName, pull: KnownPull, reason: str) -> list[Row]:
     """What this option leaves out of the newest delivery of the pull request's head on its base."""
     if not pull.is_open:
         return []
@@ -50,7 +50,9 @@ async def left_out_of_pull(tx: Tx, upstream: RepoName, pull: Pull, reason: str) 
     return await tx.all(_LEFT_OUT, delivery=newest["guid"], upstream=upstream.key, reason=reason)
 
 
-async def look_again(tx: Tx, upstream: RepoName, pull: Pull, allowlist: Allowlist, now: datetime) -> None:
+async def look_again(
+    tx: Tx, upstream: RepoName, pull: KnownPull, allowlist: Allowlist, now: datetime
+) -> None:
     """Take in what today's labels release, and have GitHub asked again for the files where `paths` left out."""
     for row in await left_out_of_pull(tx, upstream, pull, LABELS):
         entry = (await find_listing(tx, upstream, allowlist, row)).entry
@@ -62,7 +64,9 @@ async def look_again(tx: Tx, upstream: RepoName, pull: Pull, allowlist: Allowlis
     await ask_for_files_of(tx, upstream, {row["delivery"] for row in left_out}, now)
 
 
-async def take_in(tx: Tx, upstream: RepoName, row: Row, pull: Pull, *, concerned: bool | None = None) -> None:
+async def take_in(
+    tx: Tx, upstream: RepoName, row: Row, pull: KnownPull, *, concerned: bool | None = None
+) -> None:
     """Hold what was left out, with the labels of today; a suspended backend is missing, as for a new delivery."""
     suspended = row["suspended_at"] is not None
     await tx.run(

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.checks.gate import GateState
-from crcr.decide.dispatch.merge_group import GroupToRead, branch_of, pull_of
+from crcr.decide.dispatch.merge_group import GroupToRead, base_branch, queued_pull_number
 from crcr.decide.github.values import ChangedFiles
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_change
@@ -47,7 +47,7 @@ class MergeGroups:
                 head_sha=head_sha,
                 base_sha=group["base_sha"],
                 head_ref=group["head_ref"],
-                base_ref=branch_of(group["base_ref"]),
+                base_ref=base_branch(group["base_ref"]),
             )
 
         return await self._database.glance(unit)
@@ -55,7 +55,7 @@ class MergeGroups:
     async def queued(self, upstream: RepoName) -> dict[str, int]:
         """The pull requests that the merge queue has made a group for, by the group's head."""
         groups = await self._database.glance(lambda tx: live_groups(tx, upstream))
-        named = {row["head_sha"]: pull_of(row["head_ref"]) for row in groups}
+        named = {row["head_sha"]: queued_pull_number(row["head_ref"]) for row in groups}
         return {head_sha: number for head_sha, number in named.items() if number is not None}
 
     async def passed_heads(

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, select, text, update
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.dispatch.selection import touches
+from crcr.decide.dispatch.selection import matches_paths
 from crcr.decide.events import MergeGroupEvent
 from crcr.decide.github.values import ChangedFiles
 from crcr.decide.model import RepoName
@@ -145,7 +145,7 @@ async def let_go(
     idle = [
         row
         for row in held
-        if (entry := entries[row["downstream"]]) and known and files and not touches(entry, files.paths)
+        if (entry := entries[row["downstream"]]) and known and files and not matches_paths(entry, files.paths)
     ]
     await leave_out(tx, upstream, idle, "paths")
     await release(tx, upstream, [row for row in held if row not in gone and row not in idle], now)

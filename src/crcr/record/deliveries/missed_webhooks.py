@@ -9,7 +9,7 @@ from itertools import islice
 
 from sqlalchemy import BindParameter, bindparam, select, text
 
-from crcr.decide.github.missed_webhooks import Known, Outcome
+from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome
 from crcr.decide.model import DeliveryState
 from crcr.record.schema.checks import recovered, watermarks
 from crcr.record.schema.core import deliveries
@@ -46,9 +46,9 @@ class RecoveryStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def known(self, guids: Iterable[str]) -> Known:
+    async def known(self, guids: Iterable[str]) -> KnownWebhooks:
         wanted = list(guids)
-        return Known(await self._found(_TAKEN, wanted), await self._found(_RECOVERED, wanted))
+        return KnownWebhooks(await self._found(_TAKEN, wanted), await self._found(_RECOVERED, wanted))
 
     async def superseded(self, guids: Iterable[str]) -> int:
         """How many of these were older than what is known."""
@@ -60,7 +60,7 @@ class RecoveryStore:
         ids = [row["repository_id"] for row in rows]
         return None if None in ids or not ids else frozenset(ids)
 
-    async def note(self, guid: str, outcome: Outcome, now: datetime) -> None:
+    async def note(self, guid: str, outcome: RecoveryOutcome, now: datetime) -> None:
         await self._database.write(lambda tx: tx.run(_NOTE, guid=guid, outcome=outcome.value, at=to_us(now)))
 
     async def watermark(self) -> datetime | None:

@@ -4,9 +4,9 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.selection import PATHS, touches
-from crcr.decide.github.values import ChangedFiles, FilesQuestion
-from crcr.decide.model import Pull, RepoName
+from crcr.decide.dispatch.selection import PATHS, matches_paths
+from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery
+from crcr.decide.model import KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.held_dispatches import held_of_delivery, reconsider, settle_files
@@ -32,10 +32,10 @@ class PathQuestions:
         self._allowlists = allowlists
         self._refresher = refresher
 
-    async def open(self, upstream: RepoName, delivery: str) -> FilesQuestion | None:
+    async def open(self, upstream: RepoName, delivery: str) -> ChangedFilesQuery | None:
         """What to ask GitHub; None when nothing of the delivery waits for the answer any more."""
 
-        async def unit(tx: Tx) -> FilesQuestion | None:
+        async def unit(tx: Tx) -> ChangedFilesQuery | None:
             row = await tx.one(_QUESTION, delivery=delivery, upstream=upstream.key)
             pull = await load_pull(tx, upstream, row["number"]) if row else None
             if row is None or pull is None:
@@ -43,7 +43,7 @@ class PathQuestions:
             waiting = await _waiting(tx, upstream, delivery)
             if not waiting and not await _left_out(tx, upstream, delivery, pull):
                 return None
-            return FilesQuestion(
+            return ChangedFilesQuery(
                 number=row["number"],
                 head_sha=row["head_sha"],
                 base_ref=row["base_ref"],
@@ -86,7 +86,7 @@ async def _waiting(tx: Tx, upstream: RepoName, delivery: str) -> list[Row]:
     return [row for row in await held_of_delivery(tx, upstream, delivery) if row["reason"] == PATHS]
 
 
-async def _left_out(tx: Tx, upstream: RepoName, delivery: str, pull: Pull) -> list[Row]:
+async def _left_out(tx: Tx, upstream: RepoName, delivery: str, pull: KnownPull) -> list[Row]:
     """What an earlier list of files left out of the delivery, if it still is the pull request's newest."""
     rows = await left_out_of_pull(tx, upstream, pull, PATHS)
     return [row for row in rows if row["delivery"] == delivery]
@@ -99,5 +99,5 @@ def _concerned(listings: dict[str, Listing], files: ChangedFiles | None) -> froz
         if (entry := listing.entry) is None
         or files is None
         or not files.complete
-        or touches(entry, files.paths)
+        or matches_paths(entry, files.paths)
     )

@@ -4,7 +4,7 @@ import json
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.model import Pull, RepoName
+from crcr.decide.model import KnownPull, RepoName
 from crcr.record.schema.core import pulls
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting
@@ -31,11 +31,11 @@ _SAVE = Statement(
 )
 
 
-async def load_pull(tx: Tx, upstream: RepoName, number: int) -> Pull | None:
+async def load_pull(tx: Tx, upstream: RepoName, number: int) -> KnownPull | None:
     row = await tx.one(_LOAD, upstream=upstream.key, number=number)
     if row is None:
         return None
-    return Pull(
+    return KnownPull(
         number=row["number"],
         head_sha=row["head_sha"],
         previous_sha=row["previous_sha"],
@@ -53,7 +53,7 @@ async def load_pull(tx: Tx, upstream: RepoName, number: int) -> Pull | None:
     )
 
 
-async def save_pull(tx: Tx, upstream: RepoName, pull: Pull) -> None:
+async def save_pull(tx: Tx, upstream: RepoName, pull: KnownPull) -> None:
     await tx.run(
         _SAVE,
         upstream=upstream.key,
@@ -74,7 +74,7 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: Pull) -> None:
     )
 
 
-async def load_twin_heads(tx: Tx, upstream: RepoName, pull: Pull) -> tuple[str, ...]:
+async def load_twin_heads(tx: Tx, upstream: RepoName, pull: KnownPull) -> tuple[str, ...]:
     """Other heads of the pull request whose first seven digits are those of its present one."""
     rows = await tx.all(_OTHER_HEADS, upstream=upstream.key, number=pull.number, head_sha=pull.head_sha)
     return tuple(row["head_sha"] for row in rows)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.statistics.window import kind_of
+from crcr.decide.statistics.window import result_kind
 from crcr.record.clickhouse.feed_queue import note_dispatch
 from crcr.record.statistics import sums
 from crcr.record.store.database import Row, Tx
@@ -56,7 +56,7 @@ async def mark_arrived(
 async def _mark(tx: Tx, where: Mapping[str, Any], known: Row, at_us: int | None, delay_s: float) -> None:
     waited_s = max(0.0, delay_s)  # two machines' clocks may disagree
     await tx.run(_SENT, sent_at=at_us, delay_s=waited_s, **where)
-    kind = None if known["test"] else kind_of(known["event"])
+    kind = None if known["test"] else result_kind(known["event"])
     if kind is None:
         return
     backend = {"upstream": where["upstream"], "downstream": where["downstream"], "kind": kind}

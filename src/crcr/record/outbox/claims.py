@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.outbox.effect import ClaimedEffect, Failure, effect_urgency
+from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt, effect_urgency
 from crcr.decide.outbox.retry import GiveUp
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
@@ -241,7 +241,7 @@ class Outbox:
 
         return await self._database.write(unit, lane=effect.target)
 
-    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
+    async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None:
         """Record a failed attempt with what was decided about it, unless another worker has taken it over."""
 
         async def unit(tx: Tx) -> None:
@@ -282,7 +282,7 @@ class Outbox:
 
         await self._database.write(unit, lane=effect.target)
 
-    async def _hold_queue(self, tx: Tx, effect: ClaimedEffect, failure: Failure, due_at: int) -> None:
+    async def _hold_queue(self, tx: Tx, effect: ClaimedEffect, failure: FailedAttempt, due_at: int) -> None:
         await tx.run(
             _HOLD_QUEUE,
             upstream=effect.upstream.key,

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.outbox.worker_presence import GONE_AFTER, Roll, Sightings
+from crcr.decide.outbox.worker_presence import GONE_AFTER, Sightings, WorkerRoll
 from crcr.record.outbox.leases import FREE, is_gone
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.signals import EFFECTS
@@ -58,7 +58,7 @@ class RollCall:
         self._gone = gone
         self._sightings = Sightings()
 
-    async def attend(self, now: datetime) -> Roll:
+    async def attend(self, now: datetime) -> WorkerRoll:
         """Give a sign of life, and look at those of the others."""
         duty, sign = f"{_WORKER}{self._holder}", to_us(now + GONE_AFTER)
 
@@ -73,7 +73,7 @@ class RollCall:
         others = {name: seen for name, seen in signs.items() if name != self._holder}
         self._sightings = self._sightings.after_round(others, now)
         ended = {*self._sightings.gone(now), *filter(self._gone, others)}
-        return Roll(
+        return WorkerRoll(
             workers=len(signs) - len(ended),
             was_listed=was_listed,
             gone={name: sign for name, sign in others.items() if name in ended},

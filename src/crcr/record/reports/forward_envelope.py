@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from crcr.decide.model import JobState
-from crcr.decide.report.forwarding import ForwardedOutcome, claimed_time, completed_at
+from crcr.decide.report.forwarding import ForwardedOutcome, job_completed_at, parse_claimed_time
 from crcr.decide.report.report import SELF_REPORTS
 from crcr.record.store.database import Row
 from crcr.record.store.times import from_us
@@ -122,8 +122,8 @@ def _workflow_facts(job: Row, outcome: ForwardedOutcome, workflow: Parts, now: d
     if outcome.status != "completed":
         return {**facts, "completed_at": None}
     at = job["swept_at"] if job["state"] == JobState.TIMED_OUT.value else job["completed_at"]
-    claimed = claimed_time(_text(workflow.get("completed_at")))
-    facts["completed_at"] = _stamp(completed_at(claimed, now if at is None else from_us(at), started))
+    claimed = parse_claimed_time(_text(workflow.get("completed_at")))
+    facts["completed_at"] = _stamp(job_completed_at(claimed, now if at is None else from_us(at), started))
     if job["failed_tests"] and "failed_tests_detail" not in workflow:
         facts["failed_tests_detail"] = _failed_tests(job["failed_tests"])
     return facts

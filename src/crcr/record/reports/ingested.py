@@ -13,19 +13,19 @@ from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, 
 
 from crcr.decide.model import Conclusion, JobState, RepoName
 from crcr.decide.report.ingested import (
-    NUMBERED,
-    Ingested,
-    Kept,
-    Turn,
-    believed,
-    is_earlier,
+    NUMBERED_RANK,
+    IngestedResult,
+    IngestReceipt,
+    RunAttempt,
+    choose_ingest_upstream,
+    has_later_attempt,
     is_superseded,
-    rank,
-    upstream_of,
+    plausible_time,
+    result_rank,
 )
 from crcr.decide.report.report import ReportStatus
-from crcr.decide.statistics.figures import Ended, ended_as
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.figures import EndedAs, ended_as
+from crcr.decide.statistics.window import ResultKind
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.clickhouse.feed_queue import note_ingested
 from crcr.record.reports.jobs import failed_tests_text
@@ -77,7 +77,7 @@ def _merging() -> Statement:
         return case((outranked, func.coalesce(mine, old[name])), else_=func.coalesce(other, new[name]))
 
     # A relay that counts the outcomes of a job says itself whether the later one corrects or contradicts the other.
-    uncounted = or_(old.rank < NUMBERED, new.rank < NUMBERED, bindparam("says_disputed") == 1)
+    uncounted = or_(old.rank < NUMBERED_RANK, new.rank < NUMBERED_RANK, bindparam("says_disputed") == 1)
     contradicted = and_(old.rank > 0, new.rank > 0, old.rank != new.rank, uncounted)
     loser = case((outranked, old.conclusion), else_=new.conclusion)
     # Of several the first by name: so it is the same whichever came last.
@@ -115,14 +115,14 @@ class IngestedResults:
         self._lists = lists
         self._upstreams = upstreams
 
-    async def take(self, told: Ingested, origin: str, now: datetime) -> Kept:
+    async def take(self, told: IngestedResult, origin: str, now: datetime) -> IngestReceipt:
         """Merge a result in; `origin` is the address that it came from."""
 
-        async def unit(tx: Tx) -> Kept:
+        async def unit(tx: Tx) -> IngestReceipt:
             seen = {each: await who_is_seen(tx, self._lists, each) for each in self._upstreams}
             key = told.repository.key
             listing = [each for each in self._upstreams if key in seen[each].reporting]
-            upstream = upstream_of(told.about, self._upstreams, listing)
+            upstream = choose_ingest_upstream(told.about, self._upstreams, listing)
             entry = seen[upstream].reporting.get(key)
             expected = entry.expected(told.report.job_name) if entry else None
             first = await tx.one(_DELIVERY_AT, delivery=told.report.delivery_id, downstream=key)
@@ -144,7 +144,7 @@ class IngestedResults:
                     number=changed["number"],
                     now=now,
                 )
-            return Kept(changed is None, _hint(told.repository, upstream, seen[upstream]))
+            return IngestReceipt(changed is None, _hint(told.repository, upstream, seen[upstream]))
 
         return await self._database.write(unit)
 
@@ -172,13 +172,15 @@ async def _recount(tx: Tx, before: dict[str, Row], after: list[Row], now: dateti
     """
     moves: list[tuple[Share, int]] = []
     for row in after:
-        turn = Turn(row["run_id"], row["attempt"])
+        turn = RunAttempt(row["run_id"], row["attempt"])
         turns = [
-            Turn(each["run_id"], each["attempt"]) for each in after if each["upstream"] == row["upstream"]
+            RunAttempt(each["run_id"], each["attempt"])
+            for each in after
+            if each["upstream"] == row["upstream"]
         ]
         was = before.get(row["check_run"])
-        ended = _belongs(row, superseded=is_superseded(turn, turns), earlier=is_earlier(turn, turns))
-        old = _share(was, Ended(was["ended_as"])) if was is not None and was["ended_as"] else None
+        ended = _belongs(row, superseded=is_superseded(turn, turns), earlier=has_later_attempt(turn, turns))
+        old = _share(was, EndedAs(was["ended_as"])) if was is not None and was["ended_as"] else None
         new = _share(row, ended) if ended else None
         if old == new:
             continue
@@ -191,7 +193,7 @@ async def _recount(tx: Tx, before: dict[str, Row], after: list[Row], now: dateti
     sums.move(tx, moves)
 
 
-def _belongs(row: Row, *, superseded: bool, earlier: bool) -> Ended | None:
+def _belongs(row: Row, *, superseded: bool, earlier: bool) -> EndedAs | None:
     return ended_as(
         JobState(row["state"]),
         Conclusion(row["conclusion"]) if row["conclusion"] else None,
@@ -201,11 +203,11 @@ def _belongs(row: Row, *, superseded: bool, earlier: bool) -> Ended | None:
     )
 
 
-def _share(row: Row, ended: Ended) -> Share:
+def _share(row: Row, ended: EndedAs) -> Share:
     return Share(
         upstream=row["upstream"],
         downstream=row["downstream"],
-        kind=Kind.INGESTED,
+        kind=ResultKind.INGESTED,
         at_us=_at_us(row),
         workflow=row["workflow_name"],
         workflow_name=row["workflow_name"],
@@ -221,10 +223,10 @@ def _at_us(row: Row) -> int:
     return at_us
 
 
-def _told(told: Ingested, now: datetime) -> dict[str, Any]:
+def _told(told: IngestedResult, now: datetime) -> dict[str, Any]:
     report, about, tests = told.report, told.about, told.report.tests
     is_result = report.status is ReportStatus.COMPLETED
-    started, completed = believed(report.started_at, now), believed(report.completed_at, now)
+    started, completed = plausible_time(report.started_at, now), plausible_time(report.completed_at, now)
     return {
         "delivery": report.delivery_id,
         "downstream": told.repository.key,
@@ -233,7 +235,7 @@ def _told(told: Ingested, now: datetime) -> dict[str, Any]:
         "check_run": told.check_run,
         "name": told.repository.full_name,
         "seen_at": to_us(now),
-        "rank": rank(report, told.outcome_number),
+        "rank": result_rank(report, told.outcome_number),
         "says_disputed": int(told.disputed),
         "state": report.status.value,
         "conclusion": report.conclusion.value if report.conclusion else None,

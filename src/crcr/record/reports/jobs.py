@@ -18,12 +18,12 @@ from sqlalchemy import and_, bindparam, case, func, or_, select, update
 from crcr.decide.checks.commit import Verification
 from crcr.decide.checks.verification import JobVerification, SilentEnd
 from crcr.decide.model import Conclusion, JobState, Level
-from crcr.decide.report.forwarding import started_at
+from crcr.decide.report.forwarding import job_started_at
 from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.ingested import believed
+from crcr.decide.report.ingested import plausible_time
 from crcr.decide.report.judge import CloseJob, DisputeJob, OpenJob
 from crcr.decide.report.report import Report
-from crcr.decide.statistics.figures import Ended
+from crcr.decide.statistics.figures import EndedAs
 from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting
@@ -180,7 +180,7 @@ async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: d
         check_run_text=report.check_run_text,
         environment=report.environment,
         in_progress_at=to_us(now),
-        started_at=to_us(started_at(report.started_at, now)),
+        started_at=to_us(job_started_at(report.started_at, now)),
         silent_at=to_us(outcome.silent_at),
         queue_s=outcome.queue_s,
         expected=row.expected.value if row.expected else None,
@@ -193,10 +193,10 @@ async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: d
 
 
 async def close_job(
-    tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now: datetime, *, ended: Ended | None = None
+    tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now: datetime, *, ended: EndedAs | None = None
 ) -> JobRow:
     """`ended` is where the caller counts it, when it does so at once."""
-    tests, started = report.tests, believed(report.started_at, now)
+    tests, started = report.tests, plausible_time(report.started_at, now)
     await tx.run(
         _CLOSE,
         **row.key,

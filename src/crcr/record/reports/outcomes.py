@@ -11,7 +11,7 @@ from crcr.decide.checks.verification import JobVerification, SilentEnd
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.report.judge import CloseJob, DisputeJob, OpenJob
 from crcr.decide.report.report import Report
-from crcr.decide.statistics.figures import Ended
+from crcr.decide.statistics.figures import EndedAs
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.jobs import (
     JOBS_OF_RUN,
@@ -47,7 +47,7 @@ class Outcomes:
         *,
         body: bytes,
         now: datetime,
-        ended: Ended | None,
+        ended: EndedAs | None,
     ) -> None:
         """`ended` is where the caller counts it, when it does so at once."""
         await close_job(tx, row, report, outcome, now, ended=ended)

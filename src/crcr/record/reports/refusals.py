@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Entry, Visibility
+from crcr.decide.allowlist.entries import AllowlistEntry, Visibility
 from crcr.decide.model import RepoName
-from crcr.decide.report.refusal import KEPT_ONCE, Refusal, as_kept, without_run
+from crcr.decide.report.refusal import KEPT_ONCE, RefusedReport, for_bound_repository, without_run
 from crcr.errors import NoAllowlist
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.repositories.downstreams import Targets
@@ -65,7 +65,7 @@ class Refusals:
         self._targets = targets
         self._upstreams = upstreams
 
-    async def note(self, refusal: Refusal, now: datetime) -> None:
+    async def note(self, refusal: RefusedReport, now: datetime) -> None:
         """A stranger costs a look at the lists, and no write."""
         listing = await self._database.glance(lambda tx: self._listing(tx, refusal.caller))
         if not listing:
@@ -77,7 +77,7 @@ class Refusals:
 
         await self._database.write(unit)
 
-    async def _listing(self, tx: Tx, caller: RepoName) -> dict[RepoName, Entry]:
+    async def _listing(self, tx: Tx, caller: RepoName) -> dict[RepoName, AllowlistEntry]:
         found = {}
         for upstream in self._upstreams:
             try:
@@ -89,9 +89,9 @@ class Refusals:
                 found[upstream] = entry
         return found
 
-    async def _keep(self, tx: Tx, upstream: RepoName, refusal: Refusal, now: datetime) -> None:
+    async def _keep(self, tx: Tx, upstream: RepoName, refusal: RefusedReport, now: datetime) -> None:
         known = await self._targets.known(tx, upstream, refusal.caller)
-        kept = as_kept(refusal, known.binding if known else None)
+        kept = for_bound_repository(refusal, known.binding if known else None)
         where = {"upstream": upstream.key, "downstream": kept.caller.key}
         if kept.code in KEPT_ONCE:
             await tx.run(_TAKE_PLACE, **where, code=kept.code)
@@ -100,7 +100,9 @@ class Refusals:
         await note_change(tx, upstream, "refusal", downstream=kept.caller.key, now=now)
 
 
-def _placed(refusal: Refusal, listing: dict[RepoName, Entry]) -> list[tuple[RepoName, Refusal]]:
+def _placed(
+    refusal: RefusedReport, listing: dict[RepoName, AllowlistEntry]
+) -> list[tuple[RepoName, RefusedReport]]:
     """On whose pages it stands, and how."""
     if refusal.upstream is not None and refusal.upstream in listing:
         return [(refusal.upstream, refusal)]
@@ -108,7 +110,7 @@ def _placed(refusal: Refusal, listing: dict[RepoName, Entry]) -> list[tuple[Repo
     return [(name, without_run(refusal) if shy - {name} else refusal) for name in listing]
 
 
-def _row(refusal: Refusal) -> dict[str, Any]:
+def _row(refusal: RefusedReport) -> dict[str, Any]:
     said = {
         "code": refusal.code,
         "detail": refusal.detail,

@@ -19,8 +19,8 @@ from crcr.decide.report.judge import (
 )
 from crcr.decide.report.match_job import JobFacts
 from crcr.decide.report.report import Report
-from crcr.decide.statistics.figures import Ended, ended_as
-from crcr.decide.statistics.window import kind_of
+from crcr.decide.statistics.figures import EndedAs, ended_as
+from crcr.decide.statistics.window import result_kind
 from crcr.record.reports.builds import read_build
 from crcr.record.reports.jobs import JobRow
 from crcr.record.schema.core import jobs
@@ -160,7 +160,7 @@ class ReportContext:
             and self.facts.run_delivery is None  # a run known before answers an earlier sending
         )
 
-    def ended_as(self, outcome: CloseJob) -> Ended | None:
+    def ended_as(self, outcome: CloseJob) -> EndedAs | None:
         """Where a result belongs in the sums, if this report alone says so; None when rows must be asked."""
         dispatch, report = self.dispatch, self.report
         job = next((each for each in self.facts.jobs if each.job_name == outcome.job_name), None)
@@ -176,9 +176,9 @@ class ReportContext:
             earlier=False,
         )
 
-    def share(self, outcome: CloseJob, ended: Ended) -> Share | None:
+    def share(self, outcome: CloseJob, ended: EndedAs) -> Share | None:
         """What the result adds to the sums."""
-        if self.dispatch is None or (kind := kind_of(self.dispatch["event"])) is None:
+        if self.dispatch is None or (kind := result_kind(self.dispatch["event"])) is None:
             return None
         job = next(each for each in self.facts.jobs if each.job_name == outcome.job_name)
         return Share(

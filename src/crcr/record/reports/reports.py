@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.decide.report.judge import (
@@ -17,10 +17,10 @@ from crcr.decide.report.judge import (
     CloseJob,
     DisputeJob,
     OpenJob,
-    Outcome,
-    Rejected,
-    admit,
-    judge,
+    RejectedReport,
+    ReportOutcome,
+    admit_caller,
+    judge_report,
 )
 from crcr.decide.report.report import Report
 from crcr.errors import DefaultBranchUnknown, NoAllowlist
@@ -153,19 +153,21 @@ class Reports:
 
     async def take(
         self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
-    ) -> Outcome:
+    ) -> ReportOutcome:
         """Judge and record. `body` is the callback as it came, for a forward."""
         entry = standing.entry
         if entry is None:
             raise ValueError("a report is taken from listed repositories only")
 
-        async def unit(tx: Tx) -> Outcome:
+        async def unit(tx: Tx) -> ReportOutcome:
             context = await ReportContext.load(tx, report, identity, standing, self._timeout(entry))
             refusal = await self._refuse_now(tx, context)
             if refusal is not None:
                 return refusal
-            outcome = judge(report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout)
-            if isinstance(outcome, Rejected) and outcome.code == DefaultBranchUnknown.code:
+            outcome = judge_report(
+                report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout
+            )
+            if isinstance(outcome, RejectedReport) and outcome.code == DefaultBranchUnknown.code:
                 await ask_default_branch(tx, standing.upstream, identity.repository, now)
             await self._write(tx, context, outcome, body, now)
             return outcome
@@ -189,7 +191,7 @@ class Reports:
 
         return await self._database.write(unit)
 
-    async def _refuse_now(self, tx: Tx, context: ReportContext) -> Rejected | None:
+    async def _refuse_now(self, tx: Tx, context: ReportContext) -> RejectedReport | None:
         """Admission once more, inside the transaction: it may have ended, or the name been bound, a moment ago."""
         if context.dispatch is None:
             return None
@@ -198,10 +200,10 @@ class Reports:
         if context.standing.dispatched_as is not None:
             # The row is that of a former name, which may be somebody else's by now; the dispatch was found by the id.
             standing = replace(standing, binding=context.standing.binding)
-        verdict = admit(identity, standing)
-        return verdict if isinstance(verdict, Rejected) else None
+        verdict = admit_caller(identity, standing)
+        return verdict if isinstance(verdict, RejectedReport) else None
 
-    def _timeout(self, entry: Entry) -> timedelta:
+    def _timeout(self, entry: AllowlistEntry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
 
     async def _standing_with(
@@ -252,13 +254,13 @@ class Reports:
         return CallerStanding(upstream, allowlist.find(caller), binding, suspended, branch)
 
     async def _write(
-        self, tx: Tx, context: ReportContext, outcome: Outcome, body: bytes, now: datetime
+        self, tx: Tx, context: ReportContext, outcome: ReportOutcome, body: bytes, now: datetime
     ) -> None:
         if isinstance(outcome, OpenJob):
             await self._open(tx, context, outcome, body, now)
         elif isinstance(outcome, CloseJob):
             await self._close(tx, context, outcome, body, now)
-        elif isinstance(outcome, Rejected) and isinstance(outcome.dispute, DisputeJob):
+        elif isinstance(outcome, RejectedReport) and isinstance(outcome.dispute, DisputeJob):
             disputed = context.job(outcome.dispute.job_name)
             if not await self._outcomes.dispute(tx, disputed, outcome.dispute, now):
                 return
@@ -279,7 +281,7 @@ class Reports:
         if context.has_checks:
             await self._follow_up(tx, context, outcome, now)
 
-    async def _follow_up(self, tx: Tx, context: ReportContext, outcome: Outcome, now: datetime) -> None:
+    async def _follow_up(self, tx: Tx, context: ReportContext, outcome: ReportOutcome, now: datetime) -> None:
         """What a result of L3 and above brings about: its checks follow, and GitHub's view of it is asked."""
         if context.dispatch is not None:
             await self._refresher.request_refresh_for(tx, context.dispatch, now)

@@ -15,7 +15,7 @@ from crcr.decide.model import Conclusion, JobState, RepoName
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import workflow_key
 from crcr.decide.report.report import Report, ReportStatus
-from crcr.decide.report.sandbox import TrialOutcome, TriedJob, judge_trial
+from crcr.decide.report.sandbox import KnownSandboxJob, SandboxOutcome, judge_sandbox_report
 from crcr.errors import NoAllowlist
 from crcr.record.reports.refusals import cut
 from crcr.record.schema.joining import sandbox_jobs
@@ -99,7 +99,7 @@ class SandboxJobs:
 
         return await self._database.glance(unit)
 
-    async def take(self, report: Report, identity: Identity, now: datetime) -> TrialOutcome:
+    async def take(self, report: Report, identity: Identity, now: datetime) -> SandboxOutcome:
         """Judge and record in one transaction: of simultaneous reports one is applied, the others repeat it."""
         if identity.repository_id is None:
             raise ValueError("the sandbox takes reports of repositories whose id is proved")
@@ -111,10 +111,10 @@ class SandboxJobs:
             "job_name": report.job_name,
         }
 
-        async def unit(tx: Tx) -> TrialOutcome:
+        async def unit(tx: Tx) -> SandboxOutcome:
             await tx.run(FORGET_SANDBOX, before=to_us(now - KEPT_FOR), most=_STEP)
             known = await _known(tx, key)
-            outcome = judge_trial(report, identity, known)
+            outcome = judge_sandbox_report(report, identity, known)
             if not isinstance(outcome, JobState):
                 return outcome
             if known is None:
@@ -135,12 +135,12 @@ class SandboxJobs:
             await tx.run(_MAKE_ROOM, since=since, excess=excess)
 
 
-async def _known(tx: Tx, key: dict[str, Any]) -> TriedJob | None:
+async def _known(tx: Tx, key: dict[str, Any]) -> KnownSandboxJob | None:
     row = await tx.one(_KNOWN, **key)
     if row is None:
         return None
     ended = row["conclusion"]
-    return TriedJob(JobState(row["state"]), Conclusion(ended) if ended is not None else None)
+    return KnownSandboxJob(JobState(row["state"]), Conclusion(ended) if ended is not None else None)
 
 
 def _opened(report: Report, identity: Identity, now: datetime) -> dict[str, Any]:

@@ -11,24 +11,24 @@ from typing import Any
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import (
-    Admitted,
+    AdmittedCaller,
     CallerStanding,
     CloseJob,
     DisputeJob,
     IgnoredReport,
     OpenJob,
-    Rejected,
+    RejectedReport,
     workflow_key,
 )
 from crcr.decide.report.report import Report
 from crcr.decide.report.self_report import (
     Admission,
-    OwnFacts,
-    OwnOutcome,
-    OwnResult,
-    admit_own,
-    choose,
-    judge_own,
+    SelfReportedJob,
+    SelfReportFacts,
+    SelfReportOutcome,
+    admit_self_report,
+    choose_upstream,
+    judge_self_report,
 )
 from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record.change_and_audit_log import note_change
@@ -52,7 +52,7 @@ class _Context:
     report: Report
     identity: Identity
     standing: CallerStanding
-    admitted: Admitted
+    admitted: AdmittedCaller
     body: bytes
 
     @property
@@ -88,7 +88,9 @@ class SelfReports:
         self._targets = targets
         self._outcomes = outcomes
 
-    async def admit(self, report: Report, identity: Identity) -> tuple[CallerStanding, Admission] | Rejected:
+    async def admit(
+        self, report: Report, identity: Identity
+    ) -> tuple[CallerStanding, Admission] | RejectedReport:
         """The upstream that the report is for, and whether its sender may speak there."""
 
         async def unit(tx: Tx) -> tuple[CallerStanding, ...]:
@@ -99,40 +101,40 @@ class SelfReports:
         if said and self._reports.serves(said) and said.lower() not in {s.upstream.key for s in standings}:
             # Taken for another upstream meanwhile it would stay there.
             raise NoAllowlist(f"no valid allowlist was ever read for {said}")
-        standing = choose(report, identity, standings)
-        if isinstance(standing, Rejected):
+        standing = choose_upstream(report, identity, standings)
+        if isinstance(standing, RejectedReport):
             return standing
-        return standing, admit_own(report, identity, standing)
+        return standing, admit_self_report(report, identity, standing)
 
     async def take(
         self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
-    ) -> OwnOutcome | IgnoredReport:
+    ) -> SelfReportOutcome | IgnoredReport:
         """Judge and record. `body` is the callback as it came, for a forward."""
 
-        async def unit(tx: Tx) -> OwnOutcome | IgnoredReport:
+        async def unit(tx: Tx) -> SelfReportOutcome | IgnoredReport:
             # Admission once more, inside the transaction: it may have ended, or the name been bound, a moment ago.
             known = await self._reports.standing(tx, standing.upstream, identity.repository)
-            admitted = admit_own(report, identity, known)
-            if not isinstance(admitted, Admitted):
+            admitted = admit_self_report(report, identity, known)
+            if not isinstance(admitted, AdmittedCaller):
                 return admitted
             context = _Context(report, identity, known, admitted, body)
-            facts = OwnFacts(
+            facts = SelfReportFacts(
                 jobs=await named_jobs(tx, context.run, report.job_name),
                 build=await read_build(tx, identity, report.run_id),
                 default_branch=known.default_branch,
             )
-            outcome = judge_own(report, identity, admitted.entry, facts)
-            if isinstance(outcome, Rejected) and outcome.code == DefaultBranchUnknown.code:
+            outcome = judge_self_report(report, identity, admitted.entry, facts)
+            if isinstance(outcome, RejectedReport) and outcome.code == DefaultBranchUnknown.code:
                 await ask_default_branch(tx, known.upstream, identity.repository, now)
             await self._write(tx, context, outcome, now)
             return outcome
 
         return await self._database.write(unit)
 
-    async def _write(self, tx: Tx, context: _Context, outcome: OwnOutcome, now: datetime) -> None:
-        if isinstance(outcome, OwnResult):
+    async def _write(self, tx: Tx, context: _Context, outcome: SelfReportOutcome, now: datetime) -> None:
+        if isinstance(outcome, SelfReportedJob):
             row = await self._record(tx, context, outcome, now)
-        elif isinstance(outcome, Rejected) and isinstance(outcome.dispute, DisputeJob):
+        elif isinstance(outcome, RejectedReport) and isinstance(outcome.dispute, DisputeJob):
             row = context.job(outcome.dispute.job_name)
             if not await self._outcomes.dispute(tx, row, outcome.dispute, now):
                 return
@@ -143,7 +145,7 @@ class SelfReports:
         told = {"downstream": row.key["downstream"], "delivery": row.key["delivery"] or None}
         await note_change(tx, context.upstream, "job", now=now, **told)
 
-    async def _record(self, tx: Tx, context: _Context, outcome: OwnResult, now: datetime) -> JobRow:
+    async def _record(self, tx: Tx, context: _Context, outcome: SelfReportedJob, now: datetime) -> JobRow:
         """Opened and closed in the same moment: how long it waited and ran, nobody has measured."""
         identity, report, row = context.identity, context.report, context.job(outcome.job_name)
         if context.standing.binding is None and identity.repository_id is not None:

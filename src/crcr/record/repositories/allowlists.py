@@ -13,7 +13,13 @@ from typing import Any
 from sqlalchemy import bindparam, func, insert, select
 
 from crcr.decide.allowlist.check import NO_LEVEL
-from crcr.decide.allowlist.entries import Allowlist, AllowlistVersion, Checked, Problem, Reading
+from crcr.decide.allowlist.entries import (
+    Allowlist,
+    AllowlistProblem,
+    AllowlistReading,
+    AllowlistVersion,
+    CheckedAllowlist,
+)
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.checks.refresh import CheckRefresher
@@ -46,7 +52,11 @@ _ADD = Statement(insert(versions))
 
 class Allowlists:
     def __init__(
-        self, database: Database, targets: Targets, refresher: CheckRefresher, check: Callable[[str], Checked]
+        self,
+        database: Database,
+        targets: Targets,
+        refresher: CheckRefresher,
+        check: Callable[[str], CheckedAllowlist],
     ) -> None:
         self._database = database
         self._targets = targets
@@ -99,12 +109,12 @@ class Allowlists:
         return await self._database.glance(unit)
 
     async def take_reading(
-        self, upstream: RepoName, reading: Reading, now: datetime
+        self, upstream: RepoName, reading: AllowlistReading, now: datetime
     ) -> AllowlistVersion | None:
         """Record what was read; None when it says what the newest version says."""
         # A list of a thousand entries takes a tenth of a second to read: not on the event loop.
         checked = (
-            Checked(None, (reading.failure,))
+            CheckedAllowlist(None, (reading.failure,))
             if reading.failure
             else await asyncio.to_thread(self._check, reading.text)
         )
@@ -132,7 +142,9 @@ class Allowlists:
             self._cache.pop(upstream.key, None)
             raise
 
-    async def _turn_gate_on(self, tx: Tx, upstream: RepoName, checked: Checked, now: datetime) -> None:
+    async def _turn_gate_on(
+        self, tx: Tx, upstream: RepoName, checked: CheckedAllowlist, now: datetime
+    ) -> None:
         """A list that an older release read may have had an L4 in it all the time."""
         if checked.allowlist is not None and await self._refresher.enable_gate(
             tx, upstream, checked.allowlist, now
@@ -156,12 +168,12 @@ async def text_in_force(tx: Tx, upstream: RepoName) -> str | None:
     return row["text"] if row else None
 
 
-def _recorded(checked: Checked) -> Allowlist | None:
+def _recorded(checked: CheckedAllowlist) -> Allowlist | None:
     """The allowlist of a version that is in force. Version 0.1.0 put a file without any level in force."""
     return Allowlist(()) if checked.problems == (NO_LEVEL,) else checked.allowlist
 
 
-def _says_the_same(newest: Row, reading: Reading, checked: Checked) -> bool:
+def _says_the_same(newest: Row, reading: AllowlistReading, checked: CheckedAllowlist) -> bool:
     if reading.failure is not None:
         return bool(newest["problems"] == _encoded((reading.failure,)))
     # An unreadable file is kept as "", and a newer release may read what an older one could not.
@@ -170,12 +182,12 @@ def _says_the_same(newest: Row, reading: Reading, checked: Checked) -> bool:
     return bool(newest["text"] == reading.text) and bool(newest["good"])
 
 
-def _encoded(problems: tuple[Problem, ...]) -> str:
+def _encoded(problems: tuple[AllowlistProblem, ...]) -> str:
     return json.dumps([[each.line, each.severity, each.message, each.hint] for each in problems])
 
 
 def _row(
-    upstream: RepoName, reading: Reading, checked: Checked, version: int, now: datetime
+    upstream: RepoName, reading: AllowlistReading, checked: CheckedAllowlist, version: int, now: datetime
 ) -> dict[str, Any]:
     return {
         "upstream": upstream.key,
@@ -197,5 +209,5 @@ def _version(row: Any) -> AllowlistVersion:
         text=row["text"],
         etag=row["etag"],
         read_at=from_us(row["read_at"]),
-        problems=tuple(Problem(*each) for each in json.loads(row["problems"])),
+        problems=tuple(AllowlistProblem(*each) for each in json.loads(row["problems"])),
     )

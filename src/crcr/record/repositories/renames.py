@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Allowlist, Entry
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
 from crcr.decide.model import Level, RepoName
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -52,7 +52,7 @@ _DISPATCHED_TO = Statement(
 class Listing:
     """How the allowlist in force lists the repository of a dispatch."""
 
-    entry: Entry | None
+    entry: AllowlistEntry | None
     repository_id: int | None = None
     unread: tuple[RepoName, ...] = ()
     """New L4 entries of which nobody knows yet whether they are this repository under another name."""
@@ -84,10 +84,10 @@ async def entry_of_id(
     upstream: RepoName,
     allowlist: Allowlist,
     repository_id: int | None,
-    own: Entry | None = None,
-) -> Entry | None:
+    own: AllowlistEntry | None = None,
+) -> AllowlistEntry | None:
     """The entry of a repository by its id, the highest level first; `own` stands behind those of its level."""
-    found: list[Entry] = []
+    found: list[AllowlistEntry] = []
     if repository_id is not None:
         rows = await tx.all(_NAMES, repository_id=repository_id, upstream=upstream.key)
         names = [RepoName(row["downstream"]) for row in rows if row["confirmed"]]

@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-from crcr.decide.statistics.figures import BUCKETS, COUNTING, Ended
+from crcr.decide.statistics.figures import BUCKETS, COUNTING, EndedAs
 from crcr.record.schema.core import key, metadata
 
 
@@ -29,7 +29,7 @@ def seconds(name: str) -> Column[float]:
     return Column(name, Double, nullable=False, server_default=text("0"))
 
 
-ENDED = tuple(each.value for each in Ended)
+ENDED = tuple(each.value for each in EndedAs)
 QUEUE = tuple(f"q{place}" for place in range(BUCKETS))
 EXECUTION = tuple(f"e{place}" for place in range(BUCKETS))
 

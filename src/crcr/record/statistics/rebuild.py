@@ -8,8 +8,8 @@ rules as in `counting` and `sums`, said in SQL; a test holds both against each o
 from sqlalchemy import Connection, text
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.statistics.figures import BUCKETS, EDGES_S, TIMED, Counted, Ended, count_as
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.figures import BUCKETS, EDGES_S, TIMED, CountedAs, EndedAs, count_as
+from crcr.decide.statistics.window import ResultKind
 from crcr.record.schema.statistics import BACKEND_SUMS, ENDED, EXECUTION, HIGHS, LOWS, QUEUE
 from crcr.record.statistics.sums import DAY_US, HOUR_US
 
@@ -18,14 +18,14 @@ def _texts(*values: str) -> str:
     return ", ".join(f"'{value}'" for value in values)
 
 
-def _concluded(counted: Counted) -> str:
+def _concluded(counted: CountedAs) -> str:
     return _texts(*(each.value for each in Conclusion if count_as(JobState.COMPLETED, each) is counted))
 
 
 _KIND = " ".join(
-    ["CASE", *(f"WHEN event IN ({_texts(*kind.events)}) THEN '{kind.value}'" for kind in Kind), "END"]
+    ["CASE", *(f"WHEN event IN ({_texts(*kind.events)}) THEN '{kind.value}'" for kind in ResultKind), "END"]
 )
-_KNOWN_EVENTS = _texts(*(event for kind in Kind for event in kind.events))
+_KNOWN_EVENTS = _texts(*(event for kind in ResultKind for event in kind.events))
 _SUPERSEDED = (
     "superseded = 1 OR EXISTS (SELECT 1 FROM dispatches d WHERE d.delivery = jobs.delivery"
     " AND d.upstream = jobs.upstream AND d.downstream = jobs.downstream AND d.superseded_at IS NOT NULL)"
@@ -38,19 +38,19 @@ _EARLIER = (
 _ENDED_AS = f"""CASE
   WHEN state = 'in_progress' OR EXISTS (SELECT 1 FROM dispatches d WHERE d.delivery = jobs.delivery
        AND d.upstream = jobs.upstream AND d.downstream = jobs.downstream AND d.test = 1) THEN NULL
-  WHEN {_SUPERSEDED} THEN '{Ended.SUPERSEDED}'
-  WHEN {_EARLIER} THEN '{Ended.EARLIER}'
-  WHEN state = 'timed_out' THEN '{Ended.SILENT}'
-  WHEN expected IS NOT NULL AND conclusion = expected THEN '{Ended.SUCCESS}'
-  WHEN conclusion = 'timed_out' THEN '{Ended.TIMED_OUT}'
-  WHEN expected IS NOT NULL THEN '{Ended.FAILURE}'
-  WHEN conclusion IN ({_concluded(Counted.SUCCESS)}) THEN '{Ended.SUCCESS}'
-  WHEN conclusion IN ({_concluded(Counted.OTHER)}) THEN '{Ended.OTHER}'
-  ELSE '{Ended.FAILURE}' END"""
+  WHEN {_SUPERSEDED} THEN '{EndedAs.SUPERSEDED}'
+  WHEN {_EARLIER} THEN '{EndedAs.EARLIER}'
+  WHEN state = 'timed_out' THEN '{EndedAs.SILENT}'
+  WHEN expected IS NOT NULL AND conclusion = expected THEN '{EndedAs.SUCCESS}'
+  WHEN conclusion = 'timed_out' THEN '{EndedAs.TIMED_OUT}'
+  WHEN expected IS NOT NULL THEN '{EndedAs.FAILURE}'
+  WHEN conclusion IN ({_concluded(CountedAs.SUCCESS)}) THEN '{EndedAs.SUCCESS}'
+  WHEN conclusion IN ({_concluded(CountedAs.OTHER)}) THEN '{EndedAs.OTHER}'
+  ELSE '{EndedAs.FAILURE}' END"""
 # A row that is right stays as it is: writing a table anew takes longer than reading it.
 _PLACE = f"UPDATE jobs SET ended_as = {_ENDED_AS} WHERE ended_as IS DISTINCT FROM {_ENDED_AS}"
 _TIMED = _texts(*(each.value for each in sorted(TIMED)))
-_RAN = _texts(*(each.value for each in sorted(TIMED - {Ended.SILENT})))
+_RAN = _texts(*(each.value for each in sorted(TIMED - {EndedAs.SILENT})))
 
 
 def _bucket(column: str, where: str) -> str:
@@ -102,7 +102,7 @@ DO UPDATE SET sent = excluded.sent, delay_sum_s = excluded.delay_sum_s
 _DAYS = f"""
 INSERT INTO days (upstream, downstream, kind, day_at, {", ".join(BACKEND_SUMS)})
 SELECT upstream, downstream, kind, hour_at - hour_at % {DAY_US} AS day_at,
-  {", ".join(f"sum({name})" for name in BACKEND_SUMS)} FROM hours WHERE kind <> '{Kind.INGESTED}' GROUP BY 1, 2, 3, 4
+  {", ".join(f"sum({name})" for name in BACKEND_SUMS)} FROM hours WHERE kind <> '{ResultKind.INGESTED}' GROUP BY 1, 2, 3, 4
 """
 _JOB_DAYS = f"""
 INSERT INTO job_days (upstream, downstream, kind, day_at, workflow, job_name, workflow_name, {", ".join(ENDED)},
@@ -116,14 +116,17 @@ FROM jobs WHERE ended_as IS NOT NULL AND event IN ({_KNOWN_EVENTS}) GROUP BY 1, 
 
 def _extremes(table: str, at: str, width_us: int) -> str:
     """Set the shortest and longest durations of one table of sums."""
-    known = {"queue": "queue_s", "execution": f"CASE WHEN ended_as <> '{Ended.SILENT}' THEN execution_s END"}
+    known = {
+        "queue": "queue_s",
+        "execution": f"CASE WHEN ended_as <> '{EndedAs.SILENT}' THEN execution_s END",
+    }
     ends = [("min", name) for name in LOWS] + [("max", name) for name in HIGHS]
     found = ", ".join(f"{act}({known[name.partition('_')[0]]}) AS {name}" for act, name in ends)
     same = " AND ".join(f"{table}.{name} = found.{name}" for name in ("upstream", "downstream", "kind", at))
     return (
         f"UPDATE {table} SET {', '.join(f'{name} = found.{name}' for _, name in ends)} FROM (SELECT upstream,"
         f" downstream, {_KIND} AS kind, in_progress_at - in_progress_at % {width_us} AS {at}, {found} FROM jobs"
-        f" WHERE event IN ({_KNOWN_EVENTS}) AND ended_as <> '{Ended.OTHER}' GROUP BY 1, 2, 3, 4) AS found WHERE {same}"
+        f" WHERE event IN ({_KNOWN_EVENTS}) AND ended_as <> '{EndedAs.OTHER}' GROUP BY 1, 2, 3, 4) AS found WHERE {same}"
     )
 
 

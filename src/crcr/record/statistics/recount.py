@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.model import Conclusion, JobState, Pull, RepoName
-from crcr.decide.statistics.figures import Ended, ended_as
-from crcr.decide.statistics.window import kind_of
+from crcr.decide.model import Conclusion, JobState, KnownPull, RepoName
+from crcr.decide.statistics.figures import EndedAs, ended_as
+from crcr.decide.statistics.window import result_kind
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.statistics import sums
 from crcr.record.statistics.sums import Share
@@ -68,7 +68,7 @@ async def recount(tx: Tx, where: dict[str, Any], now: datetime) -> None:
     moved: list[dict[str, Any]] = []
     for row in rows:
         wanted = _belongs(row, earlier=row["attempt"] < newest[_job_of(row)])
-        known = Ended(row["ended_as"]) if row["ended_as"] else None
+        known = EndedAs(row["ended_as"]) if row["ended_as"] else None
         if wanted is known:
             continue
         moved.append({"ended_as": wanted.value if wanted else None, **{name: row[name] for name in _KEY}})
@@ -81,14 +81,14 @@ async def recount(tx: Tx, where: dict[str, Any], now: datetime) -> None:
             note_job(tx, each, now)
 
 
-async def heads_before(tx: Tx, upstream: RepoName, pull: Pull, *, any_head: bool) -> list[str]:
+async def heads_before(tx: Tx, upstream: RepoName, pull: KnownPull, *, any_head: bool) -> list[str]:
     """The deliveries with jobs that a newer head or base, or the end of the pull request, is about to supersede."""
     where = {"upstream": upstream.key, "number": pull.number, "any_head": int(any_head)}
     rows = await tx.all(_OLDER_HEADS, head_sha=pull.head_sha, base_ref=pull.base_ref, **where)
     return [row["delivery"] for row in rows]
 
 
-def _belongs(row: Row, *, earlier: bool) -> Ended | None:
+def _belongs(row: Row, *, earlier: bool) -> EndedAs | None:
     if row["test"]:
         return None
     return ended_as(
@@ -100,8 +100,8 @@ def _belongs(row: Row, *, earlier: bool) -> Ended | None:
     )
 
 
-def _share(row: Row, ended: Ended | None) -> list[Share]:
-    kind = kind_of(row["event"])
+def _share(row: Row, ended: EndedAs | None) -> list[Share]:
+    kind = result_kind(row["event"])
     if ended is None or kind is None:
         return []
     return [

@@ -7,8 +7,8 @@ fact (a newer attempt, a superseded commit, a dispute) moves it instead of count
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from crcr.decide.statistics.figures import TIMED, Ended, bucket_of
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.figures import TIMED, EndedAs, bucket_of
+from crcr.decide.statistics.window import ResultKind
 from crcr.record.schema.statistics import (
     BACKEND_SUMS,
     ENDED,
@@ -36,12 +36,12 @@ class Share:
 
     upstream: str
     downstream: str
-    kind: Kind
+    kind: ResultKind
     at_us: int
     workflow: str
     workflow_name: str
     job_name: str
-    ended: Ended
+    ended: EndedAs
     queue_s: float | None
     execution_s: float | None
 
@@ -54,11 +54,11 @@ def add(tx: Tx, share: Share, times: int = 1) -> None:
         if share.queue_s is not None:
             backend["queue_sum_s"] = times * share.queue_s
             backend[QUEUE[bucket_of(share.queue_s)]] = times
-        if share.execution_s is not None and share.ended is not Ended.SILENT:
+        if share.execution_s is not None and share.ended is not EndedAs.SILENT:
             backend["execution_sum_s"] = job["execution_sum_s"] = times * share.execution_s
             backend[EXECUTION[bucket_of(share.execution_s)]] = times
             job["execution_known"] = times
-    if times > 0 and share.ended is not Ended.OTHER and share.kind is not Kind.INGESTED:
+    if times > 0 and share.ended is not EndedAs.OTHER and share.kind is not ResultKind.INGESTED:
         backend |= _extremes(share)
     whose, day = (share.upstream, share.downstream, share.kind.value), share.at_us - share.at_us % DAY_US
     tx.add_up(_HOURS, (*whose, share.at_us - share.at_us % HOUR_US), backend)
@@ -71,7 +71,7 @@ def _extremes(share: Share) -> dict[str, float]:
     found: dict[str, float] = {}
     if share.queue_s is not None:
         found["queue_low_s"] = found["queue_high_s"] = share.queue_s
-    if share.execution_s is not None and share.ended is not Ended.SILENT:
+    if share.execution_s is not None and share.ended is not EndedAs.SILENT:
         found["execution_low_s"] = found["execution_high_s"] = share.execution_s
     return found
 
@@ -83,7 +83,7 @@ def move(tx: Tx, moves: Iterable[tuple[Share, int]]) -> None:
 
 
 def add_sent(
-    tx: Tx, *, upstream: str, downstream: str, kind: Kind, at_us: int, delay_s: float, times: int = 1
+    tx: Tx, *, upstream: str, downstream: str, kind: ResultKind, at_us: int, delay_s: float, times: int = 1
 ) -> None:
     """Count a dispatch that was sent, and how long it had waited for that; with -1 take it away."""
     whose, sent = (upstream, downstream, kind.value), {"sent": times, "delay_sum_s": times * delay_s}

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.repeated_bodies import KEPT
+from crcr.decide.dispatch.repeated_bodies import REMEMBERED_FOR
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.deliveries.webhook_bodies import FORGET_DIGESTS
@@ -107,7 +107,7 @@ class Retention:
             (_FORGET_CHANGES, _KEEP_CHANGES),
             (FORGET_REFUSALS, SHOWN_FOR),
             (FORGET_SANDBOX, KEPT_FOR),
-            (FORGET_DIGESTS, KEPT),
+            (FORGET_DIGESTS, REMEMBERED_FOR),
         ):
             await self._remove(statement, before=to_us(now - kept))
         for row in await self._database.read(lambda tx: tx.all(_UPSTREAMS)):

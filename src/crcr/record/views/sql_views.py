@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from crcr.decide.checks.gate import Policy
+from crcr.decide.checks.gate import GatePolicy
 from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import (
     BackendMetrics,
     BackendPage,
@@ -37,12 +37,12 @@ from crcr.decide.views.overview import (
     AllowlistView,
     BackendSummary,
     Changes,
+    ChooseRows,
     DeliveryPage,
     DeliveryView,
     EffectsView,
     JobPage,
     JobQuery,
-    Pick,
     Summary,
     Vitals,
 )
@@ -72,7 +72,7 @@ from crcr.record.views.visibility import ListReader, Seen, allowlist_view, who_i
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUTS = Policy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
+DEFAULT_TIMEOUTS = GatePolicy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
 """What the settings say when nobody has set them."""
 
 SANDBOX_OFF = (
@@ -88,7 +88,7 @@ class SqlViews:
         database: Database,
         lists: ListReader,
         upstreams: tuple[RepoName, ...],
-        timeouts: Policy = DEFAULT_TIMEOUTS,
+        timeouts: GatePolicy = DEFAULT_TIMEOUTS,
         *,
         ingests: bool = False,
         sandbox: bool = False,
@@ -122,8 +122,8 @@ class SqlViews:
         span: Span,
         now: datetime,
         *,
-        kind: Kind = Kind.PULLS,
-        pick: Pick[BackendSummary] | None = None,
+        kind: ResultKind = ResultKind.PULLS,
+        pick: ChooseRows[BackendSummary] | None = None,
     ) -> Summary:
         told = await self._history.of_all(upstream, kind, Window.of(span, now), now)
 
@@ -171,8 +171,8 @@ class SqlViews:
         span: Span,
         now: datetime,
         *,
-        kind: Kind = Kind.PULLS,
-        pick: Pick[BackendMetrics] | None = None,
+        kind: ResultKind = ResultKind.PULLS,
+        pick: ChooseRows[BackendMetrics] | None = None,
     ) -> MetricsView:
         told = await self._history.of_all(upstream, kind, Window.of(span, now), now)
 
@@ -183,7 +183,7 @@ class SqlViews:
         return await self._read(unit)
 
     async def badge(
-        self, upstream: RepoName, downstream: RepoName, kind: Kind, span: Span, now: datetime
+        self, upstream: RepoName, downstream: RepoName, kind: ResultKind, span: Span, now: datetime
     ) -> BadgeView:
         told = await self._history.of_one(upstream, downstream, kind, Window.of(span, now), now)
 
@@ -324,7 +324,7 @@ class SqlViews:
         return await who_is_seen(tx, self._lists, upstream, everything=self._everything)
 
     async def _reader(
-        self, tx: Tx, upstream: RepoName, span: Span, kind: Kind, now: datetime, *, told: Told
+        self, tx: Tx, upstream: RepoName, span: Span, kind: ResultKind, now: datetime, *, told: Told
     ) -> BackendReader:
         seen = await self._seen(tx, upstream)
         return BackendReader(tx, upstream, seen, Window.of(span, now), kind, now, told)

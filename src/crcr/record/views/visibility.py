@@ -10,7 +10,7 @@ from typing import Protocol
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Allowlist, Entry, Problem, Visibility
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, Visibility
 from crcr.decide.model import Level, RepoName
 from crcr.decide.views.overview import AllowlistState, AllowlistView, ListedBackend
 from crcr.errors import NoAllowlist, NotFound
@@ -40,11 +40,11 @@ class ListReader(Protocol):
 class Seen:
     """The entries of one upstream by how much of them is shown, under their key names."""
 
-    shown: dict[str, Entry]
+    shown: dict[str, AllowlistEntry]
     """On the pages, be it by name only."""
-    public: dict[str, Entry]
+    public: dict[str, AllowlistEntry]
     """With their dispatches."""
-    reporting: dict[str, Entry]
+    reporting: dict[str, AllowlistEntry]
     """With their results too: public, and at a level whose results are recorded."""
     everything: bool
     """Whether an administrator looks, who sees what is hidden and what everybody else does not read."""
@@ -52,7 +52,7 @@ class Seen:
     def written(self, downstream: str) -> str:
         return self.shown[downstream].name.full_name
 
-    def entry(self, downstream: RepoName) -> Entry:
+    def entry(self, downstream: RepoName) -> AllowlistEntry:
         entry = self.shown.get(downstream.key)
         if entry is None:
             raise NotFound(f"{downstream} is not a backend of this upstream", hint="see /api/v1/allowlist")
@@ -86,7 +86,9 @@ async def allowlist_state(tx: Tx, upstream: RepoName, seen: Seen | None = None) 
         read_at=from_us(in_force["read_at"]) if in_force else None,
         newest_is_bad=bad,
         problems=tuple(
-            _for_everybody(Problem(*each)) if for_everybody else Problem(*each) for each in problems if bad
+            _for_everybody(AllowlistProblem(*each)) if for_everybody else AllowlistProblem(*each)
+            for each in problems
+            if bad
         ),
     )
 
@@ -107,10 +109,10 @@ _KINDS = {
 }
 
 
-def _for_everybody(problem: Problem) -> Problem:
+def _for_everybody(problem: AllowlistProblem) -> AllowlistProblem:
     """Where it is and what kind it is of, in our own words: its text may quote any word of a hidden entry."""
     kind = next((told for said, told in _KINDS.items() if said in problem.message), "something is wrong here")
-    return Problem(problem.line, problem.severity, kind, None)
+    return AllowlistProblem(problem.line, problem.severity, kind, None)
 
 
 async def allowlist_view(tx: Tx, upstream: RepoName, seen: Seen) -> AllowlistView:
@@ -120,7 +122,7 @@ async def allowlist_view(tx: Tx, upstream: RepoName, seen: Seen) -> AllowlistVie
     )
 
 
-def _listed(entry: Entry, *, public: bool) -> ListedBackend:
+def _listed(entry: AllowlistEntry, *, public: bool) -> ListedBackend:
     return ListedBackend(
         name=entry.name,
         level=entry.level,

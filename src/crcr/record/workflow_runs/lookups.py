@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.completeness import QUIET
-from crcr.decide.github.actions_vocabulary import named_in
+from crcr.decide.github.actions_vocabulary import delivery_ids_in
 from crcr.decide.github.run_lookup import (
     KnownRun,
-    Question,
-    Remaining,
+    RemainingLookup,
+    RunLookup,
 )
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Level, RepoName
@@ -137,11 +137,11 @@ class Lookups:
         self._run_names = RunNames(refresher, outcomes)
         self._job_timeout = job_timeout
 
-    async def question(self, upstream: RepoName, delivery: str, downstream: str) -> Question | None:
+    async def question(self, upstream: RepoName, delivery: str, downstream: str) -> RunLookup | None:
         """What to ask GitHub about a dispatch; None when it was never sent."""
         key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}
 
-        async def unit(tx: Tx) -> Question | None:
+        async def unit(tx: Tx) -> RunLookup | None:
             dispatch = await tx.one(_DISPATCH, **key)
             if dispatch is None or (dispatch["sent_at"] or dispatch["attempted_at"]) is None:
                 return None
@@ -152,19 +152,19 @@ class Lookups:
 
     async def settle(
         self,
-        question: Question,
+        question: RunLookup,
         seen: tuple[ActionsRun, ...],
         jobs: Mapping[int, tuple[ActionsJob, ...]],
         now: datetime,
         *,
         listed: tuple[ActionsRun, ...] | None,
-    ) -> Remaining:
+    ) -> RemainingLookup:
         """Write down what GitHub said; `listed` are the runs of that time. Return what is left to ask."""
 
-        async def unit(tx: Tx) -> Remaining:
+        async def unit(tx: Tx) -> RemainingLookup:
             dispatch = await tx.one(_DISPATCH, **question.key)
             if dispatch is None:
-                return Remaining.NOTHING
+                return RemainingLookup.NOTHING
             own = await self._run_names.own_runs(tx, question, seen, now)
             found = tuple([run for run in own if not await self._is_anothers(tx, question, run)])
             mine = [run for run in found if not await self._in_question(tx, question, run)]
@@ -186,13 +186,13 @@ class Lookups:
 
         return await self._database.write(unit)
 
-    async def _is_anothers(self, tx: Tx, question: Question, run: ActionsRun) -> bool:
+    async def _is_anothers(self, tx: Tx, question: RunLookup, run: ActionsRun) -> bool:
         """Whether its own signed reports say that it answers another delivery, whatever its name holds."""
         where = {name: question.key[name] for name in ("upstream", "downstream")}
         bound = await tx.one(_KNOWN_RUN, run_id=str(run.run_id), **where)
         return bound is not None and bool(bound["reported"]) and bound["delivery"] != question.delivery
 
-    async def _in_question(self, tx: Tx, question: Question, run: ActionsRun) -> bool:
+    async def _in_question(self, tx: Tx, question: RunLookup, run: ActionsRun) -> bool:
         """Whether a run that nobody has reported from may answer another delivery: names hold what people wrote."""
         if any(run.run_id == known.run_id for known in question.runs):
             return False
@@ -200,14 +200,14 @@ class Lookups:
         bound = await tx.one(_KNOWN_RUN, run_id=str(run.run_id), **where)
         if bound is not None:
             return bool(bound["delivery"] != question.delivery)
-        named = [guid for guid in named_in(run.display_title) if guid != question.delivery.lower()]
+        named = [guid for guid in delivery_ids_in(run.display_title) if guid != question.delivery.lower()]
         return any([await tx.one(_SENT, delivery=guid, **where) for guid in named])
 
-    def _patience(self, entry: Entry | None) -> timedelta:
+    def _patience(self, entry: AllowlistEntry | None) -> timedelta:
         own_s = entry.job_timeout_s if entry else None
         return timedelta(seconds=own_s) if own_s else self._job_timeout
 
-    async def not_readable(self, question: Question, now: datetime) -> None:
+    async def not_readable(self, question: RunLookup, now: datetime) -> None:
         """The App may not read its Actions: silent jobs end as they are, and the gate says what is wrong.
 
         Where it could when the dispatch was planned, results wait on: a right taken away must not confirm them.
@@ -256,7 +256,7 @@ class Lookups:
     async def _note_answer(
         self,
         tx: Tx,
-        question: Question,
+        question: RunLookup,
         seen: tuple[ActionsRun, ...],
         listed: tuple[ActionsRun, ...] | None,
         now: datetime,
@@ -285,23 +285,23 @@ class Lookups:
         )
         await self._refresher.request_refresh_for(tx, dispatch, now)
 
-    async def _remaining(self, tx: Tx, question: Question, entry: Entry | None) -> Remaining:
+    async def _remaining(self, tx: Tx, question: RunLookup, entry: AllowlistEntry | None) -> RemainingLookup:
         """Whether asking again would tell anything: not when every run is over, checked, and surely the last."""
         dispatch = await tx.one(_DISPATCH, **question.key)
         runs = [row for row in await tx.all(_RUNS, **question.key) if row["issuer"] == "github"]
         live = {row["run_id"]: row for row in runs if not row["superseded"]}
         if dispatch is None or dispatch["level"] < Level.L3 or not live:
-            return Remaining.NOTHING
+            return RemainingLookup.NOTHING
         unchecked = [row for row in await tx.all(_OPEN_QUESTIONS, **question.key) if row["run_id"] in live]
         running = any(row["state"] == "in_progress" for row in unchecked)
         if any(row["state"] == "completed" for row in unchecked):
-            return Remaining.UNTIL_REPORT if running else Remaining.UNCONFIRMED
+            return RemainingLookup.UNTIL_REPORT if running else RemainingLookup.UNCONFIRMED
         if running or _are_over(dispatch, list(live.values()), entry):
-            return Remaining.NOTHING
-        return Remaining.QUIET_TIME if _have_ended(live.values()) else Remaining.UNCONFIRMED
+            return RemainingLookup.NOTHING
+        return RemainingLookup.QUIET_TIME if _have_ended(live.values()) else RemainingLookup.UNCONFIRMED
 
 
-def _are_over(dispatch: Row, live: list[Row], entry: Entry | None) -> bool:
+def _are_over(dispatch: Row, live: list[Row], entry: AllowlistEntry | None) -> bool:
     """Whether the runs are over as far as the gate needs to know; names of jobs tell the most, and all at L3."""
     named = entry is not None and entry.jobs is not None
     if named and dispatch["level"] < Level.L4:
@@ -319,7 +319,7 @@ def _of_run(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
 
 
-def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: list[Row]) -> Question:
+def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: list[Row]) -> RunLookup:
     known = tuple(
         KnownRun(
             run_id=int(row["run_id"]),
@@ -332,7 +332,7 @@ def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: lis
         for row in runs
         if row["run_id"].isdigit()
     )
-    return Question(
+    return RunLookup(
         upstream=upstream,
         delivery=dispatch["delivery"],
         downstream=RepoName(dispatch["name"] or dispatch["downstream"]),

@@ -11,8 +11,8 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.github.actions_vocabulary import named_in, named_instead
-from crcr.decide.github.run_lookup import Question
+from crcr.decide.github.actions_vocabulary import delivery_ids_in, other_delivery_named
+from crcr.decide.github.run_lookup import RunLookup
 from crcr.decide.github.values import ActionsRun
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -78,7 +78,7 @@ class RunNames:
         self._outcomes = outcomes
 
     async def own_runs(
-        self, tx: Tx, question: Question, seen: Iterable[ActionsRun], now: datetime
+        self, tx: Tx, question: RunLookup, seen: Iterable[ActionsRun], now: datetime
     ) -> tuple[ActionsRun, ...]:
         """Of the runs that GitHub showed for a delivery, those whose names do not say otherwise."""
         own = []
@@ -93,10 +93,12 @@ class RunNames:
         for row in await tx.all(_REPORTED, run_id=str(run.run_id), repository_id=repository_id):
             sent = [
                 dispatch
-                for guid in named_in(run.display_title)
+                for guid in delivery_ids_in(run.display_title)
                 for dispatch in await tx.all(_SENT, guid=guid, repository_id=repository_id)
             ]
-            other = named_instead(run.display_title, row["delivery"], [each["delivery"] for each in sent])
+            other = other_delivery_named(
+                run.display_title, row["delivery"], [each["delivery"] for each in sent]
+            )
             if other is not None:
                 await self._move(tx, row, next(each for each in sent if each["delivery"] == other), run, now)
                 return other

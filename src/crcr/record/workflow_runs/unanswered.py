@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.model import Level, RepoName
 from crcr.errors import NoAllowlist
 from crcr.record.change_and_audit_log import note_change
@@ -70,14 +70,14 @@ class Silences:
                 asked += await self._ask_of(upstream, entry, now)
         return asked
 
-    async def _entries(self, upstream: RepoName) -> list[Entry]:
+    async def _entries(self, upstream: RepoName) -> list[AllowlistEntry]:
         try:
             allowlist = await self._allowlists.current(upstream)
         except NoAllowlist:
             return []
         return [entry for entry in allowlist.entries if entry.level >= Level.L2]
 
-    async def _ask_of(self, upstream: RepoName, entry: Entry, now: datetime) -> int:
+    async def _ask_of(self, upstream: RepoName, entry: AllowlistEntry, now: datetime) -> int:
         timeout = timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
         until = now - timeout
         where = {"upstream": upstream.key, "downstream": entry.name.key}
@@ -101,7 +101,7 @@ class Silences:
         return await self._database.write(unit) if found else 0
 
     async def _is_expected(
-        self, tx: Tx, entry: Entry, event: str, where: dict[str, str], now: datetime
+        self, tx: Tx, entry: AllowlistEntry, event: str, where: dict[str, str], now: datetime
     ) -> bool:
         if entry.level is Level.L4 and event != "push":
             return True

@@ -11,7 +11,12 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.checks.verification import ReportedJob, examine, examine_silent, match
+from crcr.decide.checks.verification import (
+    ReportedJob,
+    compare_silent_with_github,
+    compare_with_github,
+    match_github_jobs,
+)
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
@@ -130,7 +135,7 @@ async def verify_jobs(
         if candidates is None or row["verification"] != Verification.UNCHECKED:
             continue
         reported = [_reported(each) for each in rows if each["attempt"] == row["attempt"]]
-        matched = match(_reported(row), reported, candidates)
+        matched = match_github_jobs(_reported(row), reported, candidates)
         if await _verify_one(tx, row, matched, outcomes, now, whole=whole):
             note_job(tx, {name: row[name] for name in _KEY}, now)
             changed = True
@@ -151,7 +156,7 @@ async def _verify_one(
     job = _reported(row)
     if job.state is JobState.COMPLETED:
         run_over = whole is not None and (whole.is_over or whole.attempt > row["attempt"])
-        finding = examine(job, seen, whole=whole is not None, run_over=run_over)
+        finding = compare_with_github(job, seen, whole=whole is not None, run_over=run_over)
         if finding is None:
             return False
         counts = finding.conclusion or job.conclusion or Conclusion.NONE
@@ -166,7 +171,7 @@ async def _end_silent(
     tx: Tx, row: Row, seen: tuple[ActionsJob, ...], outcomes: Outcomes, now: datetime, *, whole: bool
 ) -> bool:
     """End a silent job: by GitHub's word where that is a failure, else as timed out."""
-    end = examine_silent(seen, whole=whole)
+    end = compare_silent_with_github(seen, whole=whole)
     if end is None:
         return False
     event = JobEvent.WENT_SILENT if end.conclusion is None else JobEvent.ENDED_ON_GITHUB

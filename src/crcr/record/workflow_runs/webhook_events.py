@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
 from crcr.decide.events import WorkflowJobEvent, WorkflowRunEvent
-from crcr.decide.github.actions_vocabulary import named_in
+from crcr.decide.github.actions_vocabulary import delivery_ids_in
 from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
@@ -113,7 +113,7 @@ class ActionsNews:
         if event.run.event != "repository_dispatch":
             return []
         found: list[Row] = []
-        for guid in named_in(event.run.display_title):
+        for guid in delivery_ids_in(event.run.display_title):
             found += await tx.all(_NAMED, guid=guid, repository_id=event.repository_id)
         return found if len(found) == 1 else []
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from crcr.decide.github.values import FilePlace
+from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.report.identity import IssuerKind
 from crcr.settings.readers import values
 from crcr.settings.readers.service_urls import ServiceUrl, postgres_url
-from crcr.settings.setting import Given, Wrong
+from crcr.settings.setting import InvalidValue, RawValue
 
 _BLOB = re.compile(
     r"/(?P<owner>[^/]+)/(?P<repo>[^/]+)/blob/(?P<ref>[^/]+)/(?P<path>[^/]+(?:/[^/]+)*)", re.ASCII
@@ -30,22 +30,22 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class FileSource:
+class AllowlistFile:
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
-class GitHubSource:
-    place: FilePlace
+class AllowlistOnGitHub:
+    place: FileLocation
     web: str
     """Scheme and host of the address; it must belong to the API that the relay asks."""
 
 
-AllowlistSource = FileSource | GitHubSource
+AllowlistSource = AllowlistFile | AllowlistOnGitHub
 
 
 @dataclass(frozen=True, slots=True)
-class Sqlite:
+class SqliteSetting:
     path: Path
 
     @property
@@ -54,7 +54,7 @@ class Sqlite:
 
 
 @dataclass(frozen=True, slots=True)
-class Postgres:
+class PostgresSetting:
     url: ServiceUrl
 
     @property
@@ -80,64 +80,64 @@ class TokenSetting:
     """64 hexadecimal digits."""
 
 
-def allowlist_source(given: Given) -> AllowlistSource:
+def allowlist_source(given: RawValue) -> AllowlistSource:
     value = values.text(given)
     if "://" in value:
         return _github_source(value)
     path = given.folder / value
     if not path.is_file():
-        raise Wrong(f"names {values.shown(str(path))}, and there is no such file.")
-    return FileSource(path)
+        raise InvalidValue(f"names {values.quote(str(path))}, and there is no such file.")
+    return AllowlistFile(path)
 
 
-def _github_source(value: str) -> GitHubSource:
+def _github_source(value: str) -> AllowlistOnGitHub:
     parts = values.split_url(value)
     found = _BLOB.fullmatch(parts.path) if parts else None
     if parts is None or found is None or parts.scheme not in {"http", "https"} or parts.username is not None:
-        raise Wrong(f"must be a file's path or an address such as {_FORM}.")
+        raise InvalidValue(f"must be a file's path or an address such as {_FORM}.")
     if parts.query or parts.fragment:
-        raise Wrong("must be the address of the file alone: remove what follows ? or #.")
+        raise InvalidValue("must be the address of the file alone: remove what follows ? or #.")
     name = f"{found['owner']}/{found['repo']}"
     path = unquote(found["path"])
     if not is_repo_name(name) or {".", "..", ""} & set(path.split("/")):
-        raise Wrong(f"must be a file's path or an address such as {_FORM}.")
-    place = FilePlace(RepoName(name), unquote(found["ref"]), path)
-    return GitHubSource(place, f"{parts.scheme}://{parts.netloc.lower()}")
+        raise InvalidValue(f"must be a file's path or an address such as {_FORM}.")
+    place = FileLocation(RepoName(name), unquote(found["ref"]), path)
+    return AllowlistOnGitHub(place, f"{parts.scheme}://{parts.netloc.lower()}")
 
 
-def web_of(api_url: str) -> str:
+def web_url(api_url: str) -> str:
     """Return where the pages of a GitHub are, from its API's address (`https://HOST/api/v3` on a GHES)."""
     parts = urlsplit(api_url)
     netloc = parts.netloc.lower()
     return f"{parts.scheme}://{netloc if parts.path else netloc.removeprefix('api.')}"
 
 
-def database(given: Given) -> Sqlite | Postgres:
+def database(given: RawValue) -> SqliteSetting | PostgresSetting:
     value = values.text(given)
     if value.startswith(("postgresql:", "postgres:", "postgresql+")):
-        return Postgres(postgres_url(value))
+        return PostgresSetting(postgres_url(value))
     return sqlite_file(given, " or postgresql://user@host/name")
 
 
-def sqlite_file(given: Given, otherwise: str = "") -> Sqlite:
+def sqlite_file(given: RawValue, otherwise: str = "") -> SqliteSetting:
     """Read `sqlite:///path`; `otherwise` is what else could stand there, for the sentence about what is wrong."""
     value = values.text(given)
     name = value.removeprefix(_SQLITE)
     if not value.startswith(_SQLITE) or name in {"", ":memory:"} or "?" in name:
-        raise Wrong(f"must be sqlite:///path (four slashes for a path from the root){otherwise}.")
+        raise InvalidValue(f"must be sqlite:///path (four slashes for a path from the root){otherwise}.")
     path = given.folder / name
     if path.is_dir() or not path.parent.is_dir():
-        raise Wrong("must name a file in a folder that exists.")
-    return Sqlite(path)
+        raise InvalidValue("must name a file in a folder that exists.")
+    return SqliteSetting(path)
 
 
-def issuers(given: Given) -> tuple[IssuerSetting, ...]:
+def issuers(given: RawValue) -> tuple[IssuerSetting, ...]:
     tables = _json_list(given.value) if isinstance(given.value, str) else given.value
     if not isinstance(tables, list):
-        raise Wrong('must be a list such as [{"issuer": "https://…", "kind": "github"}].')
+        raise InvalidValue('must be a list such as [{"issuer": "https://…", "kind": "github"}].')
     found = tuple(_issuer(given, number, table) for number, table in enumerate(tables, start=1))
     if len({issuer.issuer for issuer in found}) < len(found):
-        raise Wrong("names an issuer twice; keep one of them.")
+        raise InvalidValue("names an issuer twice; keep one of them.")
     return found
 
 
@@ -145,27 +145,27 @@ def _json_list(value: str) -> object:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise Wrong(f"must be JSON: {error}.") from None
+        raise InvalidValue(f"must be JSON: {error}.") from None
 
 
-def _issuer(given: Given, number: int, table: object) -> IssuerSetting:
+def _issuer(given: RawValue, number: int, table: object) -> IssuerSetting:
     known = {"issuer", "kind", "jwks_url", "reads"}
     if not isinstance(table, dict) or not set(table) <= known or not {"issuer", "kind"} <= set(table):
-        raise Wrong(
+        raise InvalidValue(
             f"(number {number}) must have issuer and kind, may have jwks_url and reads, and nothing else."
         )
     try:
         kind = IssuerKind(str(table["kind"]))
     except ValueError:
-        raise Wrong(f"(number {number}): kind must be one of {', '.join(IssuerKind)}.") from None
+        raise InvalidValue(f"(number {number}): kind must be one of {', '.join(IssuerKind)}.") from None
     try:
         addresses = [
-            values.safe_url(Given(table[name], name, given.folder))
+            values.safe_url(RawValue(table[name], name, given.folder))
             for name in ("issuer", "jwks_url")
             if name in table
         ]
-    except Wrong as wrong:
-        raise Wrong(f"(number {number}): an address {wrong}") from None
+    except InvalidValue as wrong:
+        raise InvalidValue(f"(number {number}): an address {wrong}") from None
     # A token's `iss` is compared letter by letter, so the issuer is kept as written, its last slash included.
     keys = addresses[1] if len(addresses) > 1 else None
     return IssuerSetting(str(table["issuer"]).strip(), kind, keys, _reads(number, kind, table.get("reads")))
@@ -175,45 +175,51 @@ def _reads(number: int, kind: IssuerKind, value: object) -> Mapping[str, str]:
     if value is None:
         return {}
     if kind is not IssuerKind.GENERIC:
-        raise Wrong(f"(number {number}): reads is for a generic issuer; what the others sign is known.")
+        raise InvalidValue(
+            f"(number {number}): reads is for a generic issuer; what the others sign is known."
+        )
     texts = isinstance(value, dict) and all(isinstance(each, str) and each for each in value.values())
     if not isinstance(value, dict) or not texts or not set(value) <= _READ:
-        raise Wrong(f"(number {number}): reads must name claims for some of {', '.join(sorted(_READ))}.")
+        raise InvalidValue(
+            f"(number {number}): reads must name claims for some of {', '.join(sorted(_READ))}."
+        )
     return value
 
 
-def tokens(command: str) -> Callable[[Given], tuple[TokenSetting, ...]]:
+def tokens(command: str) -> Callable[[RawValue], tuple[TokenSetting, ...]]:
     """Read `name=sha256:…` as a comma list, one per line, a list or a table; `command` makes such a line."""
 
-    def read(given: Given) -> tuple[TokenSetting, ...]:
+    def read(given: RawValue) -> tuple[TokenSetting, ...]:
         found = tuple(_token(name.strip(), digest.strip().lower(), command) for name, digest in _pairs(given))
         if len({each.name.lower() for each in found}) < len(found):
-            raise Wrong("gives a name twice; every token has a name of its own.")
+            raise InvalidValue("gives a name twice; every token has a name of its own.")
         if len({each.digest for each in found}) < len(found):
-            raise Wrong("gives one token two names; make a token for each.")
+            raise InvalidValue("gives one token two names; make a token for each.")
         return found
 
     return read
 
 
-def _pairs(given: Given) -> list[tuple[str, str]]:
+def _pairs(given: RawValue) -> list[tuple[str, str]]:
     value = given.value
     if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
         return list(value.items())
     if isinstance(value, str):
         value = re.split(r"[,\n]", value)
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise Wrong("must be a list of name=sha256:…, or a table of names.")
+        raise InvalidValue("must be a list of name=sha256:…, or a table of names.")
     written = [each.strip() for each in value if each.strip()]
     if not written:
-        raise Wrong("must name at least one.")
+        raise InvalidValue("must name at least one.")
     return [(name, digest) for name, _, digest in (each.partition("=") for each in written)]
 
 
 def _token(name: str, digest: str, command: str) -> TokenSetting:
     # Neither part is shown: who mixes them up has written the token itself.
     if not _TOKEN_NAME.fullmatch(name):
-        raise Wrong("needs names of 1 to 64 letters, digits and . _ @ -, written name=sha256:….")
+        raise InvalidValue("needs names of 1 to 64 letters, digits and . _ @ -, written name=sha256:….")
     if not _DIGEST.fullmatch(digest):
-        raise Wrong(f"takes a token's hash, never the token: run `{command}` and use the line it prints.")
+        raise InvalidValue(
+            f"takes a token's hash, never the token: run `{command}` and use the line it prints."
+        )
     return TokenSetting(name, digest.removeprefix("sha256:"))

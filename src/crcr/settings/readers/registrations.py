@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.registration import RULES, Registration, register
-from crcr.settings.setting import Given, Wrong
+from crcr.decide.report.registration import RULES, Registration, make_registration
+from crcr.settings.setting import InvalidValue, RawValue
 
 _BY_ADDRESS = (
     ("https://agent.buildkite.com", IssuerKind.BUILDKITE),
@@ -21,14 +21,14 @@ _OWN = frozenset({"issuer", "kind", "repository", "branches", "claims", "ids"})
 _FORM = '[{"issuer": "https://…", "repository": "owner/name", …}]'
 
 
-def registrations(given: Given) -> tuple[Registration, ...]:
+def registrations(given: RawValue) -> tuple[Registration, ...]:
     tables = _json(given.value) if isinstance(given.value, str) else given.value
     if not isinstance(tables, list):
-        raise Wrong(f"must be a list such as {_FORM}.")
+        raise InvalidValue(f"must be a list such as {_FORM}.")
     found = tuple(_registration(number, table) for number, table in enumerate(tables, start=1))
     seen = [(each.issuer, tuple(sorted(each.ids.items()))) for each in found]
     if len(set(seen)) < len(seen):
-        raise Wrong("registers one pipeline twice; keep one of them.")
+        raise InvalidValue("registers one pipeline twice; keep one of them.")
     return found
 
 
@@ -36,20 +36,20 @@ def _json(value: str) -> object:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise Wrong(f"must be JSON: {error}.") from None
+        raise InvalidValue(f"must be JSON: {error}.") from None
 
 
 def _registration(number: int, table: object) -> Registration:
     if not isinstance(table, dict):
-        raise Wrong(f"(number {number}) must be a table such as {_FORM[1:-1]}.")
+        raise InvalidValue(f"(number {number}) must be a table such as {_FORM[1:-1]}.")
     issuer, repository = table.get("issuer"), table.get("repository")
     if not isinstance(issuer, str) or not issuer.startswith(("https://", "http://")):
-        raise Wrong(f"(number {number}) must have an issuer, as it stands in the token's `iss`.")
+        raise InvalidValue(f"(number {number}) must have an issuer, as it stands in the token's `iss`.")
     if not isinstance(repository, str) or not is_repo_name(repository):
-        raise Wrong(f"(number {number}) must have a repository, as owner/name on the allowlist.")
+        raise InvalidValue(f"(number {number}) must have a repository, as owner/name on the allowlist.")
     kind = _kind(number, issuer, table.get("kind"))
     try:
-        return register(
+        return make_registration(
             issuer=issuer,
             kind=kind,
             repository=RepoName(repository),
@@ -58,9 +58,9 @@ def _registration(number: int, table: object) -> Registration:
             claims=_claims(number, table.get("claims", {})),
         )
     except ValueError as wrong:
-        if isinstance(wrong, Wrong):
+        if isinstance(wrong, InvalidValue):
             raise
-        raise Wrong(f"(number {number}) {wrong}.") from None
+        raise InvalidValue(f"(number {number}) {wrong}.") from None
 
 
 def _kind(number: int, issuer: str, said: object) -> IssuerKind:
@@ -68,18 +68,18 @@ def _kind(number: int, issuer: str, said: object) -> IssuerKind:
         for address, kind in _BY_ADDRESS:
             if issuer == address or (address.endswith("/") and issuer.startswith(address)):
                 return kind
-        raise Wrong(f"(number {number}) must have a kind: {', '.join(RULES)}.")
+        raise InvalidValue(f"(number {number}) must have a kind: {', '.join(RULES)}.")
     try:
         return IssuerKind(str(said))
     except ValueError:
-        raise Wrong(f"(number {number}): kind must be one of {', '.join(RULES)}.") from None
+        raise InvalidValue(f"(number {number}): kind must be one of {', '.join(RULES)}.") from None
 
 
 def _ids(number: int, kind: IssuerKind, table: Mapping[str, object]) -> dict[str, str]:
     rest = {name: value for name, value in table.items() if name not in _OWN}
     if kind is IssuerKind.GENERIC:
         if rest:
-            raise Wrong(f"(number {number}): {', '.join(rest)} is not known; name claims under ids.")
+            raise InvalidValue(f"(number {number}): {', '.join(rest)} is not known; name claims under ids.")
         ids = table.get("ids")
         rest = dict(ids) if isinstance(ids, dict) else {}
     return {name: _text(number, name, value) for name, value in rest.items()}
@@ -87,14 +87,14 @@ def _ids(number: int, kind: IssuerKind, table: Mapping[str, object]) -> dict[str
 
 def _claims(number: int, value: object) -> dict[str, tuple[str, ...]]:
     if not isinstance(value, dict):
-        raise Wrong(f'(number {number}): claims must be a table such as {{build_source = ["api"]}}.')
+        raise InvalidValue(f'(number {number}): claims must be a table such as {{build_source = ["api"]}}.')
     return {str(name): _texts(number, f"claims.{name}", allowed) for name, allowed in value.items()}
 
 
 def _texts(number: int, name: str, value: object) -> tuple[str, ...]:
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list):
-        raise Wrong(f"(number {number}): {name} must be a list of texts.")
+        raise InvalidValue(f"(number {number}): {name} must be a list of texts.")
     return tuple(_text(number, name, each) for each in listed)
 
 
@@ -102,5 +102,5 @@ def _text(number: int, name: str, value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value.strip():
-        raise Wrong(f"(number {number}): {name} must be text.")
+        raise InvalidValue(f"(number {number}): {name} must be text.")
     return value.strip()

@@ -14,7 +14,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from pydantic import SecretStr
 
 from crcr.settings.readers import values
-from crcr.settings.setting import Given, Wrong
+from crcr.settings.setting import InvalidValue, RawValue
 
 _ENCRYPTED = frozenset({"rediss", "clickhouses"})
 _MAX_CA_BYTES = 1024 * 1024
@@ -44,19 +44,21 @@ class ServiceUrl(SecretStr):
         return urlsplit(self.get_secret_value())
 
 
-def service_url(*schemes: str, checked: Callable[[SplitResult], None]) -> Callable[[Given], ServiceUrl]:
-    """Return a reader of addresses with these schemes; `checked` raises `Wrong` about what follows the host."""
+def service_url(*schemes: str, checked: Callable[[SplitResult], None]) -> Callable[[RawValue], ServiceUrl]:
+    """Return a reader of addresses with these schemes; `checked` raises `InvalidValue` about what follows the host."""
     wanted = " or ".join(f"{scheme}://…" for scheme in schemes)
 
-    def read(given: Given) -> ServiceUrl:
+    def read(given: RawValue) -> ServiceUrl:
         value = values.text(given)
         parts = values.split_url(value)
         if parts is None or parts.scheme not in schemes:
-            raise Wrong(f"must be an address such as {wanted}.")
+            raise InvalidValue(f"must be an address such as {wanted}.")
         if not parts.hostname:
-            raise Wrong("names no host; write it after the two slashes.")
+            raise InvalidValue("names no host; write it after the two slashes.")
         if parts.query or parts.fragment or "?" in value or "#" in value:
-            raise Wrong("must be an address without ? and # (write them in a password as %3F and %23).")
+            raise InvalidValue(
+                "must be an address without ? and # (write them in a password as %3F and %23)."
+            )
         checked(parts)
         return ServiceUrl(value)
 
@@ -66,7 +68,7 @@ def service_url(*schemes: str, checked: Callable[[SplitResult], None]) -> Callab
 def _database_number(parts: SplitResult) -> None:
     number = parts.path.removeprefix("/")
     if number and not (number.isascii() and number.isdigit() and len(number) <= 4):
-        raise Wrong("must end with the number of a database (redis://host:6379/0) or without one.")
+        raise InvalidValue("must end with the number of a database (redis://host:6379/0) or without one.")
 
 
 redis_url = service_url("redis", "rediss", checked=_database_number)
@@ -74,20 +76,22 @@ redis_url = service_url("redis", "rediss", checked=_database_number)
 
 def _database_name(parts: SplitResult) -> None:
     if not _NAME.fullmatch(parts.path.removeprefix("/")):
-        raise Wrong("must end with the name of a database (clickhouse://host:8123/crcr) or without one.")
+        raise InvalidValue(
+            "must end with the name of a database (clickhouse://host:8123/crcr) or without one."
+        )
 
 
 _clickhouse_server = service_url("clickhouse", "clickhouses", checked=_database_name)
 
 
-def clickhouse_url(given: Given) -> ServiceUrl:
+def clickhouse_url(given: RawValue) -> ServiceUrl:
     """Read the address of a server, or a folder for chDB, the same engine in our own process."""
     value = values.text(given)
     if not value.startswith("chdb:"):
         return _clickhouse_server(given)
     folder = value.removeprefix("chdb://")
     if not value.startswith("chdb:///") or len(folder) < 2 or "?" in folder or "#" in folder:
-        raise Wrong("must be chdb:///folder, from the root, without ? and #.")
+        raise InvalidValue("must be chdb:///folder, from the root, without ? and #.")
     return ServiceUrl(value)
 
 
@@ -99,33 +103,37 @@ def postgres_url(value: str) -> ServiceUrl:
     """Read `postgresql://user:password@host:port/name`; a socket's folder is `?host=/folder`."""
     parts = values.split_url(value)
     if parts is None or parts.scheme not in {"postgresql", "postgres"} or parts.fragment:
-        raise Wrong("must be an address such as postgresql://user:password@host:5432/name.")
+        raise InvalidValue("must be an address such as postgresql://user:password@host:5432/name.")
     options = parse_qs(parts.query, keep_blank_values=True)
     if set(options) - _POSTGRES_OPTIONS:
-        raise Wrong(
+        raise InvalidValue(
             f"may have the options {', '.join(sorted(_POSTGRES_OPTIONS))} after its ?, and no others."
         )
     if not parts.hostname and not options.get("host"):
-        raise Wrong("names no host; write it after the two slashes, or a socket's folder as ?host=/folder.")
+        raise InvalidValue(
+            "names no host; write it after the two slashes, or a socket's folder as ?host=/folder."
+        )
     if "@" in parts.path:
-        raise Wrong("has a / in its user or password (write it there as %2F), or an @ in its name (%40).")
+        raise InvalidValue(
+            "has a / in its user or password (write it there as %2F), or an @ in its name (%40)."
+        )
     if not parts.path.strip("/"):
-        raise Wrong("names no database; write it after the host: postgresql://user@host/name.")
+        raise InvalidValue("names no database; write it after the host: postgresql://user@host/name.")
     if not _SSL_MODES.issuperset(options.get("sslmode", ())):
-        raise Wrong(f"may say sslmode as one of {', '.join(sorted(_SSL_MODES))}.")
+        raise InvalidValue(f"may say sslmode as one of {', '.join(sorted(_SSL_MODES))}.")
     return ServiceUrl(value)
 
 
-def ca_file(given: Given) -> Path:
+def ca_file(given: RawValue) -> Path:
     """Read the path of a PEM file with the certificates that prove a server."""
     path = given.folder / values.text(given)
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_CA_BYTES)
     except OSError as error:
-        raise Wrong(f"names a file that cannot be read: {error.strerror}.") from None
+        raise InvalidValue(f"names a file that cannot be read: {error.strerror}.") from None
     try:
         load_pem_x509_certificates(content)
     except ValueError:
-        raise Wrong("must name a PEM file with certificates (-----BEGIN CERTIFICATE-----).") from None
+        raise InvalidValue("must name a PEM file with certificates (-----BEGIN CERTIFICATE-----).") from None
     return path

@@ -1,4 +1,4 @@
-"""Readers of single values: each takes what was found and returns a checked value, or raises `Wrong`.
+"""Readers of single values: each takes what was found and returns a checked value, or raises `InvalidValue`.
 
 Texts come from the environment, typed values from TOML: both spellings of a number or a list are taken. The
 readers of secrets (`secret`, `private_key`, `database`) never put what they were given into their message.
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import SecretStr
 
-from crcr.settings.setting import Given, Wrong
+from crcr.settings.setting import InvalidValue, RawValue
 
 _DURATION = re.compile(r"([0-9]{1,9})\s?([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -37,128 +37,130 @@ _SHOWN = 80
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Quote a value for a sentence, short and on one line."""
     text = ascii(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def text(given: Given) -> str:
+def text(given: RawValue) -> str:
     if not isinstance(given.value, str):
-        raise Wrong("must be text in quotes.")
+        raise InvalidValue("must be text in quotes.")
     if not given.value.strip() or "\0" in given.value:
-        raise Wrong("must not be empty.")
+        raise InvalidValue("must not be empty.")
     return given.value.strip()
 
 
-def secret(given: Given) -> SecretStr:
+def secret(given: RawValue) -> SecretStr:
     """Take a secret as it is: blanks inside or around it may belong to it, a line end does not."""
     if not isinstance(given.value, str):
-        raise Wrong("must be text in quotes.")
+        raise InvalidValue("must be text in quotes.")
     value = given.value.rstrip("\r\n")
     if not value.strip():
-        raise Wrong("must not be empty.")
+        raise InvalidValue("must not be empty.")
     return SecretStr(value)
 
 
-def private_key(given: Given) -> SecretStr:
+def private_key(given: RawValue) -> SecretStr:
     pem = secret(given)
     # One-line environment files write line ends as a backslash and an n.
     key_text = pem.get_secret_value().strip().replace("\\n", "\n")
     try:
         key = load_pem_private_key(key_text.encode(), password=None)
     except TypeError:
-        raise Wrong("is protected by a password; store the key without one.") from None
+        raise InvalidValue("is protected by a password; store the key without one.") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise Wrong(
+        raise InvalidValue(
             "is not a readable PEM key; use the .pem file that GitHub gave for the App, unchanged."
         ) from None
     if not isinstance(key, RSAPrivateKey) or key.key_size < 2048:
-        raise Wrong("must be an RSA key of at least 2,048 bits, as GitHub makes it for the App.")
+        raise InvalidValue("must be an RSA key of at least 2,048 bits, as GitHub makes it for the App.")
     return pem
 
 
-def app_id(given: Given) -> str:
+def app_id(given: RawValue) -> str:
     value = given.value
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not _APP_ID.fullmatch(value.strip()):
-        raise Wrong(f"must be the App's id or client id from its settings page, not {shown(given.value)}.")
+        raise InvalidValue(
+            f"must be the App's id or client id from its settings page, not {quote(given.value)}."
+        )
     return value.strip()
 
 
-def whole(least: int, most: int) -> Callable[[Given], int]:
-    def read(given: Given) -> int:
+def integer(least: int, most: int) -> Callable[[RawValue], int]:
+    def read(given: RawValue) -> int:
         value = given.value
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value.strip()):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise Wrong(f"must be a whole number from {least} to {most}, not {shown(given.value)}.")
+            raise InvalidValue(f"must be a whole number from {least} to {most}, not {quote(given.value)}.")
         return value
 
     return read
 
 
-def whole_or_none(least: int, most: int) -> Callable[[Given], int]:
+def integer_or_zero(least: int, most: int) -> Callable[[RawValue], int]:
     """Read a number, or 0 where that says that there is no limit."""
 
-    def read(given: Given) -> int:
+    def read(given: RawValue) -> int:
         try:
-            return whole(0, 0)(given)
-        except Wrong:
+            return integer(0, 0)(given)
+        except InvalidValue:
             pass
         try:
-            return whole(least, most)(given)
-        except Wrong:
-            raise Wrong(
-                f"must be 0 or a whole number from {least} to {most}, not {shown(given.value)}."
+            return integer(least, most)(given)
+        except InvalidValue:
+            raise InvalidValue(
+                f"must be 0 or a whole number from {least} to {most}, not {quote(given.value)}."
             ) from None
 
     return read
 
 
-def duration(given: Given) -> int:
+def duration(given: RawValue) -> int:
     """Return seconds."""
     found = _DURATION.fullmatch(given.value.strip()) if isinstance(given.value, str) else None
     seconds = int(found[1]) * _UNIT_S[found[2]] if found else 0
     if not 0 < seconds <= _MAX_DURATION_S:
-        raise Wrong(
-            f"must be a duration of at most 30d such as 90s, 30m, 6h or 2d, not {shown(given.value)}."
+        raise InvalidValue(
+            f"must be a duration of at most 30d such as 90s, 30m, 6h or 2d, not {quote(given.value)}."
         )
     return seconds
 
 
-def one_of(*known: str) -> Callable[[Given], str]:
-    def read(given: Given) -> str:
+def one_of(*known: str) -> Callable[[RawValue], str]:
+    def read(given: RawValue) -> str:
         value = given.value.strip().lower() if isinstance(given.value, str) else given.value
         if not isinstance(value, str) or value not in known:
-            raise Wrong(f"must be {' or '.join(known)}, not {shown(given.value)}.")
+            raise InvalidValue(f"must be {' or '.join(known)}, not {quote(given.value)}.")
         return value
 
     return read
 
 
-def texts(given: Given) -> tuple[str, ...]:
+def texts(given: RawValue) -> tuple[str, ...]:
     """Read `a, b` or a list of texts; repeats are dropped."""
     items = given.value.split(",") if isinstance(given.value, str) else given.value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise Wrong('must be a list of texts: "a, b" or ["a", "b"].')
+        raise InvalidValue('must be a list of texts: "a, b" or ["a", "b"].')
     found = tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
     if not found:
-        raise Wrong("must name at least one.")
+        raise InvalidValue("must name at least one.")
     return found
 
 
-def list_of_texts(given: Given) -> tuple[str, ...]:
+def list_of_texts(given: RawValue) -> tuple[str, ...]:
     """Read a list that may be empty, where that says something: no refs are ignored, no prefixes count."""
     return () if given.value == [] else texts(given)
 
 
-def networks(given: Given) -> tuple[IPv4Network | IPv6Network, ...]:
+def networks(given: RawValue) -> tuple[IPv4Network | IPv6Network, ...]:
     return tuple(_network(item) for item in texts(given))
 
 
-def cover_everything(networks: Collection[IPv4Network | IPv6Network]) -> bool:
+def cover_all_addresses(networks: Collection[IPv4Network | IPv6Network]) -> bool:
     """Whether they hold every address of a kind, be it in parts."""
     fours = [each for each in networks if isinstance(each, IPv4Network)]
     sixes = [each for each in networks if isinstance(each, IPv6Network)]
@@ -175,41 +177,43 @@ def _network(item: str) -> IPv4Network | IPv6Network:
     try:
         meant = ip_network(item, strict=False)
     except ValueError:
-        raise Wrong(f"holds {shown(item)}; write an address or a network such as 10.0.0.0/8.") from None
-    raise Wrong(f"holds {shown(item)}, which is inside a network; write {meant}.")
+        raise InvalidValue(
+            f"holds {quote(item)}; write an address or a network such as 10.0.0.0/8."
+        ) from None
+    raise InvalidValue(f"holds {quote(item)}, which is inside a network; write {meant}.")
 
 
-def host(given: Given) -> str:
+def host(given: RawValue) -> str:
     if not isinstance(given.value, str) or not _HOST.fullmatch(given.value.strip()):
-        raise Wrong(f"must be an address or a name to listen on, not {shown(given.value)}.")
+        raise InvalidValue(f"must be an address or a name to listen on, not {quote(given.value)}.")
     return given.value.strip()
 
 
-def header_name(given: Given) -> str:
+def header_name(given: RawValue) -> str:
     value = text(given)
     name = value.lower()
     if not _HEADER.fullmatch(value) or name in _TAKEN_HEADERS or name.startswith(("sec-", "if-")):
-        raise Wrong(f"must be a header's name such as X-Forwarded-User, not {shown(given.value)}.")
+        raise InvalidValue(f"must be a header's name such as X-Forwarded-User, not {quote(given.value)}.")
     return value
 
 
-def url(given: Given) -> str:
+def url(given: RawValue) -> str:
     """Read an http(s) address; its end carries no slash, so that a path can be put after it."""
     value = text(given)
     parts = split_url(value)
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise Wrong("must be an http:// or https:// address.")
+        raise InvalidValue("must be an http:// or https:// address.")
     if parts.username is not None or parts.query or parts.fragment:
-        raise Wrong("must be an address without user, password, ? and #.")
+        raise InvalidValue("must be an address without user, password, ? and #.")
     return value.rstrip("/")
 
 
-def safe_url(given: Given) -> str:
+def safe_url(given: RawValue) -> str:
     """Read an address that credentials are sent to: encrypted, or on this machine."""
     value = url(given)
     parts = urlsplit(value)
     if parts.scheme != "https" and parts.hostname not in LOOPBACK:
-        raise Wrong("must be an https:// address (http:// only on this machine).")
+        raise InvalidValue("must be an https:// address (http:// only on this machine).")
     return value
 
 

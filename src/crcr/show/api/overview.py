@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends
 
 from crcr.decide.health.relay import Health as RelayHealth
 from crcr.decide.model import Level, RepoName
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendMetrics
 from crcr.decide.views.overview import Summary as SummaryView
 from crcr.errors import NotFound
@@ -52,7 +52,7 @@ def _add_all(api: APIRouter) -> None:
         asked: Asking,
         choice: TableChoice,
         *,
-        kind: KindParam = Kind.PULLS,
+        kind: KindParam = ResultKind.PULLS,
         span: RangeParam = Span.FORTNIGHT,
         limit: LimitParam = ROWS_A_PAGE,
         cursor: CursorParam = None,
@@ -72,7 +72,7 @@ def _add_all(api: APIRouter) -> None:
     async def metrics(
         asked: Asking,
         *,
-        kind: KindParam = Kind.PULLS,
+        kind: KindParam = ResultKind.PULLS,
         span: RangeParam = Span.FORTNIGHT,
         backend: OneBackend = None,
         limit: LimitParam = ROWS_A_PAGE,
@@ -97,7 +97,7 @@ def _add_one(api: APIRouter) -> None:
     async def badge(
         name: Annotated[RepoName, Depends(backend_name)],
         asked: Asking,
-        kind: KindParam = Kind.PUSH,
+        kind: KindParam = ResultKind.PUSH,
         span: RangeParam = Span.FORTNIGHT,
     ) -> backends.Badge:
         view = await asked.views.badge(asked.upstream, name, kind, span, asked.now)

@@ -15,8 +15,8 @@ from urllib.parse import unquote_to_bytes
 from fastapi import Depends, Path, Query, Request
 
 from crcr.decide.model import DeliveryState, EffectState, JobState, RepoName, is_repo_name
-from crcr.decide.statistics.figures import Counted
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
@@ -63,7 +63,7 @@ UpstreamParam = Annotated[
     str | None,
     Query(description="`owner/repo` of the upstream; default the first one", max_length=150, pattern=_TEXT),
 ]
-KindParam = Annotated[Kind, Query(description="what the results are of; kinds are never mixed")]
+KindParam = Annotated[ResultKind, Query(description="what the results are of; kinds are never mixed")]
 RangeParam = Annotated[
     Span, Query(alias="range", description="how far back the numbers go, in whole hours, the running one too")
 ]
@@ -198,11 +198,11 @@ def backend_name(org: OrgPath, repo: RepoPath) -> RepoName:
 
 def backend_query(
     *,
-    kind: KindParam = Kind.PULLS,
+    kind: KindParam = ResultKind.PULLS,
     span: RangeParam = Span.FORTNIGHT,
     job: Annotated[str | None, _text("only jobs whose name or workflow holds this text")] = None,
     author: Annotated[str | None, _text("only events of this author", 100)] = None,
-    result: Annotated[Counted | None, Query(description="only events with such a job")] = None,
+    result: Annotated[CountedAs | None, Query(description="only events with such a job")] = None,
     q: Annotated[
         str | None, _text("only events whose number, commit, branch, title or author holds this text")
     ] = None,

@@ -18,7 +18,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity
 from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegistered, NotSignedIn
 from crcr.join.findings.examine import examine
-from crcr.join.help_links import Pointers, pointers_to
+from crcr.join.help_links import HintLinks, hint_links
 from crcr.ports import Clock, Limits
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.access.reader import reader_of
@@ -119,7 +119,7 @@ def add(api: APIRouter) -> None:
     )
     async def setup(org: OrgPath, repo: RepoPath, asked: Asking) -> models.Setup:
         facts = await asked.views.setup(asked.upstream, backend_name(org, repo), asked.now)
-        pointers = pointers_to(
+        pointers = hint_links(
             asked.desk.site,
             facts.upstream,
             facts.repository,
@@ -129,7 +129,7 @@ def add(api: APIRouter) -> None:
         return as_model(facts, asked.now, pointers)
 
 
-def as_model(facts: SetupFacts, now: datetime, pointers: Pointers) -> models.Setup:
+def as_model(facts: SetupFacts, now: datetime, pointers: HintLinks) -> models.Setup:
     installation = facts.inspection.installation if facts.inspection else None
     return models.Setup(
         repository=facts.repository.full_name,

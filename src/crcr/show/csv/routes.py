@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery, MatrixRow
 from crcr.decide.views.commit import WaiverView
 from crcr.decide.views.logs import AuditView, EffectView, Hit
@@ -44,7 +44,7 @@ def _add_numbers(api: APIRouter) -> None:
         asked: ask.Asking,
         choice: ask.TableChoice,
         *,
-        kind: ask.KindParam = Kind.PULLS,
+        kind: ask.KindParam = ResultKind.PULLS,
         span: ask.RangeParam = Span.FORTNIGHT,
         limit: ask.LinesParam | None = None,
         cursor: ask.CursorParam = None,
@@ -61,7 +61,7 @@ def _add_numbers(api: APIRouter) -> None:
         request: Request,
         asked: ask.Asking,
         *,
-        kind: ask.KindParam = Kind.PULLS,
+        kind: ask.KindParam = ResultKind.PULLS,
         span: ask.RangeParam = Span.FORTNIGHT,
         backend: ask.OneBackend = None,
         limit: ask.LinesParam | None = None,
@@ -103,7 +103,7 @@ def _add_backend(api: APIRouter) -> None:
         request: Request,
         backend: Annotated[RepoName, Depends(backend_name)],
         asked: ask.Asking,
-        kind: ask.KindParam = Kind.PULLS,
+        kind: ask.KindParam = ResultKind.PULLS,
         span: ask.RangeParam = Span.FORTNIGHT,
     ) -> Response:
         query = BackendQuery(upstream=asked.upstream, downstream=backend, kind=kind, span=span, limit=1)

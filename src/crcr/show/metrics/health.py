@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr import __version__
-from crcr.decide.health.relay import Health, worst_of
+from crcr.decide.health.relay import Health, worst_state
 from crcr.decide.views.overview import Vitals
 from crcr.errors import LimiterUnavailable, NoAllowlist, Stopping, Unavailable
 from crcr.ports import Clock
@@ -160,4 +160,4 @@ class Probes:
 
 def _worst(healths: list[Health | None]) -> str:
     known = [each for each in healths if each is not None]
-    return worst_of(known) if len(known) == len(healths) else _UNKNOWN
+    return worst_state(known) if len(known) == len(healths) else _UNKNOWN

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from crcr.decide.checks.gate import GateState
 from crcr.decide.health.relay import HealthState
 from crcr.decide.model import EffectKind
-from crcr.decide.outbox.queue_state import Queue
+from crcr.decide.outbox.queue_state import EffectQueue
 from crcr.decide.views.overview import Vitals
 
 _STATES = ("waiting", "claimed", "parked")
@@ -63,10 +63,10 @@ class QueueNumbers:
             self._gates.labels(name, state.value).set(standing.get(state.value, 0))
         self._take_queues(name, {queue.kind: queue for queue in vitals.queues})
 
-    def _take_queues(self, name: str, queues: dict[str, Queue]) -> None:
+    def _take_queues(self, name: str, queues: dict[str, EffectQueue]) -> None:
         """Every kind is told, the empty ones too: a series that comes and goes breaks alerts on it."""
         for kind in EffectKind:
-            queue = queues.get(kind.value, Queue(kind=kind.value))
+            queue = queues.get(kind.value, EffectQueue(kind=kind.value))
             counts = (queue.waiting, queue.claimed, queue.parked)
             for state, number in zip(_STATES, counts, strict=True):
                 self._queue.labels(name, kind.value, state).set(number)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame, NotListed
@@ -102,7 +102,7 @@ def kept(asked: QueryParams) -> dict[str, str]:
     chosen = {name: asked.get(name, "").strip() for name in _KEPT}
     known = {
         **{name: chosen[name][:_LONGEST] for name in ("jobs", "author", "q")},
-        "result": chosen["result"] if chosen["result"] in {each.value for each in Counted} else "",
+        "result": chosen["result"] if chosen["result"] in {each.value for each in CountedAs} else "",
         "older": "1" if chosen["older"] == "1" else "",
         "open": chosen["open"][:_MOST_OPEN],
         "sort": chosen["sort"] if chosen["sort"].removeprefix("-") in ORDERS else "",
@@ -120,7 +120,7 @@ def asked_query(here: Here, name: RepoName, asked: QueryParams) -> BackendQuery:
         kind=here.kind,
         job=chosen.get("jobs"),
         author=chosen.get("author"),
-        result=Counted(chosen["result"]) if "result" in chosen else None,
+        result=CountedAs(chosen["result"]) if "result" in chosen else None,
         text=chosen.get("q"),
         older="older" in chosen,
         after=cursors.decode(chosen.get("after")),

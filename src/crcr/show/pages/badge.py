@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.figures import Counted
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound, Unavailable
 from crcr.show.pages.frame import Frame
@@ -26,10 +26,10 @@ from crcr.show.urls.location import pick_span, pick_upstream
 _GREEN, _RED, _AMBER, _BLUE, _GREY = "#1a7f37", "#cf222e", "#9a6700", "#0969da", "#57606a"
 _LABEL = "#3d444d"
 _WORDS = {
-    Counted.SUCCESS: ("passing", _GREEN),
-    Counted.FAILURE: ("failing", _RED),
-    Counted.RUNNING: ("running", _BLUE),
-    Counted.OTHER: ("inconclusive", _GREY),
+    CountedAs.SUCCESS: ("passing", _GREEN),
+    CountedAs.FAILURE: ("failing", _RED),
+    CountedAs.RUNNING: ("running", _BLUE),
+    CountedAs.OTHER: ("inconclusive", _GREY),
 }
 _HEADERS = {
     "Content-Type": "image/svg+xml; charset=utf-8",
@@ -90,7 +90,7 @@ def badge_of(view: BadgeView, label: str) -> Badge:
     about = f"{view.name}, {view.kind.value}, {view.span.value}"
     if view.stale:
         return Badge(label, "silent", _AMBER, about)
-    if view.state is None or (rate is None and view.state in {Counted.SUCCESS, Counted.FAILURE}):
+    if view.state is None or (rate is None and view.state in {CountedAs.SUCCESS, CountedAs.FAILURE}):
         return Badge(label, "no results", _GREY, about)
     word, colour = _WORDS[view.state]
     return Badge(label, word if rate is None else f"{word} · {percent(rate)}", colour, about)
@@ -132,7 +132,7 @@ async def _view(frame: Frame, request: Request) -> BadgeView:
         downstream = RepoName(f"{path['org']}/{path['repo']}")
     except ValueError:
         raise NotFound from None
-    kind = next((each for each in Kind if each.value == asked.get("kind")), Kind.PUSH)
+    kind = next((each for each in ResultKind if each.value == asked.get("kind")), ResultKind.PUSH)
     span = pick_span(asked.get("range"))
     return await frame.views(request).badge(upstream, downstream, kind, span, frame.clock.now())
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.statistics.similar_failures import LikeFailures, like_failures
+from crcr.decide.statistics.similar_failures import LikeFailures, group_similar_failures
 from crcr.decide.views.commit import CommitBackend
 from crcr.decide.views.logs import HitKind
 from crcr.errors import NotFound
@@ -84,14 +84,12 @@ class CommitPages:
         found = await self._frame.views(request).search(here.upstream, digits, self._frame.clock.now())
         commits = [hit.head_sha for hit in found.hits if hit.kind is HitKind.COMMIT]
         if not commits:
-            hint = (
-                "only what was pushed, proposed or tested since the relay runs is known; look at the digits"
-            )
-            raise NotFound(f"no commit of {here.upstream} is known that begins with {digits}", hint=hint)
+            hint = "the relay knows commits that were pushed, proposed or tested since it was started; check the digits"
+            raise NotFound(f"no known commit of {here.upstream} begins with {digits}", hint=hint)
         if len(commits) > 1:
             return here.url("/crcr/search", q=digits)
         return here.url(f"/crcr/commit/{commits[0]}")
 
 
 def _alike(backends: Iterable[CommitBackend]) -> tuple[LikeFailures, ...]:
-    return like_failures(job for backend in backends for job in backend.jobs)
+    return group_similar_failures(job for backend in backends for job in backend.jobs)

@@ -25,7 +25,7 @@ from crcr.decide.views.logs import (
     HitKind,
     WaiverQuery,
 )
-from crcr.decide.views.overview import DeliveryView, DispatchView, Outbox
+from crcr.decide.views.overview import DeliveryView, DispatchView, OutboxState
 from crcr.show.pages.frame import Frame
 from crcr.show.render import status
 from crcr.show.urls import cursors
@@ -243,7 +243,7 @@ class LogPages:
         )
 
 
-def _lag_s(outbox: Outbox, now: datetime) -> float | None:
+def _lag_s(outbox: OutboxState, now: datetime) -> float | None:
     """Age of the oldest effect that is due; None when nothing is."""
     due_at = outbox.oldest_due_at
     return (now - due_at).total_seconds() if due_at and due_at <= now else None

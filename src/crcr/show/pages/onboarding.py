@@ -18,10 +18,10 @@ from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.model import Level, RepoName, is_repo_name
 from crcr.errors import BadRequest, NotFound
-from crcr.join.findings.examine import Finding, State, examine
-from crcr.join.help_links import pointers_on_the_page
-from crcr.join.manual_steps import lead, safety
-from crcr.join.request import PLACES, Ci, Wanted
+from crcr.join.findings.examine import SetupFinding, State, examine
+from crcr.join.help_links import page_hint_links
+from crcr.join.manual_steps import describe_effort, describe_safety
+from crcr.join.request import CI_LOCATION_PARTS, Ci, JoinRequest
 from crcr.show.http.forms import read_form
 from crcr.show.http.same_site import local_path
 from crcr.show.pages.frame import Frame
@@ -40,8 +40,8 @@ FINDINGS = {
     State.UNKNOWN: Status("?", "unknown", "off"),
 }
 LEVEL_SAYS = {
-    Level.L1: "you are told of changes, and nothing is shown of you.",
-    Level.L2: "your results stand on these pages.",
+    Level.L1: "you are notified of changes; your results are not shown.",
+    Level.L2: "your results are shown on these pages.",
     Level.L3: "your results become checks on pull requests that carry your device's label.",
     Level.L4: "your results are checks on every pull request, and a failure blocks its merge.",
 }
@@ -54,7 +54,7 @@ _STEPS = {
 _CHOSEN = (
     *("upstream", "ci", "repository", "level", "device", "oncalls", "nightly"),
     *("command", "job_name", "junit", "runs_on", "branch"),
-    *sorted({part.name for parts in PLACES.values() for part in parts}),
+    *sorted({part.name for parts in CI_LOCATION_PARTS.values() for part in parts}),
 )
 _PLAIN_TEXT = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -113,8 +113,8 @@ class OnboardingPages:
             repository=form.repository,
             plan=self._plan(form, request.query_params, here),
             level_says=LEVEL_SAYS,
-            lead=lead(form.chosen_ci),
-            safety=safety(form.chosen_ci),
+            lead=describe_effort(form.chosen_ci),
+            safety=describe_safety(form.chosen_ci),
             trial=self._trial(form, here),
             simulated=is_simulated(here.github_url),
             app_page=self._welcome.app_page(),
@@ -146,7 +146,7 @@ class OnboardingPages:
         return _plain(found.text, found.path.rpartition("/")[2])
 
     def _form(self, asked: QueryParams, here: Here) -> Form:
-        plain = Wanted(
+        plain = JoinRequest(
             ci=Ci.GITHUB,
             upstream=here.upstream,
             repository=EXAMPLE,
@@ -180,7 +180,7 @@ class OnboardingPages:
             return _told(None, ())
         now = self._frame.clock.now()
         facts = await self._frame.views(request).setup(here.upstream, repository, now)
-        pointers = pointers_on_the_page(relay_pin(self._frame.site, self._welcome.audience))
+        pointers = page_hint_links(relay_pin(self._frame.site, self._welcome.audience))
         return _told(facts, examine(facts, now, pointers))
 
 
@@ -190,7 +190,7 @@ def _named(asked: QueryParams) -> Mapping[str, str]:
     return {**asked, "repository": repo} if repo and not asked.get("repository") else asked
 
 
-def _told(facts: SetupFacts | None, findings: tuple[Finding, ...]) -> dict[str, Any]:
+def _told(facts: SetupFacts | None, findings: tuple[SetupFinding, ...]) -> dict[str, Any]:
     listed = facts is not None and facts.entry is not None
     return {
         "findings": findings,
@@ -202,7 +202,7 @@ def _told(facts: SetupFacts | None, findings: tuple[Finding, ...]) -> dict[str, 
     }
 
 
-def _states(findings: tuple[Finding, ...]) -> dict[str, str]:
+def _states(findings: tuple[SetupFinding, ...]) -> dict[str, str]:
     """How far each step is: done when all that tells of it is well, marked when any of it is wrong."""
     found = {each.name: each.state for each in findings}
     states = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crcr.decide.model import Level, RepoName, is_repo_name
-from crcr.join.request import PLACES, Ci, Wanted, check_wanted
+from crcr.join.request import CI_LOCATION_PARTS, Ci, JoinRequest, check_request
 from crcr.show.render.status import LEVELS
 
 EXAMPLE = RepoName("your-org/your-repo")
@@ -74,7 +74,7 @@ class Form:
     chosen_level: Level
     repository: RepoName | None
     """The one that was named, if it is a name."""
-    wanted: Wanted | None
+    wanted: JoinRequest | None
     """None while something is wrong."""
     others: tuple[str, ...] = ()
     """What is wrong with no field in particular."""
@@ -82,17 +82,17 @@ class Form:
     @property
     def has_examples(self) -> bool:
         """Whether the wish says something for what was left open and cannot be."""
-        required = {each.name for each in PLACES[self.chosen_ci] if each.required} | {"repository"}
+        required = {each.name for each in CI_LOCATION_PARTS[self.chosen_ci] if each.required} | {"repository"}
         return any(not each.text for each in self.own if each.name in required)
 
 
-def read_wish(asked: Mapping[str, str], plain: Wanted) -> Form:
+def read_wish(asked: Mapping[str, str], plain: JoinRequest) -> Form:
     """`plain` holds what the relay brings itself: upstream, addresses, audience."""
     ci, level = _ci(asked), _level(asked)
     nightly = asked.get("nightly", "").lower() in _YES
     text = {name: value.strip()[:_LONGEST] for name, value in asked.items()}
     good = _without_problem(replace(plain, nightly=nightly), ci or plain.ci, level or plain.level)
-    known = set(check_wanted(good))
+    known = set(check_request(good))
     own = tuple(_own_entries(text, good, known))
     typed = {name: _typed_entry(name, text.get(name, ""), good, known) for name in _TYPED}
     wanted, others = _whole(good, (*own, *typed.values()), known)
@@ -143,9 +143,9 @@ def _level_pick(chosen: Level | None, instead: Level) -> Pick:
     )
 
 
-def _without_problem(plain: Wanted, ci: Ci, level: Level) -> Wanted:
+def _without_problem(plain: JoinRequest, ci: Ci, level: Level) -> JoinRequest:
     """A wish for this CI and level that leaves nothing out, with an example wherever one must be."""
-    place = {each.name: _PLACE_EXAMPLES[each.name] for each in PLACES[ci] if each.required}
+    place = {each.name: _PLACE_EXAMPLES[each.name] for each in CI_LOCATION_PARTS[ci] if each.required}
     return replace(
         plain,
         ci=ci,
@@ -157,7 +157,7 @@ def _without_problem(plain: Wanted, ci: Ci, level: Level) -> Wanted:
     )
 
 
-def _own_entries(text: Mapping[str, str], good: Wanted, known: set[str]) -> Iterator[Entry]:
+def _own_entries(text: Mapping[str, str], good: JoinRequest, known: set[str]) -> Iterator[Entry]:
     repository = text.get("repository", "")
     named = is_repo_name(repository)
     problems = _judged(good, known, repository=RepoName(repository)) if named else ()
@@ -169,7 +169,7 @@ def _own_entries(text: Mapping[str, str], good: Wanted, known: set[str]) -> Iter
         example=EXAMPLE.full_name,
         problem=wrong or _first(problems),
     )
-    for part in PLACES[good.ci]:
+    for part in CI_LOCATION_PARTS[good.ci]:
         value, needed = text.get(part.name, ""), part.required or part.default is not None
         problems = _judged(good, known, place={**good.place, part.name: value}) if value else ()
         yield Entry(
@@ -186,7 +186,7 @@ def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _typed_entry(name: str, text: str, good: Wanted, known: set[str]) -> Entry:
+def _typed_entry(name: str, text: str, good: JoinRequest, known: set[str]) -> Entry:
     label, hint = _TYPED[name]
     default = getattr(good, name)
     return Entry(
@@ -207,8 +207,8 @@ def _value(name: str, text: str, default: Any) -> Any:
     return text or default
 
 
-def _judged(good: Wanted, known: set[str], **changes: Any) -> tuple[str, ...]:
-    return tuple(each for each in check_wanted(replace(good, **changes)) if each not in known)
+def _judged(good: JoinRequest, known: set[str], **changes: Any) -> tuple[str, ...]:
+    return tuple(each for each in check_request(replace(good, **changes)) if each not in known)
 
 
 def _first(problems: tuple[str, ...]) -> str | None:
@@ -216,18 +216,20 @@ def _first(problems: tuple[str, ...]) -> str | None:
 
 
 def _whole(
-    good: Wanted, entries: tuple[Entry, ...], known: set[str]
-) -> tuple[Wanted | None, tuple[str, ...]]:
+    good: JoinRequest, entries: tuple[Entry, ...], known: set[str]
+) -> tuple[JoinRequest | None, tuple[str, ...]]:
     """All fields together, unless one of them is wrong; and what is wrong whatever the fields say."""
     if any(each.problem for each in entries):
         return None, tuple(sorted(known))
     given = {each.name: each.text for each in entries}
-    place = {each.name: given[each.name] or good.place.get(each.name, "") for each in PLACES[good.ci]}
+    place = {
+        each.name: given[each.name] or good.place.get(each.name, "") for each in CI_LOCATION_PARTS[good.ci]
+    }
     wanted = replace(
         good,
         repository=RepoName(given["repository"]) if given["repository"] else good.repository,
         place={name: value for name, value in place.items() if value},
         **{name: _value(name, given[name], getattr(good, name)) for name in _TYPED},
     )
-    problems = check_wanted(wanted)
+    problems = check_request(wanted)
     return (None, problems) if problems else (wanted, ())

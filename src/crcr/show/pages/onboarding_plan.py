@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 
 from crcr.join.files import BRIDGE, REPORTER, NewFile, allowlist_entry, generate, registration
 from crcr.join.help_links import doctor_command
-from crcr.join.manual_steps import Need, needs
-from crcr.join.request import Wanted
-from crcr.join.risky_values import runs_what_was_named, secret_goes_elsewhere
+from crcr.join.manual_steps import ManualStep, manual_steps
+from crcr.join.request import JoinRequest
+from crcr.join.risky_values import chosen_programs, unusual_secret_targets
 from crcr.join.shipped.texts import bridge_text, reporter_text
 
 PROGRAMS: Mapping[str, tuple[str, str]] = {
@@ -50,13 +50,13 @@ class Plan:
     doctor: str
     test: str
     badge: str
-    needs: tuple[Need, ...]
+    needs: tuple[ManualStep, ...]
     """Secrets and settings to make beside the files."""
     unusual: tuple[str, ...]
     """What is not as by default and should be looked at, because the address may be somebody else's."""
 
 
-def plan_of(wanted: Wanted, asked: Mapping[str, str], site: str, *, one_upstream: bool) -> Plan:
+def plan_of(wanted: JoinRequest, asked: Mapping[str, str], site: str, *, one_upstream: bool) -> Plan:
     """`asked` is what leads to this wish again; `site` is where readers and programs reach us."""
     files = generate(wanted)
     named = None if one_upstream else wanted.upstream
@@ -68,8 +68,8 @@ def plan_of(wanted: Wanted, asked: Mapping[str, str], site: str, *, one_upstream
         doctor=doctor_command(wanted.relay_url, wanted.repository, named) + "\n",
         test=doctor_command(wanted.relay_url, wanted.repository, named, test=True) + "\n",
         badge=_badge(wanted, site, one_upstream=one_upstream),
-        needs=needs(wanted),
-        unusual=(*secret_goes_elsewhere(wanted), *runs_what_was_named(wanted)),
+        needs=manual_steps(wanted),
+        unusual=(*unusual_secret_targets(wanted), *chosen_programs(wanted)),
     )
 
 
@@ -87,9 +87,9 @@ def _shown(number: int, file: NewFile, asked: Mapping[str, str], site: str) -> S
     return Shown(number=number, path=file.path, why=file.why, address=address, fetch=fetch, digest=digest)
 
 
-def init_command(wanted: Wanted) -> str:
+def init_command(wanted: JoinRequest) -> str:
     """`crcr init` with all that was chosen; what is as by default is left out."""
-    plain = Wanted(
+    plain = JoinRequest(
         ci=wanted.ci,
         upstream=wanted.upstream,
         repository=wanted.repository,
@@ -111,7 +111,7 @@ def init_command(wanted: Wanted) -> str:
     return shlex.join(words) + "\n"
 
 
-def _badge(wanted: Wanted, site: str, *, one_upstream: bool) -> str:
+def _badge(wanted: JoinRequest, site: str, *, one_upstream: bool) -> str:
     more = "" if one_upstream else f"?{urlencode({'upstream': str(wanted.upstream)}, safe='/')}"
     name = wanted.repository
     return f"[![crcr]({site}/badge/{name}.svg{more})]({site}/crcr/{name}{more})\n"

@@ -61,7 +61,7 @@ def said(value: Number, unit: Unit) -> str:
         return "—"
     if unit is Unit.RATE:
         return percent(value)
-    return duration(value) if unit is Unit.SECONDS else f"{value:,.0f}".replace(",", "\u202f")
+    return duration(value) if unit is Unit.SECONDS else f"{value:,.0f}"
 
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200, 86_400)
@@ -241,7 +241,7 @@ class _Plot:
 
 
 def _tick(value: float, unit: Unit) -> str:
-    return f"{value * 100:.0f} %" if unit is Unit.RATE else said(value, unit)
+    return f"{value * 100:.0f}%" if unit is Unit.RATE else said(value, unit)
 
 
 def _or_none(value: Number, unit: Unit) -> str:

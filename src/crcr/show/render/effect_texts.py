@@ -2,12 +2,12 @@
 
 from datetime import datetime
 
-from crcr.decide.health.texts import class_of, service_of, waiting_words
+from crcr.decide.health.texts import called_service, effect_class, waiting_words
 from crcr.decide.views.logs import EffectView
 from crcr.decide.views.operator import EffectLine
 
 
 def waits_for(effect: EffectView | EffectLine, now: datetime) -> str | None:
     """Return the limit or the fault that an effect waits for; None while it waits for its turn."""
-    service = service_of(class_of(effect.kind, effect.target))
+    service = called_service(effect_class(effect.kind, effect.target))
     return waiting_words(effect, now, service)

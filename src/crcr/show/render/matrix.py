@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
+from crcr.decide.checks.status import left_out_words
 from crcr.decide.model import DispatchState, Level
-from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import Column, Matrix, MatrixRow
 from crcr.decide.views.commit import BackendState, backend_state
 from crcr.decide.views.overview import DispatchView, JobView
@@ -22,10 +23,10 @@ NOTHING = Status("—", "no jobs", "off")
 OTHERS = Status("—", "no such job", "off")
 _NO_COMMIT = "0" * 40
 _WORDS = {
-    Counted.FAILURE: "failed",
-    Counted.RUNNING: "running",
-    Counted.SUCCESS: "passed",
-    Counted.OTHER: "inconclusive",
+    CountedAs.FAILURE: "failed",
+    CountedAs.RUNNING: "running",
+    CountedAs.SUCCESS: "passed",
+    CountedAs.OTHER: "inconclusive",
 }
 ALL = "all"
 """In place of a group's key: all of them are open."""
@@ -173,7 +174,7 @@ def _folded(row: MatrixRow, group: Group, toggle: str) -> Cell | None:
     if found.total == found.present == 1:
         return _cell(found.worst)
     # A pass is green only when nobody is missing: half of the shards are no proof.
-    quiet = found.worst.counted is Counted.SUCCESS and not found.all_passed
+    quiet = found.worst.counted is CountedAs.SUCCESS and not found.all_passed
     return Cell("off" if quiet else status.tone, status.letter, title, "", found.said, toggle)
 
 
@@ -193,15 +194,15 @@ def row_state(
             if found.alike == found.total
             else f"{found.alike} of {found.total} {word}"
         )
-        quiet = cut and found.worst.counted is Counted.SUCCESS
+        quiet = cut and found.worst.counted is CountedAs.SUCCESS
         shown = Status(status.letter, status.word, "off") if quiet else status
         return shown, said, f"{said} of the jobs shown"
     if row.dispatch is None:
         return NOTHING, "no jobs", "Nothing was reported"
     if not whole and row.dispatch.state is DispatchState.SENT:
-        return OTHERS, OTHERS.word, "None of the jobs shown has reported for it"
+        return OTHERS, OTHERS.word, "None of the jobs shown has reported for this event"
     state = backend_state(row.dispatch, (), reports=reports and _is_answered(row.dispatch))
-    return BACKENDS[state], state.value, _why(row.dispatch, state)
+    return BACKENDS[state], BACKENDS[state].word, _why(row.dispatch, state)
 
 
 def _is_answered(dispatch: DispatchView) -> bool:
@@ -211,12 +212,18 @@ def _is_answered(dispatch: DispatchView) -> bool:
 
 def _why(dispatch: DispatchView, state: BackendState) -> str:
     parts = [
-        dispatch.reason or "",
+        _reason(dispatch),
         ANSWERS[dispatch.answer] if dispatch.answer else "",
-        "an earlier attempt may have arrived too" if dispatch.unsure else "",
+        "an earlier attempt may have been delivered too" if dispatch.unsure else "",
         "nothing is expected in return" if state is BackendState.NOTIFIED else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _reason(dispatch: DispatchView) -> str:
+    if dispatch.state is DispatchState.LEFT_OUT:
+        return left_out_words(dispatch.reason).replace("`", "")
+    return dispatch.reason or ""
 
 
 def draw_cells(line: Line, details: str, opening: str, asked: str) -> Markup:

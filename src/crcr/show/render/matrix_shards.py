@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import Column
 from crcr.decide.views.overview import JobView
 
@@ -129,7 +129,7 @@ def _key(workflow: str, name: str, *, shards: bool) -> str:
     return sha256(f"{workflow}\0{name}\0{shards}".encode("utf-8", "replace")).hexdigest()[:10]
 
 
-WORST_FIRST = (Counted.FAILURE, Counted.RUNNING, Counted.OTHER, Counted.SUCCESS)
+WORST_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.SUCCESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Many:
     @property
     def all_passed(self) -> bool:
         """Whether it may be shown as passed: every one is there and none says otherwise."""
-        return self.worst.counted is Counted.SUCCESS and self.present == self.total
+        return self.worst.counted is CountedAs.SUCCESS and self.present == self.total
 
     @property
     def said(self) -> str:

@@ -10,20 +10,20 @@ _MOST_DIGITS = 9
 
 NOTICES: Mapping[str, tuple[str, str, str]] = {
     "replayed": (
-        "Nothing to send: all who may have it got it, or it is on its way.",
+        "Nothing to send: every backend has received it, or it is on its way.",
         "Sent again to one backend.",
         "Sent again to {} backends.",
     ),
-    "retried": ("Nothing like that is parked.", "One effect is tried again.", "{} effects are tried again."),
+    "retried": ("No undelivered call matches.", "Retrying one call.", "Retrying {} calls."),
     "suspended": ("The backend is suspended.",) * 3,
     "lifted": ("The backend is no longer suspended.",) * 3,
     "rebound": ("The repository's new id is accepted.",) * 3,
-    "paused": ("Dispatching is paused; events are taken and wait.",) * 3,
-    "unpaused": ("Dispatching goes on.",) * 3,
+    "paused": ("Dispatching is paused; events are recorded and wait.",) * 3,
+    "unpaused": ("Dispatching is resumed.",) * 3,
     "checking": (
-        "GitHub was asked a moment ago; its answer stands here.",
-        "GitHub is being asked.",
-        "GitHub is being asked.",
+        "GitHub was asked a moment ago; its answer is shown below.",
+        "Asking GitHub.",
+        "Asking GitHub.",
     ),
     "signed_in": ("You are signed in.",) * 3,
 }

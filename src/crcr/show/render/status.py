@@ -8,10 +8,10 @@ from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitStanding
 from crcr.decide.health.relay import HealthState
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
-from crcr.decide.statistics.figures import Counted, LastResult, count_as
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.figures import CountedAs, LastResult, count_as
+from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.commit import BackendState, GateShown, PullState, WaiverState
-from crcr.decide.views.overview import Answer, DispatchView, JobView, Probe
+from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView, Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ DISPATCHES = {
     DispatchState.HELD: Status("H", "held", "wait"),
     DispatchState.WAITING: Status("Q", "waiting", "wait"),
     DispatchState.SENT: Status("→", "sent", "ok"),
-    DispatchState.PARKED: Status("!", "parked", "bad"),
+    DispatchState.PARKED: Status("!", "undelivered", "bad"),
     DispatchState.CANCELLED: Status("C", "cancelled", "off"),
-    DispatchState.LEFT_OUT: Status("—", "not concerned", "off"),
+    DispatchState.LEFT_OUT: Status("—", "not affected", "off"),
 }
 
 DELIVERIES = {
@@ -65,19 +65,25 @@ DELIVERIES = {
 }
 
 EFFECTS = {
-    EffectState.PARKED: Status("!", "parked", "bad"),
+    EffectState.PARKED: Status("!", "undelivered", "bad"),
     EffectState.WAITING: Status("Q", "waiting", "wait"),
-    EffectState.CLAIMED: Status("?", "under way", "run"),
+    EffectState.CLAIMED: Status("?", "in progress", "run"),
     EffectState.DONE: Status("O", "done", "ok"),
     EffectState.CANCELLED: Status("C", "cancelled", "off"),
 }
 
+_EFFECT_WORDS = {
+    "look_up": "check run status",
+    "ask_files": "list changed files",
+    "feed_history": "update ClickHouse",
+}
+
 ANSWERS = {
-    Answer.RUNNING: "GitHub sees a run, and nothing was reported yet",
-    Answer.NEVER_STARTED: "never started: GitHub lists no run since the dispatch",
-    Answer.UNANSWERED: "unanswered: runs began since, and none of them names this delivery",
-    Answer.UNREPORTED: "its runs are over, and nobody reported",
-    Answer.NOT_LISTENING: "not listening: it has not answered such events for two weeks",
+    DispatchAnswer.RUNNING: "GitHub shows a run; no report yet",
+    DispatchAnswer.NEVER_STARTED: "never started: GitHub lists no run since the dispatch",
+    DispatchAnswer.UNANSWERED: "unanswered: runs started since, and none of them names this delivery",
+    DispatchAnswer.UNREPORTED: "its runs ended without a report",
+    DispatchAnswer.NOT_LISTENING: "not listening: it has not answered such events for two weeks",
 }
 
 GATES = {
@@ -97,7 +103,7 @@ STANDINGS = {
     GateStatus.HELD: Status("H", "held", "wait"),
     GateStatus.WAIVED: Status("W", "waived", "off"),
     GateStatus.EXCUSED: Status("~", "excused", "off"),
-    GateStatus.NOT_CONCERNED: Status("—", "not concerned", "off"),
+    GateStatus.NOT_CONCERNED: Status("—", "not affected", "off"),
     GateStatus.PASSED: Status("O", "passed", "ok"),
 }
 
@@ -116,16 +122,17 @@ _ASIDE = (
     (BackendState.NOT_CONCERNED, "—"),
     (BackendState.NOTIFIED, "→"),
 )
+_WORDS = {BackendState.NOT_CONCERNED: "not affected", BackendState.NOTIFIED: "notified only"}
 BACKENDS = {
     BackendState.PASSED: Status("O", BackendState.PASSED, "ok"),
     **{state: Status("?", state, "run") for state in (BackendState.RUNNING, BackendState.STARTED)},
     **{state: Status(letter, state, "bad") for state, letter in _BAD},
     **{state: Status(letter, state, "wait") for state, letter in _WAITING},
-    **{state: Status(letter, state, "off") for state, letter in _ASIDE},
+    **{state: Status(letter, _WORDS.get(state, state), "off") for state, letter in _ASIDE},
 }
 
 FOLDED = (BackendState.PASSED, BackendState.NOTIFIED, BackendState.NOT_CONCERNED)
-"""Backends that nobody need look at: on the page of a commit they share a line."""
+"""Backends that need no attention: the page of a commit folds them into one line."""
 
 PULLS = {
     PullState.OPEN: Status("○", "open", "ok"),
@@ -135,23 +142,23 @@ PULLS = {
 
 WAIVERS = {
     WaiverState.IN_FORCE: Status("W", "in force", "warn"),
-    WaiverState.TAKEN_BACK: Status("C", "taken back", "off"),
-    WaiverState.RUN_OUT: Status("—", "run out", "off"),
-    WaiverState.OTHER_COMMIT: Status("—", "of another commit", "off"),
-    WaiverState.OTHER_BASE: Status("—", "of another base", "off"),
-    WaiverState.OVER: Status("—", "over", "off"),
+    WaiverState.TAKEN_BACK: Status("C", "revoked", "off"),
+    WaiverState.RUN_OUT: Status("—", "expired", "off"),
+    WaiverState.OTHER_COMMIT: Status("—", "for another commit", "off"),
+    WaiverState.OTHER_BASE: Status("—", "for another base", "off"),
+    WaiverState.OVER: Status("—", "ended", "off"),
 }
 
 DOUBTS = {
-    Verification.DISPUTED: "GitHub says otherwise, and the worse of both counts",
+    Verification.DISPUTED: "GitHub shows another result, and the worse of both counts",
     Verification.NOT_VERIFIABLE: "GitHub shows no such job",
-    Verification.SELF_REPORTED: "nobody but its owner can ask this CI",
+    Verification.SELF_REPORTED: "only its owner can query this CI",
 }
 
 PLACES = {
     CommitStanding.UNCHECKED: (
         "being checked",
-        "GitHub was not asked yet, or has not said, whether this commit belongs to the upstream",
+        "GitHub has not confirmed yet whether this commit belongs to the upstream",
     ),
     CommitStanding.UNANSWERED: (
         "not checked",
@@ -160,14 +167,14 @@ PLACES = {
     CommitStanding.BASE: ("in the upstream's history", "A branch of the upstream has this commit"),
     CommitStanding.ELSEWHERE: (
         "not in the upstream's history",
-        "Neither the default branch nor nightly nor a release branch has this commit: it may be a fork's",
+        "Neither the default branch nor nightly nor a release branch has this commit: it may come from a fork",
     ),
     CommitStanding.UNKNOWN: (
         "commit unknown",
         "The report named no commit, or one that GitHub does not know; it counts in the backend's own numbers only",
     ),
 }
-"""Where the commit of a nightly run stands: in a few words, and what that means."""
+"""Whether the commit of a nightly run belongs to the upstream: a short label, and its explanation."""
 
 HEALTH = {
     HealthState.GREEN: Status("O", "relay: green", "ok"),
@@ -180,10 +187,10 @@ PROBE_OFF = Status("X", "not as expected", "bad")
 PROBE_STALE = Status("!", "stale", "warn")
 
 KINDS = {
-    Kind.PULLS: "Pull requests",
-    Kind.PUSH: "Push",
-    Kind.NIGHTLY: "Nightly",
-    Kind.INGESTED: "Other relays",
+    ResultKind.PULLS: "Pull requests",
+    ResultKind.PUSH: "Push",
+    ResultKind.NIGHTLY: "Nightly",
+    ResultKind.INGESTED: "Other relays",
 }
 
 LEVELS = {
@@ -210,7 +217,7 @@ def _is_measured(job: JobView | LastResult) -> bool:
 
 def _beside_expected(job: JobView | LastResult, status: Status) -> Status:
     """A probe's failure that was expected is a pass, and a success that was not is none."""
-    if job.counted is Counted.SUCCESS:
+    if job.counted is CountedAs.SUCCESS:
         return Status(status.letter, f"{status.word}, as expected", "ok")
     return Status(status.letter, f"{status.word}, not as expected", "bad")
 
@@ -219,7 +226,7 @@ def probe_status(probe: Probe) -> Status:
     """A probe that stopped says nothing, so it is never shown as well."""
     if probe.stale or probe.last_result is None:
         return PROBE_STALE
-    return PROBE_OK if probe.last_result.counted is Counted.SUCCESS else PROBE_OFF
+    return PROBE_OK if probe.last_result.counted is CountedAs.SUCCESS else PROBE_OFF
 
 
 def job_details(job: JobView) -> str:
@@ -246,9 +253,14 @@ def dispatch_details(dispatch: DispatchView) -> str:
         dispatch.reason or "",
         ANSWERS[dispatch.answer] if dispatch.answer else "",
         f"sent {stamp(dispatch.sent_at)}" if dispatch.sent_at else "",
-        "an earlier attempt may have arrived too" if dispatch.unsure else "",
+        "an earlier attempt may have been delivered too" if dispatch.unsure else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def effect_word(kind: str) -> str:
+    """Return the kind of an outgoing call in words."""
+    return _EFFECT_WORDS.get(kind, kind.replace("_", " "))
 
 
 def stamp(at: datetime) -> str:
@@ -284,20 +296,20 @@ def duration(seconds: float | None) -> str:
 
 def fine_duration(seconds: float | None) -> str:
     """A duration that may be milliseconds."""
-    return f"{seconds * 1000:.0f}ms" if seconds is not None and seconds < 1 else duration(seconds)
+    return f"{seconds * 1000:.0f} ms" if seconds is not None and seconds < 1 else duration(seconds)
 
 
 _UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
 def count(number: int) -> str:
-    """A number with its thousands apart."""
-    return f"{number:,}".replace(",", "\u202f")
+    """Format a number with thousands separators: `3,999`."""
+    return f"{number:,}"
 
 
 def percent(rate: float | None) -> str:
-    """Rounded down, so that one failure in a thousand is never shown as 100.0 %."""
-    return "—" if rate is None else f"{int(rate * 1000 + _NOISE) / 10:.1f} %"
+    """Rounded down, so that one failure in a thousand is never shown as 100.0%."""
+    return "—" if rate is None else f"{int(rate * 1000 + _NOISE) / 10:.1f}%"
 
 
 _NOISE = 1e-9

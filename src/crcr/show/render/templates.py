@@ -14,7 +14,8 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from crcr import __version__
-from crcr.decide.health.texts import capital
+from crcr.decide.checks.status import left_out_words
+from crcr.decide.health.texts import capitalize
 from crcr.decide.statistics.window import Span
 from crcr.show.http.static_files import shared_statics
 from crcr.show.render import status
@@ -74,13 +75,15 @@ def _environment() -> Environment:
         when=_when,
         day=_day,
         is_late=status.is_late,
+        effect_word=status.effect_word,
+        left_out_words=left_out_words,
         ahead=_ahead,
         spans=_spans,
         anchor=_anchor,
         is_sha=is_sha,
         verbatim=_verbatim,
         waits_for=waits_for,
-        capital=capital,
+        capital=capitalize,
     )
     environment.globals.update(
         static=shared_statics().address,

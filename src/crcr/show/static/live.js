@@ -110,8 +110,8 @@
     status.trouble("page", means === "trouble");
     if (means === "page") { troubles = 0; shown = pageOf(location.href); change(html, asked); }
     else if (asked.byReader && (means === "login" || means === "other")) location.reload();
-    else if (means === "login" || code === 403) end("signed out", "Sign in again and reload the page to go on");
-    else if (means === "refused") end("gone", "What this page showed is not there any more");
+    else if (means === "login" || code === 403) end("signed out", "Sign in again and reload the page");
+    else if (means === "refused") end("gone", "The content of this page no longer exists");
     else { want(asked); notAgain = retry(troubles++, () => refresh()); return false; }
     return true;
   }
@@ -197,8 +197,8 @@
   }
 
   const STATES = {
-    on: ["on", "live", "New results appear by themselves"],
-    lost: ["lost", "reconnecting", "The connection was lost; what happened meanwhile will be caught up"],
+    on: ["on", "live", "New results appear automatically"],
+    lost: ["lost", "reconnecting", "The connection was lost; missed changes are loaded once it is back"],
   };
 
   // The stream learns which health the page shows, so that a change since then is told at once.

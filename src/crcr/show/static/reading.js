@@ -42,7 +42,7 @@
   let ended = null;
 
   function show() {
-    const trouble = troubles.size ? ["lost", "could not be read, trying again", "The relay did not answer as it should; the page is as it was before"] : null;
+    const trouble = troubles.size ? ["lost", "could not be read, trying again", "The relay did not answer; the page shows the last state that was loaded"] : null;
     const said = ended || trouble || (dot && stream);
     if (!dot) { notice(said?.[1]); return; }
     if (!said || (dot.dataset.state === said[0] && dot.lastElementChild.textContent === said[1])) return;

@@ -4,7 +4,7 @@
 (() => {
   const KEYS = [
     ["/", "search"],
-    ["Esc", "leave the search, close what is open"],
+    ["Esc", "leave the search, close the open panel"],
     ["↑ ↓", "the row before or after, from a link in a list"],
     ["← →", "the link before or after in the same row"],
     ["Home End", "the first or the last row"],

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode
 
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.errors import NotFound
 
 
@@ -26,9 +26,9 @@ def pick_span(asked: str | None) -> Span:
     return next((span for span in Span if span.value == asked), Span.FORTNIGHT)
 
 
-def pick_kind(asked: str | None) -> Kind:
+def pick_kind(asked: str | None) -> ResultKind:
     """Pull requests, unless one of the other kinds was asked for."""
-    return next((kind for kind in Kind if kind.value == asked), Kind.PULLS)
+    return next((kind for kind in ResultKind if kind.value == asked), ResultKind.PULLS)
 
 
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -54,7 +54,7 @@ class Here:
     span: Span
     path: str
     github_url: str
-    kind: Kind = Kind.PULLS
+    kind: ResultKind = ResultKind.PULLS
 
     def url(self, path: str | None = None, **more: str) -> str:
         """A link within the site that keeps upstream, range and kind; defaults are left out."""
@@ -69,14 +69,14 @@ class Here:
             kept["upstream"] = self.upstream.full_name
         if self.span is not Span.FORTNIGHT:
             kept["range"] = self.span.value
-        if self.kind is not Kind.PULLS:
+        if self.kind is not ResultKind.PULLS:
             kept["kind"] = self.kind.value
         return kept
 
     def over(self, span: Span, **more: str) -> str:
         return replace(self, span=span).url(**more)
 
-    def about(self, kind: Kind, **more: str) -> str:
+    def about(self, kind: ResultKind, **more: str) -> str:
         return replace(self, kind=kind).url(**more)
 
     def of(self, upstream: RepoName) -> str:

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Allowlist, Authors, Checked, Entry, Problem, Visibility
+from crcr.decide.allowlist.entries import (
+    Allowlist,
+    AllowlistEntry,
+    AllowlistProblem,
+    Authors,
+    CheckedAllowlist,
+    Visibility,
+)
 from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 from support.paths import ROOT
@@ -12,7 +19,7 @@ from support.paths import ROOT
 PUBLIC_FILE = ROOT / "tests" / "data" / "pytorch-allowlist.yml"
 
 
-def read_only_entry(text: str) -> Entry:
+def read_only_entry(text: str) -> AllowlistEntry:
     checked = read_allowlist(text)
     assert checked.allowlist is not None, checked.problems
     (entry,) = checked.allowlist.entries
@@ -119,7 +126,7 @@ def test_an_option_becomes_its_value(option: str, field: str, value: Any) -> Non
 
 def test_an_entry_without_options_takes_everything_from_everybody() -> None:
     entry = read_only_entry("L2: [o/r]")
-    assert entry == Entry(name=RepoName("o/r"), level=Level.L2)
+    assert entry == AllowlistEntry(name=RepoName("o/r"), level=Level.L2)
     assert (entry.refs, entry.paths, entry.labels, entry.jobs) == (None, None, None, None)
     assert (entry.drafts, entry.may_skip, entry.authors) == (True, False, Authors.ANY)
 
@@ -138,16 +145,16 @@ def test_moving_an_entry_to_another_line_makes_the_same_allowlist() -> None:
 
 
 def test_an_allowlist_cannot_hold_a_repository_twice() -> None:
-    entries = tuple(Entry(name=RepoName(name), level=Level.L1) for name in ("o/r", "O/R"))
+    entries = tuple(AllowlistEntry(name=RepoName(name), level=Level.L1) for name in ("o/r", "O/R"))
     with pytest.raises(ValueError, match="twice"):
         Allowlist(entries)
 
 
 def test_fault_53_a_result_cannot_hold_both_an_error_and_an_allowlist() -> None:
     with pytest.raises(ValueError, match="exactly"):
-        Checked(Allowlist(()), (Problem(1, "error", "bad"),))
+        CheckedAllowlist(Allowlist(()), (AllowlistProblem(1, "error", "bad"),))
     with pytest.raises(ValueError, match="exactly"):
-        Checked(None, (Problem(1, "warning", "odd"),))
+        CheckedAllowlist(None, (AllowlistProblem(1, "warning", "odd"),))
 
 
 def test_an_event_nobody_knows_is_taken_by_nobody() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from crcr.decide.allowlist.diff import Added, LevelMoved, OptionChanged, Removed, diff
-from crcr.decide.allowlist.entries import Allowlist, Entry
+from crcr.decide.allowlist.diff import EntryAdded, EntryRemoved, LevelChanged, OptionChanged, diff_allowlists
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
 from crcr.decide.model import Level, RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 
@@ -50,18 +50,21 @@ CHANGES = [
 
 @pytest.mark.parametrize(("old", "new", "texts"), CHANGES)
 def test_a_change_is_told_in_words(old: str, new: str, texts: list[str]) -> None:
-    assert [change.text for change in diff(read(old), read(new))] == texts
+    assert [change.text for change in diff_allowlists(read(old), read(new))] == texts
 
 
 def test_order_comments_and_case_are_no_changes() -> None:
-    assert diff(read("L1: [o/r, p/q]"), read("# moved\nL1:\n  - P/Q\n  - o/r\n")) == ()
+    assert diff_allowlists(read("L1: [o/r, p/q]"), read("# moved\nL1:\n  - P/Q\n  - o/r\n")) == ()
 
 
 def test_changes_are_values_that_callers_can_tell_apart() -> None:
     name = RepoName("o/r")
-    one, two = Entry(name=name, level=Level.L1), Entry(name=name, level=Level.L2, drafts=False)
-    assert diff(Allowlist(()), Allowlist((one,))) == (Added(one),)
-    assert diff(Allowlist((one,)), Allowlist(())) == (Removed(one),)
-    moved = LevelMoved(name, Level.L1, Level.L2)
+    one, two = (
+        AllowlistEntry(name=name, level=Level.L1),
+        AllowlistEntry(name=name, level=Level.L2, drafts=False),
+    )
+    assert diff_allowlists(Allowlist(()), Allowlist((one,))) == (EntryAdded(one),)
+    assert diff_allowlists(Allowlist((one,)), Allowlist(())) == (EntryRemoved(one),)
+    moved = LevelChanged(name, Level.L1, Level.L2)
     changed = OptionChanged(name, "drafts", before=True, after=False)
-    assert diff(Allowlist((one,)), Allowlist((two,))) == (moved, changed)
+    assert diff_allowlists(Allowlist((one,)), Allowlist((two,))) == (moved, changed)

@@ -3,12 +3,12 @@
 import pytest
 
 from crcr.decide.allowlist.check import check_actions, check_allowlist
-from crcr.decide.allowlist.entries import Checked, Problem, decode_text
-from crcr.decide.allowlist.tree import Items, Pairs, Scalar
+from crcr.decide.allowlist.entries import AllowlistProblem, CheckedAllowlist, decode_text
+from crcr.decide.allowlist.tree import MappingNode, ScalarNode, SequenceNode
 from crcr.receive.allowlist_yaml import read_allowlist
 
 
-def found(checked: Checked, severity: str) -> list[tuple[int, str]]:
+def found(checked: CheckedAllowlist, severity: str) -> list[tuple[int, str]]:
     return [(problem.line, problem.message) for problem in checked.problems if problem.severity == severity]
 
 
@@ -156,7 +156,7 @@ NOT_UTF_8 = [
 def test_text_that_is_not_utf_8_is_refused_with_line_and_column(
     data: bytes, line: int, place: str, hint: str
 ) -> None:
-    assert decode_text(data) == Problem(line, "error", f"not UTF-8 text: {place}", hint)
+    assert decode_text(data) == AllowlistProblem(line, "error", f"not UTF-8 text: {place}", hint)
 
 
 def test_fault_50_a_bad_file_tells_all_its_problems_in_order_and_yields_no_allowlist() -> None:
@@ -188,7 +188,7 @@ def test_a_problem_says_what_to_do(text: str, hint: str) -> None:
 
 def test_long_and_hostile_names_are_short_and_escaped_in_messages() -> None:
     (problem,) = check_allowlist(
-        Pairs(1, ((Scalar(1, "L1"), Items(1, (Scalar(2, "<b>\\" * 100_000),))),))
+        MappingNode(1, ((ScalarNode(1, "L1"), SequenceNode(1, (ScalarNode(2, "<b>\\" * 100_000),))),))
     ).problems
     assert len(problem.message) < 120
 

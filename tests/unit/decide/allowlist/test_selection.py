@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Allowlist, Authors, Entry
-from crcr.decide.dispatch.selection import Choice, Verdict, matches_ref, select
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, Authors
+from crcr.decide.dispatch.selection import SelectedEntry, SelectionVerdict, matches_ref, select_entries
 from crcr.decide.events import PullRequestEvent, PushEvent
 from crcr.decide.model import Level, RepoName
 from support.data.events_and_reports import a_pull, a_push
@@ -17,22 +17,22 @@ PULL = a_pull(upstream=UPSTREAM)
 PUSH = a_push(upstream=UPSTREAM)
 
 
-def an_entry(**options: Any) -> Entry:
-    return Entry(name=RepoName("o/r"), level=Level.L2, **options)
+def an_entry(**options: Any) -> AllowlistEntry:
+    return AllowlistEntry(name=RepoName("o/r"), level=Level.L2, **options)
 
 
-def choose(event: PullRequestEvent | PushEvent, **options: Any) -> tuple[Verdict, str | None] | None:
+def choose(event: PullRequestEvent | PushEvent, **options: Any) -> tuple[SelectionVerdict, str | None] | None:
     """Return what a list of one such entry makes of the event; None: the entry wants nothing of it."""
-    choices = select(event, Allowlist((an_entry(**options),)), ignore_refs=IGNORED)
+    choices = select_entries(event, Allowlist((an_entry(**options),)), ignore_refs=IGNORED)
     return (choices[0].verdict, choices[0].reason) if choices else None
 
 
-DISPATCH = (Verdict.DISPATCH, None)
-DRAFT = (Verdict.HOLD, "draft")
-APPROVAL = (Verdict.HOLD, "approval")
-NO_LABEL = (Verdict.NOT_CONCERNED, "labels")
-NO_TRUST = (Verdict.NOT_CONCERNED, "authors")
-NO_REF = (Verdict.NOT_CONCERNED, "refs")
+DISPATCH = (SelectionVerdict.DISPATCH, None)
+DRAFT = (SelectionVerdict.HOLD, "draft")
+APPROVAL = (SelectionVerdict.HOLD, "approval")
+NO_LABEL = (SelectionVerdict.NOT_CONCERNED, "labels")
+NO_TRUST = (SelectionVerdict.NOT_CONCERNED, "authors")
+NO_REF = (SelectionVerdict.NOT_CONCERNED, "refs")
 
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
@@ -165,7 +165,7 @@ def test_authors_decide_whose_pull_requests_are_tested(
     [
         ({"labels": ("npu",)}, NO_LABEL),
         ({"authors": Authors.TRUSTED}, NO_TRUST),
-        ({"authors": Authors.APPROVED}, (Verdict.NOT_CONCERNED, "approval")),
+        ({"authors": Authors.APPROVED}, (SelectionVerdict.NOT_CONCERNED, "approval")),
     ],
 )
 def test_closed_goes_only_where_the_pull_request_would_have_gone(options: Any, choice: object) -> None:
@@ -183,10 +183,10 @@ def test_every_entry_gets_its_own_choice_in_the_order_of_the_list() -> None:
     plain = an_entry()
     picky = replace(plain, name=RepoName("o/s"), labels=("npu",))
     deaf = replace(plain, name=RepoName("o/t"), events=frozenset({"nightly"}))
-    choices = select(PULL, Allowlist((plain, picky, deaf)), ignore_refs=())
+    choices = select_entries(PULL, Allowlist((plain, picky, deaf)), ignore_refs=())
     assert choices == (
-        Choice(plain, Verdict.DISPATCH, None),
-        Choice(picky, Verdict.NOT_CONCERNED, "labels"),
+        SelectedEntry(plain, SelectionVerdict.DISPATCH, None),
+        SelectedEntry(picky, SelectionVerdict.NOT_CONCERNED, "labels"),
     )
 
 

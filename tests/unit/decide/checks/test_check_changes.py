@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from crcr.decide.checks.check_changes import backend_brief, gate_brief
-from crcr.decide.checks.commit import Backend, Subject
-from crcr.decide.checks.gate import judge_for, judge_gate
+from crcr.decide.checks.commit import BackendResults, MergeSubject
+from crcr.decide.checks.gate import judge_for_subject, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, Level
 from support.data.commits import (
     NOW,
@@ -27,17 +27,17 @@ GOING = (a_run(over=False),)
 OTHER = a_backend(an_open_job(), runs=GOING, name="org/two")
 
 
-def of_gate(*backends: Backend, incarnation: str = "1", **facts: Any) -> str | None:
+def of_gate(*backends: BackendResults, incarnation: str = "1", **facts: Any) -> str | None:
     subject = a_subject(*backends, **facts)
     return gate_brief(judge_gate(a_commit(subject), POLICY, NOW), incarnation)
 
 
-def of_backend(backend: Backend, **facts: Any) -> str | None:
-    subject: Subject = a_subject(backend, **facts)
-    return backend_brief(judge_for(subject, backend, POLICY, NOW))
+def of_backend(backend: BackendResults, **facts: Any) -> str | None:
+    subject: MergeSubject = a_subject(backend, **facts)
+    return backend_brief(judge_for_subject(subject, backend, POLICY, NOW))
 
 
-def going(*jobs: Any, **facts: Any) -> Backend:
+def going(*jobs: Any, **facts: Any) -> BackendResults:
     return a_backend(*jobs, runs=GOING, **facts)
 
 
@@ -63,13 +63,15 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("before", "after"), SAME)
-def test_what_moves_while_a_check_is_undecided_is_not_published(before: Backend, after: Backend) -> None:
+def test_what_moves_while_a_check_is_undecided_is_not_published(
+    before: BackendResults, after: BackendResults
+) -> None:
     assert of_backend(before) == of_backend(after) is not None
     assert of_gate(before, OTHER) == of_gate(after, OTHER) is not None
 
 
 @pytest.mark.parametrize(("before", "after"), DIFFERENT)
-def test_what_people_depend_on_is_published_at_once(before: Backend, after: Backend) -> None:
+def test_what_people_depend_on_is_published_at_once(before: BackendResults, after: BackendResults) -> None:
     assert of_backend(before) != of_backend(after)
     assert of_gate(before, OTHER) != of_gate(after, OTHER)
 

@@ -11,29 +11,29 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.check_run import MOST_TEXT
 from crcr.decide.checks.commit import (
-    Backend,
-    Commit,
-    FailedTestShown,
-    Job,
-    Run,
-    Subject,
-    Verdict,
+    BackendResults,
+    CommitFacts,
+    DispatchRun,
+    FailedTestExcerpt,
+    FailureVerdict,
+    GrantedWaiver,
+    JobResult,
+    MergeSubject,
     Verification,
-    Waiver,
 )
-from crcr.decide.checks.gate import BackendJudgement, Policy, judge_backend, judge_gate
+from crcr.decide.checks.gate import BackendJudgement, GatePolicy, judge_backend, judge_gate
 from crcr.decide.checks.text.check import Words, backend_words, gate_words, is_link, job_words, one_line
-from crcr.decide.checks.text.markdown import code, fitting, link, prose, row
+from crcr.decide.checks.text.markdown import code, fit_items, link, prose, row
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.commit import GateRow
 from crcr.decide.views.gate import gate_view
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 HUD = "https://hud.example"
-POLICY = Policy(timedelta(hours=3), timedelta(hours=3), frozenset({Verdict.FLAKY}))
+POLICY = GatePolicy(timedelta(hours=3), timedelta(hours=3), frozenset({FailureVerdict.FLAKY}))
 HOSTILE = [
     "@pytorch/everyone",
     "a | b | c",
@@ -70,8 +70,8 @@ HOSTILE = [
 # Making facts
 
 
-def job(name: str = "build", **changes: object) -> Job:
-    plain = Job(
+def job(name: str = "build", **changes: object) -> JobResult:
+    plain = JobResult(
         workflow=".github/workflows/ci.yml",
         workflow_name="ci",
         run_id="7",
@@ -86,17 +86,19 @@ def job(name: str = "build", **changes: object) -> Job:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def failed(name: str = "build", **changes: object) -> Job:
-    return job(name, **({"conclusion": Conclusion.FAILURE, "verdict": Verdict.NEW} | changes))
+def failed(name: str = "build", **changes: object) -> JobResult:
+    return job(name, **({"conclusion": Conclusion.FAILURE, "verdict": FailureVerdict.NEW} | changes))
 
 
-def entry(name: str = "org/a", **changes: object) -> Entry:
-    plain = Entry(name=RepoName(name), level=Level.L4, device="npu", oncalls=("ann", "org/team"), jobs=("*",))
+def entry(name: str = "org/a", **changes: object) -> AllowlistEntry:
+    plain = AllowlistEntry(
+        name=RepoName(name), level=Level.L4, device="npu", oncalls=("ann", "org/team"), jobs=("*",)
+    )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def backend(name: str = "org/a", *jobs: Job, **changes: object) -> Backend:
-    plain = Backend(
+def backend(name: str = "org/a", *jobs: JobResult, **changes: object) -> BackendResults:
+    plain = BackendResults(
         name=RepoName(name),
         entry=entry(name),
         level=Level.L4,
@@ -108,46 +110,48 @@ def backend(name: str = "org/a", *jobs: Job, **changes: object) -> Backend:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def unsent(name: str, state: DispatchState, reason: str | None) -> Backend:
+def unsent(name: str, state: DispatchState, reason: str | None) -> BackendResults:
     return backend(name, state=state, reason=reason, sent_at=None)
 
 
-def subject(*backends: Backend, number: int | None = 12, **changes: object) -> Subject:
-    plain = Subject(number=number, delivery=f"d{number}", received_at=NOON, backends=backends)
+def subject(*backends: BackendResults, number: int | None = 12, **changes: object) -> MergeSubject:
+    plain = MergeSubject(number=number, delivery=f"d{number}", received_at=NOON, backends=backends)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def waiver(name: str = "org/a", **changes: object) -> Waiver:
-    plain = Waiver(downstream=RepoName(name), job=None, who="ann", reason="the lab is down", number=12)
+def waiver(name: str = "org/a", **changes: object) -> GrantedWaiver:
+    plain = GrantedWaiver(downstream=RepoName(name), job=None, who="ann", reason="the lab is down", number=12)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-RUN = Run(
+RUN = DispatchRun(
     run_id="7", workflow=".github/workflows/ci.yml", attempt=1, attempt_at=NOON, first_seen_at=NOON, over=True
 )
 
 
-def shown(one: Backend, public: set[str]) -> GateRow:
-    commit = Commit(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=(subject(one),))
+def shown(one: BackendResults, public: set[str]) -> GateRow:
+    commit = CommitFacts(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=(subject(one),))
     at = NOON + timedelta(hours=1)
     [gate_row] = gate_view(judge_gate(commit, POLICY, at), public, at, commit.head_sha).subjects[0].rows
     return gate_row
 
 
-def gate(*subjects: Subject, after: timedelta = timedelta(hours=1)) -> Words:
-    commit = Commit(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=subjects)
+def gate(*subjects: MergeSubject, after: timedelta = timedelta(hours=1)) -> Words:
+    commit = CommitFacts(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=subjects)
     return gate_words(judge_gate(commit, POLICY, NOON + after), commit.head_sha)
 
 
-def judged(one: Backend, *waivers: Waiver, after: timedelta = timedelta(hours=1)) -> BackendJudgement:
+def judged(
+    one: BackendResults, *waivers: GrantedWaiver, after: timedelta = timedelta(hours=1)
+) -> BackendJudgement:
     return judge_backend(one, waivers, POLICY, NOON + after)
 
 
-def words_of(one: Backend, *waivers: Waiver) -> Words:
+def words_of(one: BackendResults, *waivers: GrantedWaiver) -> Words:
     return backend_words(judged(one, *waivers), HUD)
 
 
-def words_of_job(one: Job, *waivers: Waiver) -> Words:
+def words_of_job(one: JobResult, *waivers: GrantedWaiver) -> Words:
     parts = judged(backend("org/a", one), *waivers).parts
     return job_words(backend(), parts[0], one, HUD)
 
@@ -201,13 +205,13 @@ TITLES = [
     ([backend("org/a", job("x", conclusion=Conclusion.CANCELLED))], "org/a errored (x)"),
     ([backend("org/a", job(conclusion=Conclusion.SKIPPED))], "org/a declined"),
     ([unsent("org/a", DispatchState.HELD, "draft"), backend("org/b")], "org/a is held (draft), waiting for org/b"),
-    ([unsent("org/a", DispatchState.LEFT_OUT, "paths")], "1 not concerned"),
-    ([backend("org/a", failed(verdict=Verdict.FLAKY))], "org/a excused"),
+    ([unsent("org/a", DispatchState.LEFT_OUT, "paths")], "1 not affected"),
+    ([backend("org/a", failed(verdict=FailureVerdict.FLAKY))], "org/a excused"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("backends", "title"), TITLES)
-def test_the_gates_title_says_what_decides(backends: list[Backend], title: str) -> None:
+def test_the_gates_title_says_what_decides(backends: list[BackendResults], title: str) -> None:
     assert gate(subject(*backends)).title == title
 
 
@@ -235,10 +239,10 @@ def test_a_title_is_short_and_one_line(count: int, name: str) -> None:
 
 def test_a_title_counts_what_does_not_fit() -> None:
     assert (
-        fitting([f"org/{number} failed" for number in range(50)], 40)
+        fit_items([f"org/{number} failed" for number in range(50)], 40)
         == "org/0 failed, org/1 failed, and 48 more"
     )
-    assert fitting(["x" * 50], 10) == "x" * 9 + "…"
+    assert fit_items(["x" * 50], 10) == "x" * 9 + "…"
 
 
 # The gate's summary
@@ -312,7 +316,9 @@ WHAT_TO_DO = [
 
 
 @pytest.mark.parametrize(("one", "advice"), WHAT_TO_DO)
-def test_whatever_blocks_says_what_ends_it_on_github_and_on_the_pages(one: Backend, advice: str) -> None:
+def test_whatever_blocks_says_what_ends_it_on_github_and_on_the_pages(
+    one: BackendResults, advice: str
+) -> None:
     assert advice in cells(gate(subject(one)).summary, "org/a")[5]
     assert advice in (shown(one, public={"org/a", "org/new"}).advice or "")
 
@@ -335,11 +341,12 @@ def test_a_waiver_says_who_why_and_until_when() -> None:
 def test_an_excuse_names_the_verdict_and_an_unconcerned_backend_the_option() -> None:
     summary = gate(
         subject(
-            backend("org/a", failed(verdict=Verdict.FLAKY)), unsent("org/b", DispatchState.LEFT_OUT, "paths")
+            backend("org/a", failed(verdict=FailureVerdict.FLAKY)),
+            unsent("org/b", DispatchState.LEFT_OUT, "paths"),
         )
     ).summary
     assert cells(summary, "org/a")[1:3] == ["excused", "`build` failure, flaky"]
-    assert cells(summary, "org/b")[1:3] == ["not concerned", "left out by `paths`"]
+    assert cells(summary, "org/b")[1:3] == ["not affected", "skipped: no changed file matches `paths`"]
 
 
 def test_a_backend_that_is_no_member_any_more_or_not_yet_is_named() -> None:
@@ -387,7 +394,7 @@ def test_a_gate_of_hundreds_of_backends_is_cut_between_rows_and_says_so() -> Non
 
 
 def test_a_backend_of_hundreds_of_jobs_is_cut_too_and_keeps_the_failures() -> None:
-    tests = tuple(FailedTestShown(name="t" * 900, file="ü" * 900, message="|" * 1000) for _ in range(1000))
+    tests = tuple(FailedTestExcerpt(name="t" * 900, file="ü" * 900, message="|" * 1000) for _ in range(1000))
     jobs = [failed(f"{number} " + "|" * 200, failed_tests=tests, failed_tests_cut=5) for number in range(300)]
     words = words_of(backend("org/a", *jobs))
     assert len(words.summary.encode()) <= MOST_TEXT
@@ -404,7 +411,7 @@ BACKEND_TITLES = [
     (backend("org/a", failed(), failed("test"), job("x")), "failed: build, test (2 of 3 jobs)"),
     (backend("org/a", entry=entry(jobs=None)), "waiting"),
     (unsent("org/a", DispatchState.HELD, "draft"), "held: draft"),
-    (unsent("org/a", DispatchState.LEFT_OUT, "paths"), "not concerned: left out by paths"),
+    (unsent("org/a", DispatchState.LEFT_OUT, "paths"), "not affected: no changed file matches paths"),
     (
         backend("org/a", failed(), job("x", state=JobState.IN_PROGRESS, conclusion=None)),
         "failed: build, others still waiting",
@@ -413,7 +420,7 @@ BACKEND_TITLES = [
 
 
 @pytest.mark.parametrize(("one", "title"), BACKEND_TITLES)
-def test_a_backends_title_says_how_it_stands(one: Backend, title: str) -> None:
+def test_a_backends_title_says_how_it_stands(one: BackendResults, title: str) -> None:
     assert words_of(one).title == title
 
 
@@ -433,7 +440,7 @@ def test_a_backends_summary_holds_what_ran_where_and_what_came_out() -> None:
         verification=Verification.DISPUTED,
         url="https://github.com/org/a/actions/runs/7",
         artifact_url="https://files.example/7?a=1&lt=2",
-        failed_tests=(FailedTestShown(name="test_add", file="test/a.py:7", message="boom"),),
+        failed_tests=(FailedTestExcerpt(name="test_add", file="test/a.py:7", message="boom"),),
     )
     summary = words_of(backend("org/a", job("fine"), bad, entry=entry(hardware="8 x 910B"))).summary
     assert "- Device: `npu`, `npu2`" in summary
@@ -453,7 +460,7 @@ def test_a_backends_summary_holds_what_ran_where_and_what_came_out() -> None:
 
 
 def test_too_little_history_is_said() -> None:
-    words = words_of(backend("org/a", failed(verdict=Verdict.UNKNOWN)))
+    words = words_of(backend("org/a", failed(verdict=FailureVerdict.UNKNOWN)))
     assert cells(words.summary, "build")[5] == "no verdict: too little history"
 
 
@@ -477,7 +484,7 @@ def test_jobs_of_several_workflows_are_told_apart() -> None:
 
 
 def test_failures_that_were_not_kept_are_counted() -> None:
-    test = FailedTestShown(name="test_add", file=None, message=None)
+    test = FailedTestExcerpt(name="test_add", file=None, message=None)
     summary = words_of(backend("org/a", failed(failed_tests=(test,), failed_tests_cut=3))).summary
     assert "- `test_add`\n- and 3 more" in summary
 
@@ -488,14 +495,14 @@ def test_failures_that_were_not_kept_are_counted() -> None:
 JOB_TITLES = [
     (job(tests=(12, 0, 1)), "success, 12 tests passed"),
     (failed(tests=(12, 1, 1)), "failure, 1 test failed"),
-    (failed(verdict=Verdict.FLAKY), "excused: failure, flaky"),
+    (failed(verdict=FailureVerdict.FLAKY), "excused: failure, flaky"),
     (job(verification=Verification.DISPUTED), "success, disputed"),
     (job(state=JobState.IN_PROGRESS, conclusion=None, ended_at=None), "running"),
 ]
 
 
 @pytest.mark.parametrize(("one", "title"), JOB_TITLES)
-def test_a_jobs_title_says_how_it_ended(one: Job, title: str) -> None:
+def test_a_jobs_title_says_how_it_ended(one: JobResult, title: str) -> None:
     assert words_of_job(one).title == title
 
 
@@ -507,7 +514,7 @@ def test_a_jobs_summary_has_its_times_and_waiver() -> None:
 
 
 def test_a_job_that_runs_again_says_so() -> None:
-    again = Run(
+    again = DispatchRun(
         run_id="7", workflow="ci", attempt=1, attempt_at=NOON, first_seen_at=NOON, rerun_from=1, rerun_at=NOON
     )
     words = words_of(backend("org/a", failed(), runs=(again,)))
@@ -543,14 +550,14 @@ PLACES = [
 def test_a_failure_is_noted_beside_its_line_when_the_file_is_ours_to_name(
     file: str | None, place: tuple[str, int] | None
 ) -> None:
-    test = FailedTestShown(name="test\nadd", file=file, message="boom\x1b[0m\n\n at \u202e7")
+    test = FailedTestExcerpt(name="test\nadd", file=file, message="boom\x1b[0m\n\n at \u202e7")
     notes = words_of_job(failed(failed_tests=(test,))).annotations
     assert [(note.path, note.line) for note in notes] == ([place] if place else [])
     assert all((note.title, note.message) == ("test add", "boom[0m\nat 7") for note in notes)
 
 
 def test_at_most_fifty_notes_and_none_for_what_passed() -> None:
-    tests = tuple(FailedTestShown(name=str(number), file="a.py", message=None) for number in range(90))
+    tests = tuple(FailedTestExcerpt(name=str(number), file="a.py", message=None) for number in range(90))
     notes = words_of(backend("org/a", failed(failed_tests=tests))).annotations
     assert len(notes) == 50
     assert notes[0].message == "0 failed"
@@ -560,9 +567,9 @@ def test_at_most_fifty_notes_and_none_for_what_passed() -> None:
 # Strangers' words
 
 
-def stuffed(text: str) -> Backend:
+def stuffed(text: str) -> BackendResults:
     """A backend that has the same text wherever a downstream, or a person, can write one."""
-    test = FailedTestShown(name=text, file=text, message=text)
+    test = FailedTestExcerpt(name=text, file=text, message=text)
     one = failed(text, workflow_name=text, device=text, url=text, artifact_url=text, failed_tests=(test,))
     two = job(f"{text}2", workflow="w", workflow_name=text, state=JobState.IN_PROGRESS, conclusion=None)
     return backend("org/a", one, two, entry=entry(hardware=text, oncalls=(text,)))

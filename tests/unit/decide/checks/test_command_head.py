@@ -4,7 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crcr.decide.commands.grammar import Approve, Command, Retry, Status, Unwaive, Waive
+from crcr.decide.commands.grammar import (
+    ApproveCommand,
+    Command,
+    RetryCommand,
+    StatusCommand,
+    UnwaiveCommand,
+    WaiveCommand,
+)
 from crcr.decide.commands.head import KnownHead, refuse_head
 from crcr.decide.model import RepoName
 
@@ -19,7 +26,7 @@ def _refusal(command: Command, seconds: float, head: KnownHead = HEAD) -> str | 
     return refuse_head(command, head, PUSHED_AT + timedelta(seconds=seconds))
 
 
-BOUND = (Waive(NPU, None, None, "x"), Waive(NPU, "a", timedelta(days=3), "x"), Approve())
+BOUND = (WaiveCommand(NPU, None, None, "x"), WaiveCommand(NPU, "a", timedelta(days=3), "x"), ApproveCommand())
 
 
 @pytest.mark.parametrize("command", BOUND)
@@ -32,7 +39,7 @@ def test_without_the_head_a_command_counts_from_a_minute_after_the_push(
     assert (_refusal(command, seconds) is None) == obeyed
 
 
-@pytest.mark.parametrize("command", [Unwaive(NPU, None), Retry(None), Status()])
+@pytest.mark.parametrize("command", [UnwaiveCommand(NPU, None), RetryCommand(None), StatusCommand()])
 def test_what_opens_nothing_need_not_name_the_head(command: Command) -> None:
     assert _refusal(command, -60) is None
 
@@ -43,7 +50,11 @@ def test_a_command_that_names_the_head_counts_at_once_and_one_that_names_another
     digits: int, seconds: float
 ) -> None:
     for named, obeyed in ((SHA[:digits], True), (("f" * 40)[:digits], False)):
-        for command in (Waive(NPU, None, None, "x", named), Retry(NPU, named), Approve(named)):
+        for command in (
+            WaiveCommand(NPU, None, None, "x", named),
+            RetryCommand(NPU, named),
+            ApproveCommand(named),
+        ):
             assert (_refusal(command, seconds) is None) == obeyed
 
 
@@ -52,29 +63,29 @@ def test_a_command_that_names_the_head_counts_from_a_minute_after_its_base_chang
     seconds: float, obeyed: bool
 ) -> None:
     head = KnownHead(sha=SHA, moved_at=PUSHED_AT, base_ref="main", base_at=PUSHED_AT)
-    for command in (Waive(NPU, None, None, "x", SHA[:12]), Approve(SHA[:12]), Approve()):
+    for command in (WaiveCommand(NPU, None, None, "x", SHA[:12]), ApproveCommand(SHA[:12]), ApproveCommand()):
         refusal = _refusal(command, seconds, head)
         assert (refusal is None) == obeyed
         assert obeyed or "the base of this pull request" in str(refusal)
-    assert _refusal(Retry(NPU, SHA[:12]), seconds, head) is None
+    assert _refusal(RetryCommand(NPU, SHA[:12]), seconds, head) is None
 
 
 def test_digits_that_another_head_of_the_pull_request_begins_with_name_neither() -> None:
     head = KnownHead(sha=SHA, moved_at=PUSHED_AT, earlier=(TWIN, SHA))
-    assert "more than one head" in (_refusal(Approve("1a2b3c4d"), 9_999, head) or "")
-    assert _refusal(Approve("1a2b3c4d5"), 9_999, head) is None
+    assert "more than one head" in (_refusal(ApproveCommand("1a2b3c4d"), 9_999, head) or "")
+    assert _refusal(ApproveCommand("1a2b3c4d5"), 9_999, head) is None
     close = KnownHead(sha=SHA, moved_at=PUSHED_AT, earlier=(SHA[:20] + "f" * 20,))
-    assert f"`/crcr approve at {SHA}`" in (_refusal(Approve(SHA[:12]), 0, close) or "")
+    assert f"`/crcr approve at {SHA}`" in (_refusal(ApproveCommand(SHA[:12]), 0, close) or "")
 
 
 @pytest.mark.parametrize(
     ("command", "ready"),
     [
-        (Approve(), f"`/crcr approve at {SHA[:12]}`"),
-        (Approve("f" * 7), f"`/crcr approve at {SHA[:12]}`"),
-        (Retry(NPU, "f" * 7), f"`/crcr retry org/npu at {SHA[:12]}`"),
+        (ApproveCommand(), f"`/crcr approve at {SHA[:12]}`"),
+        (ApproveCommand("f" * 7), f"`/crcr approve at {SHA[:12]}`"),
+        (RetryCommand(NPU, "f" * 7), f"`/crcr retry org/npu at {SHA[:12]}`"),
         (
-            Waive(NPU, "a", timedelta(days=3), "y" * 500),
+            WaiveCommand(NPU, "a", timedelta(days=3), "y" * 500),
             f"`/crcr waive org/npu:a until 3d at {SHA[:12]} because {'y' * 500}`",
         ),
     ],

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from crcr.decide.checks.text.markdown import one_line
 from crcr.decide.commands.grammar import (
     LONGEST_WAIVER,
-    RIGHTS,
-    Approve,
+    REQUIRED_ROLES,
+    ApproveCommand,
     Command,
-    Misunderstood,
-    Retry,
-    Status,
-    Unwaive,
-    Waive,
+    InvalidCommand,
+    RetryCommand,
+    StatusCommand,
+    UnwaiveCommand,
+    WaiveCommand,
+    command_verb,
+    format_command,
     has_command,
     parse_commands,
-    refuse,
-    spell,
-    usage,
-    verb,
+    refuse_role,
+    usage_text,
 )
 from crcr.decide.github.values import Role
 from crcr.decide.model import RepoName
@@ -32,45 +32,60 @@ NPU = RepoName("Org/npu.backend")
 DAYS = timedelta(days=3)
 
 
-def _one(text: str) -> Command | Misunderstood:
+def _one(text: str) -> Command | InvalidCommand:
     (found,) = parse_commands(f"/crcr {text}")
     return found
 
 
-def _why(text: str) -> Misunderstood:
+def _why(text: str) -> InvalidCommand:
     found = _one(text)
-    assert isinstance(found, Misunderstood)
+    assert isinstance(found, InvalidCommand)
     return found
 
 
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("waive Org/npu.backend because flaky", Waive(NPU, None, None, "flaky")),
-        ("waive Org/npu.backend until 3d because flaky", Waive(NPU, None, timedelta(days=3), "flaky")),
-        ("WAIVE Org/npu.backend UNTIL 30M BECAUSE Flaky", Waive(NPU, None, timedelta(minutes=30), "Flaky")),
-        ("waive\tOrg/npu.backend:a/b  until  12h\tbecause  x", Waive(NPU, "a/b", timedelta(hours=12), "x")),
-        ("waive Org/npu.backend:build (cuda, 3.12) because x", Waive(NPU, "build (cuda, 3.12)", None, "x")),
-        ("waive Org/npu.backend: a: b  c because x", Waive(NPU, "a: b  c", None, "x")),
-        ("waive Org/npu.backend at 1a2b3c4 because x", Waive(NPU, None, None, "x", "1a2b3c4")),
-        ("waive Org/npu.backend AT 1A2B3C4 because x", Waive(NPU, None, None, "x", "1a2b3c4")),
-        (f"waive Org/npu.backend at {'a' * 40} because x", Waive(NPU, None, None, "x", "a" * 40)),
-        ("waive Org/npu.backend until 3d at 1a2b3c4 because x", Waive(NPU, None, DAYS, "x", "1a2b3c4")),
-        ("waive Org/npu.backend at 1a2b3c4 until 3d because x", Waive(NPU, None, DAYS, "x", "1a2b3c4")),
-        ("waive Org/npu.backend:a b at 1a2b3c4 because x", Waive(NPU, "a b", None, "x", "1a2b3c4")),
-        ("waive Org/npu.backend:a at night because x", Waive(NPU, "a at night", None, "x")),
-        ('waive Org/npu.backend:"a at 1a2b3c4" because x', Waive(NPU, "a at 1a2b3c4", None, "x")),
-        ("waive Org/npu.backend because x at 1a2b3c4", Waive(NPU, None, None, "x at 1a2b3c4")),
-        ("unwaive Org/npu.backend", Unwaive(NPU, None)),
-        ("unwaive Org/npu.backend:build (cuda)", Unwaive(NPU, "build (cuda)")),
-        ('unwaive Org/npu.backend:"x because y"', Unwaive(NPU, "x because y")),
-        ("retry", Retry(None)),
-        ("Retry Org/npu.backend", Retry(NPU)),
-        ("retry at 1a2b3c4", Retry(None, "1a2b3c4")),
-        ("retry Org/npu.backend at 1a2b3c4", Retry(NPU, "1a2b3c4")),
-        ("approve", Approve()),
-        ("approve at 1a2b3c4 ", Approve("1a2b3c4")),
-        ("STATUS  ", Status()),
+        ("waive Org/npu.backend because flaky", WaiveCommand(NPU, None, None, "flaky")),
+        ("waive Org/npu.backend until 3d because flaky", WaiveCommand(NPU, None, timedelta(days=3), "flaky")),
+        (
+            "WAIVE Org/npu.backend UNTIL 30M BECAUSE Flaky",
+            WaiveCommand(NPU, None, timedelta(minutes=30), "Flaky"),
+        ),
+        (
+            "waive\tOrg/npu.backend:a/b  until  12h\tbecause  x",
+            WaiveCommand(NPU, "a/b", timedelta(hours=12), "x"),
+        ),
+        (
+            "waive Org/npu.backend:build (cuda, 3.12) because x",
+            WaiveCommand(NPU, "build (cuda, 3.12)", None, "x"),
+        ),
+        ("waive Org/npu.backend: a: b  c because x", WaiveCommand(NPU, "a: b  c", None, "x")),
+        ("waive Org/npu.backend at 1a2b3c4 because x", WaiveCommand(NPU, None, None, "x", "1a2b3c4")),
+        ("waive Org/npu.backend AT 1A2B3C4 because x", WaiveCommand(NPU, None, None, "x", "1a2b3c4")),
+        (f"waive Org/npu.backend at {'a' * 40} because x", WaiveCommand(NPU, None, None, "x", "a" * 40)),
+        (
+            "waive Org/npu.backend until 3d at 1a2b3c4 because x",
+            WaiveCommand(NPU, None, DAYS, "x", "1a2b3c4"),
+        ),
+        (
+            "waive Org/npu.backend at 1a2b3c4 until 3d because x",
+            WaiveCommand(NPU, None, DAYS, "x", "1a2b3c4"),
+        ),
+        ("waive Org/npu.backend:a b at 1a2b3c4 because x", WaiveCommand(NPU, "a b", None, "x", "1a2b3c4")),
+        ("waive Org/npu.backend:a at night because x", WaiveCommand(NPU, "a at night", None, "x")),
+        ('waive Org/npu.backend:"a at 1a2b3c4" because x', WaiveCommand(NPU, "a at 1a2b3c4", None, "x")),
+        ("waive Org/npu.backend because x at 1a2b3c4", WaiveCommand(NPU, None, None, "x at 1a2b3c4")),
+        ("unwaive Org/npu.backend", UnwaiveCommand(NPU, None)),
+        ("unwaive Org/npu.backend:build (cuda)", UnwaiveCommand(NPU, "build (cuda)")),
+        ('unwaive Org/npu.backend:"x because y"', UnwaiveCommand(NPU, "x because y")),
+        ("retry", RetryCommand(None)),
+        ("Retry Org/npu.backend", RetryCommand(NPU)),
+        ("retry at 1a2b3c4", RetryCommand(None, "1a2b3c4")),
+        ("retry Org/npu.backend at 1a2b3c4", RetryCommand(NPU, "1a2b3c4")),
+        ("approve", ApproveCommand()),
+        ("approve at 1a2b3c4 ", ApproveCommand("1a2b3c4")),
+        ("STATUS  ", StatusCommand()),
     ],
 )
 def test_a_command_is_read(text: str, command: Command) -> None:
@@ -80,7 +95,7 @@ def test_a_command_is_read(text: str, command: Command) -> None:
 
 def test_a_name_keeps_its_case() -> None:
     found = _one("retry ORG/Npu.Backend")
-    assert isinstance(found, Retry)
+    assert isinstance(found, RetryCommand)
     assert str(found.downstream) == "ORG/Npu.Backend"
 
 
@@ -103,7 +118,7 @@ def test_a_name_keeps_its_case() -> None:
     ],
 )
 def test_where_a_jobs_name_ends(words: str, job: str, until: timedelta | None, reason: str) -> None:
-    assert _one(f"waive Org/npu.backend:{words}") == Waive(NPU, job, until, reason)
+    assert _one(f"waive Org/npu.backend:{words}") == WaiveCommand(NPU, job, until, reason)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +232,7 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
     ],
 )
 def test_a_line_of_its_own_is_found(body: str) -> None:
-    assert parse_commands(body) == (Status(),)
+    assert parse_commands(body) == (StatusCommand(),)
     assert has_command(body)
 
 
@@ -311,12 +326,12 @@ def test_what_a_reader_does_not_see_as_a_command_is_none(body: str) -> None:
 
 def test_at_most_ten_commands_of_a_comment_are_read_in_their_order() -> None:
     body = "/crcr approve\n" + "/crcr status\n" * 50
-    assert parse_commands(body) == (Approve(), *(Status(),) * 9)
+    assert parse_commands(body) == (ApproveCommand(), *(StatusCommand(),) * 9)
 
 
 def test_a_reason_loses_what_cannot_be_seen() -> None:
     found = _one("waive o/r because \u202eevil\u2066 \x07 a\tb\u200b é👍 ")
-    assert isinstance(found, Waive)
+    assert isinstance(found, WaiveCommand)
     assert found.reason == "evil a b é👍"
 
 
@@ -327,15 +342,16 @@ def test_a_strangers_words_are_answered_in_code() -> None:
 
 
 def test_the_usage_names_every_command_and_is_itself_none() -> None:
-    assert all(f"`/crcr {kind.__name__.lower()}" in usage() for kind in get_args(Command))
-    assert not has_command(usage())
+    verbs = [kind.__name__.removesuffix("Command").lower() for kind in get_args(Command)]
+    assert all(f"`/crcr {verb}" in usage_text() for verb in verbs)
+    assert not has_command(usage_text())
 
 
 def test_every_command_has_a_right() -> None:
-    assert set(RIGHTS) == set(get_args(Command))
+    assert set(REQUIRED_ROLES) == set(get_args(Command))
 
 
-WAIVE, UNWAIVE = Waive(NPU, None, None, "x"), Unwaive(NPU, None)
+WAIVE, UNWAIVE = WaiveCommand(NPU, None, None, "x"), UnwaiveCommand(NPU, None)
 
 
 @pytest.mark.parametrize(
@@ -343,24 +359,24 @@ WAIVE, UNWAIVE = Waive(NPU, None, None, "x"), Unwaive(NPU, None)
     [
         (WAIVE, Role.MAINTAIN, False),
         (UNWAIVE, Role.MAINTAIN, False),
-        (Approve(), Role.WRITE, False),
-        (Retry(None), Role.WRITE, True),
-        (Status(), Role.WRITE, True),
+        (ApproveCommand(), Role.WRITE, False),
+        (RetryCommand(None), Role.WRITE, True),
+        (StatusCommand(), Role.WRITE, True),
     ],
 )
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("is_author", [True, False])
 def test_who_may_command(command: Command, least: Role, author: bool, role: Role, is_author: bool) -> None:
-    refusal = refuse(command, role=role, is_author=is_author)
+    refusal = refuse_role(command, role=role, is_author=is_author)
     assert (refusal is None) == (role >= least or (author and is_author))
-    assert refusal is None or f"`{verb(command)}` needs the {least.name.lower()} role" in refusal
+    assert refusal is None or f"`{command_verb(command)}` needs the {least.name.lower()} role" in refusal
 
 
 def test_a_refusal_says_what_is_needed_and_what_there_is() -> None:
-    assert refuse(Retry(None), role=Role.READ, is_author=False) == (
+    assert refuse_role(RetryCommand(None), role=Role.READ, is_author=False) == (
         "`retry` needs the write role in this repository, or to be the author of the pull request; yours is read"
     )
-    assert refuse(WAIVE, role=Role.NONE, is_author=True) == (
+    assert refuse_role(WAIVE, role=Role.NONE, is_author=True) == (
         "`waive` needs the maintain role in this repository; you have none"
     )
 
@@ -386,14 +402,19 @@ def test_a_waiver_that_is_spelled_is_read_back(
     downstream: RepoName, job: str | None, until: timedelta | None, reason: str, head: str | None
 ) -> None:
     assume(job is None or job.strip())
-    waive = Waive(downstream, job, until, reason, head)
-    for command in (waive, Unwaive(downstream, job), Retry(downstream, head), Approve(head)):
-        assert parse_commands(f"Hello\n\n{spell(command)}\n") == (command,)
+    waive = WaiveCommand(downstream, job, until, reason, head)
+    for command in (
+        waive,
+        UnwaiveCommand(downstream, job),
+        RetryCommand(downstream, head),
+        ApproveCommand(head),
+    ):
+        assert parse_commands(f"Hello\n\n{format_command(command)}\n") == (command,)
 
 
-@given(st.sampled_from([Approve(), Status(), Retry(None)]))
+@given(st.sampled_from([ApproveCommand(), StatusCommand(), RetryCommand(None)]))
 def test_a_short_command_that_is_spelled_is_read_back(command: Command) -> None:
-    assert parse_commands(spell(command)) == (command,)
+    assert parse_commands(format_command(command)) == (command,)
 
 
 FRAGMENTS = st.sampled_from(
@@ -423,7 +444,7 @@ def test_no_comment_crashes_and_every_answer_is_safe_to_publish(body: str) -> No
     found = parse_commands(body)
     assert bool(found) == has_command(body)
     for one in found:
-        if isinstance(one, Misunderstood):
+        if isinstance(one, InvalidCommand):
             assert not has_command(f"{one.why}\n{one.hint}")
             assert len(one.text) <= 200
             assert max(len(one.why), len(one.hint)) < 400

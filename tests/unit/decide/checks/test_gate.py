@@ -8,8 +8,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from crcr.decide.checks.commit import Backend, Job, Run, Subject, Verdict, Verification, Waiver
-from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, Policy, judge_gate
+from crcr.decide.checks.commit import (
+    BackendResults,
+    DispatchRun,
+    FailureVerdict,
+    GrantedWaiver,
+    JobResult,
+    MergeSubject,
+    Verification,
+)
+from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GatePolicy, GateState, judge_gate
 from crcr.decide.checks.status import GateStatus
 from crcr.decide.model import Conclusion, DispatchState, Level, RepoName
 from support.data.commits import (
@@ -37,33 +45,37 @@ SECOND = timedelta(seconds=1)
 DEADLINE = SENT + 6 * HOUR
 
 
-def judge(*backends: Backend, now: datetime = NOW, policy: Policy = POLICY, **facts: Any) -> GateJudgement:
+def judge(
+    *backends: BackendResults, now: datetime = NOW, policy: GatePolicy = POLICY, **facts: Any
+) -> GateJudgement:
     return judge_gate(a_commit(a_subject(*backends, **facts)), policy, now)
 
 
 def judge_one(
-    backend: Backend, *waivers: Waiver, now: datetime = NOW, policy: Policy = POLICY
+    backend: BackendResults, *waivers: GrantedWaiver, now: datetime = NOW, policy: GatePolicy = POLICY
 ) -> BackendJudgement:
     return judge(backend, waivers=waivers, now=now, policy=policy).subjects[0].backends[0]
 
 
-def standing(backend: Backend, *waivers: Waiver, now: datetime = NOW, policy: Policy = POLICY) -> GateStatus:
+def standing(
+    backend: BackendResults, *waivers: GrantedWaiver, now: datetime = NOW, policy: GatePolicy = POLICY
+) -> GateStatus:
     return judge_one(backend, *waivers, now=now, policy=policy).standing
 
 
 # Every way to stand, and every pair of ways
 
-Facts = Callable[[str], Backend]
+Facts = Callable[[str], BackendResults]
 
 
 class Way(NamedTuple):
     said: str
     standing: GateStatus
     backend: Facts
-    waiver: Callable[[str], Waiver] | None = None
+    waiver: Callable[[str], GrantedWaiver] | None = None
 
 
-def jobs(*reported: Job, **facts: Any) -> Facts:
+def jobs(*reported: JobResult, **facts: Any) -> Facts:
     return lambda name: a_backend(*reported, name=name, **facts)
 
 
@@ -75,7 +87,7 @@ def silence(**facts: Any) -> Facts:
     return jobs(**({"runs": (), "listed_at": None} | facts))
 
 
-def for_job(job: str | None) -> Callable[[str], Waiver]:
+def for_job(job: str | None) -> Callable[[str], GrantedWaiver]:
     return lambda name: a_waiver(name, job)
 
 
@@ -114,8 +126,8 @@ WAYS = [
         Way(f"left out by {reason}", S.NOT_CONCERNED, unsent(D.LEFT_OUT, reason))
         for reason in ("events", "paths", "refs", "labels")
     ),
-    Way("pre-existing", S.EXCUSED, jobs(a_job(C.FAILURE, verdict=Verdict.PRE_EXISTING))),
-    Way("flaky", S.EXCUSED, jobs(a_job(), a_job(C.FAILURE, "test", verdict=Verdict.FLAKY))),
+    Way("pre-existing", S.EXCUSED, jobs(a_job(C.FAILURE, verdict=FailureVerdict.PRE_EXISTING))),
+    Way("flaky", S.EXCUSED, jobs(a_job(), a_job(C.FAILURE, "test", verdict=FailureVerdict.FLAKY))),
     Way("failed, job waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job("build")),
     Way("failed, backend waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job(None)),
     Way("errored, job waived", S.WAIVED, jobs(a_job(C.CANCELLED)), for_job("build")),
@@ -157,8 +169,8 @@ WAYS = [
     Way("cancelled", S.ERRORED, jobs(a_job(), a_job(C.CANCELLED, "test"))),
     Way("timed out", S.ERRORED, jobs(a_job(C.TIMED_OUT))),
     Way("went silent", S.ERRORED, jobs(a_silent_job())),
-    Way("cancelled is not excused", S.ERRORED, jobs(a_job(C.CANCELLED, verdict=Verdict.PRE_EXISTING))),
-    Way("infrastructure", S.ERRORED, jobs(a_job(C.FAILURE, verdict=Verdict.INFRASTRUCTURE))),
+    Way("cancelled is not excused", S.ERRORED, jobs(a_job(C.CANCELLED, verdict=FailureVerdict.PRE_EXISTING))),
+    Way("infrastructure", S.ERRORED, jobs(a_job(C.FAILURE, verdict=FailureVerdict.INFRASTRUCTURE))),
     Way("running past the time-out", S.ERRORED, jobs(an_open_job(), **LATE)),
     Way("runs not over in time", S.ERRORED, jobs(a_job(), runs=(a_run(over=False),), **LATE)),
     Way(
@@ -176,7 +188,7 @@ WAYS = [
     Way("a name that GitHub lacks, in a run that failed", S.FAILED, jobs(UNNAMED, runs=(FAILED_RUN,))),
     Way("an expected failure that GitHub disputes", S.FAILED, jobs(DISPUTED_XFAIL, options=XFAIL)),
     Way("failure", S.FAILED, jobs(a_job(), a_job(C.FAILURE, "test"))),
-    Way("a new failure", S.FAILED, jobs(a_job(C.FAILURE, verdict=Verdict.NEW))),
+    Way("a new failure", S.FAILED, jobs(a_job(C.FAILURE, verdict=FailureVerdict.NEW))),
     Way("action required", S.FAILED, jobs(a_job(C.ACTION_REQUIRED))),
     Way("no conclusion", S.FAILED, jobs(a_job(C.NONE))),
     Way("conclusion not recorded", S.FAILED, jobs(a_job(None))),
@@ -227,7 +239,7 @@ OUTCOMES: dict[str, tuple[dict[str, Any], GateStatus]] = {
     "none": ({"conclusion": C.NONE}, S.FAILED),
     "cancelled": ({"conclusion": C.CANCELLED}, S.ERRORED),
     "timed_out": ({"conclusion": C.TIMED_OUT}, S.ERRORED),
-    "flaky": ({"conclusion": C.FAILURE, "verdict": Verdict.FLAKY}, S.EXCUSED),
+    "flaky": ({"conclusion": C.FAILURE, "verdict": FailureVerdict.FLAKY}, S.EXCUSED),
 }
 SKIPS = {"skipped", "neutral"}
 WAIVERS = {
@@ -240,7 +252,7 @@ WAIVERS = {
 }
 
 
-def outcome(kind: str, name: str) -> Job:
+def outcome(kind: str, name: str) -> JobResult:
     return a_job(name=name, **OUTCOMES[kind][0])
 
 
@@ -260,14 +272,14 @@ def test_waivers_and_excuses_apply_per_job_before_the_worst_counts(one: str, two
 
 
 def test_without_leave_of_the_policy_nothing_is_excused() -> None:
-    for verdict in Verdict:
+    for verdict in FailureVerdict:
         backend = a_backend(a_job(C.FAILURE, verdict=verdict))
-        expected = S.ERRORED if verdict is Verdict.INFRASTRUCTURE else S.FAILED
+        expected = S.ERRORED if verdict is FailureVerdict.INFRASTRUCTURE else S.FAILED
         assert standing(backend, policy=replace(POLICY, excuses=frozenset())) is expected
 
 
 def test_an_excused_job_does_not_pass_a_backend_that_still_runs() -> None:
-    flaky = a_job(C.FAILURE, verdict=Verdict.FLAKY)
+    flaky = a_job(C.FAILURE, verdict=FailureVerdict.FLAKY)
     assert standing(a_backend(flaky, an_open_job("test"))) is S.WAITING
 
 
@@ -467,7 +479,7 @@ def test_the_highest_attempt_of_a_job_counts(
     assert standing(a_backend(*(attempts[at] for at in order), runs=(a_run(attempt=2),))) is expected
 
 
-RERUNS: dict[str, Run] = {
+RERUNS: dict[str, DispatchRun] = {
     "asked for": a_run(rerun_from=1, rerun_at=NOW),
     "seen": a_run(attempt=2, attempt_at=NOW, over=False),
     "asked for and seen": a_run(attempt=2, attempt_at=NOW, over=False, rerun_from=1, rerun_at=NOW),
@@ -484,7 +496,7 @@ def test_what_failed_before_a_rerun_waits_and_what_passed_stays(kind: str, bad: 
 
 @pytest.mark.parametrize("kind", RERUNS)
 def test_a_job_that_went_silent_or_was_excused_waits_for_its_rerun_too(kind: str) -> None:
-    flaky = a_job(C.FAILURE, "test", verdict=Verdict.FLAKY)
+    flaky = a_job(C.FAILURE, "test", verdict=FailureVerdict.FLAKY)
     judged = judge_one(a_backend(a_silent_job(), flaky, runs=(RERUNS[kind],)))
     assert {part.standing for part in judged.parts} == {S.WAITING}
 
@@ -670,7 +682,7 @@ def test_in_a_group_no_waiver_counts_while_a_pull_request_has_another_head_than_
 @pytest.mark.parametrize(
     "backend", [a_backend(a_job()), a_backend(a_job(C.FAILURE)), an_unsent_backend(D.HELD)]
 )
-def test_a_member_that_left_is_waited_for_while_it_may_have_been_renamed(backend: Backend) -> None:
+def test_a_member_that_left_is_waited_for_while_it_may_have_been_renamed(backend: BackendResults) -> None:
     left = replace(backend, entry=None, possible_renames=(RepoName("org/new"),))
     judgement = judge_gate(a_commit(a_subject(left)), POLICY, NOW + timedelta(days=30))
     assert judgement.state is G.PENDING
@@ -713,7 +725,7 @@ def test_no_waiver_applies_to_a_group_that_is_not_known_to_hold_its_pull_request
 
 
 @pytest.mark.parametrize("backend", [an_unsent_backend(D.WAITING), a_backend(a_job(C.FAILURE))])
-def test_a_group_whose_tree_passed_before_needs_no_second_run(backend: Backend) -> None:
+def test_a_group_whose_tree_passed_before_needs_no_second_run(backend: BackendResults) -> None:
     reused = a_group(backend, reused_from="b" * 40)
     assert judge_gate(a_commit(reused), POLICY, NOW).state is G.PASSED
     assert judge_gate(a_commit(replace(reused, reused_from=None)), POLICY, NOW).state is not G.PASSED
@@ -758,13 +770,13 @@ def test_without_an_l4_backend_the_gate_passes() -> None:
 
 @pytest.mark.parametrize("backends", [(), (a_backend(a_job()),), (a_backend(an_open_job()),)])
 @pytest.mark.parametrize("facts", [{}, {"reused_from": "b" * 40}])
-def test_the_gate_never_passes_on_doubt(backends: tuple[Backend, ...], facts: dict[str, Any]) -> None:
+def test_the_gate_never_passes_on_doubt(backends: tuple[BackendResults, ...], facts: dict[str, Any]) -> None:
     assert judge(*backends, in_doubt=True, **facts).state is G.PENDING
 
 
 def test_doubt_about_one_pull_request_holds_the_commit() -> None:
     sure = a_subject(a_backend(a_job()))
-    doubtful: Subject = replace(sure, number=8, delivery="guid-8", in_doubt=True)
+    doubtful: MergeSubject = replace(sure, number=8, delivery="guid-8", in_doubt=True)
     assert judge_gate(a_commit(sure, doubtful), POLICY, NOW).state is G.PENDING
 
 

@@ -10,7 +10,16 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crcr.decide.checks.commit import Backend, Commit, Job, Run, Subject, Verdict, Verification, Waiver
+from crcr.decide.checks.commit import (
+    BackendResults,
+    CommitFacts,
+    DispatchRun,
+    FailureVerdict,
+    GrantedWaiver,
+    JobResult,
+    MergeSubject,
+    Verification,
+)
 from crcr.decide.checks.gate import GateState, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from support.data.commits import (
@@ -34,20 +43,20 @@ GOOD = {Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL}
 BAD = {Conclusion.FAILURE, Conclusion.ACTION_REQUIRED, Conclusion.NONE}
 
 
-def is_member(backend: Backend) -> bool:
+def is_member(backend: BackendResults) -> bool:
     """It gated, and still does; or it may be a new entry under another name."""
     listed = backend.entry is not None and backend.entry.level == 4
     return backend.level == 4 and (listed or bool(backend.possible_renames))
 
 
-def is_for(waiver: Waiver, backend: Backend) -> bool:
+def is_for(waiver: GrantedWaiver, backend: BackendResults) -> bool:
     """The repository decides, where it is known of both; names change."""
     if waiver.repository_id and backend.repository_id:
         return waiver.repository_id == backend.repository_id
     return waiver.downstream == backend.name
 
 
-def the_waivers(subject: Subject, backend: Backend, now: datetime) -> list[Waiver]:
+def the_waivers(subject: MergeSubject, backend: BackendResults, now: datetime) -> list[GrantedWaiver]:
     pulls = [subject.number] if subject.number is not None else list(subject.numbers or [])
     if subject.number is None and {own.number for own in subject.own_heads} != set(pulls):
         return []  # here a pull request whose own head is known has passed everything there
@@ -60,7 +69,7 @@ def the_waivers(subject: Subject, backend: Backend, now: datetime) -> list[Waive
     ]
 
 
-def last_results(backend: Backend) -> list[Job]:
+def last_results(backend: BackendResults) -> list[JobResult]:
     live = [job for job in backend.jobs if not job.superseded]
     return [
         job
@@ -73,7 +82,7 @@ def last_results(backend: Backend) -> list[Job]:
     ]
 
 
-def is_late(backend: Backend, now: datetime) -> bool:
+def is_late(backend: BackendResults, now: datetime) -> bool:
     if backend.sent_at is None or backend.entry is None:
         return False
     begun = [backend.sent_at]
@@ -85,12 +94,12 @@ def is_late(backend: Backend, now: datetime) -> bool:
     return (now - max(begun)).total_seconds() >= max(gate_s, job_s)
 
 
-def has_to_run_again(job: Job, backend: Backend) -> bool:
+def has_to_run_again(job: JobResult, backend: BackendResults) -> bool:
     run = next((run for run in backend.runs if run.run_id == job.run_id and not run.superseded), None)
     return run is not None and (run.attempt > job.attempt or (run.rerun_from or 0) >= job.attempt)
 
 
-def is_harmless(job: Job, backend: Backend) -> bool:
+def is_harmless(job: JobResult, backend: BackendResults) -> bool:
     """Passed as it should, or failed in a way that the policy excuses."""
     if job.state is not JobState.COMPLETED:
         return False
@@ -101,25 +110,27 @@ def is_harmless(job: Job, backend: Backend) -> bool:
         passed, failed = job.conclusion is expected[0], job.conclusion is not expected[0]
     else:
         passed = job.conclusion in GOOD
-        failed = (job.conclusion or Conclusion.NONE) in BAD and job.verdict is not Verdict.INFRASTRUCTURE
+        failed = (
+            job.conclusion or Conclusion.NONE
+        ) in BAD and job.verdict is not FailureVerdict.INFRASTRUCTURE
     if passed:
         disputed = job.verification is Verification.DISPUTED and bool(expected)
         return not disputed and not is_refuted(job, backend) and is_confirmed(job, backend)
     return failed and job.verdict in POLICY.excuses and not has_to_run_again(job, backend)
 
 
-def can_be_asked(job: Job, backend: Backend) -> bool:
+def can_be_asked(job: JobResult, backend: BackendResults) -> bool:
     return job.verification is not Verification.SELF_REPORTED and backend.readable is not False
 
 
-def ends(job: Job, backend: Backend) -> list[Conclusion | None]:
+def ends(job: JobResult, backend: BackendResults) -> list[Conclusion | None]:
     """How the run of a job that GitHub shows under no such name has ended."""
     return [
         run.conclusion for run in backend.runs if run.run_id == job.run_id and run.over and not run.superseded
     ]
 
 
-def is_confirmed(job: Job, backend: Backend) -> bool:
+def is_confirmed(job: JobResult, backend: BackendResults) -> bool:
     """GitHub agrees, by its job or, where it has none of that name, by the run; or nobody can ask it."""
     if not can_be_asked(job, backend) or job.verification in {Verification.CONFIRMED, Verification.DISPUTED}:
         return True
@@ -127,12 +138,12 @@ def is_confirmed(job: Job, backend: Backend) -> bool:
     return job.verification is Verification.NOT_VERIFIABLE and any(end in good for end in ends(job, backend))
 
 
-def is_refuted(job: Job, backend: Backend) -> bool:
+def is_refuted(job: JobResult, backend: BackendResults) -> bool:
     by_run = job.verification is Verification.NOT_VERIFIABLE and can_be_asked(job, backend)
     return by_run and any(ends(job, backend)) and not is_confirmed(job, backend)
 
 
-def is_open(job: Job, backend: Backend, now: datetime) -> bool:
+def is_open(job: JobResult, backend: BackendResults, now: datetime) -> bool:
     """Whether a job may still come to something else: it runs, has to run again, or GitHub has not agreed yet."""
     if job.state is JobState.IN_PROGRESS:
         return not is_late(backend, now)
@@ -142,13 +153,13 @@ def is_open(job: Job, backend: Backend, now: datetime) -> bool:
     return has_to_run_again(job, backend) or (passes_as_reported(job, backend) and unconfirmed)
 
 
-def passes_as_reported(job: Job, backend: Backend) -> bool:
+def passes_as_reported(job: JobResult, backend: BackendResults) -> bool:
     return job.state is JobState.COMPLETED and is_harmless(
-        replace(job, verification=Verification.CONFIRMED, verdict=Verdict.UNKNOWN), backend
+        replace(job, verification=Verification.CONFIRMED, verdict=FailureVerdict.UNKNOWN), backend
     )
 
 
-def is_complete(backend: Backend, waived: set[str | None], now: datetime) -> bool:
+def is_complete(backend: BackendResults, waived: set[str | None], now: datetime) -> bool:
     runs = [run for run in backend.runs if not run.superseded]
     names = [job.name for job in last_results(backend)]
     wanted = backend.entry.jobs if backend.entry is not None else None
@@ -166,7 +177,7 @@ def is_complete(backend: Backend, waived: set[str | None], now: datetime) -> boo
     return all(run.over for run in runs) and quiet >= timedelta(minutes=2)
 
 
-def fails_unreported(run: Run, backend: Backend) -> bool:
+def fails_unreported(run: DispatchRun, backend: BackendResults) -> bool:
     """GitHub saw the run fail, and no job that has reported accounts for it."""
     jobs = [job for job in last_results(backend) if job.run_id == run.run_id]
     if run.superseded or not run.over or not jobs or run.conclusion in {None, Conclusion.NONE, *GOOD}:
@@ -178,7 +189,7 @@ def fails_unreported(run: Run, backend: Backend) -> bool:
     return all(job.conclusion in GOOD for job in newest)
 
 
-def may_pass(subject: Subject, backend: Backend, now: datetime) -> bool:
+def may_pass(subject: MergeSubject, backend: BackendResults, now: datetime) -> bool:
     """Passed, not concerned, excused or waived."""
     waived = {waiver.job for waiver in the_waivers(subject, backend, now)}
     if None in waived or (backend.state is DispatchState.LEFT_OUT and not backend.possible_renames):
@@ -210,7 +221,7 @@ def may_pass(subject: Subject, backend: Backend, now: datetime) -> bool:
     return not skipped or owed_and_waived or bool(backend.entry and backend.entry.may_skip)
 
 
-def oracle_passes(commit: Commit, now: datetime) -> bool:
+def oracle_passes(commit: CommitFacts, now: datetime) -> bool:
     return all(
         not subject.in_doubt
         and (
@@ -224,12 +235,12 @@ def oracle_passes(commit: Commit, now: datetime) -> bool:
 # What must hold of any facts at any time
 
 
-def check_passing(commit: Commit, now: datetime) -> None:
+def check_passing(commit: CommitFacts, now: datetime) -> None:
     passed = judge_gate(commit, POLICY, now).state is GateState.PASSED
     assert passed is oracle_passes(commit, now)
 
 
-def check_no_open_job_is_passed_over(commit: Commit, now: datetime) -> None:
+def check_no_open_job_is_passed_over(commit: CommitFacts, now: datetime) -> None:
     if judge_gate(commit, POLICY, now).state is not GateState.PASSED:
         return
     for subject in (each for each in commit.subjects if each.reused_from is None):
@@ -241,7 +252,7 @@ def check_no_open_job_is_passed_over(commit: Commit, now: datetime) -> None:
             assert None in waived or running <= waived
 
 
-def check_no_going_run_is_passed_over(commit: Commit, now: datetime) -> None:
+def check_no_going_run_is_passed_over(commit: CommitFacts, now: datetime) -> None:
     """A live run that GitHub has not seen end, where it can be asked, passes by a waiver only."""
     if judge_gate(commit, POLICY, now).state is not GateState.PASSED:
         return
@@ -253,11 +264,11 @@ def check_no_going_run_is_passed_over(commit: Commit, now: datetime) -> None:
             assert not going or the_waivers(subject, backend, now)
 
 
-def shuffled(commit: Commit, random: Random) -> Commit:
+def shuffled(commit: CommitFacts, random: Random) -> CommitFacts:
     def mixed(things: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(random.sample(things, len(things)))
 
-    def mix(backend: Backend) -> Backend:
+    def mix(backend: BackendResults) -> BackendResults:
         return replace(backend, runs=mixed(backend.runs), jobs=mixed(backend.jobs))
 
     subjects = [
@@ -267,7 +278,7 @@ def shuffled(commit: Commit, random: Random) -> Commit:
     return replace(commit, subjects=mixed(tuple(subjects)))
 
 
-def told(commit: Commit, now: datetime) -> tuple[object, ...]:
+def told(commit: CommitFacts, now: datetime) -> tuple[object, ...]:
     """Return all that matters of a judgement, in an order of its own."""
     judgement = judge_gate(commit, POLICY, now)
     lines = [
@@ -287,12 +298,12 @@ def told(commit: Commit, now: datetime) -> tuple[object, ...]:
     return judgement.state, judgement.recheck_at, sorted(lines, key=repr)
 
 
-def check_order_is_nothing(commit: Commit, now: datetime, random: Random) -> None:
+def check_order_is_nothing(commit: CommitFacts, now: datetime, random: Random) -> None:
     assert told(commit, now) == told(commit, now)
     assert told(shuffled(commit, random), now) == told(commit, now)
 
 
-def standings(commit: Commit, now: datetime) -> tuple[object, ...]:
+def standings(commit: CommitFacts, now: datetime) -> tuple[object, ...]:
     judgement = judge_gate(commit, POLICY, now)
     parts = [
         (each.standing, {part.standing for part in each.parts})
@@ -302,7 +313,9 @@ def standings(commit: Commit, now: datetime) -> tuple[object, ...]:
     return judgement.state, parts
 
 
-def check_time_alone_changes_nothing_before_the_recheck(commit: Commit, now: datetime, percent: int) -> None:
+def check_time_alone_changes_nothing_before_the_recheck(
+    commit: CommitFacts, now: datetime, percent: int
+) -> None:
     recheck_at = judge_gate(commit, POLICY, now).recheck_at
     end = recheck_at or now + timedelta(days=365)
     assert end > now
@@ -317,7 +330,7 @@ JOBS = ("build", "test-1", "test-2")
 WORKFLOWS = ("ci.yml", "nightly.yml")
 times = st.integers(0, 60 * 9).map(lambda minutes: NOW - minutes * MINUTE)
 conclusions = st.sampled_from(list(Conclusion))
-verdicts = st.sampled_from(list(Verdict))
+verdicts = st.sampled_from(list(FailureVerdict))
 verifications = st.sampled_from([*Verification, *[Verification.CONFIRMED] * 4])
 job_states = st.sampled_from(
     [JobState.IN_PROGRESS, JobState.COMPLETED, JobState.COMPLETED, JobState.TIMED_OUT]
@@ -338,7 +351,7 @@ entries = st.builds(
 
 
 @st.composite
-def some_jobs(draw: st.DrawFn) -> Job:
+def some_jobs(draw: st.DrawFn) -> JobResult:
     state = draw(job_states)
     # Attempt and workflow follow from the run: two rows of one key exist in no store.
     run_id = draw(st.sampled_from(["10", "11", "12"]))
@@ -374,17 +387,17 @@ def by_run(run: Any) -> str:
     return str(run.run_id)
 
 
-def by_row(job: Job) -> tuple[str, int, str]:
+def by_row(job: JobResult) -> tuple[str, int, str]:
     return job.run_id, job.attempt, job.name
 
 
 @st.composite
-def some_backends(draw: st.DrawFn, name: str) -> Backend:
+def some_backends(draw: st.DrawFn, name: str) -> BackendResults:
     state = draw(
         st.sampled_from([DispatchState.SENT, DispatchState.SENT, DispatchState.SENT, *DispatchState])
     )
     entry = draw(st.none() | entries | entries | entries)
-    return Backend(
+    return BackendResults(
         name=RepoName(name),
         entry=entry and replace(entry, name=RepoName(name)),
         level=draw(st.sampled_from([Level.L4, Level.L4, Level.L3])),
@@ -411,13 +424,13 @@ waivers = st.builds(
 )
 
 
-def passed_everything(number: int) -> Subject:
+def passed_everything(number: int) -> MergeSubject:
     jobs = [a_job(name=name) for name in JOBS]
     return a_subject(*(a_backend(*jobs, name=name) for name in BACKENDS), number=number)
 
 
 @st.composite
-def some_subjects(draw: st.DrawFn, delivery: str) -> Subject:
+def some_subjects(draw: st.DrawFn, delivery: str) -> MergeSubject:
     number = draw(st.sampled_from([7, 8, None]))
     numbers = draw(st.sampled_from([None, (7,), (7, 8)])) if number is None else None
     known = draw(st.sets(st.sampled_from(numbers))) if numbers else set()
@@ -442,32 +455,32 @@ seeds = st.integers(0, 2**32)
 
 @settings(max_examples=600, deadline=None)
 @given(commits)
-def test_the_gate_passes_exactly_when_every_member_may(commit: Commit) -> None:
+def test_the_gate_passes_exactly_when_every_member_may(commit: CommitFacts) -> None:
     check_passing(commit, NOW)
 
 
 @settings(max_examples=300, deadline=None)
 @given(commits)
-def test_no_open_job_is_passed_over_without_a_waiver(commit: Commit) -> None:
+def test_no_open_job_is_passed_over_without_a_waiver(commit: CommitFacts) -> None:
     check_no_open_job_is_passed_over(commit, NOW)
 
 
 @settings(max_examples=300, deadline=None)
 @given(commits)
-def test_no_live_run_is_passed_over_without_a_waiver(commit: Commit) -> None:
+def test_no_live_run_is_passed_over_without_a_waiver(commit: CommitFacts) -> None:
     check_no_going_run_is_passed_over(commit, NOW)
 
 
 @settings(max_examples=300, deadline=None)
 @given(commits, seeds)
-def test_the_order_of_facts_is_nothing_to_the_judgement(commit: Commit, seed: int) -> None:
+def test_the_order_of_facts_is_nothing_to_the_judgement(commit: CommitFacts, seed: int) -> None:
     check_order_is_nothing(commit, NOW, Random(seed))
 
 
 @settings(max_examples=300, deadline=None)
 @given(commits, percents)
 def test_time_alone_changes_nothing_before_the_gate_asks_to_be_looked_at(
-    commit: Commit, percent: int
+    commit: CommitFacts, percent: int
 ) -> None:
     check_time_alone_changes_nothing_before_the_recheck(commit, NOW, percent)
 
@@ -484,11 +497,11 @@ class World:
             an_unsent_backend(DispatchState.WAITING, name=name, created_at=NOW)
             for name in ("org/one", "org/two", "org/one")
         ]
-        self.waivers: list[Waiver] = []
+        self.waivers: list[GrantedWaiver] = []
         self.doubt = False
         self.run_ids = 9
 
-    def commit(self) -> Commit:
+    def commit(self) -> CommitFacts:
         one, two, three = self.backends
         seven = tuple(waiver for waiver in self.waivers if waiver.number == 7)
         eight = tuple(waiver for waiver in self.waivers if waiver.number == 8)
@@ -581,7 +594,7 @@ def go_silent(at: int, name: str) -> Step:
     return step
 
 
-def judge_failures(at: int, verdict: Verdict) -> Step:
+def judge_failures(at: int, verdict: FailureVerdict) -> Step:
     return lambda world: world.set(
         at, jobs=tuple(replace(job, verdict=verdict) for job in world.backends[at].jobs)
     )

@@ -6,8 +6,14 @@ from datetime import timedelta
 import pytest
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.checks.verification import JobVerification, ReportedJob, examine, examine_silent, match
-from crcr.decide.github.run_lookup import ask_again_after
+from crcr.decide.checks.verification import (
+    JobVerification,
+    ReportedJob,
+    compare_silent_with_github,
+    compare_with_github,
+    match_github_jobs,
+)
+from crcr.decide.github.run_lookup import next_lookup_delay
 from crcr.decide.github.values import ActionsJob
 from crcr.decide.model import Conclusion, JobState
 
@@ -40,7 +46,7 @@ def seen(check_run_id: str, name: str = "build", conclusion: Conclusion | None =
 
 
 def matched(job: ReportedJob, jobs: list[ActionsJob], *others: ReportedJob) -> list[str | None]:
-    return [each.check_run_id for each in match(job, (job, *others), jobs)]
+    return [each.check_run_id for each in match_github_jobs(job, (job, *others), jobs)]
 
 
 def test_a_row_is_held_against_the_job_of_its_name_whoever_reported() -> None:
@@ -90,30 +96,32 @@ def test_the_worst_of_githubs_jobs_counts(
     github: list[Conclusion | None], finding: JobVerification | None
 ) -> None:
     jobs = tuple(seen(str(number), conclusion=each) for number, each in enumerate(github, 1))
-    assert examine(row(), jobs, whole=True, run_over=False) == finding
+    assert compare_with_github(row(), jobs, whole=True, run_over=False) == finding
 
 
 def test_a_name_is_not_verifiable_once_no_job_of_that_name_can_come() -> None:
-    assert examine(row(), (), whole=True, run_over=True) == JobVerification(V.NOT_VERIFIABLE, None, None)
-    assert examine(row(), (), whole=False, run_over=True) is None
+    assert compare_with_github(row(), (), whole=True, run_over=True) == JobVerification(
+        V.NOT_VERIFIABLE, None, None
+    )
+    assert compare_with_github(row(), (), whole=False, run_over=True) is None
 
 
 def test_one_job_alone_confirms_nothing_and_its_failure_counts() -> None:
-    assert examine(row(), (seen("1"),), whole=False, run_over=False) is None
-    failed = examine(row(), (seen("1", conclusion=C.FAILURE),), whole=False, run_over=False)
+    assert compare_with_github(row(), (seen("1"),), whole=False, run_over=False) is None
+    failed = compare_with_github(row(), (seen("1", conclusion=C.FAILURE),), whole=False, run_over=False)
     assert failed == JobVerification(V.DISPUTED, C.FAILURE, C.FAILURE)
-    assert examine_silent((seen("1"),), whole=False) is None
+    assert compare_silent_with_github((seen("1"),), whole=False) is None
 
 
 def test_the_gate_has_github_asked_after_a_few_seconds_and_then_each_minute() -> None:
     waited, asked = timedelta(), []
     for _ in range(7):
-        waited += ask_again_after(waited, gates=True, webhooks=False)
+        waited += next_lookup_delay(waited, gates=True, webhooks=False)
         asked.append(waited.total_seconds())
     assert asked == [5, 15, 30, 60, 120, 180, 240]
-    assert ask_again_after(timedelta(hours=8), gates=True, webhooks=False) == timedelta(minutes=8)
+    assert next_lookup_delay(timedelta(hours=8), gates=True, webhooks=False) == timedelta(minutes=8)
 
 
 def test_where_github_tells_by_itself_it_is_hardly_asked() -> None:
-    times = [ask_again_after(timedelta(minutes=n), gates=True, webhooks=True) for n in (0, 1, 60)]
+    times = [next_lookup_delay(timedelta(minutes=n), gates=True, webhooks=True) for n in (0, 1, 60)]
     assert times == [timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=10)]

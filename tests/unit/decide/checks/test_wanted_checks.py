@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus
-from crcr.decide.checks.commit import Backend, Job, Subject, Verdict, Waiver
+from crcr.decide.checks.commit import BackendResults, FailureVerdict, GrantedWaiver, JobResult, MergeSubject
 from crcr.decide.checks.gate import GateState, judge_gate
-from crcr.decide.checks.publication import CheckAction, Published, ending, next_action
+from crcr.decide.checks.publication import CheckAction, PublishedCheck, ending_content, next_action
 from crcr.decide.checks.wanted_checks import (
     CheckPolicy,
     JobChecks,
@@ -58,7 +58,9 @@ BACKEND, JOB = "crcr/org/one", "crcr/org/one/CI/build"
 Look = tuple[CheckStatus, Conclusion | None]
 
 
-def wanted(*subjects: Subject, rules: CheckPolicy = RULES, now: datetime = NOW) -> dict[str, WantedCheck]:
+def wanted(
+    *subjects: MergeSubject, rules: CheckPolicy = RULES, now: datetime = NOW
+) -> dict[str, WantedCheck]:
     commit = a_commit(*subjects)
     judgement = judge_gate(commit, rules.gate, now) if subjects else None
     found = wanted_checks(commit, judgement, rules, now)
@@ -67,7 +69,9 @@ def wanted(*subjects: Subject, rules: CheckPolicy = RULES, now: datetime = NOW) 
     return {each.name: each for each in found}
 
 
-def looks(backend: Backend, *waivers: Waiver, rules: CheckPolicy = RULES, **facts: Any) -> dict[str, Look]:
+def looks(
+    backend: BackendResults, *waivers: GrantedWaiver, rules: CheckPolicy = RULES, **facts: Any
+) -> dict[str, Look]:
     """Return status and conclusion of every check but the gate's."""
     facts = {"labels": (LABEL,), "waivers": waivers} | facts
     found = wanted(a_subject(backend, **facts), rules=rules)
@@ -76,11 +80,11 @@ def looks(backend: Backend, *waivers: Waiver, rules: CheckPolicy = RULES, **fact
     }
 
 
-def at_l3(*jobs: Job, **facts: Any) -> Backend:
+def at_l3(*jobs: JobResult, **facts: Any) -> BackendResults:
     return a_backend(*jobs, level=Level.L3, options={"level": Level.L3}, **facts)
 
 
-def sent_at_l3() -> Backend:
+def sent_at_l3() -> BackendResults:
     return at_l3(runs=(), listed_at=None)
 
 
@@ -97,7 +101,7 @@ def test_at_dispatch_a_backend_has_one_check_in_progress() -> None:
 
 
 @pytest.mark.parametrize("jobs", [(), (an_open_job(),), (a_job(),), (a_job(C.FAILURE),)])
-def test_an_l3_backend_without_its_label_shows_nothing(jobs: tuple[Job, ...]) -> None:
+def test_an_l3_backend_without_its_label_shows_nothing(jobs: tuple[JobResult, ...]) -> None:
     assert looks(at_l3(*jobs), **UNLABELLED) == {}
 
 
@@ -113,7 +117,7 @@ def test_a_label_added_later_shows_everything_with_its_real_state() -> None:
 
 @pytest.mark.parametrize("level", [Level.L3, Level.L4])
 def test_the_backends_check_follows_its_jobs(level: Level) -> None:
-    def at(*jobs: Job, over: bool) -> Look:
+    def at(*jobs: JobResult, over: bool) -> Look:
         backend = a_backend(*jobs, level=level, options={"level": level}, runs=(a_run(over=over),))
         return looks(backend)[BACKEND]
 
@@ -219,7 +223,7 @@ OPEN = [sent_at_l3(), at_l3(an_open_job()), at_l3(a_job(C.FAILURE), runs=(a_run(
 
 
 @pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
-def test_what_fails_at_l3_is_neutral_and_says_that_it_blocks_nothing(job: Job) -> None:
+def test_what_fails_at_l3_is_neutral_and_says_that_it_blocks_nothing(job: JobResult) -> None:
     found = wanted(a_subject(at_l3(job), labels=(LABEL,)))
     for name in (BACKEND, JOB):
         assert found[name].shown.conclusion is C.NEUTRAL
@@ -227,19 +231,19 @@ def test_what_fails_at_l3_is_neutral_and_says_that_it_blocks_nothing(job: Job) -
 
 
 @pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
-def test_an_upstream_may_ask_for_red_at_l3(job: Job) -> None:
+def test_an_upstream_may_ask_for_red_at_l3(job: JobResult) -> None:
     red = looks(at_l3(job), rules=replace(RULES, l3_fails_red=True))
     assert red[BACKEND] == (COMPLETED, C.FAILURE)
     assert red[JOB][1] not in {C.SUCCESS, C.NEUTRAL, C.SKIPPED, C.NONE, None}
 
 
 @pytest.mark.parametrize("backend", [at_l3(runs=(), sent_at=LONG_AGO), at_l3(a_job(C.SKIPPED))])
-def test_an_l3_backend_that_is_missing_or_declined_is_neutral_too(backend: Backend) -> None:
+def test_an_l3_backend_that_is_missing_or_declined_is_neutral_too(backend: BackendResults) -> None:
     assert looks(backend)[BACKEND] == (COMPLETED, C.NEUTRAL)
 
 
 @pytest.mark.parametrize("backend", OPEN, ids=["sent", "running", "running again"])
-def test_where_pending_checks_block_l3_runs_as_completed_neutral(backend: Backend) -> None:
+def test_where_pending_checks_block_l3_runs_as_completed_neutral(backend: BackendResults) -> None:
     found = wanted(a_subject(backend, labels=(LABEL,)), rules=replace(RULES, show_l3_pending=False))
     for name in found.keys() - {GATE_NAME}:
         shown = found[name].shown
@@ -248,7 +252,7 @@ def test_where_pending_checks_block_l3_runs_as_completed_neutral(backend: Backen
 
 
 @pytest.mark.parametrize("backend", OPEN, ids=["sent", "running", "running again"])
-def test_elsewhere_l3_is_open_while_it_runs(backend: Backend) -> None:
+def test_elsewhere_l3_is_open_while_it_runs(backend: BackendResults) -> None:
     assert {status for status, _ in looks(backend).values()} <= {QUEUED, IN_PROGRESS}
 
 
@@ -257,7 +261,9 @@ def test_the_result_of_a_job_shown_neutral_while_running_goes_into_the_same_chec
     running, done = (
         wanted(a_subject(at_l3(job), labels=(LABEL,)), rules=rules)[JOB] for job in (an_open_job(), a_job())
     )
-    published = Published(tier=Tier.JOB, incarnation=running.incarnation, is_open=False, digest="running")
+    published = PublishedCheck(
+        tier=Tier.JOB, incarnation=running.incarnation, is_open=False, digest="running"
+    )
     assert next_action(published, done, "done") is CheckAction.UPDATE
     assert done.shown.conclusion is C.SUCCESS
 
@@ -290,18 +296,18 @@ def test_who_was_l3_when_recorded_is_non_blocking_even_at_l4_now() -> None:
         (a_silent_job(), C.TIMED_OUT),
         (a_job(C.NONE), C.FAILURE),
         (a_job(None), C.FAILURE),
-        (a_job(C.NONE, verdict=Verdict.INFRASTRUCTURE), C.FAILURE),
-        (a_job(C.FAILURE, verdict=Verdict.INFRASTRUCTURE), C.FAILURE),
-        (a_job(C.FAILURE, verdict=Verdict.FLAKY), C.NEUTRAL),
+        (a_job(C.NONE, verdict=FailureVerdict.INFRASTRUCTURE), C.FAILURE),
+        (a_job(C.FAILURE, verdict=FailureVerdict.INFRASTRUCTURE), C.FAILURE),
+        (a_job(C.FAILURE, verdict=FailureVerdict.FLAKY), C.NEUTRAL),
     ],
 )
-def test_a_job_of_l4_ends_as_it_is_and_an_excused_one_neutral(job: Job, conclusion: Conclusion) -> None:
+def test_a_job_of_l4_ends_as_it_is_and_an_excused_one_neutral(job: JobResult, conclusion: Conclusion) -> None:
     assert looks(a_backend(job))[JOB] == (COMPLETED, conclusion)
 
 
 @pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
 @pytest.mark.parametrize("waived", ["build", None])
-def test_a_waived_job_is_neutral(job: Job, waived: str | None) -> None:
+def test_a_waived_job_is_neutral(job: JobResult, waived: str | None) -> None:
     found = looks(a_backend(job), a_waiver(job=waived))
     assert (found[JOB], found[BACKEND]) == ((COMPLETED, C.NEUTRAL), (COMPLETED, C.NEUTRAL))
 
@@ -337,11 +343,11 @@ def test_a_rerun_keeps_its_new_check_when_it_starts_and_ends() -> None:
     assert found[-1][JOB].shown.conclusion is C.SUCCESS
 
 
-def many(count: int, *, bad: int, **facts: Any) -> list[Job]:
+def many(count: int, *, bad: int, **facts: Any) -> list[JobResult]:
     return [a_job(C.FAILURE if at < bad else C.SUCCESS, f"job-{at}", **facts) for at in range(count)]
 
 
-def job_checks(backend: Backend, *waivers: Waiver) -> set[str]:
+def job_checks(backend: BackendResults, *waivers: GrantedWaiver) -> set[str]:
     return {name.rpartition("/")[2] for name in looks(backend, *waivers) if name.count("/") > 2}
 
 
@@ -443,7 +449,7 @@ def test_the_gate_leads_to_its_pull_request_or_its_commit() -> None:
 
 def test_another_delivery_for_the_commit_makes_another_gate() -> None:
     first, second = (wanted(a_subject(delivery=guid))[GATE_NAME] for guid in ("guid-1", "guid-2"))
-    ended = Published(tier=Tier.GATE, incarnation=first.incarnation, is_open=False, digest="same")
+    ended = PublishedCheck(tier=Tier.GATE, incarnation=first.incarnation, is_open=False, digest="same")
     assert next_action(ended, second, "same") is CheckAction.CREATE
 
 
@@ -475,7 +481,7 @@ policies = st.builds(
 
 @given(subjects, policies)
 def test_the_gate_is_green_only_when_passed_and_never_neutral_or_skipped(
-    subject: Subject, rules: CheckPolicy
+    subject: MergeSubject, rules: CheckPolicy
 ) -> None:
     judgement = judge_gate(a_commit(subject), rules.gate, NOW)
     shown = wanted(subject, rules=rules)[GATE_NAME].shown
@@ -485,7 +491,7 @@ def test_the_gate_is_green_only_when_passed_and_never_neutral_or_skipped(
 
 @given(subjects, policies)
 def test_a_check_has_a_conclusion_that_github_knows_exactly_when_it_is_completed(
-    subject: Subject, rules: CheckPolicy
+    subject: MergeSubject, rules: CheckPolicy
 ) -> None:
     for each in wanted(subject, rules=rules).values():
         assert (each.shown.status is COMPLETED) is (each.shown.conclusion is not None)
@@ -493,7 +499,7 @@ def test_a_check_has_a_conclusion_that_github_knows_exactly_when_it_is_completed
 
 
 @given(subjects)
-def test_what_does_not_gate_never_looks_like_a_blocker(subject: Subject) -> None:
+def test_what_does_not_gate_never_looks_like_a_blocker(subject: MergeSubject) -> None:
     found = wanted(subject, rules=replace(RULES, show_l3_pending=False))
     if not subject.backends[0].gates:
         shown = {each.shown.conclusion for each in found.values() if each.tier is not Tier.GATE}
@@ -513,8 +519,8 @@ def a_wanted(*, opens: bool, incarnation: str = "1", tier: Tier = Tier.JOB) -> W
     return WantedCheck(name="name", tier=tier, incarnation=incarnation, shown=shown)
 
 
-def a_published(*, is_open: bool, tier: Tier = Tier.JOB) -> Published:
-    return Published(tier=tier, incarnation="1", is_open=is_open, digest="same")
+def a_published(*, is_open: bool, tier: Tier = Tier.JOB) -> PublishedCheck:
+    return PublishedCheck(tier=tier, incarnation="1", is_open=is_open, digest="same")
 
 
 HAS = {"none": None, "open": a_published(is_open=True), "completed": a_published(is_open=False)}
@@ -582,21 +588,21 @@ def test_what_is_done_about_a_check(case: tuple[str, str, str, str], tier: Tier)
 def test_a_completed_check_is_never_updated_to_an_open_one(
     incarnation: str, next_incarnation: str, digest: str, next_digest: str
 ) -> None:
-    published = Published(tier=Tier.GATE, incarnation=incarnation, is_open=False, digest=digest)
+    published = PublishedCheck(tier=Tier.GATE, incarnation=incarnation, is_open=False, digest=digest)
     should = a_wanted(opens=True, incarnation=next_incarnation)
     assert next_action(published, should, next_digest) is CheckAction.CREATE
 
 
 def published_after(
-    act: CheckAction, before: Published | None, should: WantedCheck | None, digest: str
-) -> Published | None:
+    act: CheckAction, before: PublishedCheck | None, should: WantedCheck | None, digest: str
+) -> PublishedCheck | None:
     """Return what stands on the commit once GitHub did as asked."""
     if act is CheckAction.NOTHING:
         return before
     if should is None:
-        return Published(tier=Tier.JOB, incarnation="", is_open=False, digest="ended")
+        return PublishedCheck(tier=Tier.JOB, incarnation="", is_open=False, digest="ended")
     opens = should.shown.status is not COMPLETED
-    return Published(tier=should.tier, incarnation=should.incarnation, is_open=opens, digest=digest)
+    return PublishedCheck(tier=should.tier, incarnation=should.incarnation, is_open=opens, digest=digest)
 
 
 @given(
@@ -605,7 +611,7 @@ def published_after(
 def test_one_look_sets_a_check_right_and_a_second_asks_for_nothing(
     history: list[tuple[bool | None, str, str]],
 ) -> None:
-    published: Published | None = None
+    published: PublishedCheck | None = None
     for opens, incarnation, words in history:
         should = None if opens is None else a_wanted(opens=opens, incarnation=incarnation)
         digest = f"{opens} {words}"
@@ -620,6 +626,6 @@ def test_one_look_sets_a_check_right_and_a_second_asks_for_nothing(
     ("tier", "conclusion"), [(Tier.GATE, C.CANCELLED), (Tier.BACKEND, C.NEUTRAL), (Tier.JOB, C.NEUTRAL)]
 )
 def test_an_ended_gate_is_cancelled_and_other_checks_are_neutral(tier: Tier, conclusion: Conclusion) -> None:
-    shown = ending(tier, "superseded or closed")
+    shown = ending_content(tier, "superseded or closed")
     assert (shown.status, shown.conclusion) == (COMPLETED, conclusion)
     assert "superseded or closed" in shown.title

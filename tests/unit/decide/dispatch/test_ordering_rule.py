@@ -18,14 +18,14 @@ from crcr.decide.dispatch.ordering import (
 )
 from crcr.decide.events import PullRequestEvent
 from crcr.decide.github.values import PullFacts
-from crcr.decide.model import Pull
+from crcr.decide.model import KnownPull
 from support.data.events_and_reports import a_pull
 
 T = datetime(2026, 9, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 A, B, C, D = ("a" * 40, "b" * 40, "c" * 40, "d" * 40)
 EVENT = a_pull(action="synchronize", head_sha=B, before=A, updated_at=T, labels=("new",), title="New title")
-KNOWN = Pull(
+KNOWN = KnownPull(
     number=7,
     head_sha=B,
     previous_sha=A,
@@ -57,13 +57,13 @@ ONLY_LABELS = replace(KNOWN, head_at=None)
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
 @pytest.mark.parametrize("known", [None, ONLY_LABELS], ids=["nothing", "only labels"])
-def test_the_first_event_about_the_head_is_news(action: str, known: Pull | None) -> None:
+def test_the_first_event_about_the_head_is_news(action: str, known: KnownPull | None) -> None:
     assert order_head(an(action, A), known) is EventOrder.NEWER
 
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
 @pytest.mark.parametrize("known", [OPEN_B, CLOSED_B], ids=["open", "closed"])
-def test_seconds_apart_the_date_decides(action: str, known: Pull) -> None:
+def test_seconds_apart_the_date_decides(action: str, known: KnownPull) -> None:
     assert order_head(an(action, C, updated_at=T + SECOND), known) is EventOrder.NEWER
     assert order_head(an(action, C, updated_at=T - SECOND), known) is EventOrder.STALE
 

@@ -7,14 +7,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crcr.decide.dispatch.payload import MAX_BODY_BYTES, DispatchBody, Relay, prepare, present_payload
-from crcr.decide.dispatch.payload_trim import MARK, STEPS, encode
+from crcr.decide.dispatch.payload import (
+    MAX_BODY_BYTES,
+    DispatchBody,
+    RelayFields,
+    prepare_payload,
+    update_payload,
+)
+from crcr.decide.dispatch.payload_trim import MARK, STEPS, encode_json
 from crcr.decide.model import Level, RepoName
 from crcr.errors import BadRequest
 from support.published_files import example, webhook_examples
 
 GUID = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
-RELAY = Relay(
+RELAY = RelayFields(
     upstream=RepoName("pytorch/pytorch"),
     level=Level.L2,
     callback_url="https://relay.example/github/callback",
@@ -51,7 +57,7 @@ def _push(commits: int, **changes: Any) -> dict[str, Any]:
 
 
 def _dispatch(payload: dict[str, Any], event_type: str = "pull_request") -> DispatchBody:
-    return prepare(event_type=event_type, delivery_id=GUID, payload=payload).dispatch(RELAY)
+    return prepare_payload(event_type=event_type, delivery_id=GUID, payload=payload).dispatch(RELAY)
 
 
 def _sent(made: DispatchBody) -> dict[str, Any]:
@@ -98,7 +104,7 @@ def test_every_published_example_is_passed_on_verbatim() -> None:
 
 def test_a_test_dispatch_says_so_and_no_other_does() -> None:
     test = replace(RELAY, level=Level.L4, callback_url="https://x", audience="a", test=True)
-    prepared = prepare(event_type="push", delivery_id=GUID, payload={})
+    prepared = prepare_payload(event_type="push", delivery_id=GUID, payload={})
     relays = [json.loads(prepared.dispatch(relay).body)["client_payload"]["relay"] for relay in (RELAY, test)]
     assert "test" not in relays[0]
     assert relays[1] == {
@@ -117,10 +123,10 @@ def test_a_test_dispatch_says_so_and_no_other_does() -> None:
 def test_a_dispatch_has_the_action_and_the_labels_that_it_is_sent_with() -> None:
     old = {"name": "old", "color": "ededed"}
     payload = {"action": "edited", "pull_request": {"number": 7, "labels": [old, {"name": "gone"}]}}
-    sent = present_payload(payload, action="synchronize", labels=["old", "new"])
+    sent = update_payload(payload, action="synchronize", labels=["old", "new"])
 
     assert sent == {"action": "synchronize", "pull_request": {"number": 7, "labels": [old, {"name": "new"}]}}
-    assert present_payload(payload, action="edited", labels=None) is payload
+    assert update_payload(payload, action="edited", labels=None) is payload
     assert payload["action"] == "edited"
 
 
@@ -247,7 +253,9 @@ def test_the_limit_is_exact_for_the_whole_request() -> None:
 
 
 def test_near_the_limit_each_downstream_gets_the_best_that_fits_beside_its_relay_part() -> None:
-    prepared = prepare(event_type="push", delivery_id=GUID, payload=_payload_for_body_of(MAX_BODY_BYTES))
+    prepared = prepare_payload(
+        event_type="push", delivery_id=GUID, payload=_payload_for_body_of(MAX_BODY_BYTES)
+    )
     longer = replace(RELAY, callback_url="https://x" * 200)
     assert prepared.dispatch(RELAY).trimmed == ()
     assert prepared.dispatch(longer).trimmed == ("rest",)
@@ -256,16 +264,16 @@ def test_near_the_limit_each_downstream_gets_the_best_that_fits_beside_its_relay
 
 def test_one_preparation_serves_every_level() -> None:
     payload = _pull(body="é" * 65_536)
-    prepared = prepare(event_type="pull_request", delivery_id=GUID, payload=payload)
+    prepared = prepare_payload(event_type="pull_request", delivery_id=GUID, payload=payload)
     for level in Level:
         relay = replace(RELAY, level=level)
-        single = prepare(event_type="pull_request", delivery_id=GUID, payload=payload).dispatch(relay)
+        single = prepare_payload(event_type="pull_request", delivery_id=GUID, payload=payload).dispatch(relay)
         assert prepared.dispatch(relay) == single
         assert json.loads(single.body)["client_payload"]["relay"]["level"] == f"L{level.value}"
 
 
 def test_the_names_of_all_steps_fit_beside_the_longest_relay_part() -> None:
-    assert len(encode([name for name, _ in STEPS])) < 900
+    assert len(encode_json([name for name, _ in STEPS])) < 900
     with pytest.raises(ValueError, match="too long for a dispatch"):
         replace(RELAY, callback_url="https://x" * 1_000)
 
@@ -306,7 +314,7 @@ def test_nesting_without_end_is_refused_and_deep_nesting_is_trimmed() -> None:
 
 def test_a_name_or_id_without_end_is_refused() -> None:
     with pytest.raises(BadRequest, match="too long"):
-        prepare(event_type="push", delivery_id="x" * 3_000, payload={})
+        prepare_payload(event_type="push", delivery_id="x" * 3_000, payload={})
 
 
 SIZES = st.sampled_from([0, 1, 10, 100, 1_000, 5_000])
@@ -362,9 +370,9 @@ def test_a_pull_request_of_any_size_fits_with_its_survivors_intact(payload: dict
 @SLOW_DATA
 @given(hostile())
 def test_whatever_stands_where_the_body_fits_and_small_ones_are_verbatim(payload: dict[str, Any]) -> None:
-    before = encode(payload)
+    before = encode_json(payload)
     made = _dispatch(payload)
     sent = _sent(made)
-    assert encode(payload) == before
+    assert encode_json(payload) == before
     assert (sent == payload) == (not made.trimmed)
     assert bool(made.trimmed) == (len(before) + len(_dispatch({}).body) - len("{}") > MAX_BODY_BYTES)

@@ -4,7 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from crcr.decide.dispatch.repeated_bodies import CLICKED_TWICE, KEPT, is_stale, repeats_within
+from crcr.decide.dispatch.repeated_bodies import (
+    CLICK_REPEATS_WITHIN,
+    REMEMBERED_FOR,
+    is_too_old,
+    repeats_within,
+)
 from crcr.decide.events import CheckSuiteEvent, Event, IssueCommentEvent, PingEvent
 from support.data.events_and_reports import NOW, UPSTREAM, a_pull, a_push
 
@@ -24,14 +29,14 @@ COMMENT = IssueCommentEvent(
 
 @pytest.mark.parametrize("event", [a_pull(), a_push(), PingEvent("zen"), COMMENT])
 def test_an_event_is_remembered_as_long_as_github_keeps_its_log(event: Event) -> None:
-    assert repeats_within(event) == KEPT == timedelta(days=3)
+    assert repeats_within(event) == REMEMBERED_FOR == timedelta(days=3)
 
 
 def test_a_button_may_be_meant_twice_after_a_minute() -> None:
-    assert repeats_within(PRESSED) == CLICKED_TWICE == timedelta(seconds=60)
+    assert repeats_within(PRESSED) == CLICK_REPEATS_WITHIN == timedelta(seconds=60)
 
 
 def test_a_comment_that_may_have_been_obeyed_before_is_too_old() -> None:
-    assert not is_stale(COMMENT, NOW + KEPT)
-    assert is_stale(COMMENT, NOW + KEPT + timedelta(seconds=1))
-    assert not is_stale(PRESSED, NOW + 9 * KEPT)
+    assert not is_too_old(COMMENT, NOW + REMEMBERED_FOR)
+    assert is_too_old(COMMENT, NOW + REMEMBERED_FOR + timedelta(seconds=1))
+    assert not is_too_old(PRESSED, NOW + 9 * REMEMBERED_FOR)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Allowlist, Authors, Entry
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, Authors
 from crcr.decide.dispatch.ordering import move_head
 from crcr.decide.dispatch.plan import (
     BASE_CHANGED,
@@ -19,7 +19,7 @@ from crcr.decide.dispatch.plan import (
 )
 from crcr.decide.dispatch.selection import DISPATCHED_ACTIONS
 from crcr.decide.events import PullRequestEvent, PushEvent
-from crcr.decide.model import DeliveryState, DispatchState, Level, Pull, RepoName
+from crcr.decide.model import DeliveryState, DispatchState, KnownPull, Level, RepoName
 from support.data.events_and_reports import a_pull, a_push
 
 T = datetime(2026, 9, 1, tzinfo=UTC)
@@ -31,8 +31,8 @@ CLOSED = move_head(replace(PULL, action="closed", is_open=False, updated_at=LATE
 DOUBTFUL = replace(PULL, action="synchronize", head_sha="d" * 40, before="c" * 40)
 
 
-def entry(name: str, **options: Any) -> Entry:
-    return Entry(name=RepoName(name), level=Level.L2, **options)
+def entry(name: str, **options: Any) -> AllowlistEntry:
+    return AllowlistEntry(name=RepoName(name), level=Level.L2, **options)
 
 
 PLAIN, NO_DRAFTS, APPROVED = (
@@ -43,7 +43,7 @@ PLAIN, NO_DRAFTS, APPROVED = (
 
 
 def facts(
-    *entries: Entry, pull: Pull | None = None, suspended: frozenset[str] = frozenset()
+    *entries: AllowlistEntry, pull: KnownPull | None = None, suspended: frozenset[str] = frozenset()
 ) -> UpstreamFacts:
     return UpstreamFacts(
         allowlist=Allowlist(entries or (PLAIN,)),
@@ -166,7 +166,7 @@ def test_a_push_is_told_deletions_included() -> None:
     ids=["ignored ref", "other refs", "other events"],
 )
 def test_a_push_that_nobody_takes_is_ignored_with_a_reason(
-    event: PushEvent, entries: tuple[Entry, ...]
+    event: PushEvent, entries: tuple[AllowlistEntry, ...]
 ) -> None:
     assert plan_dispatches(event, facts(*entries)) == IgnoredEvent(
         f"no downstream takes pushes to {event.ref}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crcr.decide.github.actions_vocabulary import named_instead
+from crcr.decide.github.actions_vocabulary import other_delivery_named
 
 CLAIMED = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"
@@ -30,8 +30,8 @@ MANY = " ".join(f"{number:08x}-0000-4000-8000-000000000000" for number in range(
 def test_fault_67_only_a_name_that_holds_just_another_delivery_tells(
     title: str, expected: str | None
 ) -> None:
-    assert named_instead(title, CLAIMED, SENT) == expected
+    assert other_delivery_named(title, CLAIMED, SENT) == expected
 
 
 def test_a_delivery_that_was_not_sent_to_the_repository_tells_nothing() -> None:
-    assert named_instead(f"CI {OTHER}", CLAIMED, (CLAIMED, THIRD)) is None
+    assert other_delivery_named(f"CI {OTHER}", CLAIMED, (CLAIMED, THIRD)) is None

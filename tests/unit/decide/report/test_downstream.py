@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import (
-    Admitted,
+    AdmittedCaller,
     CallerStanding,
     CloseJob,
     DispatchFacts,
     DisputeJob,
     IgnoredReport,
     OpenJob,
-    Outcome,
-    Rejected,
+    RejectedReport,
     RepeatedReport,
     ReportFacts,
+    ReportOutcome,
     RunFacts,
-    admit,
-    judge,
+    admit_caller,
+    judge_report,
     workflow_key,
 )
 from crcr.decide.report.match_job import JobFacts
@@ -33,7 +33,7 @@ from support.data.events_and_reports import a_caller, a_start, of_ref
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SIX_HOURS = timedelta(hours=6)
 BACKEND = RepoName("org/backend")
-ENTRY = Entry(name=BACKEND, level=Level.L2)
+ENTRY = AllowlistEntry(name=BACKEND, level=Level.L2)
 IDENTITY = a_caller(expires_at=NOW)
 STARTED = a_start()
 FINISHED = replace(STARTED, status=ReportStatus.COMPLETED, conclusion=Conclusion.SUCCESS)
@@ -59,13 +59,13 @@ STANDING = CallerStanding(RepoName("up/stream"), ENTRY, Binding(5, 6, confirmed=
 
 
 def _judge(
-    report: Report, facts: ReportFacts = FACTS, identity: Identity = IDENTITY, entry: Entry = ENTRY
-) -> Outcome:
-    return judge(report, identity, entry, facts, now=NOW, job_timeout=SIX_HOURS)
+    report: Report, facts: ReportFacts = FACTS, identity: Identity = IDENTITY, entry: AllowlistEntry = ENTRY
+) -> ReportOutcome:
+    return judge_report(report, identity, entry, facts, now=NOW, job_timeout=SIX_HOURS)
 
 
 def _code(outcome: Any) -> str:
-    assert isinstance(outcome, Rejected)
+    assert isinstance(outcome, RejectedReport)
     return outcome.code
 
 
@@ -81,16 +81,16 @@ def _code(outcome: Any) -> str:
     ],
 )
 def test_the_first_layer_that_objects_answers(change: dict[str, Any], code: str) -> None:
-    assert _code(admit(IDENTITY, replace(STANDING, **change))) == code
+    assert _code(admit_caller(IDENTITY, replace(STANDING, **change))) == code
 
 
 @pytest.mark.parametrize("binding", [None, Binding(5, 6, confirmed=True), Binding(5, None, confirmed=False)])
 def test_a_listed_repository_with_its_own_id_or_none_yet_is_admitted(binding: Binding | None) -> None:
-    assert admit(IDENTITY, replace(STANDING, binding=binding)) == Admitted(ENTRY)
+    assert admit_caller(IDENTITY, replace(STANDING, binding=binding)) == AdmittedCaller(ENTRY)
 
 
 def test_an_l1_repository_is_told_what_to_ask_for() -> None:
-    ignored = admit(IDENTITY, replace(STANDING, entry=replace(ENTRY, level=Level.L1)))
+    ignored = admit_caller(IDENTITY, replace(STANDING, entry=replace(ENTRY, level=Level.L1)))
     assert isinstance(ignored, IgnoredReport)
     assert "L2" in ignored.hint
 
@@ -147,13 +147,13 @@ def test_a_run_that_nobody_signed_is_marked() -> None:
 
 def test_a_run_that_nobody_signed_cannot_have_a_number_for_its_id() -> None:
     refusal = _judge(STARTED, identity=replace(IDENTITY, run_id=None, run_attempt=None))
-    assert isinstance(refusal, Rejected)
+    assert isinstance(refusal, RejectedReport)
     assert refusal.code == "claim_mismatch"
 
 
 def test_a_finish_without_a_start_is_told_how_to_go_on() -> None:
     refusal = _judge(FINISHED)
-    assert isinstance(refusal, Rejected)
+    assert isinstance(refusal, RejectedReport)
     assert refusal.code == "no_in_progress"
     assert '"late": true' in (refusal.hint or "")
     assert refusal.dispute is None
@@ -205,7 +205,7 @@ def test_another_result_is_refused_recorded_and_the_worse_one_counts() -> None:
     other = replace(FINISHED, conclusion=Conclusion.FAILURE)
     refusal = _judge(other, replace(FACTS, jobs=(COMPLETED,)))
     assert _code(refusal) == "conflicting_result"
-    assert isinstance(refusal, Rejected)
+    assert isinstance(refusal, RejectedReport)
     assert refusal.dispute == DisputeJob("build", Conclusion.FAILURE, Conclusion.FAILURE)
 
 
@@ -219,7 +219,7 @@ def test_after_a_dispute_only_the_first_result_is_a_repeat() -> None:
 def test_a_better_result_never_makes_a_dispute_better() -> None:
     failed = replace(COMPLETED, first_conclusion=Conclusion.FAILURE, conclusion=Conclusion.FAILURE)
     refusal = _judge(FINISHED, replace(FACTS, jobs=(failed,)))
-    assert isinstance(refusal, Rejected)
+    assert isinstance(refusal, RejectedReport)
     assert refusal.dispute == DisputeJob("build", Conclusion.FAILURE, Conclusion.SUCCESS)
 
 

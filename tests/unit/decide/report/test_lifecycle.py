@@ -4,17 +4,26 @@ from itertools import product
 
 import pytest
 
-from crcr.decide.model import Conclusion, JobState, Mark
-from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Repeat, Verdict, diagram, worse
+from crcr.decide.model import Conclusion, JobMark, JobState
+from crcr.decide.report.lifecycle import (
+    LIFECYCLE,
+    Apply,
+    JobEvent,
+    Reject,
+    Repeat,
+    Transition,
+    lifecycle_diagram,
+    worse_conclusion,
+)
 
 S, E = JobState, JobEvent
 
 # State / in_progress / completed / another conclusion / silence: the table of the protocol, and the sweeper's row.
-EXPECTED: dict[JobState, tuple[Verdict, Verdict, Verdict, Verdict]] = {
+EXPECTED: dict[JobState, tuple[Transition, Transition, Transition, Transition]] = {
     S.DISPATCHED: (Apply(S.IN_PROGRESS), Reject("no_in_progress"), Reject("no_in_progress"), Repeat()),
     S.IN_PROGRESS: (Repeat(), Apply(S.COMPLETED), Apply(S.COMPLETED), Apply(S.TIMED_OUT)),
-    S.COMPLETED: (Repeat(), Repeat(), Reject("conflicting_result", Mark.DISPUTED), Repeat()),
-    S.TIMED_OUT: (Repeat(), Apply(S.COMPLETED, Mark.LATE), Apply(S.COMPLETED, Mark.LATE), Repeat()),
+    S.COMPLETED: (Repeat(), Repeat(), Reject("conflicting_result", JobMark.DISPUTED), Repeat()),
+    S.TIMED_OUT: (Repeat(), Apply(S.COMPLETED, JobMark.LATE), Apply(S.COMPLETED, JobMark.LATE), Repeat()),
 }
 
 
@@ -45,17 +54,17 @@ def test_completed_is_final() -> None:
 @pytest.mark.parametrize("bad", [Conclusion.FAILURE, Conclusion.NONE, Conclusion.TIMED_OUT])
 @pytest.mark.parametrize("good", [Conclusion.SUCCESS, Conclusion.NEUTRAL, Conclusion.SKIPPED])
 def test_the_worse_of_two_results_counts(good: Conclusion, bad: Conclusion) -> None:
-    assert worse(good, bad) is worse(bad, good) is bad
+    assert worse_conclusion(good, bad) is worse_conclusion(bad, good) is bad
 
 
 def test_any_two_conclusions_have_a_worse_one_that_does_not_depend_on_their_order() -> None:
     for one, other in product(Conclusion, Conclusion):
-        assert worse(one, other) is worse(other, one)
-        assert worse(one, other) in {one, other}
+        assert worse_conclusion(one, other) is worse_conclusion(other, one)
+        assert worse_conclusion(one, other) in {one, other}
 
 
 def test_the_diagram_shows_each_move_once() -> None:
-    lines = diagram().splitlines()
+    lines = lifecycle_diagram().splitlines()
     moves = [verdict for verdict in LIFECYCLE.values() if isinstance(verdict, Apply)]
     assert lines[0] == "stateDiagram-v2"
     assert len(lines) == len(set(lines)) == len(moves) + 2

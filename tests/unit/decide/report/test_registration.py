@@ -8,9 +8,15 @@ import pytest
 
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.registration import Registration, find, register, to_register, unmet
+from crcr.decide.report.registration import (
+    Registration,
+    find_registration,
+    make_registration,
+    registration_example,
+    unmet_requirement,
+)
 from crcr.settings.readers.registrations import registrations
-from crcr.settings.setting import Given, Wrong
+from crcr.settings.setting import InvalidValue, RawValue
 
 BUILDKITE = {
     "issuer": "https://agent.buildkite.com",
@@ -35,12 +41,12 @@ GENERIC = {
 
 
 def read(*tables: dict[str, Any]) -> tuple[Registration, ...]:
-    return registrations(Given(json.dumps(list(tables)), "CRCR_OIDC_REGISTRATIONS", Path()))
+    return registrations(RawValue(json.dumps(list(tables)), "CRCR_OIDC_REGISTRATIONS", Path()))
 
 
 def wrong(*tables: Any) -> str:
-    with pytest.raises(Wrong) as caught:
-        registrations(Given(list(tables), "oidc.registration", Path()))
+    with pytest.raises(InvalidValue) as caught:
+        registrations(RawValue(list(tables), "oidc.registration", Path()))
     return str(caught.value)
 
 
@@ -96,7 +102,7 @@ def test_a_pipeline_is_registered_once() -> None:
 
 def test_slugs_are_taken_and_known_to_be_weaker() -> None:
     ids = {"organization_slug": "acme", "pipeline_slug": "backend"}
-    made = register(
+    made = make_registration(
         issuer="https://agent.buildkite.com",
         kind=IssuerKind.BUILDKITE,
         repository=RepoName("org/backend"),
@@ -109,18 +115,18 @@ def test_slugs_are_taken_and_known_to_be_weaker() -> None:
 
 def test_numbers_and_truth_values_in_a_token_are_compared_as_they_are_written() -> None:
     (gitlab,) = read(GITLAB)
-    assert find([gitlab], {"project_id": 42}) is gitlab
-    assert find([gitlab], {"project_id": "42"}) is gitlab
-    assert find([gitlab], {"project_id": True}) is None
-    assert find([gitlab], {"project_id": ["42"]}) is None
-    assert find([gitlab], {}) is None
-    assert unmet(gitlab, {"project_id": "42", "ref_protected": True}) is None
-    assert "missing" in str(unmet(gitlab, {"project_id": "42"}))
+    assert find_registration([gitlab], {"project_id": 42}) is gitlab
+    assert find_registration([gitlab], {"project_id": "42"}) is gitlab
+    assert find_registration([gitlab], {"project_id": True}) is None
+    assert find_registration([gitlab], {"project_id": ["42"]}) is None
+    assert find_registration([gitlab], {}) is None
+    assert unmet_requirement(gitlab, {"project_id": "42", "ref_protected": True}) is None
+    assert "missing" in str(unmet_requirement(gitlab, {"project_id": "42"}))
 
 
 def test_the_lines_to_register_hold_nothing_that_a_token_could_use_to_mislead() -> None:
     claims = {"organization_id": 'x"\nrepository = "mallory/x', "pipeline_id": "p" * 1000}
-    lines = to_register(IssuerKind.BUILDKITE, "https://agent.buildkite.com", claims)
+    lines = registration_example(IssuerKind.BUILDKITE, "https://agent.buildkite.com", claims)
     assert "\n" not in lines
     assert lines.count('repository = "') == 1
     assert len(lines) < 600

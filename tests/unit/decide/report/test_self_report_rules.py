@@ -5,25 +5,32 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.commit_origin import MOST_RELEASES, branches_to_ask
 from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.report.judge import (
-    Admitted,
+    AdmittedCaller,
     BuildFacts,
     CallerStanding,
     IgnoredReport,
-    Rejected,
+    RejectedReport,
     RepeatedReport,
 )
 from crcr.decide.report.match_job import JobFacts
 from crcr.decide.report.report import Report, ReportStatus
-from crcr.decide.report.self_report import OWN_EVENTS, OwnFacts, OwnResult, admit_own, choose, judge_own
+from crcr.decide.report.self_report import (
+    SELF_REPORT_TRIGGERS,
+    SelfReportedJob,
+    SelfReportFacts,
+    admit_self_report,
+    choose_upstream,
+    judge_self_report,
+)
 from crcr.errors import BadReport
 from support.data.events_and_reports import BACKEND, NOW, a_caller, a_start, of_ref
 
 UP, SECOND, THIRD = RepoName("Up/stream"), RepoName("other/stream"), RepoName("third/stream")
-ENTRY = Entry(name=BACKEND, level=Level.L2)
+ENTRY = AllowlistEntry(name=BACKEND, level=Level.L2)
 WHO = a_caller(event_name="schedule", **of_ref())
 
 
@@ -56,9 +63,9 @@ def known(first: Conclusion = Conclusion.SUCCESS, **changes: Any) -> JobFacts:
     return replace(facts, **changes)
 
 
-def judged(*jobs: JobFacts, report: Report | None = None, entry: Entry = ENTRY, **who: Any) -> Any:
-    caller, facts = replace(WHO, **who), OwnFacts(jobs=jobs, default_branch="main")
-    return judge_own(report or told(), caller, entry, facts)
+def judged(*jobs: JobFacts, report: Report | None = None, entry: AllowlistEntry = ENTRY, **who: Any) -> Any:
+    caller, facts = replace(WHO, **who), SelfReportFacts(jobs=jobs, default_branch="main")
+    return judge_self_report(report or told(), caller, entry, facts)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +83,7 @@ def test_the_upstream_is_the_named_one_else_the_only_one_that_lists_the_sender(
     said: str | None, listing: tuple[RepoName, ...], chosen: RepoName
 ) -> None:
     standings = [standing(each, listed=each in listing) for each in (UP, SECOND, THIRD)]
-    found = choose(told(said_upstream=said), WHO, standings)
+    found = choose_upstream(told(said_upstream=said), WHO, standings)
     assert isinstance(found, CallerStanding)
     assert found.upstream == chosen
 
@@ -85,14 +92,14 @@ def test_the_upstream_is_the_named_one_else_the_only_one_that_lists_the_sender(
 def test_of_several_upstreams_one_must_be_named(said: str | None) -> None:
     standings = [standing(UP), standing(SECOND), standing(THIRD, listed=False)]
     with pytest.raises(BadReport, match=r"payload\.repository\.full_name names no upstream") as refusal:
-        choose(told(said_upstream=said), WHO, standings)
+        choose_upstream(told(said_upstream=said), WHO, standings)
     for secret in (UP, SECOND):
         assert str(secret) not in f"{refusal.value.detail} {refusal.value.hint}", "its listing may be hidden"
 
 
 def test_who_is_listed_nowhere_is_refused_so_that_a_sandbox_can_take_it() -> None:
-    refusal = choose(told(said_upstream=str(UP)), WHO, [standing(listed=False)])
-    assert isinstance(refusal, Rejected)
+    refusal = choose_upstream(told(said_upstream=str(UP)), WHO, [standing(listed=False)])
+    assert isinstance(refusal, RejectedReport)
     assert refusal.code == "not_allowlisted"
 
 
@@ -106,20 +113,22 @@ def test_who_is_listed_nowhere_is_refused_so_that_a_sandbox_can_take_it() -> Non
     ],
 )
 def test_who_may_not_speak(changes: dict[str, Any], code: str | None) -> None:
-    verdict = admit_own(told(), WHO, standing(**changes))
-    assert isinstance(verdict, IgnoredReport) if code is None else isinstance(verdict, Rejected)
+    verdict = admit_self_report(told(), WHO, standing(**changes))
+    assert isinstance(verdict, IgnoredReport) if code is None else isinstance(verdict, RejectedReport)
     assert getattr(verdict, "code", None) == code
 
 
 def test_who_may_speak() -> None:
-    assert admit_own(told(), WHO, standing()) == Admitted(ENTRY)
+    assert admit_self_report(told(), WHO, standing()) == AdmittedCaller(ENTRY)
     bound = standing(binding=Binding(5, None, confirmed=True))
-    assert admit_own(told(), WHO, bound) == Admitted(ENTRY)
+    assert admit_self_report(told(), WHO, bound) == AdmittedCaller(ENTRY)
 
 
-@pytest.mark.parametrize("event", [*sorted(OWN_EVENTS), None])
+@pytest.mark.parametrize("event", [*sorted(SELF_REPORT_TRIGGERS), None])
 def test_what_may_start_the_run(event: str | None) -> None:
-    assert judged(event_name=event) == OwnResult("build", Conclusion.SUCCESS, unsigned=False, warning=None)
+    assert judged(event_name=event) == SelfReportedJob(
+        "build", Conclusion.SUCCESS, unsigned=False, warning=None
+    )
 
 
 @pytest.mark.parametrize("event", ["pull_request", "pull_request_target", "workflow_run", ""])
@@ -127,7 +136,7 @@ def test_what_may_not_start_the_run(event: str) -> None:
     refusal = judged(event_name=event)
     assert refusal.code == "wrong_event"
     allowed = replace(ENTRY, allow_events=frozenset({event}))
-    assert isinstance(judged(event_name=event, entry=allowed), OwnResult)
+    assert isinstance(judged(event_name=event, entry=allowed), SelfReportedJob)
 
 
 @pytest.mark.parametrize(
@@ -145,18 +154,20 @@ def test_what_is_signed_of_the_run_must_be_what_is_said(
     who: dict[str, Any], said: dict[str, Any], refused: bool
 ) -> None:
     outcome = judged(report=told(**said), **who)
-    assert isinstance(outcome, Rejected) is refused
+    assert isinstance(outcome, RejectedReport) is refused
     assert not refused or outcome.code == "claim_mismatch"
 
 
 def test_a_build_speaks_for_the_run_that_it_named_first() -> None:
     who = a_caller(run_id=None, run_attempt=None, check_run_id=None, event_name=None, build="42")
-    bound = OwnFacts(jobs=(), build=BuildFacts(run_id="other", build=None))
-    refusal = judge_own(told(run_id="b-1"), who, ENTRY, bound)
-    assert isinstance(refusal, Rejected)
+    bound = SelfReportFacts(jobs=(), build=BuildFacts(run_id="other", build=None))
+    refusal = judge_self_report(told(run_id="b-1"), who, ENTRY, bound)
+    assert isinstance(refusal, RejectedReport)
     assert refusal.code == "claim_mismatch"
-    free = judge_own(told(run_id="b-1"), who, ENTRY, OwnFacts(jobs=(), build=BuildFacts(None, None)))
-    assert free == OwnResult("build", Conclusion.SUCCESS, unsigned=False, warning=None)
+    free = judge_self_report(
+        told(run_id="b-1"), who, ENTRY, SelfReportFacts(jobs=(), build=BuildFacts(None, None))
+    )
+    assert free == SelfReportedJob("build", Conclusion.SUCCESS, unsigned=False, warning=None)
 
 
 def test_a_run_that_nothing_proves_is_marked() -> None:

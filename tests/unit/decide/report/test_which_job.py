@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.match_job import JobFacts, MatrixLeg, Refused, find_job
+from crcr.decide.report.match_job import JobFacts, MatchRefusal, MatrixLeg, find_job
 from crcr.decide.report.report import Report, ReportStatus
 from support.data.events_and_reports import a_start
 
@@ -31,7 +31,7 @@ def _row(
 
 def _find(
     status: ReportStatus, signed_id: str | None, *rows: JobFacts, others: bool = False, name: str = "build"
-) -> JobFacts | MatrixLeg | Refused | None:
+) -> JobFacts | MatrixLeg | MatchRefusal | None:
     return find_job(_report(status, name), signed_id, rows, opened_others=others)
 
 
@@ -97,7 +97,7 @@ def test_a_separate_reporting_job_repeats_itself_to_the_only_row() -> None:
 
 def test_a_finish_that_fits_several_open_rows_is_ambiguous() -> None:
     refusal = _find(FINISH, "99", FIRST, SECOND)
-    assert isinstance(refusal, Refused)
+    assert isinstance(refusal, MatchRefusal)
     assert refusal.code == "ambiguous_job"
     assert "2 jobs" in refusal.detail
 
@@ -110,14 +110,14 @@ def test_a_finish_that_every_closed_leg_already_has_is_a_repeat() -> None:
 def test_a_finish_that_only_some_closed_legs_have_is_ambiguous() -> None:
     failed = _row("8", job_name="build (2)", state=JobState.COMPLETED, conclusion=Conclusion.FAILURE)
     refusal = _find(FINISH, "99", FIRST_DONE, failed)
-    assert isinstance(refusal, Refused)
+    assert isinstance(refusal, MatchRefusal)
     assert refusal.code == "ambiguous_job"
 
 
 @pytest.mark.parametrize("row", [FIRST, FIRST_DONE, SWEPT])
 def test_an_id_that_opened_other_rows_may_not_close_this_one(row: JobFacts) -> None:
     refusal = _find(FINISH, "99", row, others=True)
-    assert isinstance(refusal, Refused)
+    assert isinstance(refusal, MatchRefusal)
     assert refusal.code == "claim_mismatch"
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts
+from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts
 from crcr.decide.model import RepoName
 from crcr.errors import FileNotText, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import core
@@ -26,7 +26,7 @@ def answer(status: int, headers: dict[str, str] | None = None, **body: object) -
 
 
 def test_every_call_has_its_method_path_and_points() -> None:
-    place = FilePlace(REPO, "main/x?&", ".github/allow list#1.yml")
+    place = FileLocation(REPO, "main/x?&", ".github/allow list#1.yml")
     asked = [
         core.find_installation(REPO),
         core.read_repository(REPO),
@@ -64,7 +64,7 @@ def test_a_dispatch_body_is_the_very_object_it_was_given() -> None:
 @pytest.mark.parametrize("path", ["../../../user", "a/../b", "", "a//b", "."])
 def test_a_path_that_would_ask_another_endpoint_is_refused(path: str) -> None:
     with pytest.raises(OutsideRefused, match="not the path of a file"):
-        core.read_file(FilePlace(REPO, "main", path), None)
+        core.read_file(FileLocation(REPO, "main", path), None)
 
 
 RESET = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(EPOCH + 120)}
@@ -116,7 +116,7 @@ def test_every_other_status_has_one_meaning(status: int, kind: type[OutsideFault
 
 
 def test_not_modified_is_a_success_only_when_an_etag_was_sent() -> None:
-    asked = core.read_file(FilePlace(REPO, "main", "a"), '"e"')
+    asked = core.read_file(FileLocation(REPO, "main", "a"), '"e"')
     assert error_from_response(asked, Response(304, {}, b""), NOW) is None
     assert core.file_text(Response(304, {}, b"")) is None
 

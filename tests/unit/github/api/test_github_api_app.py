@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crcr.decide.github.values import LoggedDelivery, LogPage
+from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
 from crcr.errors import OutsideUnsure
 from crcr.github.api import delivery_log
 from crcr.github.api.core import MAX_LARGE_BYTES, MAX_LIST_BYTES, Response
@@ -75,7 +75,7 @@ CURSORS: list[tuple[str, str | None]] = [
 
 @pytest.mark.parametrize(("link", "cursor"), CURSORS)
 def test_the_next_pages_cursor_stands_in_the_link(link: str, cursor: str | None) -> None:
-    assert delivery_log.log_page(page(link=link)) == LogPage((), cursor)
+    assert delivery_log.log_page(page(link=link)) == DeliveryLogPage((), cursor)
 
 
 @pytest.mark.parametrize("address", ["https://a/x", "https://a/x?cursor=", "https://[/x?cursor=1"])

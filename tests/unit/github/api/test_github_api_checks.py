@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.checks.check_run import Annotation, Button, CheckContent, CheckStatus
-from crcr.decide.github.values import FoundCheck
+from crcr.decide.github.values import ListedCheck
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
@@ -184,7 +184,7 @@ def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
 
 def test_found_checks_become_values() -> None:
     body = b'{"total_count":2,"check_runs":[{"id":4,"external_id":"g/1","app":{"id":1}},{"id":5,"external_id":null}]}'
-    assert checks.found_checks(Response(200, {}, body)) == (FoundCheck(4, "g/1"), FoundCheck(5, None))
+    assert checks.found_checks(Response(200, {}, body)) == (ListedCheck(4, "g/1"), ListedCheck(5, None))
     assert checks.check_run_id(Response(201, {}, b'{"id":4}')) == 4
 
 

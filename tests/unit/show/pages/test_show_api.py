@@ -344,7 +344,7 @@ async def test_the_description_is_searched_without_a_script(client: httpx.AsyncC
     assert "/api/v1/jobs.csv" in page
     assert "/api/v1/allowlist.csv" not in page
     nothing = (await client.get("/api/docs", params={"q": "<b>zebra</b>"})).text
-    assert "Nothing here is about" in nothing
+    assert "No matches for" in nothing
     assert "<b>zebra" not in nothing
 
 
@@ -438,8 +438,8 @@ async def test_probes_share_one_reading_of_the_health(
         read.append(upstream)
         return await health_facts(tx, upstream)
 
-    for module in ("views_health", "views"):
-        monkeypatch.setattr(f"crcr.record.{module}.health_facts", facts, raising=False)
+    for module in ("relay.health", "sql_views"):
+        monkeypatch.setattr(f"crcr.record.views.{module}.health_facts", facts, raising=False)
     world.allowlist("L2: [a/b]", OTHER)
     for path in ("/readyz", "/metrics", "/readyz", "/metrics"):
         assert (await client.get(path)).status_code == 200

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from crcr.decide.checks.commit import Verification
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.report.report import FailedTest
-from crcr.decide.statistics.figures import Counted, LeftOut, Tally
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.figures import CountedAs, LeftOut, Tally
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import (
     BackendPage,
     BackendQuery,
@@ -29,7 +29,7 @@ from crcr.decide.views.backend import (
     JobKey,
     LevelChange,
 )
-from crcr.decide.views.overview import Answer, JobView
+from crcr.decide.views.overview import DispatchAnswer, JobView
 from crcr.errors import NotFound
 from crcr.show.access.reader import Reader, Way
 from crcr.show.pages import routes as pages_routes
@@ -210,11 +210,11 @@ UNSENT = [
     (a_dispatch(state=DispatchState.HELD, sent_at=None, reason="no label"), "held", "wait"),
     (a_dispatch(state=DispatchState.PARKED, sent_at=None), "not delivered", "bad"),
     (a_dispatch(state=DispatchState.CANCELLED), "cancelled", "off"),
-    (a_dispatch(state=DispatchState.LEFT_OUT, reason="paths"), "not concerned", "off"),
+    (a_dispatch(state=DispatchState.LEFT_OUT, reason="paths"), "not affected", "off"),
     (a_dispatch(), "no report yet", "wait"),
-    (a_dispatch(answer=Answer.RUNNING), "started, no report yet", "run"),
-    (a_dispatch(answer=Answer.NEVER_STARTED), "never started", "bad"),
-    (a_dispatch(answer=Answer.UNREPORTED), "ran and did not report", "bad"),
+    (a_dispatch(answer=DispatchAnswer.RUNNING), "started, no report yet", "run"),
+    (a_dispatch(answer=DispatchAnswer.NEVER_STARTED), "never started", "bad"),
+    (a_dispatch(answer=DispatchAnswer.UNREPORTED), "ran and did not report", "bad"),
     (a_dispatch(action="closed"), "notified", "off"),
     (a_dispatch(head_sha="0" * 40), "notified", "off"),
     (a_dispatch(level=Level.L1), "notified", "off"),
@@ -343,8 +343,8 @@ async def test_what_was_chosen_is_what_the_store_is_asked() -> None:
         )
         await client.get("/crcr/good/backend?result=nonsense&older=yes&range=never&kind=x&job=x&sort=x")
     asked, plain = shown.queries
-    assert (asked.job, asked.author, asked.result, asked.text) == ("lin", "ada", Counted.FAILURE, "#7")
-    assert (asked.span, asked.kind, asked.older, asked.after) == (Span.WEEK, Kind.PUSH, True, (1, "a"))
+    assert (asked.job, asked.author, asked.result, asked.text) == ("lin", "ada", CountedAs.FAILURE, "#7")
+    assert (asked.span, asked.kind, asked.older, asked.after) == (Span.WEEK, ResultKind.PUSH, True, (1, "a"))
     assert asked.detail is not None
     assert asked.detail.job_name == "build"
     assert plain == BackendQuery(upstream=UPSTREAM, downstream=BACKEND)
@@ -363,7 +363,7 @@ async def test_links_keep_the_filters_and_lead_on() -> None:
     links = Page(text).attributes("href")
     assert [link for link in links if "after=" in link and "q=fuse" in link and "range=7d" in link]
     assert "/crcr/good/backend?range=7d" in links, "a link that clears the filters"
-    assert "37 events looked through" in text
+    assert "37 events searched" in text
     assert {"fuse", "ada"} <= set(Page(text).attributes("value"))
     job = next(link for link in links if "job=" in link and link.startswith("?"))
     assert "q=fuse" in job
@@ -372,10 +372,10 @@ async def test_links_keep_the_filters_and_lead_on() -> None:
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("?q=x", "No event fits these filters"),
-        ("", "Nothing was dispatched to it in 14d"),
-        ("?kind=nightly", "No nightly run was reported"),
-        ("?kind=ingested", "No other relay told of results"),
+        ("?q=x", "No matching events"),
+        ("", "No dispatches in 14d"),
+        ("?kind=nightly", "No nightly runs reported"),
+        ("?kind=ingested", "No results from other relays"),
         ("?after=WzEsImEiXQ", "Nothing older"),
     ],
 )
@@ -393,17 +393,17 @@ async def test_the_numbers_are_those_of_the_figures() -> None:
         figures(Tally(success=6, failure=2, other=3, timed_out=1)), running=4, left_out=LeftOut(5, 1)
     )
     text = re.sub(r"<[^>]+>", "\n", await get(a_page(summary=a_summary(figures=figured, sent=9))))
-    for said in ("75.0 %", "6 of 8 jobs", "1 timeout among them", "3 other", "1m", "10m", "P50", "P95"):
+    for said in ("75.0%", "6 of 8 jobs", "including 1 timeout", "3 other", "1m", "10m", "P50", "P95"):
         assert said in text, said
     flat = " ".join(text.split())
-    assert "5 results of older commits or runs, 1 earlier attempt" in flat
+    assert "5 results for older commits or runs, 1 earlier attempt" in flat
     assert "neutral jobs (3) are in no rate" in flat
 
 
 async def test_no_results_are_never_a_rate() -> None:
     text = await get(a_page(summary=a_summary(figures=figures()), jobs=()))
     assert "no results in 14d" in text
-    assert "100.0 %" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
+    assert "100.0%" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
 
 
 async def test_the_trends_are_pictures_with_values() -> None:
@@ -436,7 +436,7 @@ async def test_the_heading_says_level_marks_and_people() -> None:
         "This backend is suspended",
         "probe",
         "hidden",
-        "2 parked",
+        "2 undelivered",
         "not listed",
         "allowlist version 3",
     ):
@@ -549,7 +549,7 @@ async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
             "3 passed",
             "1 failed",
             "2 skipped",
-            "6 in all",
+            "6 in total",
             "test_add",
             "AssertionError: 1 != 2",
             "and 4 more failed",
@@ -558,12 +558,12 @@ async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
             "success was reported too",
             "Late:",
             "Unsigned:",
-            "GitHub says otherwise",
+            "GitHub shows another result",
             "cancelled",
             "24.1",
             "[1]",
         ),
-        *("it counts in no number", "Sent by hand as a test", "CI .github/workflows/ci.yml"),
+        *("not counted", "Sent by hand as a test", "CI .github/workflows/ci.yml"),
     ):
         assert said in flat, said
     links = Page(panel).attributes("href")

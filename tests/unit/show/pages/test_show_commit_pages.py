@@ -14,7 +14,7 @@ from markupsafe import Markup
 from crcr.decide.checks.status import GateStatus
 from crcr.decide.model import DispatchState
 from crcr.decide.views.commit import BackendState, GateShown, PullState, PullView, WaiverState
-from crcr.decide.views.overview import Answer, JobView
+from crcr.decide.views.overview import DispatchAnswer, JobView
 from crcr.errors import CrcrError
 from crcr.show.api import routes as api
 from crcr.show.pages import routes as pages_routes
@@ -114,7 +114,7 @@ async def test_the_page_says_what_an_author_needs(world: World, browser: httpx.A
     text = (await browser.get("/crcr/pr/7?older=1")).text
     for said in (
         *("#7 plain", "gate/one failed (plain)", "/crcr retry gate/one", "bob", "held", "notified"),
-        *("ran and did not report", "disputed", "self-reported", "taken back", "of another commit"),
+        *("ran and did not report", "disputed", "self-reported", "revoked", "for another commit"),
         *("In a merge group", "crcr/gate", "superseded", "3 sent", "1 held", "#9"),
     ):
         assert said in text, said
@@ -178,8 +178,8 @@ async def test_what_is_unknown_is_a_page_that_says_what_to_do(
 async def test_empty_states_are_said(world: World, browser: httpx.AsyncClient) -> None:
     world.pull()
     text = (await browser.get("/crcr/pr/7")).text
-    assert "has not been looked at yet" in text
-    assert "No backend has been told of this commit" in text
+    assert "is not evaluated yet" in text
+    assert "No backend was notified of this commit" in text
     assert "None are published on this commit" in text
     assert ">Waivers</h2>" not in text
     world.gate(HEAD, "none", "")
@@ -203,7 +203,7 @@ async def test_the_backend_page_shows_who_was_left_out_and_who_never_started(
     world.dispatch(world.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
     world.dispatch(world.delivery(), "good/backend", answer="never_started")
     text = (await browser.get("/crcr/good/backend")).text
-    assert "not concerned" in text
+    assert "not affected" in text
     assert "GitHub lists no run since the dispatch" in text
 
 
@@ -257,7 +257,7 @@ async def test_an_unknown_pull_request_has_a_code(world: World, browser: httpx.A
     ("kinds", "statuses"),
     [
         (DispatchState, status.DISPATCHES),
-        (Answer, status.ANSWERS),
+        (DispatchAnswer, status.ANSWERS),
         (GateShown, status.GATES),
         (GateStatus, status.STANDINGS),
         (BackendState, status.BACKENDS),
@@ -315,7 +315,7 @@ async def test_a_jobs_details_open_beside_the_pull_request(world: World, browser
     ][:1]
     whole = (await browser.get(f"/crcr/pr/7{link}")).text
     panel = whole[whole.index("<aside") : whole.index("</aside>")]
-    for said in ("plain", "gate/one", "failure", "GitHub says otherwise"):
+    for said in ("plain", "gate/one", "failure", "GitHub shows another result"):
         assert said in panel, said
     assert "/crcr/pr/7?older=1" in Page(panel).attributes("href")
     alone = (await browser.get(f"/crcr/pr/7{link}&fragment=panel")).text
@@ -394,7 +394,7 @@ async def test_a_nightly_commit_has_a_page(world: World, browser: httpx.AsyncCli
     text = (await browser.get(f"/crcr/commit/{GROUP}")).text
     for said in ("nightly", "Good/Backend", "failed", "started", "backend ended"):
         assert said in text, said
-    assert "No backend has been told" not in text
+    assert "No backend was notified" not in text
     api = (await browser.get(f"/api/v1/commits/{GROUP}")).json()
     [backend] = api["backends"]
     assert (api["event"], backend["dispatch"], backend["event"]) == ("nightly", None, "nightly")
@@ -430,7 +430,7 @@ async def test_who_passed_or_need_not_is_folded_into_one_line(
     folded = text.partition('<details class="failure folded" id="folded-now">')[2].partition("</details>")[0]
     assert [" ".join(each.split()) for each in re.findall(r'"word">([^<]+)<', folded)] == [
         "38 passed",
-        "1 notified",
+        "1 notified only (L1)",
     ]
     links = Page(folded).attributes("href")
     assert {"/crcr/many/b00", "/crcr/listen/only"} <= set(links)

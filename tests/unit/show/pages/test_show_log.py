@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from crcr.decide.commands.grammar import Waive, parse_commands
+from crcr.decide.commands.grammar import WaiveCommand, parse_commands
 from crcr.errors import StoreUnavailable
 from crcr.record.schema import core, statistics
 from crcr.show.access.reader import Reader, Way
@@ -93,9 +93,9 @@ async def test_an_empty_log_says_what_is_missing(world: World, browser: httpx.As
     world.allowlist(LISTED)
     said = (
         "No webhook has arrived yet",
-        "Nothing is owed",
-        "Nobody has waived anything",
-        "Nothing has been done by hand",
+        "Nothing is waiting",
+        "No waivers",
+        "No actions yet",
     )
     for path, words in zip(LISTS, said, strict=True):
         answer = await browser.get(path)
@@ -114,7 +114,7 @@ async def test_the_log_lists_deliveries_with_their_dispatches_summed(
         )
     answer = await browser.get("/crcr/deliveries")
     words = text_of(answer)
-    assert "1 parked" in words
+    assert "1 undelivered" in words
     assert "1 sent" in words
     assert "recovered" in words
     assert "no such repository" in words
@@ -244,14 +244,14 @@ async def test_acts_are_found_by_parts_of_their_names(world: World, browser: htt
         *(("who=OP", ["pause", "waiver used"]), ("who=nobody", [])),
     ):  # fmt: skip
         answer = await browser.get(f"/crcr/audit?{query}")
-        assert sorted(re.findall(r'title="Acts like this one">([^<]+)<', answer.text)) == found, query
+        assert sorted(re.findall(r'title="Actions of this kind">([^<]+)<', answer.text)) == found, query
 
 
 async def test_the_example_of_a_waiver_is_a_command(world: World, browser: httpx.AsyncClient) -> None:
     world.allowlist(LISTED)
     answer = await browser.get("/crcr/waivers")
     (example,) = re.findall(r"<code>(/crcr waive [^<]+)</code>", answer.text)
-    assert [type(each) for each in parse_commands(unescape(example))] == [Waive]
+    assert [type(each) for each in parse_commands(unescape(example))] == [WaiveCommand]
 
 
 async def test_a_filter_that_finds_nothing_offers_the_whole_list(
@@ -265,7 +265,7 @@ async def test_a_filter_that_finds_nothing_offers_the_whole_list(
         "/crcr/audit?who=x",
     ):
         answer = await browser.get(path)
-        assert re.search(r"No (delivery|effect|waiver|act) is like that", text_of(answer))
+        assert re.search(r"No matching (deliveries|outgoing calls|waivers|actions)", text_of(answer))
 
 
 async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
@@ -282,7 +282,7 @@ async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
     answer = await browser.get(f"/crcr/deliveries/{delivery}")
     words = text_of(answer)
     assert "build (linux)" in words
-    assert "look up" in words
+    assert "check run status" in words
     assert "secret" not in answer.text
     assert "hidden job" not in answer.text
     assert (await browser.get("/crcr/deliveries/no-such")).status_code == 404
@@ -327,7 +327,7 @@ async def test_effects_are_counted_by_state_and_parked_ones_stand_first(
     world.effect("waiting", attempts=3, kind="publish_checks")
     world.effect("parked")
     words = text_of(await browser.get("/crcr/deliveries?show=effects"))
-    assert "1 open 1 parked" in words
+    assert "1 open 1 undelivered" in words
     assert "retried" in words
     assert words.index("send dispatch") < words.index("publish checks")
 

@@ -21,8 +21,8 @@ from crcr.cli.main import app as cli
 from crcr.decide.model import RepoName
 from crcr.errors import NotFound
 from crcr.join.files import generate
-from crcr.join.manual_steps import needs
-from crcr.join.request import Ci, Wanted
+from crcr.join.manual_steps import manual_steps
+from crcr.join.request import Ci, JoinRequest
 from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.show.pages import routes as pages_routes
@@ -35,7 +35,7 @@ from support.page_reader import HOSTILE, Page, inert
 
 ONBOARDING = "/crcr/onboarding"
 RELAY = "https://relay.example.org"
-PLAIN = Wanted(
+PLAIN = JoinRequest(
     ci=Ci.GITHUB, upstream=UPSTREAM, repository=RepoName("a/b"), relay_url=RELAY, audience="relay-aud"
 )
 FIELDS = ("repository", "device", "oncalls", "command", "job_name", "junit", "runs_on", "branch")
@@ -96,7 +96,7 @@ def code(text: str, name: str) -> str:
 
 async def test_the_page_shows_what_the_generator_makes(browser: httpx.AsyncClient) -> None:
     text = (await browser.get(ONBOARDING, params={**COMPLETE, "job_name": "npu", "nightly": "1"})).text
-    wanted = Wanted(
+    wanted = JoinRequest(
         ci=Ci.GITHUB,
         upstream=UPSTREAM,
         repository=RepoName("new/backend"),
@@ -127,7 +127,7 @@ async def test_without_a_wish_the_page_is_complete(browser: httpx.AsyncClient) -
     text = (await browser.get(ONBOARDING)).text
     assert "your-org/your-repo" in code(text, "allowlist-entry")
     assert "repository_dispatch" in code(text, "file-1")
-    assert "Name your repository" in text
+    assert "Enter your repository" in text
     assert 'aria-invalid="true"' not in text
 
 
@@ -146,7 +146,7 @@ async def test_what_another_ci_needs_has_an_example_until_it_is_told(
 ) -> None:
     text = (await browser.get(ONBOARDING, params={"ci": ci})).text
     assert "repository_dispatch" in code(text, "file-1")
-    assert "stand for what you have not said yet" in text
+    assert "is a placeholder; fill in the form" in text
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ async def test_a_check_is_asked_for_by_a_form_without_a_session(
     assert answer.status_code == 303
     assert answer.headers["location"].startswith(f"{ONBOARDING}?repository=good/backend&level=L2&done=")
     assert asked.of == [(UPSTREAM, RepoName("good/backend"))]
-    assert "GitHub is being asked." in (await browser.get(answer.headers["location"])).text
+    assert "Asking GitHub." in (await browser.get(answer.headers["location"])).text
     asked.taken = False
     again = await browser.post(f"{ONBOARDING}/check", data=form)
     assert "asked a moment ago" in (await browser.get(again.headers["location"])).text
@@ -320,7 +320,7 @@ async def test_another_ci_is_told_what_it_takes_and_promised_no_more(
     assert "no secret is shared" not in text
     assert "Safe as it stands" not in text
     wanted = replace(PLAIN, ci=Ci(ci), repository=RepoName("new/backend"), place=ELSEWHERE[ci])
-    for each in needs(wanted):
+    for each in manual_steps(wanted):
         assert each.name in text
     plain = (await browser.get(ONBOARDING, params=COMPLETE)).text
     assert 'id="step-needs"' not in plain
@@ -356,7 +356,7 @@ async def test_hints_on_the_page_lead_to_its_own_steps(browser: httpx.AsyncClien
 async def test_with_a_wrong_value_nothing_is_announced_that_is_not_there(browser: httpx.AsyncClient) -> None:
     text = (await browser.get(ONBOARDING, params={**COMPLETE, "branch": "a b"})).text
     assert 'id="test-command"' not in text
-    assert "with this:" not in text
+    assert "run:" not in text
     assert "crcr dispatch --test new/backend" in text
 
 
@@ -414,7 +414,7 @@ async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(world: W
     transport = httpx.ASGITransport(Starlette(routes=pages_routes.routes(frame)))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
         text = unescape((await browser.get(ONBOARDING, params=COMPLETE)).text)
-    assert "This relay cannot write it" in text
+    assert "This relay cannot generate it" in text
     assert "the relay's URL" in text
     assert 'aria-invalid="true"' not in text
 

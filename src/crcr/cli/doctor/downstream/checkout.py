@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from crcr.cli.git_checkout import default_branch, git, origin_of, top_of
+from crcr.cli.git_checkout import find_local_default_branch, find_origin_name, find_top_folder, run_git
 from crcr.decide.github.relay_pins import Pinning
 from crcr.decide.model import RepoName
 from crcr.deliver.handlers.workflow_yaml import find_pins_elsewhere, workflow_facts
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import BRIDGE, CI_FILES, REPORTER
-from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
-from crcr.join.findings.pins import finding_of, lines_to_add, pins_relay
+from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
+from crcr.join.findings.pins import lines_to_add, pinning_finding, pins_relay
 from crcr.join.shipped.texts import bridge_text, reporter_text
 
 _VENDORED = {REPORTER: reporter_text, BRIDGE: bridge_text}
@@ -32,25 +32,25 @@ class Checkout:
     @property
     def branch(self) -> str | None:
         """Origin's default branch, as far as this checkout knows it."""
-        found = default_branch(self.root)
+        found = find_local_default_branch(self.root)
         return f"origin/{found.name}" if found else None
 
 
-def checkout_here(folder: Path) -> Checkout | None:
-    root = top_of(folder)
-    return Checkout(root, origin_of(folder)) if root else None
+def find_checkout(folder: Path) -> Checkout | None:
+    root = find_top_folder(folder)
+    return Checkout(root, find_origin_name(folder)) if root else None
 
 
 def checkout_findings(
     checkout: Checkout, repository: RepoName, pin: str | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[SetupFinding, ...]:
     """Nothing for a checkout of something else; `pin` is the relay as files should pin it, if that is known."""
     if checkout.repository != repository:
         return ()
     return (*_findings(checkout), *_pins(checkout.root, pin))
 
 
-def _findings(checkout: Checkout) -> Iterator[Finding]:
+def _findings(checkout: Checkout) -> Iterator[SetupFinding]:
     branch = checkout.branch
     listening = [path for path in _workflow_files(checkout.root) if _listens(checkout.root / path)]
     if not listening:
@@ -79,7 +79,7 @@ def _text_of(file: Path) -> str:
     return file.read_text("utf-8", "replace") if file.stat().st_size <= _MOST_BYTES else ""
 
 
-def _pins(root: Path, pin: str | None) -> Iterator[Finding]:
+def _pins(root: Path, pin: str | None) -> Iterator[SetupFinding]:
     """One finding for each file here that runs the reporter or the bridge."""
     found = [(path, Ci.GITHUB, _github_pins(root / path)) for path in _workflow_files(root)]
     elsewhere = [(path, ci) for ci, path in CI_FILES.items() if (root / path).is_file()]
@@ -89,7 +89,7 @@ def _pins(root: Path, pin: str | None) -> Iterator[Finding]:
             text = f"{path} here pins other relays and not this one, so the reporter refuses its dispatches."
             yield problem(_FILE_PINS, text, lines_to_add(pin, ci))
         elif pinning is not Pinning.NONE:
-            yield replace(finding_of(pinning, f"{path} here", pin, ci=ci), name=_FILE_PINS)
+            yield replace(pinning_finding(pinning, f"{path} here", pin, ci=ci), name=_FILE_PINS)
 
 
 def _github_pins(file: Path) -> tuple[Pinning, tuple[str, ...]]:
@@ -97,14 +97,14 @@ def _github_pins(file: Path) -> tuple[Pinning, tuple[str, ...]]:
     return facts.pinning or Pinning.NONE, facts.pins
 
 
-def _published(checkout: Checkout, path: str, branch: str | None) -> Finding:
+def _published(checkout: Checkout, path: str, branch: str | None) -> SetupFinding:
     """Whether the file on origin's default branch is the one here, as far as was fetched."""
     if branch is None:
         return unknown(
             "files", f"{path} is here; which branch is origin's default is not known.", "`git fetch origin`"
         )
-    there = git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{path}")
-    here = git(checkout.root, "hash-object", "--", path)
+    there = run_git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{path}")
+    here = run_git(checkout.root, "hash-object", "--", path)
     if not there:
         hint = "commit it, push it and have it merged: GitHub runs dispatches only from the default branch"
         return warning("files", f"{path} is here and not on {branch} (as last fetched).", hint)
@@ -114,7 +114,7 @@ def _published(checkout: Checkout, path: str, branch: str | None) -> Finding:
     return ok("files", f"{path} is the same here and on {branch}.")
 
 
-def _vendored(checkout: Checkout, name: str, ours: str, branch: str | None) -> Finding:
+def _vendored(checkout: Checkout, name: str, ours: str, branch: str | None) -> SetupFinding:
     """A script of ours that `crcr init` has put there."""
     if (checkout.root / name).read_text("utf-8", "replace") != ours:
         return warning(
@@ -122,6 +122,6 @@ def _vendored(checkout: Checkout, name: str, ours: str, branch: str | None) -> F
             f"{name} is not the one of this release.",
             "`crcr init` brings it up to date and shows what changes",
         )
-    if branch and not git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{name}"):
+    if branch and not run_git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{name}"):
         return warning("reporter", f"{name} is here and not on {branch} (as last fetched).", "commit it too")
     return ok("reporter", f"{name} is up to date.")

@@ -14,10 +14,10 @@ import typer
 
 from crcr import __version__
 from crcr.cli.doctor.downstream.checkout import Checkout, checkout_findings
-from crcr.cli.doctor.downstream.relay_answers import body_of
-from crcr.cli.doctor.output import Section
-from crcr.cli.doctor.reachability import reached
-from crcr.cli.http_client import client_for, keeps_secrets
+from crcr.cli.doctor.downstream.relay_answers import json_object
+from crcr.cli.doctor.output import FindingSection
+from crcr.cli.doctor.reachability import check_reachable
+from crcr.cli.http_client import is_private_connection, open_client
 from crcr.cli.init.ask_relay import same_host
 from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.model import RepoName
@@ -29,7 +29,7 @@ _CALLBACK = "/github/callback"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DownstreamRequest:
     url: str
     repository: RepoName
     upstream: RepoName | None = None
@@ -40,7 +40,7 @@ class Asked:
     """Somebody waits until GitHub may be asked again."""
 
 
-def relay_address(text: str) -> str:
+def parse_relay_url(text: str) -> str:
     try:
         parts = urlsplit(text.strip())
         named = parts.hostname and (parts.port is None or parts.port)
@@ -51,35 +51,41 @@ def relay_address(text: str) -> str:
     return text.strip().rstrip("/")
 
 
-def examine_downstream(asked: Asked, checkout: Checkout | None, *, shown: bool) -> Iterator[Section]:
+def examine_downstream(
+    request: DownstreamRequest, checkout: Checkout | None, *, shown: bool
+) -> Iterator[FindingSection]:
     """Part by part: the relay, the set-up as it sees it, the files here, a test."""
-    from crcr.cli.doctor.downstream.round_trip import round_trip
+    from crcr.cli.doctor.downstream.round_trip import run_round_trip
     from crcr.cli.doctor.downstream.setup import setup_section
 
-    with Relay(asked) as relay:
-        there = reached(relay.http, datetime.now(UTC))
-        yield Section(f"The relay at {asked.url}", there)
+    with RelayClient(request) as relay:
+        there = check_reachable(relay.http, datetime.now(UTC))
+        yield FindingSection(f"The relay at {request.url}", there)
         if any(each.state is State.PROBLEM for each in there):
-            yield _local(checkout, asked.repository)
+            yield _local(checkout, request.repository)
             return
         yield setup_section(relay, shown=shown)
-        yield _local(checkout, asked.repository, relay.pin() if checkout else None)
-        if asked.patience is not None:
-            yield Section("The round trip", tuple(round_trip(relay, asked.patience, shown=shown)))
+        yield _local(checkout, request.repository, relay.pin() if checkout else None)
+        if request.patience is not None:
+            yield FindingSection(
+                "The round trip", tuple(run_round_trip(relay, request.patience, shown=shown))
+            )
 
 
-def _local(checkout: Checkout | None, repository: RepoName, pin: str | None = None) -> Section:
-    return Section("In this checkout", checkout_findings(checkout, repository, pin) if checkout else ())
+def _local(checkout: Checkout | None, repository: RepoName, pin: str | None = None) -> FindingSection:
+    return FindingSection(
+        "In this checkout", checkout_findings(checkout, repository, pin) if checkout else ()
+    )
 
 
-class Relay:
+class RelayClient:
     """The relay's API, as one downstream asks it."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        self.http = client_for(
-            asked.url,
-            base_url=asked.url,
+    def __init__(self, request: DownstreamRequest) -> None:
+        self.request = request
+        self.http = open_client(
+            request.url,
+            base_url=request.url,
             timeout=_TIMEOUT_S,
             follow_redirects=False,
             headers={"User-Agent": f"crcr-doctor/{__version__}", "Accept": "application/json"},
@@ -94,18 +100,20 @@ class Relay:
 
     @property
     def sends_tokens(self) -> bool:
-        return keeps_secrets(self.asked.url)
+        return is_private_connection(self.request.url)
 
     def address(self, path: str) -> str:
         query = (
-            f"?{urlencode({'upstream': str(self.asked.upstream)}, safe='/')}" if self.asked.upstream else ""
+            f"?{urlencode({'upstream': str(self.request.upstream)}, safe='/')}"
+            if self.request.upstream
+            else ""
         )
         return f"/api/v1/{path}{query}"
 
     def read(self, path: str) -> httpx.Response:
         """Without the token first: it may be one that only the test takes."""
         answer = self._ask("GET", path, with_token=self._reads_with_token)
-        if self._reads_with_token or self.asked.token is None or not _wants_token(answer):
+        if self._reads_with_token or self.request.token is None or not _wants_token(answer):
             return answer
         second = self._ask("GET", path, with_token=True)
         self._reads_with_token = second.is_success
@@ -117,12 +125,12 @@ class Relay:
             answer = self.read("onboarding")
         except httpx.HTTPError:
             return None
-        told = body_of(answer) if answer.is_success else {}
+        told = json_object(answer) if answer.is_success else {}
         url, audience = told.get("callback_url"), told.get("audience")
         if not isinstance(url, str) or not isinstance(audience, str) or not audience.isprintable():
             return None
         own = url.removesuffix(_CALLBACK)
-        if any(address_problems("it", own)) or not same_host(own, self.asked.url):
+        if any(address_problems("it", own)) or not same_host(own, self.request.url):
             return None
         return relay_pin(own, audience)
 
@@ -133,12 +141,12 @@ class Relay:
 
     def _ask(self, method: str, path: str, *, with_token: bool) -> httpx.Response:
         headers: Mapping[str, str] = {}
-        if with_token and self.asked.token and self.sends_tokens:
-            headers = {"Authorization": f"Bearer {self.asked.token}"}
+        if with_token and self.request.token and self.sends_tokens:
+            headers = {"Authorization": f"Bearer {self.request.token}"}
         return self.http.request(method, self.address(path), headers=headers)
 
 
 def _wants_token(answer: httpx.Response) -> bool:
     if answer.status_code in {401, 404}:
         return True
-    return answer.is_success and body_of(answer).get("listed") is False
+    return answer.is_success and json_object(answer).get("listed") is False

@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import msgspec
 
-from crcr.join.findings.finding import Finding, State, problem, unknown
+from crcr.join.findings.finding import SetupFinding, State, problem, unknown
 
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
-class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A job that a test dispatch started, as far as its way is told."""
 
     run_id: str
@@ -23,29 +23,29 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
     conclusion: str | None = None
 
 
-class DispatchSeen(msgspec.Struct, frozen=True, kw_only=True):
+class DispatchProgress(msgspec.Struct, frozen=True, kw_only=True):
     state: str | None = None
     reason: str | None = None
     level: str | None = None
     created_at: str | None = None
     sent_at: str | None = None
-    jobs: tuple[JobSeen, ...] = ()
+    jobs: tuple[JobProgress, ...] = ()
 
 
-class RefusalSeen(msgspec.Struct, frozen=True):
+class RecentRefusal(msgspec.Struct, frozen=True):
     at: str
     settled: bool = False
 
 
 class _Refusals(msgspec.Struct, frozen=True):
-    refusals: tuple[RefusalSeen, ...] = ()
+    refusals: tuple[RecentRefusal, ...] = ()
 
 
 class _Delivery(msgspec.Struct, frozen=True):
-    dispatches: tuple[DispatchSeen, ...] = ()
+    dispatches: tuple[DispatchProgress, ...] = ()
 
 
-def body_of(answer: httpx.Response) -> dict[str, Any]:
+def json_object(answer: httpx.Response) -> dict[str, Any]:
     """The answer's object; an empty one for what is none."""
     try:
         found = answer.json()
@@ -54,42 +54,42 @@ def body_of(answer: httpx.Response) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def findings_in(answer: httpx.Response) -> tuple[Finding, ...] | None:
+def parse_findings(answer: httpx.Response) -> tuple[SetupFinding, ...] | None:
     """The findings that are told; None when the answer cannot be read."""
-    told = body_of(answer).get("findings")
+    told = json_object(answer).get("findings")
     if not isinstance(told, list):
         return None
     found = [_finding(each) for each in told]
     return tuple(each for each in found if each)
 
 
-def _finding(told: Any) -> Finding | None:
+def _finding(told: Any) -> SetupFinding | None:
     """A newer relay may say more than we know of; what cannot be read is left out."""
     try:
         hint = told.get("hint")
-        return Finding(
+        return SetupFinding(
             str(told["name"]), State(told["state"]), str(told["text"]), str(hint) if hint else None
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
-def delivery_in(answer: httpx.Response) -> str | None:
+def parse_delivery_id(answer: httpx.Response) -> str | None:
     """The test's delivery, if it is an id: it becomes part of the next address."""
-    told = body_of(answer).get("delivery")
+    told = json_object(answer).get("delivery")
     return told if isinstance(told, str) and _ID.fullmatch(told) else None
 
 
-def dispatch_in(answer: httpx.Response) -> DispatchSeen | None:
+def parse_dispatch(answer: httpx.Response) -> DispatchProgress | None:
     """How far the test is; None when the answer cannot be read."""
     try:
         found = msgspec.json.decode(answer.content, type=_Delivery)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return next(iter(found.dispatches), DispatchSeen())
+    return next(iter(found.dispatches), DispatchProgress())
 
 
-def refusals_in(answer: httpx.Response) -> tuple[RefusalSeen, ...]:
+def parse_refusals(answer: httpx.Response) -> tuple[RecentRefusal, ...]:
     """The refusals that are told; none when the answer cannot be read."""
     try:
         return msgspec.json.decode(answer.content, type=_Refusals).refusals
@@ -97,7 +97,7 @@ def refusals_in(answer: httpx.Response) -> tuple[RefusalSeen, ...]:
         return ()
 
 
-def is_since(at: str, began: str | None) -> bool:
+def is_not_before(at: str, began: str | None) -> bool:
     """Whether one of the relay's times is not before another; False where that cannot be told."""
     try:
         return datetime.fromisoformat(at) >= datetime.fromisoformat(began or "")
@@ -105,7 +105,7 @@ def is_since(at: str, began: str | None) -> bool:
         return False
 
 
-def unreadable(name: str) -> Finding:
+def unreadable_finding(name: str) -> SetupFinding:
     return problem(
         name,
         "The relay's answer cannot be read.",
@@ -113,8 +113,8 @@ def unreadable(name: str) -> Finding:
     )
 
 
-def refused(name: str, answer: httpx.Response) -> Finding:
-    error = body_of(answer).get("error")
+def refused_finding(name: str, answer: httpx.Response) -> SetupFinding:
+    error = json_object(answer).get("error")
     told = error if isinstance(error, dict) else {}
     detail = str(told.get("detail") or f"it answered {answer.status_code}")
     if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
@@ -129,7 +129,7 @@ def refused(name: str, answer: httpx.Response) -> Finding:
     return problem(name, f"The relay refused: {detail}", hint)
 
 
-def lost(name: str, error: httpx.HTTPError) -> Finding:
+def no_answer_finding(name: str, error: httpx.HTTPError) -> SetupFinding:
     return problem(
         name,
         f"The relay did not answer ({type(error).__name__}).",

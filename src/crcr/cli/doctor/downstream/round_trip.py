@@ -6,21 +6,21 @@ from datetime import datetime, timedelta
 
 import httpx
 
-from crcr.cli.doctor.downstream.examine import Relay
+from crcr.cli.doctor.downstream.examine import RelayClient
 from crcr.cli.doctor.downstream.relay_answers import (
-    DispatchSeen,
-    JobSeen,
-    delivery_in,
-    dispatch_in,
-    findings_in,
-    is_since,
-    lost,
-    refusals_in,
-    refused,
-    unreadable,
+    DispatchProgress,
+    JobProgress,
+    is_not_before,
+    no_answer_finding,
+    parse_delivery_id,
+    parse_dispatch,
+    parse_findings,
+    parse_refusals,
+    refused_finding,
+    unreadable_finding,
 )
-from crcr.cli.printing import console, plain
-from crcr.join.findings.finding import Finding, State, ok, problem, unknown, warning
+from crcr.cli.printing import console, escape_unprintable
+from crcr.join.findings.finding import SetupFinding, State, ok, problem, unknown, warning
 
 _LOOK_EVERY_S = 0.3
 _WHO_MAY = (
@@ -29,9 +29,9 @@ _WHO_MAY = (
 )
 
 
-def round_trip(relay: Relay, patience: timedelta, *, shown: bool) -> Iterator[Finding]:
-    if relay.asked.token is None:
-        hint = _WHO_MAY.format(relay.asked.repository)
+def run_round_trip(relay: RelayClient, patience: timedelta, *, shown: bool) -> Iterator[SetupFinding]:
+    if relay.request.token is None:
+        hint = _WHO_MAY.format(relay.request.repository)
         yield problem("test", "No test was sent: it takes a token.", hint)
         return
     if not relay.sends_tokens:
@@ -42,30 +42,30 @@ def round_trip(relay: Relay, patience: timedelta, *, shown: bool) -> Iterator[Fi
         )
         return
     try:
-        sent = relay.post(f"setup/{relay.asked.repository}/test", with_token=True)
+        sent = relay.post(f"setup/{relay.request.repository}/test", with_token=True)
         if not sent.is_success:
-            yield refused("test", sent)
+            yield refused_finding("test", sent)
             return
-        delivery = delivery_in(sent)
+        delivery = parse_delivery_id(sent)
         if delivery is None:
-            yield unreadable("test")
+            yield unreadable_finding("test")
             return
-        yield from Following(relay, delivery, shown=shown).until(patience)
+        yield from RoundTrip(relay, delivery, shown=shown).until(patience)
     except httpx.HTTPError as error:
-        yield lost("test", error)
+        yield no_answer_finding("test", error)
 
 
-class Following:
+class RoundTrip:
     """One test's way; each step is told when it is first seen, with the relay's own times."""
 
-    def __init__(self, relay: Relay, delivery: str, *, shown: bool) -> None:
+    def __init__(self, relay: RelayClient, delivery: str, *, shown: bool) -> None:
         self._relay = relay
         self._delivery = delivery
         self._shown = shown
         self._told: set[str] = set()
         self.steps: list[str] = []
 
-    def until(self, patience: timedelta) -> Iterator[Finding]:
+    def until(self, patience: timedelta) -> Iterator[SetupFinding]:
         self._tell("asked", f"test dispatch {self._delivery}")
         end = time.monotonic() + patience.total_seconds()
         while True:
@@ -78,11 +78,11 @@ class Following:
                 )
                 return
             if not answer.is_success:
-                yield refused("test", answer)
+                yield refused_finding("test", answer)
                 return
-            dispatch = dispatch_in(answer)
+            dispatch = parse_dispatch(answer)
             if dispatch is None:
-                yield unreadable("test")
+                yield unreadable_finding("test")
                 return
             over = self._see(dispatch)
             if over is not None or time.monotonic() >= end:
@@ -91,7 +91,7 @@ class Following:
                 return
             time.sleep(_LOOK_EVERY_S)
 
-    def _see(self, dispatch: DispatchSeen) -> Finding | None:
+    def _see(self, dispatch: DispatchProgress) -> SetupFinding | None:
         """Tell what is new; return the end, if this is it."""
         if dispatch.state in {"parked", "cancelled"}:
             return problem(
@@ -109,7 +109,7 @@ class Following:
             return ok("test", f"It was sent ({', '.join(self.steps)}); at L1 no report is expected.")
         return None
 
-    def _see_job(self, dispatch: DispatchSeen, job: JobSeen) -> None:
+    def _see_job(self, dispatch: DispatchProgress, job: JobProgress) -> None:
         key = f"{job.run_id} {job.job_name}"
         begun = f"{job.job_name} in progress after {_after(dispatch, job.started_at)}"
         self._tell(f"{key} begun", begun)
@@ -117,7 +117,7 @@ class Following:
             over = f"{job.job_name} {job.conclusion or job.state} after {_after(dispatch, job.completed_at)}"
             self._tell(f"{key} over", over)
 
-    def _end(self, jobs: tuple[JobSeen, ...]) -> Finding:
+    def _end(self, jobs: tuple[JobProgress, ...]) -> SetupFinding:
         bad = [job.job_name for job in jobs if job.conclusion not in {"success", "neutral", "skipped"}]
         way = ", ".join(self.steps)
         if bad:
@@ -128,7 +128,7 @@ class Following:
             )
         return ok("test", f"The round trip works: {way}.")
 
-    def _stopped(self, dispatch: DispatchSeen, patience: timedelta) -> Finding:
+    def _stopped(self, dispatch: DispatchProgress, patience: timedelta) -> SetupFinding:
         within = f"within {patience.total_seconds():.0f} s"
         if dispatch.state != "sent":
             return problem(
@@ -149,17 +149,17 @@ class Following:
             "the completed step must run `if: always()`; its log says what the relay answered",
         )
 
-    def _refusal(self, dispatch: DispatchSeen) -> Iterator[Finding]:
+    def _refusal(self, dispatch: DispatchProgress) -> Iterator[SetupFinding]:
         """A refusal since the test began explains more than silence does."""
         if dispatch.jobs or not self._was_refused_since(dispatch.created_at):
             return
-        for each in findings_in(self._relay.read(f"setup/{self._relay.asked.repository}")) or ():
+        for each in parse_findings(self._relay.read(f"setup/{self._relay.request.repository}")) or ():
             if each.name == "refusal" and each.state is State.PROBLEM:
                 yield each
 
     def _was_refused_since(self, began: str | None) -> bool:
-        answer = self._relay.read(f"backends/{self._relay.asked.repository}/refusals")
-        return any(is_since(each.at, began) for each in refusals_in(answer) if not each.settled)
+        answer = self._relay.read(f"backends/{self._relay.request.repository}/refusals")
+        return any(is_not_before(each.at, began) for each in parse_refusals(answer) if not each.settled)
 
     def _tell(self, key: str, words: str) -> None:
         if key in self._told:
@@ -168,10 +168,10 @@ class Following:
         if key != "asked":
             self.steps.append(words)
         if self._shown:
-            console(stderr=True).print(f"  - {plain(words)}", soft_wrap=True)
+            console(stderr=True).print(f"  - {escape_unprintable(words)}", soft_wrap=True)
 
 
-def _after(dispatch: DispatchSeen, at: str | None) -> str:
+def _after(dispatch: DispatchProgress, at: str | None) -> str:
     """How long after the test was asked for, by the relay's clock."""
     try:
         passed = datetime.fromisoformat(at or "") - datetime.fromisoformat(dispatch.created_at or "")

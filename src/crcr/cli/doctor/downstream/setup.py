@@ -12,12 +12,18 @@ from datetime import UTC, datetime
 
 import httpx
 
-from crcr.cli.doctor.downstream.examine import Relay
-from crcr.cli.doctor.downstream.relay_answers import body_of, findings_in, lost, refused, unreadable
-from crcr.cli.doctor.output import Section
-from crcr.cli.doctor.reachability import date_of
+from crcr.cli.doctor.downstream.examine import RelayClient
+from crcr.cli.doctor.downstream.relay_answers import (
+    json_object,
+    no_answer_finding,
+    parse_findings,
+    refused_finding,
+    unreadable_finding,
+)
+from crcr.cli.doctor.output import FindingSection
+from crcr.cli.doctor.reachability import parse_date_header
 from crcr.cli.printing import ProgressLine
-from crcr.join.findings.finding import Finding, warning
+from crcr.join.findings.finding import SetupFinding, warning
 
 _INSPECTED_WITHIN_S = 30.0
 _ASKED_AT_MOST_EVERY_S = 60.0
@@ -32,7 +38,7 @@ class _Answer:
 
     response: httpx.Response
     asked: httpx.Response | None = None
-    late: Finding | None = None
+    late: SetupFinding | None = None
     followed: bool = False
     """Whether GitHub was being asked while we looked."""
 
@@ -46,12 +52,14 @@ class _Answer:
     @property
     def was_just_asked(self) -> bool:
         """Whether the relay would not ask again so soon."""
-        return self.asked is not None and self.asked.is_success and body_of(self.asked).get("asked") is False
+        return (
+            self.asked is not None and self.asked.is_success and json_object(self.asked).get("asked") is False
+        )
 
     @property
     def inspected_at(self) -> datetime | None:
         try:
-            found = datetime.fromisoformat(str(body_of(self.response).get("inspected_at")))
+            found = datetime.fromisoformat(str(json_object(self.response).get("inspected_at")))
         except ValueError:
             return None
         return found if found.tzinfo else None
@@ -60,41 +68,41 @@ class _Answer:
     def age_s(self) -> float | None:
         """By the relay's clock, which may not be ours."""
         at = self.inspected_at
-        now = date_of(self.response) or datetime.now(UTC)
+        now = parse_date_header(self.response) or datetime.now(UTC)
         return max((now - at).total_seconds(), 0.0) if at else None
 
 
-def setup_section(relay: Relay, *, shown: bool, sleep: Sleep = time.sleep) -> Section:
-    title = f"The set-up of {relay.asked.repository}"
+def setup_section(relay: RelayClient, *, shown: bool, sleep: Sleep = time.sleep) -> FindingSection:
+    title = f"The set-up of {relay.request.repository}"
     try:
         answer = _ask(relay, sleep, shown=shown)
     except httpx.HTTPError as error:
-        return Section(title, (lost("set-up", error),))
+        return FindingSection(title, (no_answer_finding("set-up", error),))
     at = answer.inspected_at
     facts = {"inspected_at": at.isoformat() if at else None}
-    return Section(title, _findings(answer), None if answer.is_fresh else _age(answer), facts)
+    return FindingSection(title, _findings(answer), None if answer.is_fresh else _age(answer), facts)
 
 
-def _ask(relay: Relay, sleep: Sleep, *, shown: bool) -> _Answer:
-    path = f"setup/{relay.asked.repository}"
+def _ask(relay: RelayClient, sleep: Sleep, *, shown: bool) -> _Answer:
+    path = f"setup/{relay.request.repository}"
     first = relay.read(path)
-    if not body_of(first).get("listed"):
+    if not json_object(first).get("listed"):
         return _Answer(first)
     with ProgressLine(shown=shown) as progress:
         answer = _asked_anew(relay, path, progress, sleep)
-        if answer.is_fresh or not answer.was_just_asked or not relay.asked.waits:
+        if answer.is_fresh or not answer.was_just_asked or not relay.request.waits:
             return answer
         _wait(_ASKED_AT_MOST_EVERY_S - (answer.age_s or 0.0), progress, sleep)
         return _asked_anew(relay, path, progress, sleep)
 
 
-def _asked_anew(relay: Relay, path: str, progress: ProgressLine, sleep: Sleep) -> _Answer:
+def _asked_anew(relay: RelayClient, path: str, progress: ProgressLine, sleep: Sleep) -> _Answer:
     """Wait until GitHub was asked; what was known before is told all the same."""
     asked = relay.post(path)
     until, followed = time.monotonic() + _INSPECTED_WITHIN_S, False
     while True:
         answer = relay.read(path)
-        if not body_of(answer).get("being_inspected"):
+        if not json_object(answer).get("being_inspected"):
             return _Answer(answer, asked, followed=followed)
         followed = True
         if time.monotonic() >= until:
@@ -127,12 +135,12 @@ def _length(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _findings(answer: _Answer) -> tuple[Finding, ...]:
+def _findings(answer: _Answer) -> tuple[SetupFinding, ...]:
     if not answer.response.is_success:
-        return (refused("set-up", answer.response),)
-    found = findings_in(answer.response)
+        return (refused_finding("set-up", answer.response),)
+    found = parse_findings(answer.response)
     if found is None:
-        return (unreadable("set-up"),)
+        return (unreadable_finding("set-up"),)
     if answer.asked is not None and not answer.asked.is_success:
-        return (*found, refused("inspection", answer.asked))
+        return (*found, refused_finding("inspection", answer.asked))
     return (*found, answer.late) if answer.late else found

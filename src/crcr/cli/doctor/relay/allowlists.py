@@ -6,17 +6,31 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.cli.printing import ProgressLine
-from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem
-from crcr.decide.github.app_permissions import ALWAYS, TO_SPEAK, downstream_shortfall, lacking
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
+from crcr.decide.github.app_permissions import (
+    PERMISSIONS_ALWAYS,
+    PERMISSIONS_FOR_CHECKS,
+    downstream_shortfall,
+    missing_permissions,
+)
 from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.model import RepoName
 from crcr.decide.views.overview import AllowlistState
 from crcr.errors import OutsideFault
 from crcr.github.client import GitHubClient
-from crcr.join.findings.finding import Finding, State, ago, listed, ok, problem, unknown, warning
+from crcr.join.findings.finding import (
+    SetupFinding,
+    State,
+    format_age,
+    join_words,
+    ok,
+    problem,
+    unknown,
+    warning,
+)
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings import UpstreamSetting
-from crcr.wiring.services import source_of
+from crcr.wiring.services import allowlist_source
 
 _AT_ONCE = 8
 _MOST_TOLD = 50
@@ -25,12 +39,12 @@ _ACCEPT = "have its owners accept the App's new permissions: Settings, GitHub Ap
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class AllowlistReading:
     """An upstream's allowlist as its source has it now; `checked` is None where it could not be read."""
 
     upstream: UpstreamSetting
     source: str
-    checked: Checked | None
+    checked: CheckedAllowlist | None
     failure: str | None = None
     in_force: Allowlist | None = None
     """The last good version in the store."""
@@ -46,21 +60,23 @@ class Read:
         return read or self.in_force or Allowlist(())
 
 
-async def read_list(upstream: UpstreamSetting, github: GitHubClient) -> Read:
+async def read_source(upstream: UpstreamSetting, github: GitHubClient) -> AllowlistReading:
     try:
-        reading = await source_of(upstream, github).read(None)
+        reading = await allowlist_source(upstream, github).read(None)
     except OutsideFault as fault:
-        return Read(upstream, "GitHub", None, fault.detail)
+        return AllowlistReading(upstream, "GitHub", None, fault.detail)
     if reading is None:
-        return Read(upstream, "GitHub", None, "nothing was read")
+        return AllowlistReading(upstream, "GitHub", None, "nothing was read")
     if reading.failure is not None and reading.failure.line:
-        return Read(upstream, reading.source, Checked(None, (reading.failure,)))
+        return AllowlistReading(upstream, reading.source, CheckedAllowlist(None, (reading.failure,)))
     if reading.failure is not None:
-        return Read(upstream, reading.source, None, reading.failure.message)
-    return Read(upstream, reading.source, read_allowlist(reading.text))
+        return AllowlistReading(upstream, reading.source, None, reading.failure.message)
+    return AllowlistReading(upstream, reading.source, read_allowlist(reading.text))
 
 
-def list_findings(read: Read, state: AllowlistState | None, now: datetime) -> Iterator[Finding]:
+def allowlist_findings(
+    read: AllowlistReading, state: AllowlistState | None, now: datetime
+) -> Iterator[SetupFinding]:
     name = read.upstream.name
     if read.checked is None:
         yield problem(
@@ -93,18 +109,18 @@ def list_findings(read: Read, state: AllowlistState | None, now: datetime) -> It
         yield ok("in_force", f"{name}: the relay goes on with the {what} of that version; see below.")
 
 
-def _at(found: Problem) -> str:
+def _at(found: AllowlistProblem) -> str:
     return f"line {found.line}: {found.message}" if found.line else found.message
 
 
-def _in_force(name: RepoName, state: AllowlistState, now: datetime) -> Finding:
+def _in_force(name: RepoName, state: AllowlistState, now: datetime) -> SetupFinding:
     if state.version is None or state.read_at is None:
         return problem(
             "in_force",
             f"{name}: no version was ever taken, so nothing is sent to anybody.",
             "`crcr allowlist refresh`",
         )
-    since = f"{name}: version {state.version}, taken {ago(state.read_at, now)}, is in force"
+    since = f"{name}: version {state.version}, taken {format_age(state.read_at, now)}, is in force"
     if state.newest_is_bad:
         return problem(
             "in_force", f"{since}; a newer one was not taken.", "mend the file: `crcr allowlist check`"
@@ -112,17 +128,17 @@ def _in_force(name: RepoName, state: AllowlistState, now: datetime) -> Finding:
     return ok("in_force", f"{since}.")
 
 
-async def target_findings(
-    reads: tuple[Read, ...], github: GitHubClient, *, shown: bool
-) -> tuple[Finding, ...]:
+async def installation_findings(
+    reads: tuple[AllowlistReading, ...], github: GitHubClient, *, shown: bool
+) -> tuple[SetupFinding, ...]:
     """Every upstream and every downstream, a few at a time."""
-    asked: dict[RepoName, Entry | None] = {read.upstream.name: None for read in reads}
+    asked: dict[RepoName, AllowlistEntry | None] = {read.upstream.name: None for read in reads}
     asked |= {entry.name: entry for read in reads for entry in read.allowlist.entries}
     slots, done = asyncio.Semaphore(_AT_ONCE), 0
     has_checks = any(read.allowlist.has_checks for read in reads)
     with ProgressLine(shown=shown) as progress:
 
-        async def ask(repo: RepoName, entry: Entry | None) -> Finding:
+        async def ask(repo: RepoName, entry: AllowlistEntry | None) -> SetupFinding:
             nonlocal done
             async with slots:
                 found = await _installation(repo, entry, github, has_checks=has_checks)
@@ -134,7 +150,7 @@ async def target_findings(
     return _told(dict(zip(asked, found, strict=True)))
 
 
-def _told(found: dict[RepoName, Finding]) -> tuple[Finding, ...]:
+def _told(found: dict[RepoName, SetupFinding]) -> tuple[SetupFinding, ...]:
     """The good ones in one line, with the first of the others; of these as many lines as one can read."""
     bad = {repo: each for repo, each in found.items() if each.state is not State.OK}
     more = len(bad) - _MOST_TOLD
@@ -142,19 +158,19 @@ def _told(found: dict[RepoName, Finding]) -> tuple[Finding, ...]:
     return (_total(found, tuple(bad)), *tuple(bad.values())[:_MOST_TOLD], *left)
 
 
-def _total(found: dict[RepoName, Finding], bad: tuple[RepoName, ...]) -> Finding:
+def _total(found: dict[RepoName, SetupFinding], bad: tuple[RepoName, ...]) -> SetupFinding:
     name = "installations"
     text = f"{len(found) - len(bad)} of {len(found)} repositories have the App with the rights it needs"
     if not bad:
         return ok(name, f"{text}.")
     rest = [f"{len(bad) - _FIRST_FEW} more"] if len(bad) > _FIRST_FEW else []
-    who = listed([*map(str, bad[:_FIRST_FEW]), *rest])
+    who = join_words([*map(str, bad[:_FIRST_FEW]), *rest])
     return warning(name, f"{text}; not so {who}.", "the lines below say what each of them lacks")
 
 
 async def _installation(
-    repo: RepoName, entry: Entry | None, github: GitHubClient, *, has_checks: bool
-) -> Finding:
+    repo: RepoName, entry: AllowlistEntry | None, github: GitHubClient, *, has_checks: bool
+) -> SetupFinding:
     try:
         found = await github.repositories.read_installation(repo)
     except OutsideFault as fault:
@@ -174,10 +190,12 @@ async def _installation(
 
 
 def _rights(
-    repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, has_checks: bool
-) -> Finding:
+    repo: RepoName, what: str, entry: AllowlistEntry | None, found: InstallationFacts, *, has_checks: bool
+) -> SetupFinding:
     if entry is None:
-        missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if has_checks else {})})
+        missing = missing_permissions(
+            found.permissions, {**PERMISSIONS_ALWAYS, **(PERMISSIONS_FOR_CHECKS if has_checks else {})}
+        )
         make = problem
     else:
         lack = downstream_shortfall(found.permissions, entry)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from crcr.errors import OutsideFault, OutsideHeld, StoreUnavailable
-from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
+from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
 from crcr.record.clickhouse.connection import ANSWER_WITHIN_S, TAKEN_WITHIN_S, ClickHouseLink
 from crcr.record.clickhouse.feed_state import mark
 from crcr.record.clickhouse.rows import JOBS
@@ -18,16 +18,16 @@ from crcr.record.store.signals import Signals
 from crcr.record.views.relay.clickhouse_lag import history_lag
 from crcr.settings import Settings
 from crcr.settings.readers.values import LOOPBACK
-from crcr.wiring.clickhouse import link_of
+from crcr.wiring.clickhouse import clickhouse_link
 from crcr.wiring.database import open_database
 
 _LATE_S = 60.0
 _BACKFILL = "`crcr history backfill` fills it; until then pages read the main store"
 
 
-async def history_findings(settings: Settings, now: datetime, *, store: bool) -> tuple[Finding, ...]:
+async def history_findings(settings: Settings, now: datetime, *, store: bool) -> tuple[SetupFinding, ...]:
     """`store` says whether the main store can be asked."""
-    link = link_of(settings)
+    link = clickhouse_link(settings)
     if link is None:
         return (ok("clickhouse", "ClickHouse is not used; the database answers for history."),)
     try:
@@ -42,14 +42,14 @@ async def history_findings(settings: Settings, now: datetime, *, store: bool) ->
     return (*found, *_unencrypted(settings), *(await _fed(settings, now) if store else ()))
 
 
-def _in_use(settings: Settings) -> Finding:
+def _in_use(settings: Settings) -> SetupFinding:
     """As it is beside a relay at work, whose folder it is."""
     place = settings.clickhouse_url.place if settings.clickhouse_url else ""
     used = "is in use by another process (the relay, presumably)"
     return unknown("clickhouse", f"{place} {used}; not looked into.")
 
 
-async def _asked(link: ClickHouseLink, settings: Settings) -> tuple[Finding, ...]:
+async def _asked(link: ClickHouseLink, settings: Settings) -> tuple[SetupFinding, ...]:
     place = settings.clickhouse_url.place if settings.clickhouse_url else ""
     # chDB is loaded first, which a slow machine takes its time for.
     within_s = TAKEN_WITHIN_S if place.startswith("chdb:") else ANSWER_WITHIN_S
@@ -77,7 +77,7 @@ async def _asked(link: ClickHouseLink, settings: Settings) -> tuple[Finding, ...
     )
 
 
-def _unencrypted(settings: Settings) -> Iterator[Finding]:
+def _unencrypted(settings: Settings) -> Iterator[SetupFinding]:
     url = settings.clickhouse_url
     if url is None or url.encrypted or not url.place.startswith("clickhouse://"):
         return
@@ -90,7 +90,7 @@ def _unencrypted(settings: Settings) -> Iterator[Finding]:
         )
 
 
-async def _fed(settings: Settings, now: datetime) -> tuple[Finding, ...]:
+async def _fed(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     async def unit(tx: Tx) -> tuple[bool, bool, list[tuple[str, int, float]]]:
         lags = [(str(each.name), *(await history_lag(tx, each.name.key, now))) for each in settings.upstreams]
         is_fed, is_whole = [await mark(tx, name) is not None for name in (Mark.SINCE, Mark.WHOLE)]
@@ -111,7 +111,7 @@ async def _fed(settings: Settings, now: datetime) -> tuple[Finding, ...]:
     return (*whole, *(_lag(*each) for each in lags))
 
 
-def _lag(upstream: str, number: int, lag_s: float) -> Finding:
+def _lag(upstream: str, number: int, lag_s: float) -> SetupFinding:
     told = f"{upstream}: {number} facts wait to be fed"
     if lag_s > _LATE_S:
         hint = (

@@ -12,14 +12,19 @@ from datetime import datetime
 from pathlib import Path
 
 from crcr import log as logs
-from crcr.cli.doctor.output import Section
-from crcr.cli.doctor.relay.allowlists import Read, list_findings, read_list, target_findings
+from crcr.cli.doctor.output import FindingSection
+from crcr.cli.doctor.relay.allowlists import (
+    AllowlistReading,
+    allowlist_findings,
+    installation_findings,
+    read_source,
+)
 from crcr.cli.doctor.relay.clickhouse import history_findings
 from crcr.cli.doctor.relay.github_app import app_findings, hook_findings, public_finding
 from crcr.cli.doctor.relay.issuers import issuer_findings, registration_findings
 from crcr.cli.doctor.relay.redis import redis_findings
-from crcr.cli.doctor.relay.store import is_current, store_findings
-from crcr.cli.operator_session import pick_reading
+from crcr.cli.doctor.relay.store import has_current_schema, store_findings
+from crcr.cli.operator_session import choose_upstream_to_read
 from crcr.clock import SystemClock
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
@@ -27,7 +32,7 @@ from crcr.decide.views.overview import AllowlistState
 from crcr.errors import BadSettings, StoreUnavailable
 from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
-from crcr.join.findings.finding import Finding, State, ok, problem, warning
+from crcr.join.findings.finding import SetupFinding, State, ok, problem, warning
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.receive.oidc.jwks import http_fetcher
@@ -36,29 +41,29 @@ from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
 from crcr.record.views.visibility import allowlist_state
 from crcr.settings import Settings, UpstreamSetting, load_settings
-from crcr.wiring.core import github_client
+from crcr.wiring.core import build_github_client
 from crcr.wiring.database import open_database
 from crcr.wiring.drivers import require_drivers
 
 
 def examine_relay(
     config: Path | None, upstream: RepoName | None, environ: Mapping[str, str], *, shown: bool
-) -> Iterator[Section]:
+) -> Iterator[FindingSection]:
     logs.configure("console", "error", io.StringIO())  # the command tells all of it itself
     try:
         settings = load_settings(config=config, environ=environ, cwd=Path.cwd())
         require_drivers(settings)
     except BadSettings as bad:
         found = tuple(problem("settings", each, bad.hint or "") for each in bad.problems)
-        yield Section("Settings", found)
+        yield FindingSection("Settings", found)
         return
-    yield Section("Settings", _settings(settings))
+    yield FindingSection("Settings", _settings(settings))
     now = SystemClock().now()
-    yield Section("Store", asyncio.run(_store(settings, now)))
+    yield FindingSection("Store", asyncio.run(_store(settings, now)))
     yield from asyncio.run(_outside(settings, _chosen(settings, upstream), now, shown=shown))
 
 
-def _settings(settings: Settings) -> tuple[Finding, ...]:
+def _settings(settings: Settings) -> tuple[SetupFinding, ...]:
     warnings = tuple(
         warning("settings", each, "docs/configuration.md says what it is for") for each in settings.warnings()
     )
@@ -69,22 +74,22 @@ def _settings(settings: Settings) -> tuple[Finding, ...]:
 def _chosen(settings: Settings, asked: RepoName | None) -> tuple[UpstreamSetting, ...]:
     if asked is None:
         return settings.upstreams
-    picked = pick_reading(tuple(each.name for each in settings.upstreams), asked)
+    picked = choose_upstream_to_read(tuple(each.name for each in settings.upstreams), asked)
     return tuple(each for each in settings.upstreams if each.name == picked)
 
 
-async def _store(settings: Settings, now: datetime) -> tuple[Finding, ...]:
+async def _store(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     return (
         *await store_findings(settings, now),
         *await redis_findings(settings),
-        *await history_findings(settings, now, store=is_current(settings)),
+        *await history_findings(settings, now, store=has_current_schema(settings)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    reads: tuple[Read, ...]
-    findings: tuple[Finding, ...]
+    reads: tuple[AllowlistReading, ...]
+    findings: tuple[SetupFinding, ...]
 
     @property
     def has_checks(self) -> bool:
@@ -93,17 +98,17 @@ class _Lists:
 
 async def _outside(
     settings: Settings, upstreams: tuple[UpstreamSetting, ...], now: datetime, *, shown: bool
-) -> list[Section]:
+) -> list[FindingSection]:
     api_http, keys_http = open_http(settings.github_api_url), open_http(GITHUB_ACTIONS)
     try:
-        github = github_client(settings, api_http, SystemClock())
+        github = build_github_client(settings, api_http, SystemClock())
         lists = await _lists(settings, upstreams, github, now)
         app = await app_findings(settings, github, SystemClock().now(), has_checks=lists.has_checks)
         answers = not any(each.name == "app_key" and each.state is State.PROBLEM for each in app)
         asked = await hook_findings(settings, github, now) if answers else ()
         hook = (*asked, await public_finding(settings, keys_http))
         # Where GitHub does not answer to the App at all, asking it about everybody would only take long.
-        targets = await target_findings(lists.reads, github, shown=shown) if answers else ()
+        targets = await installation_findings(lists.reads, github, shown=shown) if answers else ()
         allowed = tuple(each.allowlist for each in lists.reads)
         issuers = (
             *await issuer_findings(settings, http_fetcher(keys_http)),
@@ -111,7 +116,7 @@ async def _outside(
         )
     except BadSettings as bad:
         return [
-            Section(
+            FindingSection(
                 "The App",
                 tuple(problem("app_key", each, "put the App's PEM key there") for each in bad.problems),
             )
@@ -120,11 +125,11 @@ async def _outside(
         await api_http.aclose()
         await keys_http.aclose()
     return [
-        Section("The App", app),
-        Section("Webhooks", hook),
-        Section("Allowlists", lists.findings),
-        Section("Installations", targets),
-        Section("Tokens", issuers),
+        FindingSection("The App", app),
+        FindingSection("Webhooks", hook),
+        FindingSection("Allowlists", lists.findings),
+        FindingSection("Installations", targets),
+        FindingSection("Tokens", issuers),
     ]
 
 
@@ -132,9 +137,9 @@ async def _lists(
     settings: Settings, upstreams: tuple[UpstreamSetting, ...], github: GitHubClient, now: datetime
 ) -> _Lists:
     kept = await _kept(settings, upstreams)
-    read = [await read_list(each, github) for each in upstreams]
+    read = [await read_source(each, github) for each in upstreams]
     reads = tuple(replace(each, in_force=kept[each.upstream.name][1]) for each in read)
-    findings = [each for read in reads for each in list_findings(read, kept[read.upstream.name][0], now)]
+    findings = [each for read in reads for each in allowlist_findings(read, kept[read.upstream.name][0], now)]
     return _Lists(reads, tuple(findings))
 
 
@@ -144,7 +149,7 @@ _Kept = dict[RepoName, tuple[AllowlistState | None, Allowlist | None]]
 async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _Kept:
     """What is in force; nothing where the store cannot be asked, which the store's own findings say."""
     nothing: _Kept = {each.name: (None, None) for each in upstreams}
-    if not is_current(settings):
+    if not has_current_schema(settings):
         return nothing
 
     async def in_force(tx: Tx, upstream: RepoName) -> Allowlist | None:

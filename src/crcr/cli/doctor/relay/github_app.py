@@ -5,14 +5,14 @@ from datetime import datetime, timedelta
 
 import httpx
 
-from crcr.cli.doctor.reachability import skew, unreachable, version_in
+from crcr.cli.doctor.reachability import clock_finding, parse_version, unreachable_finding
 from crcr.cli.http_client import is_on_this_machine
 from crcr.decide.github import app_permissions
 from crcr.decide.github.inspection import AppFacts, HookFacts
-from crcr.decide.github.values import LogPage
+from crcr.decide.github.values import DeliveryLogPage
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import GitHubClient
-from crcr.join.findings.finding import Finding, ago, listed, ok, problem, unknown, warning
+from crcr.join.findings.finding import SetupFinding, format_age, join_words, ok, problem, unknown, warning
 from crcr.settings import Settings
 
 _LATELY = timedelta(hours=24)
@@ -21,7 +21,7 @@ _CHANGE = "change it in the App's settings; docs/examples/app-manifest.json has 
 
 async def app_findings(
     settings: Settings, github: GitHubClient, now: datetime, *, has_checks: bool
-) -> tuple[Finding, ...]:
+) -> tuple[SetupFinding, ...]:
     """`speaks`: somebody is at L3 or L4."""
     try:
         app = await github.app.read()
@@ -29,11 +29,11 @@ async def app_findings(
         return (_no_app(fault),)
     found = [_key(settings, app), *_rights(app, has_checks=has_checks)]
     if app.said_at is not None:
-        found.append(skew(app.said_at, now, "GitHub's", fatal=True))
+        found.append(clock_finding(app.said_at, now, "GitHub's", fatal=True))
     return tuple(found)
 
 
-def _no_app(fault: OutsideFault) -> Finding:
+def _no_app(fault: OutsideFault) -> SetupFinding:
     if isinstance(fault, OutsideRefused):
         return problem(
             "app_key",
@@ -45,7 +45,7 @@ def _no_app(fault: OutsideFault) -> Finding:
     )
 
 
-def _key(settings: Settings, app: AppFacts) -> Finding:
+def _key(settings: Settings, app: AppFacts) -> SetupFinding:
     known = {str(app.app_id), app.client_id}
     if settings.github_app_id not in known:
         return problem(
@@ -56,32 +56,36 @@ def _key(settings: Settings, app: AppFacts) -> Finding:
     return ok("app_key", f"The key is that of App {app.app_id}, {app.slug}.")
 
 
-def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[Finding]:
+def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[SetupFinding]:
     yield _missing(
         "app_permissions",
-        app_permissions.lacking(app.permissions, app_permissions.ALWAYS),
-        app_permissions.lacking(app.permissions, app_permissions.TO_SPEAK),
+        app_permissions.missing_permissions(app.permissions, app_permissions.PERMISSIONS_ALWAYS),
+        app_permissions.missing_permissions(app.permissions, app_permissions.PERMISSIONS_FOR_CHECKS),
         has_checks=has_checks,
     )
     yield _missing(
         "app_events",
         tuple(each for each in app_permissions.EVENTS_ALWAYS if each not in app.events),
-        tuple(each for each in app_permissions.EVENTS_TO_SPEAK if each not in app.events),
+        tuple(each for each in app_permissions.EVENTS_FOR_CHECKS if each not in app.events),
         has_checks=has_checks,
     )
 
 
-def _missing(name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, has_checks: bool) -> Finding:
+def _missing(
+    name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, has_checks: bool
+) -> SetupFinding:
     what = "permissions" if name == "app_permissions" else "events"
     if always or (to_speak and has_checks):
-        return problem(name, f"The App lacks {what}: {listed([*always, *to_speak])}.", _CHANGE)
+        return problem(name, f"The App lacks {what}: {join_words([*always, *to_speak])}.", _CHANGE)
     if to_speak:
-        return warning(name, f"For L3 and L4 the App will need {what}: {listed(list(to_speak))}.", _CHANGE)
+        return warning(
+            name, f"For L3 and L4 the App will need {what}: {join_words(list(to_speak))}.", _CHANGE
+        )
     return ok(name, f"The App has all {what} that it needs.")
 
 
-async def hook_findings(settings: Settings, github: GitHubClient, now: datetime) -> tuple[Finding, ...]:
-    found: list[Finding] = []
+async def hook_findings(settings: Settings, github: GitHubClient, now: datetime) -> tuple[SetupFinding, ...]:
+    found: list[SetupFinding] = []
     try:
         found.append(_hook(settings, await github.app.read_webhook()))
         found.append(_log(await github.delivery_log.read_page(None), now))
@@ -92,7 +96,7 @@ async def hook_findings(settings: Settings, github: GitHubClient, now: datetime)
     return tuple(found)
 
 
-def _hook(settings: Settings, hook: HookFacts) -> Finding:
+def _hook(settings: Settings, hook: HookFacts) -> SetupFinding:
     wanted = f"{settings.public_url.rstrip('/')}/github/webhook"
     hint = "change it in the App's settings, or CRCR_PUBLIC_URL"
     if not hook.url:
@@ -114,7 +118,7 @@ def _hook(settings: Settings, hook: HookFacts) -> Finding:
     return ok("webhook", f"The App sends its webhooks to {hook.url}, as JSON.")
 
 
-def _log(page: LogPage, now: datetime) -> Finding:
+def _log(page: DeliveryLogPage, now: datetime) -> SetupFinding:
     late = [each for each in page.entries if now - each.delivered_at <= _LATELY]
     arrived = {each.guid for each in late if each.ok}
     failed = {each.guid for each in late} - arrived
@@ -124,7 +128,7 @@ def _log(page: LogPage, now: datetime) -> Finding:
             "GitHub has logged no webhook in three days.",
             "does anything happen upstream? is the App installed there?",
         )
-    newest = ago(page.entries[0].delivered_at, now)
+    newest = format_age(page.entries[0].delivered_at, now)
     if failed:
         hint = "the App's settings, Advanced, show what was answered; the relay takes up what it missed every 3 minutes"
         return warning(
@@ -135,7 +139,7 @@ def _log(page: LogPage, now: datetime) -> Finding:
     return ok("deliveries", f"The last {len(arrived)} webhooks of the day arrived (newest {newest}).")
 
 
-async def public_finding(settings: Settings, http: httpx.AsyncClient) -> Finding:
+async def public_finding(settings: Settings, http: httpx.AsyncClient) -> SetupFinding:
     """Where GitHub and callers reach us, asked from here."""
     url = settings.public_url.rstrip("/")
     if is_on_this_machine(url) and not is_on_this_machine(settings.github_api_url):
@@ -147,9 +151,9 @@ async def public_finding(settings: Settings, http: httpx.AsyncClient) -> Finding
     try:
         answer = await http.get(f"{url}/healthz", timeout=10.0)
     except httpx.HTTPError as error:
-        found = unreachable(url, error)
+        found = unreachable_finding(url, error)
         return problem("public_url", found.text, "is `crcr serve` running, and does the proxy pass it on?")
-    version = version_in(answer)
+    version = parse_version(answer)
     if version is None:
         return problem(
             "public_url",

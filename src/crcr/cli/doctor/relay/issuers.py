@@ -7,18 +7,18 @@ from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.registration import RULES, Registration
 from crcr.errors import KeysUnavailable
-from crcr.join.findings.finding import Finding, ok, problem, warning
+from crcr.join.findings.finding import SetupFinding, ok, problem, warning
 from crcr.receive.oidc.issuers import TrustedIssuer
 from crcr.receive.oidc.jwks import Fetch, read_keys
 from crcr.settings import Settings
-from crcr.wiring.intakes import issuers_of
+from crcr.wiring.intakes import build_issuer_table
 
 
-async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[Finding, ...]:
+async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[SetupFinding, ...]:
     """Those that the settings name, and GitHub's; the public ones that nobody is registered with are not asked."""
     named = {each.issuer for each in settings.oidc_issuers}
     named |= {each.issuer for each in settings.oidc_registrations}
-    table = issuers_of(settings).values()
+    table = build_issuer_table(settings).values()
     used = [each for each in table if each.issuer in named or each.kind is IssuerKind.GITHUB]
     found = await asyncio.gather(*(_issuer(each, fetch) for each in used))
     if any(each.kind is IssuerKind.GITHUB for each in used):
@@ -27,7 +27,7 @@ async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[Finding, ..
     return (warning("issuer", "No issuer of GitHub Actions is known: its tokens are refused.", hint), *found)
 
 
-async def _issuer(issuer: TrustedIssuer, fetch: Fetch) -> Finding:
+async def _issuer(issuer: TrustedIssuer, fetch: Fetch) -> SetupFinding:
     try:
         keys = await read_keys(fetch, issuer)
     except KeysUnavailable as fault:
@@ -41,7 +41,7 @@ async def _issuer(issuer: TrustedIssuer, fetch: Fetch) -> Finding:
 
 def registration_findings(
     registrations: tuple[Registration, ...], lists: tuple[Allowlist, ...]
-) -> Iterator[Finding]:
+) -> Iterator[SetupFinding]:
     for each in registrations:
         ids = ", ".join(f"{name} {value}" for name, value in each.ids.items())
         what = f"{each.repository}: {each.kind.value} ({ids})"

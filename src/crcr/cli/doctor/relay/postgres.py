@@ -10,7 +10,7 @@ import asyncpg
 
 from crcr.cli.doctor.relay.schema import schema_finding
 from crcr.errors import StoreUnavailable
-from crcr.join.findings.finding import Finding, ok, problem, warning
+from crcr.join.findings.finding import SetupFinding, ok, problem, warning
 from crcr.record.migrations.run import head, revision
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.postgres.connection import FAULTS, WHAT_TO_CHECK, Connection, connect
@@ -32,7 +32,7 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
 _TRY = "INSERT INTO watermarks (name, at) VALUES ('crcr doctor', 0)"
 
 
-async def server_findings(place: PostgresPlace, shown: str) -> tuple[Finding, ...]:
+async def postgres_findings(place: PostgresPlace, shown: str) -> tuple[SetupFinding, ...]:
     hint = f"{WHAT_TO_CHECK}; requests get 503 until it answers"
     try:
         connection = await connect(place)
@@ -53,7 +53,7 @@ def is_current(place: PostgresPlace) -> bool:
         return False
 
 
-async def _examined(connection: Connection, place: PostgresPlace, shown: str) -> tuple[Finding, ...]:
+async def _examined(connection: Connection, place: PostgresPlace, shown: str) -> tuple[SetupFinding, ...]:
     before = datetime.now(UTC)
     [facts] = await connection.fetch(_FACTS)
     off = facts["now"] - (before + (datetime.now(UTC) - before) / 2)
@@ -73,7 +73,7 @@ async def _examined(connection: Connection, place: PostgresPlace, shown: str) ->
     )
 
 
-async def _writing(connection: Connection, facts: asyncpg.Record) -> Finding:
+async def _writing(connection: Connection, facts: asyncpg.Record) -> SetupFinding:
     if facts["copy"]:
         return problem(
             "writing", "It is a standby, which cannot be written.", "name the primary in CRCR_DATABASE_URL"
@@ -90,7 +90,7 @@ async def _writing(connection: Connection, facts: asyncpg.Record) -> Finding:
     return ok("writing", "It can be written.")
 
 
-def _server(facts: asyncpg.Record) -> Iterator[Finding]:
+def _server(facts: asyncpg.Record) -> Iterator[SetupFinding]:
     if facts["number"] < _OLDEST:
         yield problem("version", f"The server is PostgreSQL {facts['version']}.", "use 13 or newer")
     if facts["encoding"] != "UTF8":
@@ -110,7 +110,7 @@ def _server(facts: asyncpg.Record) -> Iterator[Finding]:
         )
 
 
-def _clock(off: timedelta) -> Iterator[Finding]:
+def _clock(off: timedelta) -> Iterator[SetupFinding]:
     if abs(off) > _OFF:
         yield warning(
             "database_clock",
@@ -119,7 +119,7 @@ def _clock(off: timedelta) -> Iterator[Finding]:
         )
 
 
-def _connections(facts: asyncpg.Record, place: PostgresPlace) -> Finding:
+def _connections(facts: asyncpg.Record, place: PostgresPlace) -> SetupFinding:
     left, wanted = max(facts["most"] - facts["used"], 0), place.connections + 1
     text = f"{left} of {facts['most']} connections are free; a process opens up to {wanted}."
     if left < wanted:

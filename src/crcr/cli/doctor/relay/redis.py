@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
-from crcr.settings import Settings, Sqlite
+from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
+from crcr.settings import Settings, SqliteSetting
 from crcr.settings.readers.values import LOOPBACK
 from crcr.wiring.redis import link_of
 
@@ -21,7 +21,7 @@ _SLOW_S = 0.05
 _KEEPS_ALL = "noeviction"
 
 
-async def redis_findings(settings: Settings) -> tuple[Finding, ...]:
+async def redis_findings(settings: Settings) -> tuple[SetupFinding, ...]:
     link = link_of(settings)
     if link is None:
         return (_unused(settings),)
@@ -31,8 +31,8 @@ async def redis_findings(settings: Settings) -> tuple[Finding, ...]:
         await link.aclose()
 
 
-def _unused(settings: Settings) -> Finding:
-    if isinstance(settings.database, Sqlite):
+def _unused(settings: Settings) -> SetupFinding:
+    if isinstance(settings.database, SqliteSetting):
         return ok("redis", "Redis is not used; one machine does not need it.")
     return warning(
         "redis",
@@ -41,7 +41,7 @@ def _unused(settings: Settings) -> Finding:
     )
 
 
-async def _asked(link: "RedisLink") -> tuple[Finding, ...]:
+async def _asked(link: "RedisLink") -> tuple[SetupFinding, ...]:
     from crcr.record.redis.connection import RedisDown  # the driver is large, and few need it
 
     try:
@@ -60,14 +60,14 @@ async def _asked(link: "RedisLink") -> tuple[Finding, ...]:
     return (_answers(link, facts, took_s), *_memory(facts))
 
 
-def _answers(link: "RedisLink", facts: Mapping[str, Any], took_s: float) -> Finding:
+def _answers(link: "RedisLink", facts: Mapping[str, Any], took_s: float) -> SetupFinding:
     what = f"Redis {facts.get('redis_version', '?')} at {link.place} answers in {took_s * 1000:.1f} ms"
     if took_s > _SLOW_S:
         return warning("redis", f"{what}.", "every callback waits for it twice; put it nearer")
     return ok("redis", f"{what}.")
 
 
-def _memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
+def _memory(facts: Mapping[str, Any]) -> Iterator[SetupFinding]:
     most, policy = int(facts.get("maxmemory", 0)), str(facts.get("maxmemory_policy", _KEEPS_ALL))
     if most and policy != _KEEPS_ALL:
         yield warning(
@@ -77,7 +77,7 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _unencrypted(link: "RedisLink") -> Iterator[Finding]:
+def _unencrypted(link: "RedisLink") -> Iterator[SetupFinding]:
     if not link.place.encrypted and link.place.host not in LOOPBACK:
         yield warning(
             "redis_tls",

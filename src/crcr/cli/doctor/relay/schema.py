@@ -1,10 +1,10 @@
 """The schema of the relay's database against this release's, as a line of the doctor."""
 
-from crcr.join.findings.finding import Finding, ok, problem, warning
+from crcr.join.findings.finding import SetupFinding, ok, problem, warning
 from crcr.record.migrations.run import head, is_known
 
 
-def schema_finding(found: str | None, shown: str) -> Finding:
+def schema_finding(found: str | None, shown: str) -> SetupFinding:
     """Judge the revision of a database: an older one is migrated at the next start, with a newer one nothing starts."""
     if found == head():
         return ok("store", f"The database {shown} is of this release (schema {found}).")

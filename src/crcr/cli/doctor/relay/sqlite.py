@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from crcr.cli.doctor.relay.schema import schema_finding
-from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
+from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
 from crcr.record.migrations.run import head
 from crcr.record.store.sqlite.private_file import is_open_to_others
 
@@ -17,7 +17,7 @@ _TOO_LITTLE = 200 << 20
 _MB = 1 << 20
 
 
-def file_findings(path: Path) -> tuple[Finding, ...]:
+def sqlite_findings(path: Path) -> tuple[SetupFinding, ...]:
     if not path.exists():
         return (
             problem("store", f"There is no database at {path}.", "`crcr serve` makes it, or `crcr migrate`"),
@@ -33,7 +33,7 @@ def is_current(path: Path) -> bool:
         return False
 
 
-def _file(path: Path) -> Iterator[Finding]:
+def _file(path: Path) -> Iterator[SetupFinding]:
     try:
         found = _revision(path)
     except sqlite3.Error as fault:
@@ -67,7 +67,7 @@ def _revision(path: Path) -> str | None:
     return row[0] if row else None
 
 
-def _writable(path: Path) -> Finding:
+def _writable(path: Path) -> SetupFinding:
     """The lock is taken and given back; nothing is written."""
     try:
         with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None)) as connection:
@@ -88,7 +88,7 @@ def _writable(path: Path) -> Finding:
     return ok("writing", "It can be written.")
 
 
-def _room(folder: Path) -> Finding:
+def _room(folder: Path) -> SetupFinding:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as fault:

@@ -6,32 +6,32 @@ from datetime import datetime, timedelta
 from crcr.cli.doctor.relay import sqlite
 from crcr.decide.views.overview import Vitals
 from crcr.errors import StoreUnavailable
-from crcr.join.findings.finding import Finding, ok, problem, warning
+from crcr.join.findings.finding import SetupFinding, ok, problem, warning
 from crcr.record.store.database import Tx
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.state import vitals_of
 from crcr.settings import Settings
-from crcr.wiring.database import open_database, place_of
+from crcr.wiring.database import database_location, open_database
 
 _LAG = timedelta(minutes=2)
 _LONG_LAG = timedelta(minutes=15)
 
 
-async def store_findings(settings: Settings, now: datetime) -> tuple[Finding, ...]:
-    place = place_of(settings)
+async def store_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
+    place = database_location(settings)
     if isinstance(place, PostgresPlace):
         from crcr.cli.doctor.relay import postgres  # its driver takes a while to load
 
-        found = await postgres.server_findings(place, settings.database.place)
+        found = await postgres.postgres_findings(place, settings.database.place)
     else:
-        found = sqlite.file_findings(place)
-    return (*found, *await _outbox_findings(settings, now)) if is_current(settings) else found
+        found = sqlite.sqlite_findings(place)
+    return (*found, *await _outbox_findings(settings, now)) if has_current_schema(settings) else found
 
 
-def is_current(settings: Settings) -> bool:
+def has_current_schema(settings: Settings) -> bool:
     """Whether the store can be asked with this release's statements."""
-    place = place_of(settings)
+    place = database_location(settings)
     if isinstance(place, PostgresPlace):
         from crcr.cli.doctor.relay import postgres
 
@@ -39,7 +39,7 @@ def is_current(settings: Settings) -> bool:
     return sqlite.is_current(place)
 
 
-async def _outbox_findings(settings: Settings, now: datetime) -> tuple[Finding, ...]:
+async def _outbox_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     async def unit(tx: Tx) -> list[Vitals]:
         return [await vitals_of(tx, each.name, now) for each in settings.upstreams]
 
@@ -54,7 +54,7 @@ async def _outbox_findings(settings: Settings, now: datetime) -> tuple[Finding, 
     return tuple(finding for each in vitals for finding in _outbox(each))
 
 
-def _outbox(vitals: Vitals) -> Iterator[Finding]:
+def _outbox(vitals: Vitals) -> Iterator[SetupFinding]:
     lag = timedelta(seconds=vitals.lag_s or 0)
     overdue = f", the oldest due one for {lag.total_seconds():.0f} s" if lag else ""
     what = f"{vitals.upstream}: {vitals.waiting} effects wait{overdue}"

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from crcr.decide.checks.check_run import MOST_ANNOTATIONS, Annotation
-from crcr.decide.checks.commit import FailedTestShown
-from crcr.decide.checks.text.markdown import cut, one_line
+from crcr.decide.checks.commit import FailedTestExcerpt
+from crcr.decide.checks.text.markdown import one_line, truncate
 
 _MOST_PATH = 500
 _MOST_TITLE = 200
@@ -15,17 +15,17 @@ _WITH_LINE = re.compile(r"(?P<path>.+?):(?P<line>[0-9]{1,7})(?::[0-9]{1,7})?", r
 _ODD_PATH = re.compile(r"[\\:*?\"<>|]")
 
 
-def annotations(tests: Iterable[FailedTestShown]) -> tuple[Annotation, ...]:
+def annotations(tests: Iterable[FailedTestExcerpt]) -> tuple[Annotation, ...]:
     """The first that can be placed; no more are looked at than are shown."""
     notes = (note for test in tests if (note := _annotation(test)) is not None)
     return tuple(islice(notes, MOST_ANNOTATIONS))
 
 
-def _annotation(test: FailedTestShown) -> Annotation | None:
+def _annotation(test: FailedTestExcerpt) -> Annotation | None:
     place = _place(test.file or "")
     if place is None:
         return None
-    title = cut(one_line(test.name), _MOST_TITLE) or "a failed test"
+    title = truncate(one_line(test.name), _MOST_TITLE) or "a failed test"
     return Annotation(*place, title=title, message=_message(test.message or "") or f"{title} failed")
 
 
@@ -46,4 +46,4 @@ def _place(file: str) -> tuple[str, int] | None:
 def _message(text: str) -> str:
     """Plain text, for that is how GitHub shows it; its lines are kept."""
     lines = filter(None, map(one_line, text.splitlines()))
-    return cut("\n".join(lines), _MOST_MESSAGE)
+    return truncate("\n".join(lines), _MOST_MESSAGE)

@@ -3,23 +3,23 @@
 from collections.abc import Iterable
 
 from crcr.decide.checks.check_run import MOST_TEXT
-from crcr.decide.checks.commit import Backend, FailedTestShown, Job
+from crcr.decide.checks.commit import BackendResults, FailedTestExcerpt, JobResult
 from crcr.decide.checks.gate import BackendJudgement
-from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart
+from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, shown_standing
 from crcr.decide.checks.text.gate_advice import advice_about_jobs
 from crcr.decide.checks.text.markdown import (
-    Section,
+    MarkdownSection,
     code,
-    cut,
-    fitting,
+    fit_items,
+    format_utc,
+    join_items,
     link,
-    listed,
     one_line,
     page,
     prose,
     row,
     table,
-    utc,
+    truncate,
 )
 from crcr.decide.checks.text.parts import (
     NAME_CHARACTERS,
@@ -53,23 +53,23 @@ def backend_title(judged: BackendJudgement) -> str:
     if judged.standing is GateStatus.PASSED:
         return f"passed: {_count(len(named), 'job')}"
     if judged.standing is GateStatus.WAIVED:
-        return cut(f"waived by {_who(judged.parts)}: {_names(telling) or 'all of it'}", MOST_TITLE)
+        return truncate(f"waived by {_who(judged.parts)}: {_names(telling) or 'all of it'}", MOST_TITLE)
     if judged.standing is GateStatus.WAITING:
         return WAITING_TITLE
     if not telling:
-        reason = one_line(judged.telling[0].reason).replace("`", "")
-        return cut(f"{judged.standing}: {reason}", MOST_TITLE)
+        reason = one_line(judged.telling[0].reason).replace("`", "").removeprefix("skipped: ")
+        return truncate(f"{shown_standing(judged.standing)}: {reason}", MOST_TITLE)
     if judged.standing not in OPEN and any(part.standing in OPEN for part in judged.parts):
         return f"{judged.standing}: {_names(telling)}, others still waiting"
     return f"{judged.standing}: {_names(telling)} ({len(telling)} of {_count(len(named), 'job')})"
 
 
 def _names(parts: list[JudgedPart]) -> str:
-    return fitting([cut(one_line(part.name or ""), 40) for part in parts], 70)
+    return fit_items([truncate(one_line(part.name or ""), 40) for part in parts], 70)
 
 
 def _who(parts: Iterable[JudgedPart]) -> str:
-    return listed([f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(parts)], 2)
+    return join_items([f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(parts)], 2)
 
 
 def _count(number: int, noun: str) -> str:
@@ -81,35 +81,40 @@ def backend_summary(judged: BackendJudgement, hud_url: str, live_url: str | None
     jobs = [(part, part.job) for part in parts if part.job is not None]
     facts = _facts(judged.backend, [job for _, job in jobs])
     facts += _standing_facts(judged)
-    sections = [*live_sections(live_url), Section(head="\n".join(facts)), *failures(jobs)]
+    sections = [*live_sections(live_url), MarkdownSection(head="\n".join(facts)), *failures(jobs)]
     if jobs:
         sections.append(_job_table(jobs))
     return page(sections, MOST_TEXT, _where_to_look(judged.backend, hud_url))
 
 
-def _facts(backend: Backend, jobs: list[Job]) -> list[str]:
+def _facts(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
     entry = backend.entry
     listed_device = [entry.device] if entry and entry.device else []
     devices = list(dict.fromkeys([*listed_device, *(job.device for job in jobs if job.device)]))
     facts = [f"- Backend: {code(str(backend.name), 140)} at {backend.level.name}"]
     if devices:
-        facts.append(f"- Device: {listed(devices, _MOST_DEVICES, code)}")
+        facts.append(f"- Device: {join_items(devices, _MOST_DEVICES, code)}")
     if entry and entry.hardware:
         facts.append(f"- Hardware: {code(entry.hardware)}")
     if jobs:
         names = list(dict.fromkeys(job.workflow_name for job in jobs))
-        facts.append(f"- Workflow: {listed(names, _MOST_WORKFLOWS, code)}")
+        facts.append(f"- Workflow: {join_items(names, _MOST_WORKFLOWS, code)}")
     return facts
 
 
 def _standing_facts(judged: BackendJudgement) -> list[str]:
     sent = judged.backend.sent_at
-    facts = [f"- Dispatched: {utc(sent)}" if sent else f"- Recorded: {utc(judged.since)}, and not sent"]
+    facts = [
+        f"- Dispatched: {format_utc(sent)}"
+        if sent
+        else f"- Recorded: {format_utc(judged.since)}, and not sent"
+    ]
     if judged.standing is GateStatus.WAITING and judged.deadline is not None:
-        facts.append(f"- Waits until: {utc(judged.deadline)}")
+        facts.append(f"- Waits until: {format_utc(judged.deadline)}")
     whole = [part for part in judged.telling if part.job is None]
     facts.append(
-        f"- Standing: {judged.standing}" + (f" ({listed(whole, _MOST_OWED, _owed, '; ')})" if whole else "")
+        f"- Status: {shown_standing(judged.standing)}"
+        + (f" ({join_items(whole, _MOST_OWED, _owed, '; ')})" if whole else "")
     )
     waivers = waivers_of(judged.parts)
     if waivers:
@@ -125,7 +130,7 @@ def _owed(part: JudgedPart) -> str:
     return f"{code(part.name, NAME_CHARACTERS)} {said}" if part.name is not None else said
 
 
-def _job_table(jobs: list[tuple[JudgedPart, Job]]) -> Section:
+def _job_table(jobs: list[tuple[JudgedPart, JobResult]]) -> MarkdownSection:
     """One row for each job; the column of verdicts only where one was given."""
     several = len({job.workflow for _, job in jobs}) > 1
     rows = [_job_row(part, job, with_workflow=several) for part, job in jobs]
@@ -134,11 +139,11 @@ def _job_table(jobs: list[tuple[JudgedPart, Job]]) -> Section:
     return table("### Jobs", columns, (row(each[name] for name in columns) for each in rows), "jobs")
 
 
-def _job_row(part: JudgedPart, job: Job, *, with_workflow: bool) -> dict[str, str]:
+def _job_row(part: JudgedPart, job: JobResult, *, with_workflow: bool) -> dict[str, str]:
     name = f"{job.workflow_name} / {job.name}" if with_workflow else job.name
     return {
         "Job": code(name, NAME_CHARACTERS),
-        "State": f"**{part.standing}**" if part.standing in BLOCKED else part.standing,
+        "State": f"**{part.standing}**" if part.standing in BLOCKED else shown_standing(part.standing),
         "Attempt": str(job.attempt),
         "Tests": _tests(job),
         "Why": "; ".join(filter(None, (prose(part.reason), doubt_words(job)))),
@@ -147,16 +152,16 @@ def _job_row(part: JudgedPart, job: Job, *, with_workflow: bool) -> dict[str, st
     }
 
 
-def _tests(job: Job) -> str:
+def _tests(job: JobResult) -> str:
     counts = zip(job.tests, ("passed", "failed", "skipped"), strict=True)
     return ", ".join(f"{count} {what}" for count, what in counts if count is not None)
 
 
-def _links(job: Job) -> str:
+def _links(job: JobResult) -> str:
     return ", ".join(filter(None, (link("run", job.url), link("artifact", job.artifact_url))))
 
 
-def _where_to_look(backend: Backend, hud_url: str) -> str:
+def _where_to_look(backend: BackendResults, hud_url: str) -> str:
     """The last lines: who answers for it, and its page."""
     oncalls = oncall_words(backend)
     asked = f"On call: {oncalls}" if oncalls else "On call: nobody is listed"
@@ -167,7 +172,7 @@ def _where_to_look(backend: Backend, hud_url: str) -> str:
 # One job
 
 
-def job_title(part: JudgedPart, job: Job) -> str:
+def job_title(part: JudgedPart, job: JobResult) -> str:
     said = one_line(part.reason)
     if part.waiver is not None:
         said = f"waived by {_who([part])}: {said}"
@@ -178,14 +183,14 @@ def job_title(part: JudgedPart, job: Job) -> str:
         f"{_count(failed, 'test')} failed" if failed else f"{_count(passed, 'test')} passed" if passed else ""
     )
     doubt = doubt_words(job).partition(":")[0]
-    return fitting([phrase for phrase in (said, tests, doubt) if phrase], MOST_TITLE)
+    return fit_items([phrase for phrase in (said, tests, doubt) if phrase], MOST_TITLE)
 
 
-def job_summary(backend: Backend, part: JudgedPart, job: Job, hud_url: str) -> str:
+def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_url: str) -> str:
     facts = [*_facts(backend, [job]), f"- Job: {code(job.name)}, attempt {job.attempt}"]
-    ended = f", ended: {utc(job.ended_at)}" if job.ended_at else ""
-    facts.append(f"- Began: {utc(job.began_at)}{ended}")
-    facts.append(f"- Standing: {part.standing} ({prose(part.reason)})")
+    ended = f", ended: {format_utc(job.ended_at)}" if job.ended_at else ""
+    facts.append(f"- Began: {format_utc(job.began_at)}{ended}")
+    facts.append(f"- Status: {shown_standing(part.standing)} ({prose(part.reason)})")
     said = {
         "Waiver": waiver_words(waivers_of([part])),
         _VERDICT: verdict_words(part),
@@ -194,19 +199,19 @@ def job_summary(backend: Backend, part: JudgedPart, job: Job, hud_url: str) -> s
         "Links": _links(job),
     }
     facts += [f"- {what}: {words}" for what, words in said.items() if words]
-    sections = [Section(head="\n".join(facts)), *failures([(part, job)])]
+    sections = [MarkdownSection(head="\n".join(facts)), *failures([(part, job)])]
     return page(sections, MOST_TEXT, _where_to_look(backend, hud_url))
 
 
 # Failures
 
 
-def failed_tests(jobs: Iterable[tuple[JudgedPart, Job]]) -> list[FailedTestShown]:
+def failed_tests(jobs: Iterable[tuple[JudgedPart, JobResult]]) -> list[FailedTestExcerpt]:
     """Tests of the jobs that did not pass; an expected failure is none."""
     return [test for part, job in jobs if part.standing in _AT_FAULT for test in job.failed_tests]
 
 
-def failures(jobs: list[tuple[JudgedPart, Job]]) -> Iterable[Section]:
+def failures(jobs: list[tuple[JudgedPart, JobResult]]) -> Iterable[MarkdownSection]:
     tests = failed_tests(jobs)
     if not tests:
         return
@@ -215,10 +220,10 @@ def failures(jobs: list[tuple[JudgedPart, Job]]) -> Iterable[Section]:
     rows = [_failure(test) for test in tests[:MOST_FAILURES]]
     if more:
         rows.append(f"- and {more} more")
-    yield Section(head="### First failures\n", rows=tuple(rows), noun="failures")
+    yield MarkdownSection(head="### First failures\n", rows=tuple(rows), noun="failures")
 
 
-def _failure(test: FailedTestShown) -> str:
+def _failure(test: FailedTestExcerpt) -> str:
     place = f" in {code(test.file)}" if test.file else ""
     message = f": {code(test.message, 300)}" if test.message else ""
     return f"- {code(test.name)}{place}{message}"

@@ -7,7 +7,7 @@ stays text in all of them (see `markdown`), and nothing in them depends on the t
 from dataclasses import dataclass
 
 from crcr.decide.checks.check_run import Annotation, Button
-from crcr.decide.checks.commit import Backend, Job
+from crcr.decide.checks.commit import BackendResults, JobResult
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState
 from crcr.decide.checks.status import JudgedPart
 from crcr.decide.checks.text.annotations import annotations
@@ -57,6 +57,6 @@ def backend_words(judged: BackendJudgement, hud_url: str, live_url: str | None =
     return Words(backend_title(judged), backend_summary(judged, hud_url, live_url), annotations=notes)
 
 
-def job_words(backend: Backend, part: JudgedPart, job: Job, hud_url: str) -> Words:
+def job_words(backend: BackendResults, part: JudgedPart, job: JobResult, hud_url: str) -> Words:
     notes = annotations(failed_tests([(part, job)]))
     return Words(job_title(part, job), job_summary(backend, part, job, hud_url), annotations=notes)

@@ -7,23 +7,23 @@ from collections.abc import Iterable
 from itertools import chain
 
 from crcr.decide.checks.check_run import MOST_TEXT
-from crcr.decide.checks.commit import Backend, Subject
-from crcr.decide.checks.confirmation import Confirmation, confirmation
+from crcr.decide.checks.commit import BackendResults, MergeSubject
+from crcr.decide.checks.confirmation import Confirmation, confirm_result
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
-from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart
+from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, shown_standing
 from crcr.decide.checks.text.gate_advice import advice_for
 from crcr.decide.checks.text.markdown import (
-    Section,
+    MarkdownSection,
     code,
-    cut,
-    fitting,
-    listed,
+    fit_items,
+    format_utc,
+    join_items,
     one_line,
     page,
     prose,
     row,
     table,
-    utc,
+    truncate,
 )
 from crcr.decide.checks.text.parts import (
     NAME_CHARACTERS,
@@ -43,7 +43,7 @@ _MOST_PARTS = 3
 _MOST_NUMBERS = 20
 _STANDINGS = tuple(GateStatus)
 _STATES = tuple(GateState)
-_COLUMNS = ("Backend", "GateStatus", "Why", "Since", "Until", "What can be done", "On call")
+_COLUMNS = ("Backend", "Status", "Why", "Since", "Until", "Next step", "On call")
 _IN_DOUBT = "asking GitHub which push and base are the newest"
 
 
@@ -61,7 +61,7 @@ def gate_title(judgement: GateJudgement) -> str:
         phrases = ["the same tree has passed already"]
     else:
         phrases = _passing_phrases(backends) or ["no gating backend"]
-    return fitting(phrases, MOST_TITLE)
+    return fit_items(phrases, MOST_TITLE)
 
 
 def _worst_of_each(judgement: GateJudgement) -> list[BackendJudgement]:
@@ -87,11 +87,11 @@ def _blocked_phrase(judged: BackendJudgement) -> str:
     if judged.standing is GateStatus.DECLINED:
         return f"{name} declined"
     jobs = [part.name for part in judged.telling if part.name is not None]
-    return f"{name} {judged.standing}" + (f" ({listed(jobs, 2, _short)})" if jobs else "")
+    return f"{name} {judged.standing}" + (f" ({join_items(jobs, 2, _short)})" if jobs else "")
 
 
 def _short(name: str) -> str:
-    return cut(one_line(name), 40)
+    return truncate(one_line(name), 40)
 
 
 def _pending_phrases(backends: list[BackendJudgement]) -> list[str]:
@@ -118,13 +118,13 @@ def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
     if passed:
         phrases.append(f"{passed} {'backend' if passed == 1 else 'backends'} passed")
     if aside:
-        phrases.append(f"{aside} not concerned")
+        phrases.append(f"{aside} not affected")
     return phrases
 
 
 def _waived_phrase(judged: BackendJudgement) -> str:
     people = dict.fromkeys(f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(judged.parts))
-    return f"{judged.backend.name} waived by {listed(list(people), 2)}"
+    return f"{judged.backend.name} waived by {join_items(list(people), 2)}"
 
 
 # The summary
@@ -138,33 +138,35 @@ def gate_summary(judgement: GateJudgement, head_sha: str, live_url: str | None =
     return page(sections, MOST_TEXT, _WAIVING if judgement.state is GateState.FAILED else "")
 
 
-def head_named(subject: Subject, head_sha: str) -> str | None:
+def head_named(subject: MergeSubject, head_sha: str) -> str | None:
     """The head that a command about it names; of a merge group's pull requests the heads are others."""
     return None if subject.number is None else head_sha[:HEAD_DIGITS]
 
 
-def _subject(one: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[Section]:
+def _subject(one: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[MarkdownSection]:
     heading = f"### {_subject_name(one.subject)}" if headed or one.subject.number is None else None
     said = _instead_of_a_table(one)
     if said is not None:
-        yield Section(head=f"{heading}\n\n{said}" if heading else said)
+        yield MarkdownSection(head=f"{heading}\n\n{said}" if heading else said)
     else:
         head = head_named(one.subject, head_sha)
         rows = (_backend_row(each, head) for each in sorted(one.backends, key=_severity))
         yield table(heading, _COLUMNS, rows, "backends")
     if one.subject.in_doubt:
-        yield Section(head=f"Pending: {_IN_DOUBT}.")
+        yield MarkdownSection(head=f"Pending: {_IN_DOUBT}.")
     notes = tuple(filter(None, map(_membership, one.subject.backends)))
     if notes:
-        yield Section(head="Not members of this gate:\n", rows=notes, noun="backends that are no members")
+        yield MarkdownSection(
+            head="Not members of this gate:\n", rows=notes, noun="backends that are no members"
+        )
 
 
-def _subject_name(subject: Subject) -> str:
+def _subject_name(subject: MergeSubject) -> str:
     if subject.number is not None:
         return f"#{subject.number}"
     if not subject.numbers:
         return "merge group (its pull requests are not known, so no waiver applies)"
-    return f"merge group of {listed(subject.numbers, _MOST_NUMBERS, '#{}'.format)}"
+    return f"merge group of {join_items(subject.numbers, _MOST_NUMBERS, '#{}'.format)}"
 
 
 def _instead_of_a_table(one: SubjectJudgement) -> str | None:
@@ -173,7 +175,7 @@ def _instead_of_a_table(one: SubjectJudgement) -> str | None:
     return None if one.backends else "No backend gates this commit."
 
 
-def _membership(backend: Backend) -> str | None:
+def _membership(backend: BackendResults) -> str | None:
     """Why a backend that was or will be a member does not count for this commit."""
     name = code(str(backend.name), 140)
     if backend.possible_renames:
@@ -196,17 +198,17 @@ def _backend_row(judged: BackendJudgement, head: str | None) -> str:
     return row(
         (
             _backend_name(judged.backend),
-            f"**{judged.standing}**" if judged.standing in BLOCKED else judged.standing,
+            f"**{judged.standing}**" if judged.standing in BLOCKED else shown_standing(judged.standing),
             _why(judged),
-            utc(judged.since),
-            utc(deadline) if deadline else "",
+            format_utc(judged.since),
+            format_utc(deadline) if deadline else "",
             advice_for(judged, head, code) or "",
             oncall_words(judged.backend),
         )
     )
 
 
-def _backend_name(backend: Backend) -> str:
+def _backend_name(backend: BackendResults) -> str:
     name = code(str(backend.name), 140)
     return (
         f"{name} (dispatched as {code(str(backend.dispatched_as), 140)})" if backend.dispatched_as else name
@@ -216,10 +218,10 @@ def _backend_name(backend: Backend) -> str:
 def _why(judged: BackendJudgement) -> str:
     if judged.standing is GateStatus.PASSED:
         return _passed_words(judged)
-    said = [listed(judged.telling, _MOST_PARTS, _part, "; ")]
+    said = [join_items(judged.telling, _MOST_PARTS, _part, "; ")]
     also = [part for part in judged.parts if part.standing is GateStatus.EXCUSED]
     if also and judged.standing is not GateStatus.EXCUSED:
-        said.append(f"excused: {listed(also, _MOST_PARTS, _part, '; ')}")
+        said.append(f"excused: {join_items(also, _MOST_PARTS, _part, '; ')}")
     said.append(waiver_words(waivers_of(judged.parts)))
     waiting = sum(part.standing in OPEN for part in judged.parts)
     if waiting and judged.standing not in OPEN:
@@ -230,7 +232,7 @@ def _why(judged: BackendJudgement) -> str:
 def _passed_words(judged: BackendJudgement) -> str:
     jobs = [part.job for part in judged.parts if part.job is not None]
     said = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}"
-    unasked = sum(confirmation(job, judged.backend) is Confirmation.AS_REPORTED for job in jobs)
+    unasked = sum(confirm_result(job, judged.backend) is Confirmation.AS_REPORTED for job in jobs)
     if not unasked:
         return said
     return f"{said}, as reported" if unasked == len(jobs) else f"{said}, {unasked} of them as reported"

@@ -41,7 +41,7 @@ def _harmless(character: str) -> str:
     return "" if unicodedata.category(character) in _DROPPED else character
 
 
-def cut(text: str, most: int) -> str:
+def truncate(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
@@ -50,7 +50,7 @@ def code(text: str, most: int = 200) -> str:
 
     cmark takes no fence over 80 backticks for a fence, so long runs inside are shortened.
     """
-    shown = cut(_LONG_FENCE.sub("```", one_line(text)), most) or "(empty)"
+    shown = truncate(_LONG_FENCE.sub("```", one_line(text)), most) or "(empty)"
     longest = max((len(run) for run in re.findall("`+", shown)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if "`" in (shown[0], shown[-1]) else ""
@@ -72,23 +72,23 @@ def prose(text: str, most: int = 200) -> str:
     return code(words, most)
 
 
-def listed(items: Sequence[_T], most: int, show: Callable[[_T], str] = str, joint: str = ", ") -> str:
+def join_items(items: Sequence[_T], most: int, show: Callable[[_T], str] = str, joint: str = ", ") -> str:
     """The first few, shown harmless; the others, which may be hundreds, are only counted."""
     shown = joint.join(map(show, items[:most]))
     return f"{shown} and {len(items) - most} more" if len(items) > most else shown
 
 
-def fitting(phrases: Sequence[str], most: int) -> str:
+def fit_items(phrases: Sequence[str], most: int) -> str:
     """A title of as many phrases as fit, saying how many do not."""
     for count in range(min(len(phrases), most), 0, -1):
         more = len(phrases) - count
         title = ", ".join(phrases[:count]) + (f", and {more} more" if more else "")
         if len(title) <= most:
             return title
-    return cut(phrases[0], most) if phrases else ""
+    return truncate(phrases[0], most) if phrases else ""
 
 
-def utc(at: datetime) -> str:
+def format_utc(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -118,7 +118,7 @@ def row(cells: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class MarkdownSection:
     """Some lines, and rows below them of which any number may be left out."""
 
     head: str
@@ -127,12 +127,12 @@ class Section:
     """What its rows are, for the note about what was left out."""
 
 
-def table(heading: str | None, columns: Sequence[str], rows: Iterable[str], noun: str) -> Section:
+def table(heading: str | None, columns: Sequence[str], rows: Iterable[str], noun: str) -> MarkdownSection:
     head = f"{row(columns)}\n{row('---' for _ in columns)}"
-    return Section(head=f"{heading}\n\n{head}" if heading else head, rows=tuple(rows), noun=noun)
+    return MarkdownSection(head=f"{heading}\n\n{head}" if heading else head, rows=tuple(rows), noun=noun)
 
 
-def page(sections: Iterable[Section], most_bytes: int, end: str = "") -> str:
+def page(sections: Iterable[MarkdownSection], most_bytes: int, end: str = "") -> str:
     """The sections one below the other and `end` last, cut between rows and with a note when it is too much.
 
     Counted in bytes, as GitHub does whatever its documentation says (github/docs#35252).
@@ -157,7 +157,7 @@ def _size(text: str) -> int:
     return len(text.encode()) + 2
 
 
-def _fitting_lines(section: Section, left: int) -> list[str]:
+def _fitting_lines(section: MarkdownSection, left: int) -> list[str]:
     """The head and as many rows as fit; no head alone above rows that do not."""
     lines: list[str] = []
     for line in (section.head, *section.rows):

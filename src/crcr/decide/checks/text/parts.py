@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from crcr.decide.checks.commit import Backend, Job, Verdict, Verification, Waiver
+from crcr.decide.checks.commit import BackendResults, FailureVerdict, GrantedWaiver, JobResult, Verification
 from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart
-from crcr.decide.checks.text.markdown import Section, code, link, listed, utc
+from crcr.decide.checks.text.markdown import MarkdownSection, code, format_utc, join_items, link
 
 OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 NAME_CHARACTERS = 100
@@ -13,11 +13,11 @@ _MOST_ONCALLS = 5
 _WORST_FIRST = tuple(GateStatus)
 
 _VERDICTS = {
-    Verdict.NEW: "new: the base branch passes",
-    Verdict.PRE_EXISTING: "pre-existing: it fails on the base branch too",
-    Verdict.FLAKY: "flaky: it has changed without a change of code",
-    Verdict.INFRASTRUCTURE: "infrastructure: not the code's fault",
-    Verdict.UNKNOWN: "no verdict: too little history",
+    FailureVerdict.NEW: "new: the base branch passes",
+    FailureVerdict.PRE_EXISTING: "pre-existing: it fails on the base branch too",
+    FailureVerdict.FLAKY: "flaky: it has changed without a change of code",
+    FailureVerdict.INFRASTRUCTURE: "infrastructure: not the code's fault",
+    FailureVerdict.UNKNOWN: "no verdict: too little history",
 }
 _VERIFICATIONS = {
     Verification.DISPUTED: "disputed: GitHub says otherwise, and the worse of both counts",
@@ -26,11 +26,11 @@ _VERIFICATIONS = {
 }
 
 
-def live_sections(live_url: str | None) -> Iterable[Section]:
+def live_sections(live_url: str | None) -> Iterable[MarkdownSection]:
     """Where to look while a check is not written again for each job that moves."""
     page_link = link("The live page", live_url)
     if page_link is not None:
-        yield Section(
+        yield MarkdownSection(
             head=f"{page_link} shows every job as it runs; this check is written at decisions only."
         )
 
@@ -47,7 +47,7 @@ def verdict_words(part: JudgedPart) -> str:
     return _VERDICTS[verdict]
 
 
-def doubt_words(job: Job) -> str:
+def doubt_words(job: JobResult) -> str:
     """What makes the reported result less than certain."""
     said = [_VERIFICATIONS.get(job.verification, "")]
     if job.unreported:
@@ -55,18 +55,18 @@ def doubt_words(job: Job) -> str:
     return "; ".join(filter(None, said))
 
 
-def waivers_of(parts: Iterable[JudgedPart]) -> tuple[Waiver, ...]:
+def waivers_of(parts: Iterable[JudgedPart]) -> tuple[GrantedWaiver, ...]:
     """Each waiver in use once."""
     return tuple(dict.fromkeys(part.waiver for part in parts if part.waiver is not None))
 
 
-def waiver_words(waivers: tuple[Waiver, ...]) -> str:
-    return listed(waivers, _MOST_WAIVERS, _waiver, "; ")
+def waiver_words(waivers: tuple[GrantedWaiver, ...]) -> str:
+    return join_items(waivers, _MOST_WAIVERS, _waiver, "; ")
 
 
-def _waiver(waiver: Waiver) -> str:
+def _waiver(waiver: GrantedWaiver) -> str:
     what = f"{code(waiver.job, NAME_CHARACTERS)} waived" if waiver.job is not None else "waived"
-    until = f"until {utc(waiver.until_at)}" if waiver.until_at else "for this commit on this base only"
+    until = f"until {format_utc(waiver.until_at)}" if waiver.until_at else "for this commit on this base only"
     return f"{what} by {person(waiver.who)} on #{waiver.number} because {code(waiver.reason)}, {until}"
 
 
@@ -75,6 +75,6 @@ def person(name: str) -> str:
     return code(f"@{name.removeprefix('@')}", 60)
 
 
-def oncall_words(backend: Backend) -> str:
+def oncall_words(backend: BackendResults) -> str:
     oncalls = backend.entry.oncalls if backend.entry else ()
-    return listed(oncalls, _MOST_ONCALLS, person)
+    return join_items(oncalls, _MOST_ONCALLS, person)

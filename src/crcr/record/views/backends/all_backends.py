@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.model import JobState
 from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, LastResult, is_silent
-from crcr.decide.statistics.window import Kind, Window
+from crcr.decide.statistics.window import ResultKind, Window
 from crcr.decide.views.overview import BackendSummary
 from crcr.record.store.database import Row
 from crcr.record.store.statement import Statement
@@ -21,7 +21,7 @@ from crcr.record.store.times import from_us, to_us
 from crcr.record.views.backends.backend_row import AWAITED, BackendReader, Standing, by_name_only, line_of
 from crcr.record.views.backends.figures import PART_SUMS, figures_of, ingested_running
 
-OWN_KINDS = (Kind.PULLS, Kind.PUSH, Kind.NIGHTLY)
+OWN_KINDS = (ResultKind.PULLS, ResultKind.PUSH, ResultKind.NIGHTLY)
 """What reached us through our own callbacks."""
 
 
@@ -97,7 +97,7 @@ class Overview:
     empty: Figures = field(default_factory=lambda: Figures(parts=()))
     """Of a backend without rows."""
 
-    def figures_of(self, key: str, kind: Kind) -> Figures:
+    def figures_of(self, key: str, kind: ResultKind) -> Figures:
         """A backend's figures; of its last result only the time is known."""
         at = self.last_at(key, kind)
         return replace(
@@ -106,11 +106,11 @@ class Overview:
             last_result=LastResult(JobState.COMPLETED, None, "", at) if at else None,
         )
 
-    def silent(self, entry: Entry) -> bool:
+    def silent(self, entry: AllowlistEntry) -> bool:
         ever_reported, unanswered = self.silences.get(entry.name.key, (False, 0))
         return is_silent(entry.level, ever_reported=ever_reported, unanswered=unanswered)
 
-    def last_at(self, key: str, *kinds: Kind) -> datetime | None:
+    def last_at(self, key: str, *kinds: ResultKind) -> datetime | None:
         found = (self.ended_at.get((key, event)) for kind in kinds for event in kind.events)
         return max((at for at in found if at is not None), default=None)
 
@@ -126,7 +126,7 @@ async def read_overview(reader: BackendReader, standing: Standing) -> Overview:
 
 async def _ended_at(reader: BackendReader) -> dict[tuple[str, str], datetime]:
     rows = await reader.tx.all(_LAST_ENDED, upstream=reader.upstream.key)
-    if reader.kind is Kind.INGESTED:
+    if reader.kind is ResultKind.INGESTED:
         rows = [*rows, *await reader.tx.all(_LAST_INGESTED, upstream=reader.upstream.key)]
     return {(row["downstream"], row["event"]): from_us(row["at"]) for row in rows if row["at"] is not None}
 
@@ -155,7 +155,9 @@ async def read_all_figures(reader: BackendReader, standing: Standing) -> Overvie
     )
 
 
-def line(reader: BackendReader, entry: Entry, standing: Standing, overview: Overview) -> BackendSummary:
+def line(
+    reader: BackendReader, entry: AllowlistEntry, standing: Standing, overview: Overview
+) -> BackendSummary:
     """A backend's line as far as it is needed to count and order it."""
     if entry.name.key not in reader.seen.public:
         return by_name_only(entry)
@@ -184,7 +186,7 @@ def _with_told(reader: BackendReader, found: dict[str, Figures], window: Window)
 
 
 async def _running(reader: BackendReader, standing: Standing) -> dict[str, int]:
-    if reader.kind is not Kind.INGESTED:
+    if reader.kind is not ResultKind.INGESTED:
         found: defaultdict[str, int] = defaultdict(int)
         for (key, event), number in standing.running.by_event.items():
             found[key] += number if event in reader.kind.events else 0

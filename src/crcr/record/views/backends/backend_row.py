@@ -5,10 +5,10 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Entry, Visibility
+from crcr.decide.allowlist.entries import AllowlistEntry, Visibility
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
-from crcr.decide.statistics.window import Kind, Window
+from crcr.decide.statistics.window import ResultKind, Window
 from crcr.decide.views.overview import BackendSummary
 from crcr.record.clickhouse.history import NOTHING_TOLD, Told
 from crcr.record.store.database import Tx
@@ -101,7 +101,7 @@ class BackendReader:
     upstream: RepoName
     seen: Seen
     window: Window
-    kind: Kind
+    kind: ResultKind
     now: datetime
     told: Told = NOTHING_TOLD
     """What ClickHouse knows of the window, where it is used."""
@@ -110,7 +110,9 @@ class BackendReader:
         """From which change on live updates go on: what was told may be as old as when it was asked for."""
         return await newest_change(self.tx) if self.told.cursor is None else self.told.cursor
 
-    async def summary(self, entry: Entry, standing: Standing, *, parts: bool = False) -> BackendSummary:
+    async def summary(
+        self, entry: AllowlistEntry, standing: Standing, *, parts: bool = False
+    ) -> BackendSummary:
         key = entry.name.key
         if key not in self.seen.public:
             return by_name_only(entry)
@@ -125,7 +127,7 @@ class BackendReader:
         asked = (self.tx, self.upstream.key, key, self.kind, self.window)
         found = await read_few(*asked, figures=found, parts=parts)
         running = standing.running.of(key, self.kind)
-        if self.kind is Kind.INGESTED:
+        if self.kind is ResultKind.INGESTED:
             running = await ingested_running(self.tx, self.upstream.key, key, self.window, self.now)
         last = await read_last(self.tx, self.upstream.key, key, self.kind)
         return replace(found, running=running, last_result=last)
@@ -137,7 +139,7 @@ class BackendReader:
             return await read_figures(*asked)
         return figures_of(told, self.window, await read_extremes(*asked))
 
-    async def silent(self, entry: Entry) -> bool:
+    async def silent(self, entry: AllowlistEntry) -> bool:
         where = {"upstream": self.upstream.key, "downstream": entry.name.key}
         last = await self.tx.one(_LAST_REPORT, **where)
         reported = last["at"] if last else None
@@ -152,7 +154,7 @@ class BackendReader:
         return from_us_or_none(max((row["sent_at"] for row in rows if row), default=None))
 
 
-def line_of(entry: Entry, figures: Figures, standing: Standing, *, silent: bool) -> BackendSummary:
+def line_of(entry: AllowlistEntry, figures: Figures, standing: Standing, *, silent: bool) -> BackendSummary:
     """A backend's line with all but when something was sent to it last."""
     key = entry.name.key
     return BackendSummary(
@@ -174,7 +176,7 @@ def line_of(entry: Entry, figures: Figures, standing: Standing, *, silent: bool)
     )
 
 
-def by_name_only(entry: Entry) -> BackendSummary:
+def by_name_only(entry: AllowlistEntry) -> BackendSummary:
     return BackendSummary(
         name=entry.name,
         level=entry.level,

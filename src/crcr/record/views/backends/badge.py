@@ -3,8 +3,8 @@
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.figures import Counted
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound
 from crcr.record.store.database import Row, Tx
@@ -56,7 +56,7 @@ _LAST_NIGHTS = Statement(
 )
 _MOST_OF_NIGHT = 500
 _FAILED = frozenset({"failure", "timed_out", "silent"})
-_BASE = {Kind.PUSH: ("push",)}
+_BASE = {ResultKind.PUSH: ("push",)}
 
 
 async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) -> BadgeView:
@@ -75,11 +75,11 @@ async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) ->
     )
 
 
-async def _state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: Kind) -> Counted | None:
+async def _state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: ResultKind) -> CountedAs | None:
     where = {"upstream": upstream.key, "downstream": downstream.key}
-    if kind is Kind.NIGHTLY:
+    if kind is ResultKind.NIGHTLY:
         return _together(await _last_night(tx, where))
-    ended_as = _ENDED_INGESTED if kind is Kind.INGESTED else _ENDED
+    ended_as = _ENDED_INGESTED if kind is ResultKind.INGESTED else _ENDED
     for row in await _newest(tx, kind, where):
         ended = {each["ended_as"] for each in await tx.all(ended_as, delivery=row["delivery"], **where)}
         if (state := _together(ended)) is not None:
@@ -87,18 +87,19 @@ async def _state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: Kind) -
     return None
 
 
-def _together(ended: set[str]) -> Counted | None:
+def _together(ended: set[str]) -> CountedAs | None:
     if ended & _FAILED:
-        return Counted.FAILURE
+        return CountedAs.FAILURE
     if ended & {"success", "other"}:
-        return Counted.SUCCESS if "success" in ended else Counted.OTHER
+        return CountedAs.SUCCESS if "success" in ended else CountedAs.OTHER
     return None
 
 
 async def _last_night(tx: Tx, where: dict[str, str]) -> set[str]:
     """How the jobs of the run ended that reported last, whichever commits they named."""
     found = [
-        await tx.all(_LAST_NIGHTS, event=event, most=_MOST_OF_NIGHT, **where) for event in Kind.NIGHTLY.events
+        await tx.all(_LAST_NIGHTS, event=event, most=_MOST_OF_NIGHT, **where)
+        for event in ResultKind.NIGHTLY.events
     ]
     rows = max(found, key=lambda rows: rows[0]["completed_at"] if rows else 0)
     return {row["ended_as"] for row in rows if _run(row) == _run(rows[0])}
@@ -108,9 +109,9 @@ def _run(row: Row) -> tuple[str, str]:
     return row["workflow"], row["run_id"]
 
 
-async def _newest(tx: Tx, kind: Kind, where: dict[str, str]) -> list[Row]:
+async def _newest(tx: Tx, kind: ResultKind, where: dict[str, str]) -> list[Row]:
     """The newest deliveries, in whose order the first with a result decides."""
-    if kind is Kind.INGESTED:
+    if kind is ResultKind.INGESTED:
         return await tx.all(_NEWEST_INGESTED, most=_LOOKED_AT, **where)
     events = _BASE.get(kind, kind.events)
     return [row for event in events for row in await tx.all(_NEWEST, event=event, most=_LOOKED_AT, **where)]

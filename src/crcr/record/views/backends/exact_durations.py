@@ -12,8 +12,8 @@ from itertools import groupby
 
 from sqlalchemy import text
 
-from crcr.decide.statistics.figures import FEW, TIMED, Durations, Ended, Figures
-from crcr.decide.statistics.window import Kind, Window
+from crcr.decide.statistics.figures import FEW, TIMED, Durations, EndedAs, Figures
+from crcr.decide.statistics.window import ResultKind, Window
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
@@ -56,7 +56,7 @@ def few_parts(figures: Figures) -> list[int]:
 
 
 async def read_few(
-    tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window, *, figures: Figures, parts: bool
+    tx: Tx, upstream: str, downstream: str, kind: ResultKind, window: Window, *, figures: Figures, parts: bool
 ) -> Figures:
     """The figures with the durations themselves: of the whole window where these are few, of `parts` that have few."""
     whole = has_few(figures)
@@ -86,7 +86,7 @@ async def read_few(
 
 def _ran_s(row: Row) -> float | None:
     """How long a job took; nobody knows when a silent one ended."""
-    return None if row["ended_as"] == Ended.SILENT.value else row["execution_s"]
+    return None if row["ended_as"] == EndedAs.SILENT.value else row["execution_s"]
 
 
 def _exactly(durations: Durations, seconds: Collection[float | None], *, whole: bool) -> Durations:
@@ -108,11 +108,11 @@ def _stretches(window: Window, places: list[int]) -> Iterator[tuple[datetime, da
 
 
 async def _rows(
-    tx: Tx, upstream: str, downstream: str, kind: Kind, stretch: tuple[datetime, datetime]
+    tx: Tx, upstream: str, downstream: str, kind: ResultKind, stretch: tuple[datetime, datetime]
 ) -> list[Row]:
     since, until = stretch
     where = {"upstream": upstream, "downstream": downstream, "since": to_us(since), "until": to_us(until)}
-    if kind is Kind.INGESTED:
+    if kind is ResultKind.INGESTED:
         return await tx.all(
             _INGESTED, delivered_at=to_us(since - _DELIVERED_BEFORE), most=_MOST_ROWS, **where
         )

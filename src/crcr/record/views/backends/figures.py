@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.ingested import RUNS_AT_MOST, Turn, is_earlier, is_superseded
+from crcr.decide.report.ingested import RUNS_AT_MOST, RunAttempt, has_later_attempt, is_superseded
 from crcr.decide.statistics.figures import (
-    Counted,
+    CountedAs,
     Durations,
     Figures,
     LastResult,
@@ -21,7 +21,7 @@ from crcr.decide.statistics.figures import (
     Tally,
     count_as,
 )
-from crcr.decide.statistics.window import Kind, Window
+from crcr.decide.statistics.window import ResultKind, Window
 from crcr.record.schema.statistics import EXECUTION, HIGHS, LOWS, QUEUE
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -129,7 +129,7 @@ class Running:
 
     by_event: dict[tuple[str, str], int]
 
-    def of(self, downstream: str, kind: Kind) -> int:
+    def of(self, downstream: str, kind: ResultKind) -> int:
         return sum(self.by_event.get((downstream, event), 0) for event in kind.events)
 
 
@@ -140,19 +140,21 @@ async def read_running(tx: Tx, upstream: str) -> Running:
     return Running(found)
 
 
-async def read_figures(tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window) -> Figures:
+async def read_figures(tx: Tx, upstream: str, downstream: str, kind: ResultKind, window: Window) -> Figures:
     """All but what runs and what came last."""
     statement = _BY_DAYS if window.whole_days else _BY_HOURS
     sums = await tx.all(statement, **_asked(upstream, downstream, kind, window))
-    if kind is not Kind.INGESTED:
+    if kind is not ResultKind.INGESTED:
         return figures_of(sums, window)
     return figures_of(sums, window, await read_extremes(tx, upstream, downstream, kind, window))
 
 
-async def read_extremes(tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window) -> dict[int, Row]:
+async def read_extremes(
+    tx: Tx, upstream: str, downstream: str, kind: ResultKind, window: Window
+) -> dict[int, Row]:
     """The shortest and longest durations of each part, for sums that have none."""
     asked = _asked(upstream, downstream, kind, window)
-    if kind is Kind.INGESTED:
+    if kind is ResultKind.INGESTED:
         del asked["kind"]
         rows = await tx.all(_EXTREMES_INGESTED, delivered_at=asked["since"] - _OLDER_US, **asked)
     else:
@@ -160,7 +162,7 @@ async def read_extremes(tx: Tx, upstream: str, downstream: str, kind: Kind, wind
     return {row["part"]: row for row in rows}
 
 
-def _asked(upstream: str, downstream: str, kind: Kind, window: Window) -> dict[str, Any]:
+def _asked(upstream: str, downstream: str, kind: ResultKind, window: Window) -> dict[str, Any]:
     return {
         "upstream": upstream,
         "downstream": downstream,
@@ -186,12 +188,12 @@ def figures_of(
     return Figures(parts=parts, left_out=left_out)
 
 
-async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: Kind) -> LastResult | None:
+async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: ResultKind) -> LastResult | None:
     """The newest result that counts, of any of these kinds."""
     where = {"upstream": upstream, "downstream": downstream}
     found: list[Row | None] = []
     for kind in kinds:
-        if kind is Kind.INGESTED:
+        if kind is ResultKind.INGESTED:
             found.append(await tx.one(_LAST_INGESTED, **where))
         else:
             found += [await tx.one(_LAST, event=event, **where) for event in kind.events]
@@ -202,14 +204,14 @@ async def ingested_running(tx: Tx, upstream: str, downstream: str, window: Windo
     """What another relay began to tell of lately; not what a newer run or attempt took the place of."""
     since = to_us(max(window.since, now - RUNS_AT_MOST))
     rows = await tx.all(_BEGUN_INGESTED, upstream=upstream, downstream=downstream, since=since)
-    turns: defaultdict[tuple[str, ...], list[Turn]] = defaultdict(list)
+    turns: defaultdict[tuple[str, ...], list[RunAttempt]] = defaultdict(list)
     for row in rows:
         turns[_job_of(row)].append(_turn(row))
     return sum(
         row["state"] == "in_progress"
         and row["seen_at"] >= since
         and not is_superseded(_turn(row), turns[_job_of(row)])
-        and not is_earlier(_turn(row), turns[_job_of(row)])
+        and not has_later_attempt(_turn(row), turns[_job_of(row)])
         for row in rows
     )
 
@@ -218,8 +220,8 @@ def _job_of(row: Row) -> tuple[str, ...]:
     return row["delivery"], row["workflow_name"], row["job_name"]
 
 
-def _turn(row: Row) -> Turn:
-    return Turn(row["run_id"], row["attempt"])
+def _turn(row: Row) -> RunAttempt:
+    return RunAttempt(row["run_id"], row["attempt"])
 
 
 def _part(row: Row, empty: Part) -> Part:
@@ -251,5 +253,5 @@ def _last(row: Row) -> LastResult:
     state, conclusion = JobState(row["state"]), row["conclusion"]
     concluded = Conclusion(conclusion) if conclusion else None
     expected = Conclusion(row["expected"]) if row["expected"] else None
-    counted: Counted = count_as(state, concluded, expected)
+    counted: CountedAs = count_as(state, concluded, expected)
     return LastResult(state, concluded, row["job_name"], from_us(row["completed_at"] or 0), counted)

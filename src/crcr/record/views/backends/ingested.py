@@ -12,10 +12,10 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, tuple_
 
-from crcr.decide.model import Conclusion, JobState, Mark, RepoName
-from crcr.decide.report.ingested import Turn, is_earlier, is_superseded
+from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
+from crcr.decide.report.ingested import RunAttempt, has_later_attempt, is_superseded
 from crcr.decide.report.report import FailedTest
-from crcr.decide.statistics.figures import Ended
+from crcr.decide.statistics.figures import EndedAs
 from crcr.decide.views.backend import BackendQuery, JobDetail, JobKey
 from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
@@ -197,7 +197,7 @@ def _about(jobs: Iterable[Row]) -> dict[str, Any]:
 
 def _is_over(row: Row, jobs: Iterable[Row]) -> bool:
     turns = [_turn(each) for each in jobs if _job_of(each) == _job_of(row)]
-    return is_superseded(_turn(row), turns) or is_earlier(_turn(row), turns)
+    return is_superseded(_turn(row), turns) or has_later_attempt(_turn(row), turns)
 
 
 def _named(jobs: Iterable[Row]) -> list[tuple[Row, str]]:
@@ -220,8 +220,8 @@ def _job_of(row: Row) -> tuple[str, str]:
     return row["workflow_name"], row["job_name"]
 
 
-def _turn(row: Row) -> Turn:
-    return Turn(row["run_id"], row["attempt"])
+def _turn(row: Row) -> RunAttempt:
+    return RunAttempt(row["run_id"], row["attempt"])
 
 
 def _conclusion(value: str | None) -> Conclusion | None:
@@ -238,11 +238,11 @@ def _job_view(row: Row, job_name: str, seen: Seen, details: Row | None = None) -
         state=JobState(row["state"]),
         conclusion=_conclusion(row["conclusion"]),
         disputed_conclusion=_conclusion(row["disputed_conclusion"]),
-        marks=(Mark.DISPUTED.value,) if row["disputed_conclusion"] else (),
+        marks=(JobMark.DISPUTED.value,) if row["disputed_conclusion"] else (),
         started_at=from_us(row["seen_at"] if row["started_at"] is None else row["started_at"]),
         completed_at=from_us_or_none(row["completed_at"]),
         expected=_conclusion(row["expected"]),
-        ended=Ended(row["ended_as"]) if row["ended_as"] else None,
+        ended=EndedAs(row["ended_as"]) if row["ended_as"] else None,
         failed_tests=tuple(FailedTest(**each) for each in tests[:_MOST_FAILED_TESTS]),
         failed_tests_more=max(0, len(tests) - _MOST_FAILED_TESTS) + cut,
         **{name: row[name] for name in _AS_STORED},

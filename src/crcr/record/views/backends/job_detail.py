@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.model import RepoName
-from crcr.decide.report.ingested import BELIEVED
+from crcr.decide.report.ingested import OLDEST_CLAIM
 from crcr.decide.statistics.figures import Tally
-from crcr.decide.statistics.window import Kind, Window, kind_of
+from crcr.decide.statistics.window import ResultKind, Window, result_kind
 from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
 from crcr.errors import NotFound
 from crcr.record.reports.tested_commits import read_place
@@ -112,19 +112,19 @@ async def job_detail(tx: Tx, upstream: RepoName, downstream: RepoName, key: JobK
 
 
 def _is_own(row: Row) -> bool:
-    return kind_of(row["event"]) is Kind.NIGHTLY
+    return result_kind(row["event"]) is ResultKind.NIGHTLY
 
 
 async def jobs_by_name(
-    tx: Tx, upstream: RepoName, downstream: RepoName, kind: Kind, window: Window
+    tx: Tx, upstream: RepoName, downstream: RepoName, kind: ResultKind, window: Window
 ) -> tuple[tuple[JobFigures, ...], int]:
     """The jobs of a backend over the window, worst first, and how many more there are."""
     where = {"upstream": upstream.key, "downstream": downstream.key}
     times = {"since": to_us(window.since), "until": to_us(window.until)}
     if window.whole_days:
         rows = await tx.all(_BY_NAME, kind=kind.value, **where, **times)
-    elif kind is Kind.INGESTED:
-        ended_since = to_us(window.since - BELIEVED)
+    elif kind is ResultKind.INGESTED:
+        ended_since = to_us(window.since - OLDEST_CLAIM)
         rows = await tx.all(_BY_NAME_INGESTED, ended_since=ended_since, **where, **times)
     else:
         events = {"event": kind.events[0], "other_event": kind.events[-1]}

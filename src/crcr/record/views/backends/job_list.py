@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, bindparam, select, text, tuple_
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.model import Conclusion, JobState, Mark, RepoName
+from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
 from crcr.decide.report.report import FailedTest
-from crcr.decide.statistics.figures import Ended
+from crcr.decide.statistics.figures import EndedAs
 from crcr.decide.views.overview import JobPage, JobQuery, JobView
 from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row, Tx
@@ -189,6 +189,6 @@ _AS_STORED: tuple[Any, ...] = (
 _STATES = {each.value: each for each in JobState}
 _CONCLUSIONS: dict[str | None, Conclusion | None] = {None: None, **{each.value: each for each in Conclusion}}
 _VERIFICATIONS = {each.value: each for each in Verification}
-_ENDED: dict[str | None, Ended | None] = {None: None, **{each.value: each for each in Ended}}
-_MARKS = tuple(each.value for each in Mark)
+_ENDED: dict[str | None, EndedAs | None] = {None: None, **{each.value: each for each in EndedAs}}
+_MARKS = tuple(each.value for each in JobMark)
 _VIEW_NAMES = tuple(column.name for column in VIEW_COLUMNS)

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.statistics.figures import Counted, count_as
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.figures import CountedAs, count_as
+from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.backend import BackendQuery, Column, Matrix, MatrixRow
 from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
@@ -106,9 +106,9 @@ class MatrixReader:
 
     async def read(self) -> Matrix:
         found, searched, following = await self._found()
-        most = _MOST_NIGHTS if self.query.kind is Kind.NIGHTLY else self.query.limit
+        most = _MOST_NIGHTS if self.query.kind is ResultKind.NIGHTLY else self.query.limit
         shown = found[:most]
-        if len(found) > len(shown) and self.query.kind is not Kind.NIGHTLY:
+        if len(found) > len(shown) and self.query.kind is not ResultKind.NIGHTLY:
             last = shown[-1][0]
             following = (to_us(last["at"]), last["delivery"])
         columns = sorted(
@@ -125,10 +125,10 @@ class MatrixReader:
         )
 
     async def _found(self) -> tuple[list[_Found], int, tuple[str | int, ...] | None]:
-        if self.query.kind is Kind.NIGHTLY:
+        if self.query.kind is ResultKind.NIGHTLY:
             found = await self._nightly()
             return found, len(found), None
-        if self.query.kind is Kind.INGESTED:
+        if self.query.kind is ResultKind.INGESTED:
             since_us = to_us(self.reader.window.since)
             told = await ingested_matrix(self.reader.tx, self.query, self.reader.seen, since_us)
             return told.rows, told.searched, told.next
@@ -227,8 +227,8 @@ class MatrixReader:
 async def read_failures(reader: BackendReader, rows: Iterable[MatrixRow]) -> tuple[JobView, ...]:
     """The newest failures of a matrix that still matter, each with its first failed tests."""
     counted = (row for row in rows if not (row.superseded or row.test))
-    failed = [cell for row in counted for cell in row.cells if cell and cell.counted is Counted.FAILURE]
-    detailed = ingested_with_tests if reader.kind is Kind.INGESTED else with_tests
+    failed = [cell for row in counted for cell in row.cells if cell and cell.counted is CountedAs.FAILURE]
+    detailed = ingested_with_tests if reader.kind is ResultKind.INGESTED else with_tests
     return tuple(
         [await detailed(reader.tx, reader.upstream, reader.seen, each) for each in failed[:_MOST_FAILURES]]
     )
@@ -275,7 +275,7 @@ def _row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...
     own = (
         "place" in facts
     )  # such a run may name two commits: of two results in one cell a failed one is shown
-    cells = sorted(cells, key=lambda job: (own and job.counted is Counted.FAILURE, job.started_at))
+    cells = sorted(cells, key=lambda job: (own and job.counted is CountedAs.FAILURE, job.started_at))
     by_column = {_key(job): job for job in cells}
     dispatch = facts.get("dispatch")
     return MatrixRow(

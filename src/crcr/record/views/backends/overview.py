@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import datetime
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import Figures, LastResult, Part, is_stale
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import (
     BackendMetrics,
     BackendPage,
@@ -16,7 +16,7 @@ from crcr.decide.views.backend import (
     Matrix,
     MetricsView,
 )
-from crcr.decide.views.overview import BackendSummary, Pick, Probe, RelayHealth, Summary
+from crcr.decide.views.overview import BackendSummary, ChooseRows, Probe, RelayHealth, Summary
 from crcr.errors import NotFound
 from crcr.record.repositories.level_history import level_history
 from crcr.record.views.backends.all_backends import OWN_KINDS, Overview, line, read_all_figures, read_overview
@@ -33,7 +33,7 @@ _MOST_IN_FULL = 100
 
 
 async def summary(
-    reader: BackendReader, span: Span, *, ingests: bool, pick: Pick[BackendSummary] | None
+    reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendSummary] | None
 ) -> Summary:
     standing = await read_standing(reader.tx, reader.upstream)
     overview = await read_overview(reader, standing)
@@ -81,7 +81,7 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
 
 
 async def metrics_view(
-    reader: BackendReader, span: Span, *, ingests: bool, pick: Pick[BackendMetrics] | None
+    reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendMetrics] | None
 ) -> MetricsView:
     standing = await read_standing(reader.tx, reader.upstream)
     overview = await read_all_figures(reader, standing)
@@ -107,7 +107,7 @@ async def metrics_view(
     )
 
 
-def _metrics(entry: Entry, kind: Kind, overview: Overview) -> BackendMetrics:
+def _metrics(entry: AllowlistEntry, kind: ResultKind, overview: Overview) -> BackendMetrics:
     return BackendMetrics(
         name=entry.name,
         level=entry.level,

@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.allowlist.entries import Allowlist, Entry
-from crcr.decide.checks.gate import Policy, judge_gate
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
+from crcr.decide.checks.gate import GatePolicy, judge_gate
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import Level, RepoName
-from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.commit import (
     CheckView,
     CommitBackend,
@@ -94,7 +94,7 @@ class CommitReader:
     upstream: RepoName
     allowlist: Allowlist
     seen: Seen
-    timeouts: Policy
+    timeouts: GatePolicy
     now: datetime
 
     async def gate(self, head_sha: str, delivery: str | None) -> GateView | None:
@@ -184,7 +184,7 @@ class CommitReader:
         left = _MOST_FAILURES
         told = []
         for backend in backends:
-            failed = [job for job in backend.jobs if job.counted is Counted.FAILURE][:left]
+            failed = [job for job in backend.jobs if job.counted is CountedAs.FAILURE][:left]
             left -= len(failed)
             detailed = [await with_tests(self.tx, self.upstream, self.seen, job) for job in failed]
             told.append(replace(backend, jobs=(*detailed, *backend.jobs[len(failed) :])))
@@ -192,7 +192,7 @@ class CommitReader:
 
 
 async def commit_reader(
-    tx: Tx, lists: ListReader, upstream: RepoName, *, seen: Seen, timeouts: Policy, now: datetime
+    tx: Tx, lists: ListReader, upstream: RepoName, *, seen: Seen, timeouts: GatePolicy, now: datetime
 ) -> CommitReader:
     try:
         allowlist = await lists.in_force(tx, upstream)
@@ -201,7 +201,7 @@ async def commit_reader(
     return CommitReader(tx, upstream, allowlist, seen, timeouts, now)
 
 
-def _concerned(entry: Entry, found: list[JobView], **told: Any) -> CommitBackend:
+def _concerned(entry: AllowlistEntry, found: list[JobView], **told: Any) -> CommitBackend:
     found.sort(key=failed_first)
     return CommitBackend(
         name=entry.name,

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.model import DeliveryState, DispatchState, Pull, RepoName
+from crcr.decide.model import DeliveryState, DispatchState, KnownPull, RepoName
 from crcr.decide.views.commit import (
     Arrival,
     CommitView,
@@ -22,7 +22,7 @@ from crcr.decide.views.commit import (
     PullView,
     StateCount,
 )
-from crcr.decide.views.timeline import Known, timeline
+from crcr.decide.views.timeline import TimelineFacts, build_timeline
 from crcr.errors import NotFound
 from crcr.record.deliveries.merge_groups import load_group
 from crcr.record.deliveries.pull_requests import load_pull
@@ -90,7 +90,7 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
     gate = await reader.gate(pull.head_sha, told)
     backends = await reader.backends(told) if told else ()
     after_closing = await reader.backends(closed) if closed else ()
-    known = Known(
+    known = TimelineFacts(
         arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], pull.head_sha, pull.base_ref),
         backends=(*backends, *after_closing),
         waivers=await waivers_of_pulls(tx, upstream, reader.seen, (number,), reader.now),
@@ -99,7 +99,7 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         groups=await _groups_with(tx, upstream, number, reader.now),
         pull=_pull_state(pull),
     )
-    moments, left_out = timeline(known)
+    moments, left_out = build_timeline(known)
     return PullView(
         upstream=upstream,
         number=number,
@@ -140,7 +140,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     about = numbers | set(json.loads(group["numbers"] or "[]") if group else ())
     shown = await _group(tx, upstream, group, reader.now) if group else None
     dispatched = await reader.backends(told) if told else ()
-    known = Known(
+    known = TimelineFacts(
         arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], head_sha),
         backends=(*dispatched, *on_their_own),
         waivers=await waivers_of_pulls(tx, upstream, reader.seen, sorted(about), reader.now),
@@ -148,7 +148,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         gate=gate,
         groups=(shown,) if shown else (),
     )
-    moments, left_out = timeline(known)
+    moments, left_out = build_timeline(known)
     return CommitView(
         upstream=upstream,
         head_sha=head_sha,
@@ -228,7 +228,7 @@ async def _arrival(
     )
 
 
-def _pull_state(pull: Pull) -> PullState:
+def _pull_state(pull: KnownPull) -> PullState:
     if pull.is_open:
         return PullState.OPEN
     return PullState.MERGED if pull.merged else PullState.CLOSED

@@ -8,11 +8,11 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, RepoName
-from crcr.decide.statistics.window import Kind, Span, Window
-from crcr.decide.views.overview import Answer
+from crcr.decide.statistics.window import ResultKind, Span, Window
+from crcr.decide.views.overview import DispatchAnswer
 from crcr.record.repositories.inspections import read_inspection
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -106,7 +106,7 @@ async def setup_facts(
     return nothing if entry is None else await _known(tx, nothing, entry, seen, now)
 
 
-async def _known(tx: Tx, facts: SetupFacts, entry: Entry, seen: Seen, now: datetime) -> SetupFacts:
+async def _known(tx: Tx, facts: SetupFacts, entry: AllowlistEntry, seen: Seen, now: datetime) -> SetupFacts:
     key = {"upstream": facts.upstream.key, "downstream": entry.name.key}
     row = await tx.one(_REPOSITORY, **key)
     bound = dict(row) if row else {}
@@ -116,7 +116,7 @@ async def _known(tx: Tx, facts: SetupFacts, entry: Entry, seen: Seen, now: datet
     unsent = {row["state"]: row["number"] for row in await tx.all(_UNSENT, **key)}
     last_callback = _job(await tx.one(_LAST_JOB, **key))
     first_sent_at, first_run_at = (None, None) if last_callback else await _first_run(tx, key)
-    reader = BackendReader(tx, facts.upstream, seen, Window.of(Span.FORTNIGHT, now), Kind.PULLS, now)
+    reader = BackendReader(tx, facts.upstream, seen, Window.of(Span.FORTNIGHT, now), ResultKind.PULLS, now)
     return replace(
         facts,
         paused_at=from_us_or_none(paused["paused_at"]) if paused else None,
@@ -163,7 +163,7 @@ async def _dispatch(tx: Tx, key: dict[str, str], event: str) -> LastDispatch | N
         state=state,
         created_at=from_us(row["created_at"]),
         sent_at=from_us_or_none(row["sent_at"]),
-        answer=Answer(row["answer"]) if row["answer"] else None,
+        answer=DispatchAnswer(row["answer"]) if row["answer"] else None,
         reason=row["reason"],
         error=effect["last_error"] if effect else None,
     )

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.views.logs import DeliveryQuery
-from crcr.decide.views.overview import Answer, DeliveryPage, DeliveryView, DispatchView, JobView
+from crcr.decide.views.overview import DeliveryPage, DeliveryView, DispatchAnswer, DispatchView, JobView
 from crcr.errors import NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_of
 from crcr.record.schema.core import jobs
@@ -107,7 +107,7 @@ def dispatch_view(row: Row, seen: Seen, jobs_of: tuple[JobView, ...] = ()) -> Di
         created_at=from_us(row["created_at"]),
         sent_at=from_us_or_none(row["sent_at"]),
         superseded_at=from_us_or_none(row["superseded_at"]),
-        answer=Answer(row["answer"]) if row["answer"] else None,
+        answer=DispatchAnswer(row["answer"]) if row["answer"] else None,
         trimmed=trimmed_of(row),
         jobs=jobs_of,
         **as_stored,

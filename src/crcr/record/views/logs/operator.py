@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.dispatch.body_compression import unpack
-from crcr.decide.health.relay import Health, health_of
+from crcr.decide.dispatch.body_compression import decompress_body
+from crcr.decide.health.relay import Health, judge_health
 from crcr.decide.model import Level, RepoName
 from crcr.decide.views.operator import (
     AuditLine,
@@ -132,7 +132,7 @@ class OperatorViews:
         row = await self._database.read(
             lambda tx: tx.one(_BODY, guid=delivery.guid, upstream=delivery.upstream)
         )
-        return unpack(row["body"]) if row and row["body"] is not None else None
+        return decompress_body(row["body"]) if row and row["body"] is not None else None
 
     async def effects(
         self, upstream: RepoName, *, parked: bool, target: str | None, kind: str | None, limit: int
@@ -144,7 +144,7 @@ class OperatorViews:
 
     async def health(self, upstream: RepoName, now: datetime) -> Health:
         facts = await self._database.read(lambda tx: health_facts(tx, upstream))
-        return health_of(facts, now)
+        return judge_health(facts, now)
 
     async def repositories(self, upstream: RepoName) -> list[RepositoryLine]:
         async def unit(tx: Tx) -> list[RepositoryLine]:

@@ -3,7 +3,7 @@
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.views.overview import Outbox
+from crcr.decide.views.overview import OutboxState
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us_or_none
@@ -24,13 +24,13 @@ _PARKED = Statement(
 _PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
 
 
-async def outbox_of(tx: Tx, upstream: RepoName) -> Outbox:
+async def outbox_of(tx: Tx, upstream: RepoName) -> OutboxState:
     owed = await tx.one(_OPEN, upstream=upstream.key)
     claimed = await tx.one(_CLAIMED, upstream=upstream.key)
     parked = await tx.one(_PARKED, upstream=upstream.key)
     known = await tx.one(_PAUSED, upstream=upstream.key)
     begun = claimed["number"] if claimed else 0
-    return Outbox(
+    return OutboxState(
         waiting=(owed["number"] if owed else 0) - begun,
         claimed=begun,
         parked=parked["number"] if parked else 0,

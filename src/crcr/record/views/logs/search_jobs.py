@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.logs import Hit, HitKind
 from crcr.record.clickhouse.history import Told
 from crcr.record.statistics.sums import DAY_US
@@ -72,7 +72,7 @@ class _Found:
     downstream: str
     job_name: str
     workflow_name: str
-    kind: Kind | None
+    kind: ResultKind | None
     at_us: int
     exact: bool = True
     looked_up: bool = False
@@ -93,7 +93,7 @@ class JobFinder:
     async def find(self, part: str, limit: int) -> list[Hit]:
         if not self.seen.reporting:
             return []
-        looked = max(500, _ROWS_LOOKED_AT // (len(self.seen.reporting) * len(Kind)))
+        looked = max(500, _ROWS_LOOKED_AT // (len(self.seen.reporting) * len(ResultKind)))
         asked = {"pattern": name_pattern(part), "limit": limit, "looked": looked, "since": self._since()}
         found = [each for name in self.seen.reporting for each in await self._of_backend(name, asked)]
         return [self._hit(each) for each in await self._newest_of(found, limit)]
@@ -103,20 +103,20 @@ class JobFinder:
         return -(-to_us(self.now - JOBS_BACK) // DAY_US) * DAY_US
 
     async def _of_backend(self, name: str, asked: Mapping[str, Any]) -> list[_Found]:
-        told = [row for kind in Kind for row in self.told.named_of(name, kind) or ()]
-        if self.told.named_of(name, Kind.PULLS) is not None:
+        told = [row for kind in ResultKind for row in self.told.named_of(name, kind) or ()]
+        if self.told.named_of(name, ResultKind.PULLS) is not None:
             return [_found(name, row) for row in told]
         where = {"upstream": self.upstream, "downstream": name}
         found = [_found(name, row) for row in await self.tx.all(_NEWEST, **where, **asked)]
         timed = {(each.job_name, each.workflow_name) for each in found}
-        for kind in Kind:
-            if len(found) >= asked["limit"] and kind is not Kind.INGESTED:
+        for kind in ResultKind:
+            if len(found) >= asked["limit"] and kind is not ResultKind.INGESTED:
                 continue  # those are the newest of all
             rows = await self.tx.all(_BY_DAY, kind=kind.value, **where, **asked)
             found += [
                 _found_on_day(name, kind, row)
                 for row in rows
-                if kind is Kind.INGESTED or (row["job_name"], row["workflow_name"]) not in timed
+                if kind is ResultKind.INGESTED or (row["job_name"], row["workflow_name"]) not in timed
             ]
         return found
 
@@ -147,7 +147,7 @@ class JobFinder:
             "day_at": day_at,
             "day_end": day_at + DAY_US,
         }
-        if found.kind is Kind.INGESTED:
+        if found.kind is ResultKind.INGESTED:
             row = await self.tx.one(_LAST_INGESTED, delivered_at=day_at - _DELIVERED_BEFORE_US, **where)
         else:
             row = await self.tx.one(_LAST, **where)
@@ -177,7 +177,7 @@ def _found(name: str, row: Row) -> _Found:
     )
 
 
-def _found_on_day(name: str, kind: Kind, row: Row) -> _Found:
+def _found_on_day(name: str, kind: ResultKind, row: Row) -> _Found:
     return _Found(
         downstream=name,
         job_name=row["job_name"],

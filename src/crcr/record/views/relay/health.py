@@ -19,11 +19,11 @@ from crcr.decide.health.relay import (
     OpenEffects,
     RefusedWebhooks,
     WaitingGates,
-    health_of,
+    judge_health,
 )
-from crcr.decide.health.texts import EffectClass, GatePublication, class_of
+from crcr.decide.health.texts import EffectClass, GatePublication, effect_class
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.effect import Fault
+from crcr.decide.outbox.effect import EffectFault
 from crcr.errors import HeldBy
 from crcr.record.checks.refresh import tier_queue
 from crcr.record.store.database import Database, Row, Tx
@@ -128,7 +128,7 @@ class HealthViews:
         """The health of every upstream, read beside the event loop and outside any write."""
 
         async def unit(tx: Tx) -> dict[RepoName, Health]:
-            return {each: health_of(await health_facts(tx, each), now) for each in self._upstreams}
+            return {each: judge_health(await health_facts(tx, each), now) for each in self._upstreams}
 
         return await self._database.read(unit)
 
@@ -203,7 +203,7 @@ NOTHING_HINDERS: dict[str, Any] = {"held_by": None, "fault": None, "fault_since"
 def hindrance_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "held_by": _limit(row["held_by"]) if row["held_by"] else None,
-        "fault": Fault(row["fault"]) if row["fault"] else None,
+        "fault": EffectFault(row["fault"]) if row["fault"] else None,
         "fault_since": from_us_or_none(row["fault_since"]),
     }
 
@@ -221,7 +221,7 @@ def _parked(rows: list[Row]) -> tuple[tuple[EffectClass, int], ...]:
 
 
 def _class_of(row: Row) -> EffectClass:
-    return class_of(row["kind"], row["queue"])
+    return effect_class(row["kind"], row["queue"])
 
 
 async def _refused(tx: Tx) -> RefusedWebhooks | None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.queue_state import Queue, Watched
+from crcr.decide.outbox.queue_state import AlarmFacts, EffectQueue
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
@@ -39,7 +39,7 @@ _OVERDUE_GATE = Statement(
 )
 
 
-async def queues_of(tx: Tx, upstream: RepoName, now: datetime) -> tuple[Queue, ...]:
+async def queues_of(tx: Tx, upstream: RepoName, now: datetime) -> tuple[EffectQueue, ...]:
     """The queues that hold something, by kind."""
     found: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
@@ -50,16 +50,16 @@ async def queues_of(tx: Tx, upstream: RepoName, now: datetime) -> tuple[Queue, .
     for row in await tx.all(_PARKED, upstream=upstream.key):
         found.setdefault(row["kind"], {})["parked"] = row["number"]
     return tuple(
-        Queue(kind=kind, lag_s=age_s(oldest.get(kind), now), **counts)
+        EffectQueue(kind=kind, lag_s=age_s(oldest.get(kind), now), **counts)
         for kind, counts in sorted(found.items())
     )
 
 
-async def watched_of(tx: Tx, upstream: RepoName, now: datetime) -> Watched:
+async def watched_of(tx: Tx, upstream: RepoName, now: datetime) -> AlarmFacts:
     paused = await tx.one(_PAUSED, upstream=upstream.key)
     newest = await tx.one(_NEWEST_LIST, upstream=upstream.key)
     gate = await tx.one(_OVERDUE_GATE, upstream=upstream.key, now=to_us(now))
-    return Watched(
+    return AlarmFacts(
         paused=bool(paused and paused["paused_at"]),
         allowlist_bad=bool(newest and not newest["good"]),
         last_delivery_s=age_s(_at(await tx.one(_LAST_DELIVERY, upstream=upstream.key)), now),

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from crcr.decide.statistics.figures import Counted
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views import backend as views
 from crcr.show.api.models import examples
 from crcr.show.api.models.core import (
@@ -79,7 +79,7 @@ class BackendPage(Model):
 
     upstream: Name
     span: Span
-    kind: Kind
+    kind: ResultKind
     at: datetime
     cursor: int = Field(description="Where live updates go on; not a place in the list.")
     ingests: bool
@@ -149,7 +149,7 @@ class Metrics(Model):
 
     upstream: Name
     span: Span
-    kind: Kind
+    kind: ResultKind
     at: datetime
     cursor: int
     ingests: bool
@@ -165,8 +165,8 @@ class Badge(Model):
     model_config = ConfigDict(json_schema_extra={"examples": [examples.BADGE]})
 
     name: Name
-    kind: Kind
+    kind: ResultKind
     span: Span
-    state: Counted | None
+    state: CountedAs | None
     stale: bool
     tally: Tally

@@ -9,8 +9,8 @@ from pydantic import Field
 from crcr.decide.checks.gate import GateState
 from crcr.decide.checks.status import GateStatus
 from crcr.decide.model import DeliveryState, DispatchState
-from crcr.decide.outbox.effect import Fault
-from crcr.decide.statistics.similar_failures import Alike, like_failures
+from crcr.decide.outbox.effect import EffectFault
+from crcr.decide.statistics.similar_failures import Alike, group_similar_failures
 from crcr.decide.views.commit import (
     BackendState,
     CommitView,
@@ -65,7 +65,7 @@ class UnpublishedGate(Model):
     decided_at: datetime | None = Field(description="When the facts that decide it were recorded.")
     due_at: datetime | None = Field(description="When publishing it is tried next.")
     held_by: HeldBy | None
-    fault: Fault | None
+    fault: EffectFault | None
     fault_since: datetime | None
     parked: bool = Field(description="Publishing it was given up until somebody retries it.")
 
@@ -263,4 +263,4 @@ def _with_alike(view: PullView | CommitView) -> dict[str, Any]:
     """The view's fields, and what its failed jobs have in common."""
     told = {each.name: getattr(view, each.name) for each in fields(view)}
     jobs = (job for backend in view.backends for job in backend.jobs)
-    return {**told, "like_failures": like_failures(jobs)}
+    return {**told, "like_failures": group_similar_failures(jobs)}

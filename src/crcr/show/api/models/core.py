@@ -14,11 +14,11 @@ from crcr.decide.github.commit_origin import CommitStanding
 from crcr.decide.health.relay import HealthState, ReasonCode
 from crcr.decide.health.texts import EffectClass
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
-from crcr.decide.statistics.figures import Counted, Ended
+from crcr.decide.statistics.figures import CountedAs, EndedAs
 from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import JobKey
-from crcr.decide.views.overview import Answer
+from crcr.decide.views.overview import DispatchAnswer
 from crcr.show.api.models import examples
 from crcr.show.render.safe_text import safe_link
 from crcr.show.urls.job_tokens import token_of
@@ -81,7 +81,7 @@ class LastResult(Model):
     conclusion: Conclusion | None
     job_name: str
     at: datetime
-    counted: Counted
+    counted: CountedAs
 
 
 class Probe(Model):
@@ -210,7 +210,7 @@ class Summary(Model):
 
     upstream: Name
     span: Span
-    kind: Kind
+    kind: ResultKind
     at: datetime
     cursor: int
     ingests: bool = Field(description="Whether another relay tells results.")
@@ -244,8 +244,8 @@ class Job(Model):
     expected: Conclusion | None = Field(
         description="The outcome that counts as a pass, where one is expected."
     )
-    counted: Counted
-    ended: Ended | None
+    counted: CountedAs
+    ended: EndedAs | None
     disputed_conclusion: Conclusion | None
     marks: list[str]
     event: str
@@ -300,7 +300,7 @@ class Dispatch(Model):
     created_at: datetime
     sent_at: datetime | None
     superseded_at: datetime | None
-    answer: Answer | None
+    answer: DispatchAnswer | None
     trimmed: list[str] = Field(
         description="What was cut from the payload because it was too large, as in `relay.trimmed`."
     )

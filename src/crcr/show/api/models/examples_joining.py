@@ -22,7 +22,7 @@ REFUSALS: Json = {
             "workflow_name": "CI",
             "job_name": "build",
             "settled": False,
-            "meaning": "The token is of another run than the report",
+            "meaning": "The token belongs to another run than the report",
         }
     ],
 }

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 from crcr.decide.health.relay import HealthState
 from crcr.decide.health.texts import EffectClass
 from crcr.decide.model import DeliveryState
-from crcr.decide.outbox.effect import Fault
+from crcr.decide.outbox.effect import EffectFault
 from crcr.decide.views.logs import EffectView, HitKind
 from crcr.errors import HeldBy
 from crcr.show.api.models import examples
@@ -101,7 +101,7 @@ class Effect(Model):
     last_error: str | None = Field(description="For administrators; null for everybody else.")
 
     held_by: HeldBy | None = Field(description="Which of GitHub's limits holds it back until `due_at`.")
-    fault: Fault | None = Field(description="Why the service outside did nothing for it.")
+    fault: EffectFault | None = Field(description="Why the service outside did nothing for it.")
     fault_since: datetime | None
     waits_for: str | None = Field(
         None, description="Why it waits, in words; null while it waits for its turn."

@@ -3,11 +3,12 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from github_sim.bodies.repositories import APP_NAME, APP_SLUG
 from github_sim.rest.checks import newest
 from github_sim.web.html import Html, joined, link, mark, state_of, tag
-from github_sim.web.runs import runs_list
 from github_sim.world import merge_rules
-from github_sim.world.records import MergeGroup, PullRequest, Repository
+from github_sim.world.actions import Job, StepRun, WorkflowRun
+from github_sim.world.records import Installation, MergeGroup, PullRequest, Repository
 
 if TYPE_CHECKING:
     from github_sim.simulation import Simulation
@@ -106,4 +107,93 @@ def _group_card(sim: "Simulation", repository: Repository, place: int, group: Me
         tag("p", f"Waiting for: {', '.join(reasons)}" if reasons else "All required checks have passed."),
         *(tag("p", mark(state_of(each)), f" {name}: {state_of(each)}") for name, each in checks.items()),
         class_=f"card {'wait' if reasons else 'good'}",
+    )
+
+
+MOST_RUNS = 20
+MOST_LOG_CHARACTERS = 4_000
+
+
+def runs_list(sim: "Simulation", repository: Repository) -> Html:
+    newest = list(sim.world.runs_of(repository))[: -MOST_RUNS - 1 : -1]
+    rows = (tag("li", *_run_row(repository, run)) for run in newest)
+    return joined(tag("h2", "Workflow runs"), tag("ul", *rows, class_="plain")) if newest else joined()
+
+
+def _run_row(repository: Repository, run: WorkflowRun) -> tuple[Html, str, Html]:
+    address = f"/{repository.full_name}/actions/runs/{run.id}"
+    words = f"{run.workflow.name} #{run.run_number} · {run.display_title}"
+    return mark(run.conclusion or run.status), " ", link(address, words)
+
+
+def run_page(sim: "Simulation", repository: Repository, number: int) -> Html | None:
+    run = sim.world.runs.get(number)
+    if run is None or run.repository_id != repository.id:
+        return None
+    home = link(f"/{repository.full_name}", repository.full_name)
+    return joined(
+        tag("h1", run.display_title),
+        tag("p", f"{run.workflow.name} run {run.run_number}, attempt {run.attempt}"),
+        tag("p", home, f" · {run.event} · {run.conclusion or run.status}"),
+        tag("ul", *(_job(job) for job in run.jobs), class_="plain"),
+    )
+
+
+def _job(job: Job) -> Html:
+    state = job.conclusion or job.status
+    steps = tag("ul", *(_step(step) for step in job.steps), class_="plain") if job.steps else ""
+    return tag("li", mark(state), f" {job.name}: {state}", steps)
+
+
+def _step(step: StepRun) -> Html:
+    state = step.conclusion or step.status
+    log = step.log[-MOST_LOG_CHARACTERS:].strip()
+    return tag("li", mark(state), f" {step.name}: {state}", tag("pre", log) if log else "")
+
+
+APP_PATH = f"/apps/{APP_SLUG}"
+MOST_FILE_CHARACTERS = 200_000
+
+
+def app_page(sim: "Simulation") -> Html:
+    """Where somebody would install it."""
+    rows = [_installation(sim, each) for each in sim.world.installations.values()]
+    joining = tag("p", "In the demo, ", tag("code", "crcr demo-join owner/name"), " installs it.")
+    return joined(
+        tag("h1", APP_NAME),
+        tag("p", "The GitHub App of the relay."),
+        tag("div", joining, class_="card wait"),
+        tag("h2", "Installed on"),
+        tag("ul", *rows) if rows else tag("p", "No repository."),
+    )
+
+
+def _installation(sim: "Simulation", installation: Installation) -> Html:
+    held = [sim.world.repositories.get(number) for number in sorted(installation.repository_ids)]
+    names = [link(f"/{each.full_name}", each.full_name) for each in held if each is not None]
+    spaced = [part for name in names for part in (", ", name)][1:]
+    return tag("li", *spaced, " (suspended)" if installation.suspended_at else "")
+
+
+def file_page(sim: "Simulation", repository: Repository, place: str) -> Html | None:
+    """`place` is a branch or a commit, and a path. A branch's name may hold slashes, so all places are tried."""
+    parts = place.split("/")
+    for end in range(1, len(parts)):
+        ref, path = "/".join(parts[:end]), "/".join(parts[end:])
+        commit = sim.world.resolve(repository, ref)
+        if commit is not None and path in commit.tree:
+            return _file(repository, ref, path, commit.tree[path])
+    return None
+
+
+def _file(repository: Repository, ref: str, path: str, content: bytes) -> Html:
+    words = content.decode("utf-8", "replace")
+    cut = len(words) > MOST_FILE_CHARACTERS
+    adding = tag("code", "crcr demo-join")
+    return joined(
+        tag("h1", path),
+        tag("p", link(f"/{repository.full_name}", repository.full_name), " at ", tag("code", ref)),
+        tag("pre", words[:MOST_FILE_CHARACTERS]),
+        tag("p", "The rest is not shown.", class_="soft") if cut else "",
+        tag("p", "Read only. In the demo, ", adding, " adds a repository to the allowlist.", class_="soft"),
     )

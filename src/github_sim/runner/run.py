@@ -4,29 +4,89 @@ Every change is made on the simulator's own records, so GitHub's API and webhook
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from github_sim.runner.github.environment import token_environment
-from github_sim.runner.github.expression_functions import Standing
-from github_sim.runner.github.expression_values import truthy
-from github_sim.runner.github.job import JobRun
-from github_sim.runner.github.templating import filled, filled_text, holds
-from github_sim.runner.github.workflow_file import JobFile, WorkflowFile, may_mint
-from github_sim.runner.joined_repository import Joined, Leg, inputs_of
-from github_sim.runner.problems import Problem
-from github_sim.runner.yaml_text import as_mapping, only_known
+from github_sim.runner.environment import token_environment
+from github_sim.runner.expressions import StatusFunctions, condition_holds, evaluate, evaluate_text, truthy
+from github_sim.runner.job import JobExecution
+from github_sim.runner.joined_repository import JoinedRepository, MatrixJob, dispatch_inputs
+from github_sim.runner.workflow_file import JobFile, WorkflowFile, may_request_token
+from github_sim.runner.yaml_text import WorkflowError, as_mapping, reject_unknown_keys
 from github_sim.world.actions import Job, WorkflowRun, worst_conclusion
 from github_sim.world.records import Json
 
 if TYPE_CHECKING:
     from github_sim.runner.runner import Runner
 
+
+@dataclass(eq=False)
+class GroupMember:
+    """One member of a group; `cancel` ends it."""
+
+    cancel: Callable[[], None]
+    may_go: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class _Group:
+    running: GroupMember | None = None
+    waiting: GroupMember | None = None
+
+
+class ConcurrencyGroups:
+    def __init__(self) -> None:
+        self._groups: dict[tuple[int, str], _Group] = {}
+
+    @asynccontextmanager
+    async def turn(
+        self, key: tuple[int, str] | None, cancel: Callable[[], None], *, cancels: bool
+    ) -> AsyncIterator[bool]:
+        """Wait for the turn. False: another came, and this one was cancelled before it could begin."""
+        if key is None:
+            yield True
+            return
+        group = self._groups.setdefault(key, _Group())
+        turn = GroupMember(cancel)
+        self._line_up(group, turn, cancels=cancels)
+        try:
+            await turn.may_go.wait()
+            yield group.running is turn
+        finally:
+            self._leave(group, turn)
+
+    def _line_up(self, group: _Group, turn: GroupMember, *, cancels: bool) -> None:
+        if group.waiting is not None:
+            group.waiting.cancel()
+            group.waiting.may_go.set()
+            group.waiting = None
+        if group.running is None:
+            group.running = turn
+            turn.may_go.set()
+            return
+        group.waiting = turn
+        if cancels:
+            group.running.cancel()
+
+    def _leave(self, group: _Group, turn: GroupMember) -> None:
+        if group.waiting is turn:
+            group.waiting = None
+        if group.running is turn:
+            group.running, group.waiting = group.waiting, None
+            if group.running is not None:
+                group.running.may_go.set()
+
+
 _GOOD = frozenset({"success"})
 _BAD = frozenset({"failure", "timed_out"})
 
 
-class RunPlan:
-    def __init__(self, runner: "Runner", joined: Joined, run: WorkflowRun, file: WorkflowFile) -> None:
+class RunExecution:
+    def __init__(
+        self, runner: "Runner", joined: JoinedRepository, run: WorkflowRun, file: WorkflowFile
+    ) -> None:
         self._runner = runner
         self._sim = runner.sim
         self._joined = joined
@@ -40,7 +100,7 @@ class RunPlan:
     async def go(self) -> None:
         try:
             key, cancels = self._group(self._file.given.get("concurrency"), self._contexts())
-        except Problem as problem:
+        except WorkflowError as problem:
             self._runner.tell(f"{self._joined.repository.full_name} {self._file.path}: {problem}")
             await self._end_all("failure")
             return
@@ -60,13 +120,13 @@ class RunPlan:
         if given is None:
             return None, False
         asked = {"group": given} if isinstance(given, str) else as_mapping(given, "concurrency")
-        only_known(asked, frozenset({"group", "cancel-in-progress"}), "concurrency")
-        name = filled_text(asked.get("group"), contexts)
-        cancels = truthy(filled(asked.get("cancel-in-progress", False), contexts))
+        reject_unknown_keys(asked, frozenset({"group", "cancel-in-progress"}), "concurrency")
+        name = evaluate_text(asked.get("group"), contexts)
+        cancels = truthy(evaluate(asked.get("cancel-in-progress", False), contexts))
         return (self._joined.repository.id, name.lower()), cancels
 
     def _contexts(self) -> Json:
-        return {"github": self._github, "inputs": inputs_of(self._run), "vars": self._joined.variables}
+        return {"github": self._github, "inputs": dispatch_inputs(self._run), "vars": self._joined.variables}
 
     async def _job(self, name: str) -> None:
         file = self._file.jobs[name]
@@ -78,16 +138,18 @@ class RunPlan:
 
     def _records(self, name: str) -> list[Job]:
         """The jobs of this attempt that one job of the file became; those carried over are done."""
-        return [job for job in self._run.jobs if isinstance(job.spec, Leg) and _id(job) == name]
+        return [job for job in self._run.jobs if isinstance(job.spec, MatrixJob) and _id(job) == name]
 
     async def _leg(self, file: JobFile, job: Job) -> None:
         if job.status == "completed":
             return
         contexts = {**self._contexts(), "needs": self._needs(file)}
         try:
-            wanted = holds(file.given.get("if"), contexts, self._standing(file))
-            survives = wanted and holds(file.given.get("if"), contexts, self._standing(file, cancelled=True))
-        except Problem as problem:
+            wanted = condition_holds(file.given.get("if"), contexts, self._standing(file))
+            survives = wanted and condition_holds(
+                file.given.get("if"), contexts, self._standing(file, cancelled=True)
+            )
+        except WorkflowError as problem:
             self._runner.tell(f"{self._joined.repository.full_name} {self._file.path} {job.name}: {problem}")
             await self._complete(job, "failure")
             return
@@ -107,10 +169,10 @@ class RunPlan:
             await self._complete(job, await self._execute(file, job, full, cancelled))
 
     async def _execute(self, file: JobFile, job: Job, contexts: Json, cancelled: asyncio.Event) -> str:
-        token = self._sim.request_tokens.grant(self._run, job) if may_mint(file.permissions) else ""
+        token = self._sim.request_tokens.issue(self._run, job) if may_request_token(file.permissions) else ""
         minting = token_environment(self._sim, self._run, job, token) if token else {}
         try:
-            running = JobRun(
+            running = JobExecution(
                 self._runner,
                 self._joined,
                 self._run,
@@ -124,12 +186,12 @@ class RunPlan:
                 conclusion = await running.execute(minting)
             finally:
                 running.room.clear()
-        except Problem as problem:
+        except WorkflowError as problem:
             self._runner.tell(f"{self._joined.repository.full_name} {self._file.path} {job.name}: {problem}")
             conclusion = "failure"
         finally:
-            self._sim.request_tokens.take_back(token)
-        forgiven = truthy(filled(file.given.get("continue-on-error", False), contexts))
+            self._sim.request_tokens.revoke(token)
+        forgiven = truthy(evaluate(file.given.get("continue-on-error", False), contexts))
         return "success" if conclusion == "failure" and forgiven else conclusion
 
     async def _complete(self, job: Job, conclusion: str) -> None:
@@ -148,11 +210,11 @@ class RunPlan:
             found.update(job.outputs)
         return found
 
-    def _standing(self, file: JobFile, *, cancelled: bool | None = None) -> Standing:
+    def _standing(self, file: JobFile, *, cancelled: bool | None = None) -> StatusFunctions:
         """How the jobs stand that it needs, and those that they needed: a skipped one is no success."""
         results = {self._result(name) for name in self._ancestors(file)}
         asked = self.cancelled.is_set() if cancelled is None else cancelled
-        return Standing(results <= _GOOD, bool(results & _BAD), asked)
+        return StatusFunctions(results <= _GOOD, bool(results & _BAD), asked)
 
     def _ancestors(self, file: JobFile) -> set[str]:
         above = set(file.needs)
@@ -161,8 +223,8 @@ class RunPlan:
         return above
 
 
-def _leg(job: Job) -> Leg:
-    if not isinstance(job.spec, Leg):
+def _leg(job: Job) -> MatrixJob:
+    if not isinstance(job.spec, MatrixJob):
         raise TypeError(f"{job.name} comes from no file")
     return job.spec
 

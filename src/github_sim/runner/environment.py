@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from github_sim.bodies.repositories import account_json, repository_json
 from github_sim.oidc.github_actions import ISSUER_PATH
-from github_sim.runner.github.expression_values import text
+from github_sim.runner.expressions import to_text
 from github_sim.world.actions import Job, WorkflowRun
 from github_sim.world.records import Json, Repository
 
@@ -98,7 +98,7 @@ def place_tools(tools: Path) -> None:
 
 
 def github_environment(context: Json, event_path: Path, temp: Path) -> dict[str, str]:
-    named = {f"GITHUB_{name.upper()}": text(context.get(name)) for name in _VARIABLES}
+    named = {f"GITHUB_{name.upper()}": to_text(context.get(name)) for name in _VARIABLES}
     return {
         **named,
         "GITHUB_ACTIONS": "true",

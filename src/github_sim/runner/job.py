@@ -9,18 +9,28 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from github_sim.runner.github import workflow_commands
-from github_sim.runner.github.environment import clean_environment, github_environment
-from github_sim.runner.github.expression_functions import Standing
-from github_sim.runner.github.expression_values import text, truthy
-from github_sim.runner.github.step_outcome import Frame, Outcome
-from github_sim.runner.github.step_script import Script
-from github_sim.runner.github.step_uses import use
-from github_sim.runner.github.templating import filled, filled_text, holds
-from github_sim.runner.github.workflow_file import JobFile, Step, WorkflowFile
-from github_sim.runner.joined_repository import Joined, inputs_of
-from github_sim.runner.problems import Problem
-from github_sim.runner.workspace import Room
+from github_sim.runner.environment import clean_environment, github_environment
+from github_sim.runner.expressions import (
+    StatusFunctions,
+    condition_holds,
+    evaluate,
+    evaluate_text,
+    to_text,
+    truthy,
+)
+from github_sim.runner.joined_repository import JoinedRepository, dispatch_inputs
+from github_sim.runner.steps import (
+    Script,
+    StepOutcome,
+    StepScope,
+    mask_secrets,
+    read_masks,
+    run_action,
+    settable_variables,
+)
+from github_sim.runner.workflow_file import JobFile, Step, WorkflowFile
+from github_sim.runner.workspace import JobFolders
+from github_sim.runner.yaml_text import WorkflowError
 from github_sim.world.actions import Job, StepRun, WorkflowRun
 from github_sim.world.records import Json
 
@@ -28,11 +38,11 @@ if TYPE_CHECKING:
     from github_sim.runner.runner import Runner
 
 
-class JobRun:
+class JobExecution:
     def __init__(
         self,
         runner: "Runner",
-        joined: Joined,
+        joined: JoinedRepository,
         run: WorkflowRun,
         job: Job,
         *,
@@ -45,7 +55,7 @@ class JobRun:
         self.joined = joined
         self.run = run
         self.job = job
-        self.room: Room = runner.place.room()
+        self.room: JobFolders = runner.place.room()
         self._workflow = workflow
         self.file = file
         self._contexts = contexts
@@ -53,20 +63,20 @@ class JobRun:
         self._more_env: dict[str, str] = {}
         self.masks: set[str] = {value for value in joined.secrets.values() if value}
         self.deadline = asyncio.get_running_loop().time() + 60 * float(
-            filled(file.given.get("timeout-minutes", 360), contexts)
+            evaluate(file.given.get("timeout-minutes", 360), contexts)
         )
 
     async def execute(self, minting: Mapping[str, str]) -> str:
         """Run all steps; `minting` are the variables of a job that may ask for tokens. Returns the conclusion."""
         base = {**self._contexts, "secrets": self.joined.secrets, "runner": self._runner()}
         above, own = (
-            _texts(filled(each.get("env") or {}, base)) for each in (self._workflow.given, self.file.given)
+            _texts(evaluate(each.get("env") or {}, base)) for each in (self._workflow.given, self.file.given)
         )
-        frame = Frame(inputs_of(self.run), {**above, **own}, cancelled=self._cancelled)
+        frame = StepScope(dispatch_inputs(self.run), {**above, **own}, cancelled=self._cancelled)
         self._base = self._base_environment(minting)
         await self.steps(self.file.steps, frame, self.job.steps)
         given = self.file.given.get("outputs") or {}
-        self.job.outputs = _texts(filled(given, self.contexts(frame)))
+        self.job.outputs = _texts(evaluate(given, self.contexts(frame)))
         if self._cancelled.is_set():
             return "cancelled"
         return "failure" if frame.failed else "success"
@@ -96,7 +106,7 @@ class JobRun:
             "tool_cache": temp,
         }
 
-    def contexts(self, frame: Frame, step_env: Mapping[str, str] | None = None) -> Json:
+    def contexts(self, frame: StepScope, step_env: Mapping[str, str] | None = None) -> Json:
         """What an expression of a step sees."""
         token = {"token": self.joined.secrets.get("GITHUB_TOKEN", "")}
         own = {**self._own_github(), **token, "action_path": frame.action_path}
@@ -111,12 +121,12 @@ class JobRun:
             **({} if frame.action_path else {"secrets": self.joined.secrets}),
         }
 
-    def _status(self, frame: Frame) -> str:
+    def _status(self, frame: StepScope) -> str:
         return "cancelled" if self._cancelled.is_set() else "failure" if frame.failed else "success"
 
     async def steps(
-        self, steps: Sequence[Step], frame: Frame, records: list[StepRun] | None = None
-    ) -> list[Outcome]:
+        self, steps: Sequence[Step], frame: StepScope, records: list[StepRun] | None = None
+    ) -> list[StepOutcome]:
         """Run steps one after the other; `frame.failed` tells how they ended."""
         done = []
         for step in steps:
@@ -127,21 +137,21 @@ class JobRun:
             done.append(outcome)
         return done
 
-    async def _step(self, step: Step, frame: Frame, record: StepRun) -> Outcome:
+    async def _step(self, step: Step, frame: StepScope, record: StepRun) -> StepOutcome:
         record.status, record.started_at = "in_progress", self.runner.sim.clock.now()
-        outcome = Outcome()
+        outcome = StepOutcome()
         try:
             if self._holds(step, frame, cancelled=frame.cancelled.is_set()):
                 outcome = await self._act(step, frame)
                 conclusion = self._conclude(step, frame, outcome)
             else:
                 conclusion = "skipped"
-        except Problem as problem:
-            outcome = Outcome(failed=True, log=f"Error: {problem}\n")
+        except WorkflowError as problem:
+            outcome = StepOutcome(failed=True, log=f"Error: {problem}\n")
             self.runner.tell(f"{self.where(step)}: {problem}")
             frame.failed, conclusion = True, "failure"
         self._note(step, frame, outcome, conclusion)
-        record.log = workflow_commands.masked(outcome.log, self.masks)
+        record.log = mask_secrets(outcome.log, self.masks)
         record.status, record.conclusion = "completed", conclusion
         record.completed_at = self.runner.sim.clock.now()
         return outcome
@@ -149,56 +159,56 @@ class JobRun:
     def where(self, step: Step) -> str:
         return f"{self.joined.repository.full_name} {self.run.workflow.path} {self.job.name}, {step.label}"
 
-    def _holds(self, step: Step, frame: Frame, *, cancelled: bool) -> bool:
+    def _holds(self, step: Step, frame: StepScope, *, cancelled: bool) -> bool:
         contexts = self.contexts(frame)
         contexts.pop("secrets", None)
-        standing = Standing(not frame.failed, frame.failed, cancelled)
-        return holds(step.given.get("if"), contexts, standing)
+        standing = StatusFunctions(not frame.failed, frame.failed, cancelled)
+        return condition_holds(step.given.get("if"), contexts, standing)
 
-    def _conclude(self, step: Step, frame: Frame, outcome: Outcome) -> str:
+    def _conclude(self, step: Step, frame: StepScope, outcome: StepOutcome) -> str:
         if outcome.why == "cancelled":
             return "cancelled"
-        forgiven = truthy(filled(step.given.get("continue-on-error", False), self.contexts(frame)))
+        forgiven = truthy(evaluate(step.given.get("continue-on-error", False), self.contexts(frame)))
         frame.failed = frame.failed or (outcome.failed and not forgiven)
         return "failure" if outcome.failed and not forgiven else "success"
 
-    def _note(self, step: Step, frame: Frame, outcome: Outcome, conclusion: str) -> None:
+    def _note(self, step: Step, frame: StepScope, outcome: StepOutcome, conclusion: str) -> None:
         """What later steps see of it."""
         if step.id:
             ended = "failure" if outcome.failed and conclusion == "success" else conclusion
             frame.steps[step.id] = {"outputs": outcome.outputs, "outcome": ended, "conclusion": conclusion}
 
-    async def _act(self, step: Step, frame: Frame) -> Outcome:
-        own = _texts(filled(step.given.get("env") or {}, self.contexts(frame)))
+    async def _act(self, step: Step, frame: StepScope) -> StepOutcome:
+        own = _texts(evaluate(step.given.get("env") or {}, self.contexts(frame)))
         stop = None if self._holds(step, frame, cancelled=True) else frame.cancelled
         if "uses" in step.given:
-            return await use(self, step, frame, own)
+            return await run_action(self, step, frame, own)
         return await self._script(step, frame, own, stop)
 
     async def _script(
-        self, step: Step, frame: Frame, own: dict[str, str], stop: asyncio.Event | None
-    ) -> Outcome:
+        self, step: Step, frame: StepScope, own: dict[str, str], stop: asyncio.Event | None
+    ) -> StepOutcome:
         contexts = self.contexts(frame, own)
         defaults = {} if frame.action_path else self._defaults()
         if frame.action_path and "shell" not in step.given:
-            raise Problem("a `run` of a composite action needs a `shell`")
+            raise WorkflowError("a `run` of a composite action needs a `shell`")
         script = Script(
-            text=filled_text(step.given["run"], contexts),
-            shell=text(filled(step.given.get("shell", defaults.get("shell")), contexts)),
-            folder=text(
-                filled(step.given.get("working-directory", defaults.get("working-directory")), contexts)
+            text=evaluate_text(step.given["run"], contexts),
+            shell=to_text(evaluate(step.given.get("shell", defaults.get("shell")), contexts)),
+            folder=to_text(
+                evaluate(step.given.get("working-directory", defaults.get("working-directory")), contexts)
             ),
             limit_s=self._limit_s(step, contexts),
         )
         env = {**self._base, **_texts(frame.env), **self._more_env, **own, **self._base_again(frame)}
         ended = await script.run(self.room, self.runner.routed(env), stop)
-        self.masks.update(workflow_commands.masks(ended.output))
-        self._more_env.update(workflow_commands.allowed(script.set_variables()))
+        self.masks.update(read_masks(ended.output))
+        self._more_env.update(settable_variables(script.set_variables()))
         self._base["PATH"] = ":".join([*script.added_paths(), self._base["PATH"]])
         failed = ended.code != 0 or bool(ended.why)
-        return Outcome(failed, ended.why, ended.output, script.outputs())
+        return StepOutcome(failed, ended.why, ended.output, script.outputs())
 
-    def _base_again(self, frame: Frame) -> dict[str, str]:
+    def _base_again(self, frame: StepScope) -> dict[str, str]:
         """What no `env` of the file may replace."""
         kept = {
             name: value
@@ -215,9 +225,9 @@ class JobRun:
 
     def _limit_s(self, step: Step, contexts: Json) -> float:
         left: float = self.deadline - asyncio.get_running_loop().time()
-        minutes = filled(step.given.get("timeout-minutes"), contexts)
+        minutes = evaluate(step.given.get("timeout-minutes"), contexts)
         return min([left, self.runner.limit_s, *([60 * float(minutes)] if minutes else [])])
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): text(value) for name, value in given.items()}
+    return {str(name): to_text(value) for name, value in given.items()}

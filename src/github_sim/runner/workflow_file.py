@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from github_sim.runner.github.templating import OPEN
-from github_sim.runner.problems import Problem
-from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
+from github_sim.runner.expressions import OPEN
+from github_sim.runner.yaml_text import WorkflowError, as_list, as_mapping, read_yaml, reject_unknown_keys
 from github_sim.world.records import Json
 
 _WORKFLOW = frozenset({"name", "run-name", "on", "permissions", "env", "defaults", "concurrency", "jobs"})
@@ -81,10 +80,10 @@ class WorkflowFile:
 
 def read_workflow(text: str, path: str) -> WorkflowFile:
     given = read_yaml(text, path)
-    only_known(given, _WORKFLOW, path)
+    reject_unknown_keys(given, _WORKFLOW, path)
     jobs = as_mapping(given.get("jobs"), f"{path}: jobs")
     if not jobs:
-        raise Problem(f"{path} has no jobs")
+        raise WorkflowError(f"{path} has no jobs")
     above = permissions_of(given.get("permissions"), path) if "permissions" in given else None
     read = {name: _job(name, each, above, path) for name, each in jobs.items()}
     _check_needs(read, path)
@@ -94,8 +93,8 @@ def read_workflow(text: str, path: str) -> WorkflowFile:
 def _events(on: Any, path: str) -> dict[str, Json]:
     named = dict.fromkeys(as_list(on)) if not isinstance(on, dict) else on
     if not named:
-        raise Problem(f"{path} listens to nothing")
-    only_known(named, _EVENTS, f"{path}: on")
+        raise WorkflowError(f"{path} listens to nothing")
+    reject_unknown_keys(named, _EVENTS, f"{path}: on")
     return {
         event: {"crons": how} if event == "schedule" else as_mapping(how, f"{path}: on.{event}")
         for event, how in named.items()
@@ -105,9 +104,9 @@ def _events(on: Any, path: str) -> dict[str, Json]:
 def _job(name: str, given: Any, above: Permissions, path: str) -> JobFile:
     where = f"{path}: jobs.{name}"
     job = as_mapping(given, where)
-    only_known(job, _JOB, where)
+    reject_unknown_keys(job, _JOB, where)
     if not job.get("runs-on"):
-        raise Problem(f"{where} does not say where it runs (runs-on)")
+        raise WorkflowError(f"{where} does not say where it runs (runs-on)")
     own = permissions_of(job["permissions"], where) if "permissions" in job else above
     needs = tuple(as_list(job.get("needs")))
     return JobFile(name, job, needs, read_steps(job.get("steps"), where), own, _legs(job, where))
@@ -116,16 +115,16 @@ def _job(name: str, given: Any, above: Permissions, path: str) -> JobFile:
 def read_steps(given: Any, where: str) -> tuple[Step, ...]:
     steps = as_list(given)
     if not steps:
-        raise Problem(f"{where} has no steps")
+        raise WorkflowError(f"{where} has no steps")
     return tuple(_step(number, each, where) for number, each in enumerate(steps, start=1))
 
 
 def _step(number: int, given: Any, where: str) -> Step:
     place = f"{where}, step {number}"
     step = as_mapping(given, place)
-    only_known(step, _STEP, place)
+    reject_unknown_keys(step, _STEP, place)
     if ("uses" in step) == ("run" in step):
-        raise Problem(f"{place} needs either `run` or `uses`")
+        raise WorkflowError(f"{place} needs either `run` or `uses`")
     return Step(number, step)
 
 
@@ -136,11 +135,11 @@ def permissions_of(given: Any, where: str) -> Mapping[str, str]:
     named = {str(key): str(value) for key, value in as_mapping(given, f"{where}: permissions").items()}
     wrong = [f"{key}: {value}" for key, value in named.items() if value not in _LEVELS]
     if wrong:
-        raise Problem(f"{where}: permissions has {', '.join(wrong)}")
+        raise WorkflowError(f"{where}: permissions has {', '.join(wrong)}")
     return named
 
 
-def may_mint(permissions: Permissions) -> bool:
+def may_request_token(permissions: Permissions) -> bool:
     """Whether a job gets OIDC tokens. The default of a repository never includes it."""
     given = permissions or {}
     return given.get("id-token", given.get("*")) == "write"
@@ -148,13 +147,13 @@ def may_mint(permissions: Permissions) -> bool:
 
 def _legs(job: Json, where: str) -> Sequence[Json]:
     strategy = as_mapping(job.get("strategy"), f"{where}: strategy")
-    only_known(strategy, frozenset({"matrix", "fail-fast", "max-parallel"}), f"{where}: strategy")
+    reject_unknown_keys(strategy, frozenset({"matrix", "fail-fast", "max-parallel"}), f"{where}: strategy")
     if "matrix" not in strategy:
         return ({},)
     matrix = as_mapping(strategy["matrix"], f"{where}: matrix")
     axes = {name: values for name, values in matrix.items() if name not in {"include", "exclude"}}
     if any(isinstance(values, str) and OPEN in values for values in matrix.values()):
-        raise Problem(f"{where}: a matrix made by an expression is beyond the simulated runner")
+        raise WorkflowError(f"{where}: a matrix made by an expression is beyond the simulated runner")
     made = [
         dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*map(as_list, axes.values()))
     ]
@@ -187,7 +186,7 @@ def _check_needs(jobs: Mapping[str, JobFile], path: str) -> None:
     while waiting := [job for job in jobs.values() if job.id not in done]:
         ready = [job.id for job in waiting if set(job.needs) <= done]
         if not ready:
-            raise Problem(
+            raise WorkflowError(
                 f"{path}: needs of {', '.join(job.id for job in waiting)} lead nowhere or in a circle"
             )
         done.update(ready)

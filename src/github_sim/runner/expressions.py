@@ -1,0 +1,435 @@
+"""GitHub's expression language: `parse` makes a tree of it, `Expression.value` evaluates that in given contexts.
+
+Only what is named exists: an unknown context or function is a `Problem`, as it is on GitHub. Values that come out of
+contexts are never read as expressions again.
+"""
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from github_sim.runner.yaml_text import WorkflowError
+
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def truthy(value: Any) -> bool:
+    if isinstance(value, float) and math.isnan(value):
+        return False
+    return value not in (None, False, 0, "") if not isinstance(value, dict | list) else True
+
+
+def to_text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return _number_text(value)
+    if isinstance(value, Mapping):
+        return "Object"
+    return "Array" if isinstance(value, list) else str(value)
+
+
+def _number_text(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def to_number(value: Any) -> float:
+    """GitHub's coercion; what is no number becomes NaN, which equals nothing."""
+    if value is None:
+        return 0.0
+    if isinstance(value, bool | int | float):
+        return float(value)
+    if not isinstance(value, str):
+        return math.nan
+    trimmed = value.strip()
+    if not trimmed:
+        return 0.0
+    try:
+        return float(int(trimmed, 16)) if trimmed.lower().startswith("0x") else float(trimmed)
+    except ValueError:
+        return math.nan
+
+
+def loosely_equal(left: Any, right: Any) -> bool:
+    if isinstance(left, str) and isinstance(right, str):
+        return left.upper() == right.upper()
+    if isinstance(left, Mapping | list) or isinstance(right, Mapping | list):
+        return left is right
+    if left is None and right is None:
+        return True
+    return to_number(left) == to_number(right)
+
+
+def compare(sign: str, left: Any, right: Any) -> bool:
+    if isinstance(left, str) and isinstance(right, str):
+        return _ORDER[sign](left.upper(), right.upper())
+    return _ORDER[sign](to_number(left), to_number(right))
+
+
+def get_member(value: Any, key: Any) -> Any:
+    """A property or an element; what is not there is null, as on GitHub."""
+    if isinstance(value, ObjectFilter):
+        return ObjectFilter(found for each in value if (found := get_member(each, key)) is not None)
+    if isinstance(value, Mapping):
+        wanted = to_text(key).lower()
+        return next((each for name, each in value.items() if str(name).lower() == wanted), None)
+    if isinstance(value, list):
+        place = to_number(key)
+        inside = not math.isnan(place) and 0 <= int(place) < len(value)
+        return value[int(place)] if inside else None
+    return None
+
+
+class ObjectFilter(list[Any]):
+    """All values of an object or list, by `.*`; a property of it is that property of each."""
+
+
+def filter_object(value: Any) -> ObjectFilter:
+    if isinstance(value, Mapping):
+        return ObjectFilter(value.values())
+    return ObjectFilter(value) if isinstance(value, list) else ObjectFilter()
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+_PLACE = re.compile(r"\{\{|\}\}|\{(\d+)\}|[{}]")
+STATUS = frozenset({"always", "success", "failure", "cancelled"})
+
+
+@dataclass(frozen=True)
+class StatusFunctions:
+    """How things stood before the thing whose condition is asked."""
+
+    succeeded: bool = True
+    failed: bool = False
+    cancelled: bool = False
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "always": lambda: True,
+            "success": lambda: self.succeeded and not self.cancelled,
+            "failure": lambda: self.failed and not self.cancelled,
+            "cancelled": lambda: self.cancelled,
+        }
+
+
+def _contains(inside: Any, wanted: Any) -> bool:
+    if isinstance(inside, list):
+        return any(loosely_equal(each, wanted) for each in inside)
+    return to_text(wanted).lower() in to_text(inside).lower()
+
+
+def _format(pattern: Any, *values: Any) -> str:
+    def fill(found: re.Match[str]) -> str:
+        if found[0] in {"{{", "}}"}:
+            return found[0][0]
+        if found[1] is None or int(found[1]) >= len(values):
+            raise WorkflowError(f"format cannot fill {found[0]!r} in {to_text(pattern)!r}")
+        return to_text(values[int(found[1])])
+
+    return _PLACE.sub(fill, to_text(pattern))
+
+
+def _from_json(given: Any) -> Any:
+    try:
+        return json.loads(to_text(given))
+    except ValueError:
+        raise WorkflowError(f"fromJSON was given what is no JSON: {to_text(given)[:80]!r}") from None
+
+
+def _join(values: Any, separator: Any = ",") -> str:
+    return to_text(separator).join(map(to_text, values)) if isinstance(values, list) else to_text(values)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "contains": _contains,
+    "startswith": lambda given, start: to_text(given).lower().startswith(to_text(start).lower()),
+    "endswith": lambda given, end: to_text(given).lower().endswith(to_text(end).lower()),
+    "format": _format,
+    "join": _join,
+    "tojson": to_json,
+    "fromjson": _from_json,
+    # No caches here, and so no file whose hash matters.
+    "hashfiles": lambda *_patterns: "",
+}
+
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>[-+]?(?:0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?![\w.]))"
+    r"|(?P<string>'(?:[^']|'')*')|(?P<name>[A-Za-z_][\w-]*)|(?P<sign>==|!=|<=|>=|&&|\|\||[-!<>().,\[\]*]))"
+)
+_LITERALS = {"true": True, "false": False, "null": None}
+Contexts = Mapping[str, Any]
+Node = Callable[["Scope"], Any]
+
+
+@dataclass(frozen=True)
+class Scope:
+    contexts: Contexts
+    standing: StatusFunctions | None = None
+
+    def context(self, name: str) -> Any:
+        if name.lower() not in self.contexts:
+            raise WorkflowError(f"there is no {name!r} here; there is {', '.join(self.contexts)}")
+        return self.contexts[name.lower()]
+
+    def call(self, name: str, values: list[Any]) -> Any:
+        if name in STATUS and self.standing is None:
+            raise WorkflowError(f"{name}() can be asked only in an `if`")
+        known = {**FUNCTIONS, **(self.standing.functions() if self.standing else {})}
+        if name not in known:
+            raise WorkflowError(f"there is no function {name}()")
+        try:
+            return known[name](*values)
+        except TypeError:
+            raise WorkflowError(f"{name}() was given {len(values)} values") from None
+
+
+@dataclass(frozen=True)
+class Expression:
+    source: str
+    node: Node
+    asks_status: bool
+
+    def value(self, contexts: Contexts, standing: StatusFunctions | None = None) -> Any:
+        try:
+            return self.node(Scope(contexts, standing))
+        except WorkflowError as problem:
+            raise WorkflowError(f"{problem} (in `{self.source.strip()}`)") from None
+
+
+@cache
+def parse(source: str) -> Expression:
+    try:
+        reader = _Reader(_tokens(source))
+        node = reader.whole()
+    except WorkflowError as problem:
+        raise WorkflowError(f"{problem} in the expression `{source.strip()}`") from None
+    return Expression(source, node, asks_status=bool(reader.called & STATUS))
+
+
+def _tokens(source: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    at = 0
+    while source[at:].strip():
+        match = _TOKEN.match(source, at)
+        if match is None:
+            raise WorkflowError(f"cannot read {source[at:].strip()[:20]!r}")
+        found.append((match.lastgroup or "", match[match.lastgroup or 0]))
+        at = match.end()
+    return found
+
+
+class _Reader:
+    """Reads by rising strength: `||`, `&&`, comparison, `!`, then what has dots, brackets and calls."""
+
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self._tokens = tokens
+        self.called: set[str] = set()
+
+    def whole(self) -> Node:
+        node = self._or()
+        if self._tokens:
+            raise WorkflowError(f"did not expect {self._tokens[0][1]!r}")
+        return node
+
+    def _next_is(self, *signs: str) -> bool:
+        return bool(self._tokens) and self._tokens[0][0] == "sign" and self._tokens[0][1] in signs
+
+    def _take(self) -> tuple[str, str]:
+        if not self._tokens:
+            raise WorkflowError("the end comes too early")
+        return self._tokens.pop(0)
+
+    def _expect(self, sign: str) -> None:
+        if self._take() != ("sign", sign):
+            raise WorkflowError(f"expected {sign!r}")
+
+    def _or(self) -> Node:
+        left = self._and()
+        while self._next_is("||"):
+            self._take()
+            left = _either(left, self._and())
+        return left
+
+    def _and(self) -> Node:
+        left = self._comparison()
+        while self._next_is("&&"):
+            self._take()
+            left = _both(left, self._comparison())
+        return left
+
+    def _comparison(self) -> Node:
+        left = self._not()
+        while self._next_is("==", "!=", "<", "<=", ">", ">="):
+            left = _compared(self._take()[1], left, self._not())
+        return left
+
+    def _not(self) -> Node:
+        if self._next_is("!"):
+            self._take()
+            inner = self._not()
+            return lambda scope: not truthy(inner(scope))
+        return self._members(self._primary())
+
+    def _members(self, node: Node) -> Node:
+        while self._next_is(".", "["):
+            if self._take()[1] == "[":
+                node = self._star_or(node, self._or if not self._next_is("*") else None)
+                self._expect("]")
+            elif self._next_is("*"):
+                node = self._star_or(node, None)
+            else:
+                node = _member(node, _constant(self._name()))
+        return node
+
+    def _star_or(self, node: Node, key: Callable[[], Node] | None) -> Node:
+        if key is not None:
+            return _member(node, key())
+        self._take()
+        return lambda scope: filter_object(node(scope))
+
+    def _name(self) -> str:
+        kind, name = self._take()
+        if kind != "name":
+            raise WorkflowError(f"expected a name, not {name!r}")
+        return name
+
+    def _primary(self) -> Node:
+        kind, found = self._take()
+        if kind == "number":
+            return _constant(to_number(found))
+        if kind == "string":
+            return _constant(found[1:-1].replace("''", "'"))
+        if kind == "name":
+            return self._named(found)
+        if found == "(":
+            node = self._or()
+            self._expect(")")
+            return node
+        raise WorkflowError(f"did not expect {found!r}")
+
+    def _named(self, name: str) -> Node:
+        if self._next_is("("):
+            return self._call(name.lower())
+        if name in _LITERALS:
+            return _constant(_LITERALS[name])
+        return lambda scope: scope.context(name)
+
+    def _call(self, name: str) -> Node:
+        self._take()
+        self.called.add(name)
+        given: list[Node] = []
+        while not self._next_is(")"):
+            if given:
+                self._expect(",")
+            given.append(self._or())
+        self._expect(")")
+        return lambda scope: scope.call(name, [each(scope) for each in given])
+
+
+def _constant(value: Any) -> Node:
+    return lambda _scope: value
+
+
+def _member(node: Node, key: Node) -> Node:
+    return lambda scope: get_member(node(scope), key(scope))
+
+
+def _either(left: Node, right: Node) -> Node:
+    def decide(scope: Scope) -> Any:
+        first = left(scope)
+        return first if truthy(first) else right(scope)
+
+    return decide
+
+
+def _both(left: Node, right: Node) -> Node:
+    def decide(scope: Scope) -> Any:
+        first = left(scope)
+        return right(scope) if truthy(first) else first
+
+    return decide
+
+
+def _compared(sign: str, left: Node, right: Node) -> Node:
+    if sign in {"==", "!="}:
+        return lambda scope: loosely_equal(left(scope), right(scope)) == (sign == "==")
+    return lambda scope: compare(sign, left(scope), right(scope))
+
+
+OPEN, CLOSE = "${{", "}}"
+
+
+def _parts(template: str) -> Iterator[tuple[str, bool]]:
+    """Pieces in their order, each with whether it is an expression."""
+    at = 0
+    while (start := template.find(OPEN, at)) >= 0:
+        yield template[at:start], False
+        end = _end(template, start + len(OPEN))
+        yield template[start + len(OPEN) : end], True
+        at = end + len(CLOSE)
+    yield template[at:], False
+
+
+def _end(template: str, at: int) -> int:
+    """Where the expression ends; braces inside a quoted text do not count."""
+    quoted = False
+    for place in range(at, len(template)):
+        if template[place] == "'":
+            quoted = not quoted
+        elif not quoted and template.startswith(CLOSE, place):
+            return place
+    raise WorkflowError(f"an expression never ends: {template[at - 3 :][:60]!r}")
+
+
+def evaluate(template: Any, contexts: Contexts) -> Any:
+    """A value of the file with its expressions evaluated; one that is nothing but an expression keeps its type."""
+    if isinstance(template, dict):
+        return {key: evaluate(value, contexts) for key, value in template.items()}
+    if isinstance(template, list):
+        return [evaluate(each, contexts) for each in template]
+    if not isinstance(template, str) or OPEN not in template:
+        return template
+    parts = [(piece, is_code) for piece, is_code in _parts(template) if piece or is_code]
+    if len(parts) == 1:
+        return parse(parts[0][0]).value(contexts)
+    return "".join(to_text(parse(piece).value(contexts)) if is_code else piece for piece, is_code in parts)
+
+
+def evaluate_text(template: Any, contexts: Contexts) -> str:
+    return to_text(evaluate(template, contexts))
+
+
+def condition_holds(condition: Any, contexts: Contexts, standing: StatusFunctions) -> bool:
+    """An `if`; one that does not ask how things stand holds only while everything succeeded."""
+    source = "success()" if condition is None else to_text(condition).strip()
+    if OPEN in source:
+        source = _bare(source)
+    expression = parse(source)
+    if not expression.asks_status and not standing.functions()["success"]():
+        return False
+    return truthy(expression.value(contexts, standing))
+
+
+def _bare(source: str) -> str:
+    parts = [(piece, is_code) for piece, is_code in _parts(source) if piece or is_code]
+    if len(parts) != 1:
+        raise WorkflowError(f"`if: {source}` mixes text and expressions, which GitHub takes for true always")
+    return parts[0][0]

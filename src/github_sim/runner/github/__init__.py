@@ -1,1 +1,0 @@
-"""GitHub Actions in small: expressions, jobs, steps."""

@@ -1,0 +1,275 @@
+"""`uses` of a step: checkout and artifacts, done by the runner itself, and composite actions from a folder.
+
+Anything else is a `Problem`: the simulator fetches nothing and pretends nothing.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from github_sim.runner.expressions import evaluate, to_text
+from github_sim.runner.process import ProcessResult, run_child
+from github_sim.runner.workflow_file import Step, read_steps
+from github_sim.runner.workspace import Artifacts, JobFolders, resolve_inside, write_tree
+from github_sim.runner.yaml_text import WorkflowError, as_mapping, read_yaml, reject_unknown_keys
+from github_sim.world.records import Json
+
+if TYPE_CHECKING:
+    from github_sim.runner.job import JobExecution
+
+_COMMAND = re.compile(r"^::(?P<name>[\w-]+)(?: [^:\r\n]*)?::(?P<value>.*)$", re.MULTILINE)
+_RESERVED = ("GITHUB_", "RUNNER_")
+
+
+def read_pairs(path: Path) -> dict[str, str]:
+    """`name=value` and `name<<END` lines, as steps write them to $GITHUB_OUTPUT and $GITHUB_ENV."""
+    found: dict[str, str] = {}
+    lines = iter(path.read_text(errors="replace").splitlines() if path.exists() else [])
+    for line in lines:
+        if not line.strip():
+            continue
+        name, sign, rest = _split(line)
+        if not sign or not name:
+            raise WorkflowError(f"Invalid format {line!r}")
+        found[name] = rest if sign == "=" else _until(rest, lines)
+    return found
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    """At whichever of `=` and `<<` comes first."""
+    places = {sign: line.find(sign) for sign in ("=", "<<") if sign in line}
+    if not places:
+        return "", "", ""
+    sign = min(places, key=lambda each: places[each])
+    name, _, rest = line.partition(sign)
+    return name, sign, rest
+
+
+def _until(end: str, lines: Iterable[str]) -> str:
+    kept: list[str] = []
+    for line in lines:
+        if line == end:
+            return "\n".join(kept)
+        kept.append(line)
+    raise WorkflowError(f"Matching delimiter not found {end!r}")
+
+
+def settable_variables(pairs: dict[str, str]) -> dict[str, str]:
+    """Without what a step may not set for the steps after it."""
+    return {name: value for name, value in pairs.items() if not name.upper().startswith(_RESERVED)}
+
+
+def read_masks(output: str) -> list[str]:
+    found = (each["value"].strip() for each in _COMMAND.finditer(output) if each["name"] == "add-mask")
+    return [each for each in found if each]
+
+
+def mask_secrets(output: str, secrets: Iterable[str]) -> str:
+    """The log as it is kept: secrets starred out, and the lines that named them gone."""
+    kept = _COMMAND.sub(lambda each: "" if each["name"] == "add-mask" else each[0], output)
+    for secret in sorted((each for each in secrets if each), key=len, reverse=True):
+        kept = kept.replace(secret, "***")
+    return kept
+
+
+@dataclass
+class StepScope:
+    """Where steps stand: in the job itself, or inside a composite action."""
+
+    inputs: Json
+    env: Json
+    steps: Json = field(default_factory=dict)
+    action_path: str = ""
+    failed: bool = False
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class StepOutcome:
+    failed: bool = False
+    why: str = ""
+    log: str = ""
+    outputs: dict[str, str] = field(default_factory=dict)
+
+
+# As GitHub calls them; without a `shell`, bash is not told to fail in the middle of a pipe.
+_SHELLS = {
+    "": ("bash", "-e"),
+    "bash": ("bash", "--noprofile", "--norc", "-eo", "pipefail"),
+    "sh": ("sh", "-e"),
+    "python": ("python3",),
+}
+_FILES = ("OUTPUT", "ENV", "PATH", "STEP_SUMMARY", "STATE")
+
+
+@dataclass
+class Script:
+    text: str
+    shell: str
+    folder: str
+    limit_s: float
+    _told: dict[str, Path] = field(default_factory=dict)
+
+    async def run(
+        self, room: JobFolders, env: Mapping[str, str], stop: asyncio.Event | None
+    ) -> ProcessResult:
+        if self.shell not in _SHELLS:
+            raise WorkflowError(f"the simulated runner has no shell {self.shell!r}")
+        cwd = resolve_inside(room.workspace, self.folder or ".")
+        if not cwd.is_dir():
+            raise WorkflowError(f"there is no folder {self.folder}")
+        number = sum(1 for _ in room.temp.glob("step-*"))
+        place = room.temp / f"step-{number}"
+        place.mkdir()
+        self._told = {name: place / name.lower() for name in _FILES}
+        for path in self._told.values():
+            path.touch()
+        written = place / ("script.py" if self.shell == "python" else "script.sh")
+        written.write_text(self.text.replace("\r\n", "\n"))
+        told = {f"GITHUB_{name}": str(path) for name, path in self._told.items()}
+        command = (*_SHELLS[self.shell], str(written))
+        return await run_child(command, cwd=cwd, env={**env, **told}, limit_s=self.limit_s, cancelled=stop)
+
+    def outputs(self) -> dict[str, str]:
+        return read_pairs(self._told["OUTPUT"])
+
+    def set_variables(self) -> dict[str, str]:
+        return read_pairs(self._told["ENV"])
+
+    def added_paths(self) -> list[str]:
+        return [line for line in self._told["PATH"].read_text().splitlines() if line][::-1]
+
+
+_ACTION = re.compile(r"(?P<name>[\w.-]+/[\w.-]+(?:/[\w./-]+)?)@(?P<ref>[\w./-]+)")
+_CHECKOUT = frozenset(
+    {"repository", "ref", "path", "sparse-checkout", "sparse-checkout-cone-mode", "persist-credentials",
+     "fetch-depth", "submodules", "token", "clean", "lfs", "show-progress", "fetch-tags", "filter", "set-safe-directory"}
+)  # fmt: skip
+_UPLOAD = frozenset({"name", "path", "if-no-files-found", "overwrite", "retention-days", "compression-level"})
+_DOWNLOAD = frozenset({"name", "path"})
+With = dict[str, str]
+
+
+async def run_action(
+    job: "JobExecution", step: Step, frame: StepScope, env: Mapping[str, str]
+) -> StepOutcome:
+    action = str(step.given["uses"])
+    given = as_mapping(step.given.get("with"), "with")
+    filled_with = {name: to_text(evaluate(value, job.contexts(frame, env))) for name, value in given.items()}
+    found = _ACTION.fullmatch(action)
+    own = _OWN.get(found["name"]) if found else None
+    if own is not None:
+        return own(job, filled_with)
+    return await _composite(job, _folder(job, action), frame, filled_with, env)
+
+
+def _outcome(log: str, **outputs: str) -> StepOutcome:
+    return StepOutcome(log=f"{log}\n", outputs=outputs)
+
+
+def _failed(why: str) -> StepOutcome:
+    return StepOutcome(failed=True, log=f"Error: {why}\n")
+
+
+def _check_out(job: "JobExecution", given: With) -> StepOutcome:
+    reject_unknown_keys(dict(given), _CHECKOUT, "actions/checkout")
+    into = resolve_inside(job.room.workspace, given.get("path") or ".")
+    only = [line.strip() for line in given.get("sparse-checkout", "").splitlines() if line.strip()]
+    name = given.get("repository") or job.joined.repository.full_name
+    if name.lower() == job.joined.repository.full_name.lower() and not given.get("ref"):
+        job.joined.snapshot.check_out(into, only)
+        return _outcome(f"checked out {name}", commit=job.run.head_sha)
+    world = job.runner.sim.world
+    repository = world.find(name)
+    commit = world.resolve(repository, given.get("ref") or repository.default_branch) if repository else None
+    if commit is None:
+        return _failed(f"cannot check out {given.get('ref') or 'the default branch'} of {name}")
+    write_tree(commit.tree, into, only)
+    return _outcome(f"checked out {name} at {commit.sha}", commit=commit.sha)
+
+
+def _upload(job: "JobExecution", given: With) -> StepOutcome:
+    reject_unknown_keys(dict(given), _UPLOAD, "actions/upload-artifact")
+    patterns = [line.strip() for line in given.get("path", "").splitlines() if line.strip()]
+    kept = _artifacts(job).keep(given.get("name") or "artifact", job.room.workspace, patterns)
+    if not kept and given.get("if-no-files-found", "warn") == "error":
+        return _failed(f"No files were found with the provided path: {', '.join(patterns)}")
+    return _outcome(f"kept {kept} files")
+
+
+def _download(job: "JobExecution", given: With) -> StepOutcome:
+    reject_unknown_keys(dict(given), _DOWNLOAD, "actions/download-artifact")
+    wanted = Path(given.get("path") or ".")
+    into = wanted if wanted.is_absolute() else resolve_inside(job.room.workspace, str(wanted))
+    if not into.resolve().is_relative_to(job.room.root.resolve()):
+        raise WorkflowError(f"{wanted} leads out of the job's folders")
+    name = given.get("name") or "artifact"
+    if not _artifacts(job).fetch(name, into):
+        return _failed(f"Unable to download artifact(s): Artifact not found for name: {name}")
+    return _outcome(f"fetched {name}")
+
+
+def _artifacts(job: "JobExecution") -> Artifacts:
+    return Artifacts(job.runner.place.root / "artifacts" / f"{job.run.id}-{job.run.attempt}")
+
+
+_OWN: Mapping[str, Callable[["JobExecution", With], StepOutcome]] = {
+    "actions/checkout": _check_out,
+    "actions/upload-artifact": _upload,
+    "actions/download-artifact": _download,
+}
+
+
+def _folder(job: "JobExecution", action: str) -> Path:
+    """Where a composite action is: in the workspace, or in a folder that the runner was told of."""
+    if action.startswith("./"):
+        return resolve_inside(job.room.workspace, action)
+    found = _ACTION.fullmatch(action)
+    folder = job.runner.actions.get(found["name"]) if found else None
+    if folder is None:
+        raise WorkflowError(f"the simulated runner has no action {action}")
+    return folder
+
+
+async def _composite(
+    job: "JobExecution", folder: Path, frame: StepScope, given: With, env: Mapping[str, str]
+) -> StepOutcome:
+    action = _read_action(folder)
+    inner = StepScope(
+        inputs=_inputs(action, given, job, frame),
+        env={**frame.env, **env},
+        action_path=str(folder),
+        cancelled=frame.cancelled,
+    )
+    steps = read_steps(action["runs"].get("steps"), str(folder))
+    done = await job.steps(steps, inner)
+    outputs = {
+        name: to_text(evaluate(each.get("value"), job.contexts(inner)))
+        for name, each in (action.get("outputs") or {}).items()
+    }
+    why = next((each.why for each in done if each.why), "")
+    return StepOutcome(inner.failed, why, "".join(each.log for each in done), outputs)
+
+
+def _read_action(folder: Path) -> Json:
+    path = next((folder / name for name in ("action.yml", "action.yaml") if (folder / name).is_file()), None)
+    if path is None:
+        raise WorkflowError(f"{folder} has no action.yml")
+    action = read_yaml(path.read_text(), str(path))
+    runs = as_mapping(action.get("runs"), f"{path}: runs")
+    if runs.get("using") != "composite":
+        raise WorkflowError(f"{path} is no composite action, and the simulated runner runs no other")
+    return action
+
+
+def _inputs(action: Json, given: With, job: "JobExecution", frame: StepScope) -> Json:
+    declared = action.get("inputs") or {}
+    reject_unknown_keys(dict(given), frozenset(declared), "the action's `with`")
+    contexts = {"github": job.contexts(frame)["github"]}
+    return {
+        name: given.get(name, to_text(evaluate((each or {}).get("default", ""), contexts)))
+        for name, each in declared.items()
+    }

@@ -26,7 +26,7 @@ from rich.text import Text
 from crcr import log as logs
 from crcr.cli.printing import console, print_line
 from crcr.cli.run.process import listener_url, serve_app, stop_signal
-from crcr.decide.github.relay_pins import relay_pin
+from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import RepoName
 from crcr.demo.join import DemoJoin
 from crcr.demo.join_key import keep_key

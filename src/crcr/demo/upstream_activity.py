@@ -7,8 +7,16 @@ queue throws out waits for another push. All choices come from the one generator
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
-from crcr.demo.people import AUTHORS, MAINTAINERS, OUTSIDERS, CommandLimits
-from crcr.demo.world import COMPILER_FILE, GATE, GATING, NPU_LABEL
+from crcr.demo.world import (
+    AUTHORS,
+    COMPILER_FILE,
+    GATE,
+    GATING,
+    MAINTAINERS,
+    NPU_LABEL,
+    OUTSIDERS,
+    CommandLimits,
+)
 from github_sim.ci.autoplay import Player
 from github_sim.github import GitHub
 from github_sim.world.merge_rules import PASSING

@@ -201,7 +201,7 @@ def _setup_desk(services: Services, views: SqlViews, doors: Doors) -> api_setup.
         inspections=Inspections(services.database),
         acts=services.acts,
         tokens=doors.tokens,
-        verify=services.callback.verifier.verify,
+        verify_token=services.callback.verifier.verify,
         limits=services.limits,
         subject_of=doors.subject_of,
         clock=services.clock,

@@ -12,8 +12,7 @@ from sqlalchemy import text
 
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.report.report import ReportStatus
-from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import ResultKind, Span, Window
+from crcr.decide.statistics.window import HistoryState, ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery
 from crcr.decide.views.overview import Summary
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace

@@ -14,9 +14,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
-from crcr.decide.checks.confirmation import awaits_github
 from crcr.decide.checks.gate import GatePolicy, GateState, judge_gate
-from crcr.decide.dispatch.body_compression import compress_body
+from crcr.decide.checks.verification import awaits_github
+from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.model import RepoName
 from crcr.errors import StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.checks.check_run import Tier
 from crcr.decide.model import RepoName
 from crcr.wiring.core import open_core
 from crcr.wiring.services import Services, build

@@ -12,11 +12,9 @@ from typing import Any
 
 import httpx
 
-from crcr.demo.nightly import NIGHTLY, NightlyRuns
-from crcr.demo.people import MAINTAINERS, MOST_COMMANDS_AN_HOUR, OUTSIDERS
-from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
+from crcr.demo.traffic import BLOCKED, LABELLED, NIGHTLY, UPSTREAM, NightlyRuns, demo_world, run_traffic
 from crcr.demo.upstream_activity import MOST_OPEN
-from crcr.demo.world import BACKENDS, GATING, NPU_LABEL
+from crcr.demo.world import BACKENDS, GATING, MAINTAINERS, MOST_COMMANDS_AN_HOUR, NPU_LABEL, OUTSIDERS
 from github_sim.clock import ManualClock
 from github_sim.github import CheckRun, GitHub
 from github_sim.world.records import Dispatch, Json

@@ -14,8 +14,7 @@ from typing import Any
 
 import yaml
 
-from crcr.decide.github.inspection import WorkflowFacts
-from crcr.decide.github.relay_pins import Pinning, read_pins
+from crcr.decide.github.repository_setup import Pinning, WorkflowFacts, read_pins
 
 MAX_CHARS = 1024 * 1024
 """In the file, and in all its texts with aliases expanded."""

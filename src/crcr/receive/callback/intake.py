@@ -36,7 +36,7 @@ from crcr.errors import (
     RateLimited,
     Unavailable,
 )
-from crcr.ports import Clock, Limits, Trace, Untraced
+from crcr.ports import Clock, NoTrace, RequestLimiter, Trace
 from crcr.receive.callback.parse_report import parse_report
 from crcr.receive.callback.sandbox import SandboxIntake
 from crcr.receive.http.body import BodyReader
@@ -58,14 +58,14 @@ NOTED_REFUSAL = "noted_refusal"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackIntake:
     verifier: OidcVerifier
-    limits: Limits
+    limits: RequestLimiter
     bodies: BodyReader
     reports: Reports
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
     clock: Clock
     count: Callable[[str], None]
     """Counts an outcome."""
-    trace: Trace = field(default_factory=Untraced)
+    trace: Trace = field(default_factory=NoTrace)
     self_reports: SelfReports
     refusals: Refusals
     sandbox: SandboxIntake | None

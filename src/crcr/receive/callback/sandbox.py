@@ -10,7 +10,7 @@ from datetime import datetime
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import RejectedReport, RepeatedReport
 from crcr.decide.report.report import Report
-from crcr.ports import Limits
+from crcr.ports import RequestLimiter
 from crcr.receive.http.response import IntakeOutcome, IntakeResponse
 from crcr.record.reports.sandbox import SandboxJobs
 
@@ -21,7 +21,7 @@ SANDBOX = "sandbox"
 @dataclass(frozen=True, slots=True)
 class SandboxIntake:
     jobs: SandboxJobs
-    limits: Limits
+    limits: RequestLimiter
     page_url: str
 
     async def take(

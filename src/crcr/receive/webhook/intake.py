@@ -14,8 +14,8 @@ from hashlib import sha256
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
+from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.events import (
     DispatchedEvent,
     Event,
@@ -30,7 +30,7 @@ from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
-from crcr.ports import Clock, Trace, Untraced
+from crcr.ports import Clock, NoTrace, Trace
 from crcr.receive.http.body import BodyReader
 from crcr.receive.http.response import IntakeOutcome, IntakeResponse
 from crcr.receive.webhook.parse import parse_event, parse_payload
@@ -69,7 +69,7 @@ class WebhookIntake:
     count: Callable[[str, str], None]
     """Counts an event's name with its outcome."""
     refused: RefusedWebhookCounter
-    trace: Trace = field(default_factory=Untraced)
+    trace: Trace = field(default_factory=NoTrace)
 
     async def handle(self, request: Request) -> IntakeResponse:
         name, began_at = request.headers.get("x-github-event", ""), self.clock.now()

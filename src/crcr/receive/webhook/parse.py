@@ -30,9 +30,9 @@ from crcr.decide.events import (
     WorkflowJobEvent,
     WorkflowRunEvent,
 )
-from crcr.decide.github.actions_vocabulary import parse_check_run_id, parse_conclusion, path_without_ref
-from crcr.decide.github.inspection import grants
+from crcr.decide.github.repository_setup import grants
 from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
 from crcr.receive.http.body import decode

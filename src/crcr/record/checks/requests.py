@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.checks.check_run import Tier
 from crcr.decide.checks.commit import BackendResults
 from crcr.decide.checks.gate import GateJudgement, judge_for_subject
 from crcr.decide.checks.reruns import plan_rerun, plan_rerun_of_failed
-from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.commands.answers import waiver_offer
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
-from crcr.decide.dispatch.repeated_bodies import is_too_old
+from crcr.decide.dispatch.webhook_body import is_too_old
 from crcr.decide.events import CheckRunEvent, IssueCommentEvent, PeopleRequest
 from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change

@@ -15,8 +15,7 @@ import structlog
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import ResultKind, Window
+from crcr.decide.statistics.window import HistoryState, ResultKind, Window
 from crcr.errors import OutsideFault
 from crcr.record.clickhouse.feed_state import mark
 from crcr.record.schema.clickhouse_feed import Mark

@@ -5,8 +5,8 @@ from collections import OrderedDict
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.body_compression import decompress_payload
 from crcr.decide.dispatch.payload import PreparedPayload, prepare_payload, update_payload
+from crcr.decide.dispatch.webhook_body import decompress_payload
 from crcr.decide.model import DispatchState, Level, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.errors import NotFound, OutsideLimited

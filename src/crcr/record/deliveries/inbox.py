@@ -21,7 +21,7 @@ from crcr.decide.dispatch.plan import (
     UpstreamFacts,
     plan_dispatches,
 )
-from crcr.decide.dispatch.repeated_bodies import is_too_old
+from crcr.decide.dispatch.webhook_body import is_too_old
 from crcr.decide.events import DispatchedEvent, MergeGroupEvent, PullRequestEvent, PushEvent
 from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -185,7 +185,10 @@ class Inbox:
             else:
                 await ask_for_files(tx, event.upstream, event.number, now)
         if not isinstance(event, PushEvent) and (facts.gate_on or facts.allowlist.has_checks):
-            await self._refresher.request_refresh(tx, event.upstream, _heads(event, facts.pull, planned), now)
+            heads, labels = _heads(event, facts.pull, planned), _labels(event, facts.pull)
+            await self._refresher.request_refresh_for_pull(
+                tx, event.upstream, heads, now, allowlist=facts.allowlist, labels=labels
+            )
 
     async def _follow_group(self, tx: Tx, receipt: ReceivedDelivery, event: MergeGroupEvent) -> None:
         if event.action == "destroyed":
@@ -228,6 +231,13 @@ def _heads(
     if planned.pull is not None:
         heads.add(planned.pull.head_sha)
     return heads
+
+
+def _labels(event: PullRequestEvent | MergeGroupEvent, known: KnownPull | None) -> tuple[str, ...]:
+    """The labels that the pull request has or had; a merge group has none."""
+    if isinstance(event, MergeGroupEvent):
+        return ()
+    return (*event.labels, *(known.labels if known else ()))
 
 
 def _read_group(event: MergeGroupEvent, receipt: ReceivedDelivery) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.checks.gate import GateState
-from crcr.decide.dispatch.merge_group import GroupToRead, base_branch, queued_pull_number
+from crcr.decide.dispatch.plan import GroupToRead, base_branch, queued_pull_number
 from crcr.decide.github.values import ChangedFiles
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_change

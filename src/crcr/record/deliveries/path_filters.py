@@ -77,7 +77,9 @@ class PathQuestions:
                 return
             await reconsider(tx, upstream, pull, allowlist, now)
             await note_change(tx, upstream, "delivery", delivery=delivery, number=number, now=now)
-            await self._refresher.request_refresh(tx, upstream, (pull.head_sha,), now)
+            await self._refresher.request_refresh_for_pull(
+                tx, upstream, (pull.head_sha,), now, allowlist=allowlist, labels=pull.labels
+            )
 
         await self._database.write(unit)
 

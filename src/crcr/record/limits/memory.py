@@ -43,7 +43,7 @@ def full(scope: str, rule: Rule, wait_us: int) -> RateLimited:
 
 
 class MemoryLimits:
-    """Implements `ports.Limits`. No method awaits anything, so each is atomic on the event loop."""
+    """Implements `ports.RequestLimiter`. No method awaits anything, so each is atomic on the event loop."""
 
     def __init__(self, rules: Mapping[str, Rule], clock: Clock, *, max_subjects: int = _MAX_SUBJECTS) -> None:
         self._clock = clock

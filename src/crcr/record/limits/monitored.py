@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from crcr.errors import LimiterUnavailable, RateLimited
-from crcr.ports import Limits
+from crcr.ports import RequestLimiter
 
 ASK_EVERY_S = 10.0
 _NOBODY = "nobody"
@@ -22,9 +22,9 @@ class Tally(Protocol):
 
 
 class WatchedLimits:
-    """Implements `ports.Limits`."""
+    """Implements `ports.RequestLimiter`."""
 
-    def __init__(self, inner: Limits, tally: Tally) -> None:
+    def __init__(self, inner: RequestLimiter, tally: Tally) -> None:
         self._inner = inner
         self._tally = tally
 

@@ -79,7 +79,7 @@ class _Waiting:
 
 
 class RedisLimits:
-    """Implements `ports.Limits`."""
+    """Implements `ports.RequestLimiter`."""
 
     def __init__(self, rules: Mapping[str, Rule], link: RedisLink, clock: Clock | None = None) -> None:
         """`clock` stands in for the server's own, for tests that move time."""

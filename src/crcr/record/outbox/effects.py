@@ -42,11 +42,20 @@ _ADD_ONCE = (
     f" CAST(:created_at AS bigint) WHERE NOT EXISTS (SELECT 1 FROM effects WHERE {_QUEUE_OF}"
     " AND (due_at <= :soon OR held_by IS NOT NULL) {lock})"
 )
-# What is relied on is held until our commit: claimed before it, it would look at facts without ours.
-_ADD_UNLESS_WAITING = Statement(
-    text(_ADD_ONCE.format(payload=":payload", lock="")),
-    on_postgresql=text(_ADD_ONCE.format(payload="CAST(:payload AS bytea)", lock="FOR SHARE")),
-)
+
+
+def insert_unless_waiting(condition: str = "") -> Statement:
+    """Build the statement that adds an effect unless one of its lane waits already; `condition` is one more, as SQL.
+
+    The waiting effect is locked until our commit: claimed before it, it would not see our facts.
+    """
+    return Statement(
+        text(_ADD_ONCE.format(payload=":payload", lock="") + condition),
+        on_postgresql=text(_ADD_ONCE.format(payload="CAST(:payload AS bytea)", lock="FOR SHARE") + condition),
+    )
+
+
+_ADD_UNLESS_WAITING = insert_unless_waiting()
 _BEGUN_BEFORE = (
     f"{_QUEUE_OF} AND due_at > :soon"
     " AND (first_attempt_at <= :begun_before OR (first_attempt_at IS NULL AND held_by IS NULL))"
@@ -89,8 +98,10 @@ def effect_row(
     }
 
 
-async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
+async def add_once(tx: Tx, *rows: dict[str, Any], insert: Statement = _ADD_UNLESS_WAITING) -> None:
     """Add effects that look at the present when they are done: one that waits already is enough, and is hastened.
+
+    `insert` is a statement of `insert_unless_waiting`; the rows hold the parameters of its condition as well.
 
     Whatever a waiting one of the same lane was to do, it will do with the newest facts. One that a limit of GitHub's
     holds back is enough as well, and keeps its time.
@@ -99,7 +110,7 @@ async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
         return
     wanted = [{**row, "soon": row["due_at"] + _SOON_US} for row in rows]
     await tx.many(_HASTEN, ({name: row[name] for name in (*_QUEUE, "soon")} for row in wanted))
-    await tx.many(_ADD_UNLESS_WAITING, wanted)
+    await tx.many(insert, wanted)
     tx.signal(EFFECTS)
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.github.inspection import InstallationFacts
+from crcr.decide.github.repository_setup import InstallationFacts
 from crcr.decide.github.values import RepositoryFacts
 from crcr.decide.model import Binding, EffectKind, Level, RepoName
 from crcr.errors import NotFound

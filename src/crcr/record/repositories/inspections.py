@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import msgspec
 from sqlalchemy import text
 
-from crcr.decide.github.inspection import Inspection
+from crcr.decide.github.repository_setup import Inspection
 from crcr.decide.model import EffectKind, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.outbox.effects import add_once, effect_row

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.repeated_bodies import REMEMBERED_FOR
+from crcr.decide.dispatch.webhook_body import REMEMBERED_FOR
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.deliveries.webhook_bodies import FORGET_DIGESTS

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from crcr.decide.checks.gate import GatePolicy
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind, Span, Window

@@ -12,13 +12,13 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.completeness import QUIET
-from crcr.decide.github.actions_vocabulary import delivery_ids_in
-from crcr.decide.github.run_lookup import (
+from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.workflow_runs import (
     KnownRun,
     RemainingLookup,
     RunLookup,
+    delivery_ids_in,
 )
-from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
-from crcr.cli.doctor.relay.schema import schema_finding
+from crcr.cli.doctor.relay.store import schema_finding
 from crcr.errors import StoreUnavailable
 from crcr.join.findings.finding import SetupFinding, ok, problem, warning
 from crcr.record.migrations.run import head, revision

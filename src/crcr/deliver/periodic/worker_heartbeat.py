@@ -15,13 +15,13 @@ import structlog
 from crcr.decide.outbox.worker_presence import GONE_AFTER, ROLL_CALL_EVERY_S
 from crcr.errors import StoreUnavailable
 from crcr.ports import Clock
-from crcr.record.outbox.worker_registry import RollCall
+from crcr.record.outbox.leases import WorkerRegistry
 
 log = structlog.get_logger(__name__)
 
 
 class WorkerHeartbeat:
-    def __init__(self, registry: RollCall, on_count: Callable[[int], None], *, clock: Clock) -> None:
+    def __init__(self, registry: WorkerRegistry, on_count: Callable[[int], None], *, clock: Clock) -> None:
         """`on_count` gets the number of workers at each heartbeat."""
         self._registry = registry
         self._on_count = on_count

@@ -87,7 +87,7 @@ def _objection(own: OwnHead, waiver: GrantedWaiver, backend: BackendResults, par
         return f"#{own.number} has no result of that job at its own head"
     if all(map(_is_success, named)) if named else own.judged.standing is GateStatus.PASSED:
         return None
-    state = _worst(named) if named else own.judged.standing
+    state = _worst_status(named) if named else own.judged.standing
     return f"it is {state} for #{own.number} at its own head, and must have passed or be waived there"
 
 
@@ -99,7 +99,7 @@ def _is_success(part: JudgedPart) -> bool:
     return part.standing is GateStatus.PASSED and not skipped
 
 
-def _worst(parts: Iterable[JudgedPart]) -> str:
+def _worst_status(parts: Iterable[JudgedPart]) -> str:
     standings = list(GateStatus)
     worst = min((part.standing for part in parts), key=standings.index)
     return "skipped" if worst is GateStatus.PASSED else worst.value
@@ -151,7 +151,7 @@ def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJu
     """Judge a commit that somebody wants merged; the worst over its subjects counts."""
     if not commit.subjects:
         raise ValueError("a commit without a subject has no gate to judge")
-    subjects = tuple(_subject(subject, policy, now) for subject in commit.subjects)
+    subjects = tuple(_judge_subject(subject, policy, now) for subject in commit.subjects)
     rechecks = [each.recheck_at for one in subjects for each in one.backends]
     waiving = [each for one in commit.subjects for each in (one, *one.own_heads)]
     rechecks += [waiver.until_at for one in waiving for waiver in one.waivers_at(now)]
@@ -162,7 +162,7 @@ def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJu
     )
 
 
-def _subject(subject: MergeSubject, policy: GatePolicy, now: datetime) -> SubjectJudgement:
+def _judge_subject(subject: MergeSubject, policy: GatePolicy, now: datetime) -> SubjectJudgement:
     judged = tuple(judge_for_subject(subject, each, policy, now) for each in subject.backends if each.gates)
     states = {GATE_OF[each.standing] for each in judged}
     if subject.reused_from is not None:
@@ -180,11 +180,13 @@ def judge_for_subject(
     waivers = subject.waivers_at(now)
     if subject.number is not None or not waivers:
         return judge_backend(backend, waivers, policy, now)
-    own_heads = tuple(_own_head(subject, number, backend, policy, now) for number in subject.numbers or ())
+    own_heads = tuple(
+        _judge_own_head(subject, number, backend, policy, now) for number in subject.numbers or ()
+    )
     return judge_backend(backend, waivers, policy, now, own_heads=own_heads)
 
 
-def _own_head(
+def _judge_own_head(
     group: MergeSubject, number: int, backend: BackendResults, policy: GatePolicy, now: datetime
 ) -> OwnHead:
     """How the backend stands at the own head of one of the group's pull requests."""
@@ -207,7 +209,7 @@ def judge_backend(
 ) -> BackendJudgement:
     deadline = _deadline(backend, policy)
     late = deadline is not None and now >= deadline
-    parts = tuple(_parts(backend, policy, late=late))
+    parts = tuple(_judge_parts(backend, policy, late=late))
     parts = tuple(apply_waivers(part, backend, waivers, own_heads) for part in parts)
     standings = {part.standing for part in parts}
     # Whatever waits will be late one day, and that shows even where another part has failed already.
@@ -242,59 +244,59 @@ def _recheck_at(backend: BackendResults, deadline: datetime | None, now: datetim
 # The parts of a backend
 
 
-def _parts(backend: BackendResults, policy: GatePolicy, *, late: bool) -> Iterable[JudgedPart]:
+def _judge_parts(backend: BackendResults, policy: GatePolicy, *, late: bool) -> Iterable[JudgedPart]:
     if backend.possible_renames:
-        yield _checked_for_rename(backend)
+        yield _rename_part(backend)
         return
     unsent = _UNSENT.get(backend.state)
     if unsent is not None:
         yield unsent(backend)
         return
     jobs = backend.counted_jobs
-    parts = [_job_part(job, backend, policy, late=late) for job in jobs]
+    parts = [_judge_job(job, backend, policy, late=late) for job in jobs]
     yield from parts
     if any(part.standing is GateStatus.WAITING for part in parts):
         return
     owed = tuple(owed_parts(backend, jobs, late=late))
     yield from owed
     if not owed:
-        yield from _declined(backend, parts) if parts else (nothing_yet(late=late),)
+        yield from _declined_part(backend, parts) if parts else (nothing_yet(late=late),)
 
 
-def _checked_for_rename(backend: BackendResults) -> JudgedPart:
+def _rename_part(backend: BackendResults) -> JudgedPart:
     names = ", ".join(map(str, backend.possible_renames))
     reason = f"checking for a rename: it left L4, and whether it is {names} now is not known yet"
     return JudgedPart(standing=GateStatus.WAITING, name=None, reason=reason)
 
 
-def _not_sent_yet(_backend: BackendResults) -> JudgedPart:
+def _unsent_part(_backend: BackendResults) -> JudgedPart:
     return JudgedPart(standing=GateStatus.WAITING, name=None, reason="the dispatch waits to be sent")
 
 
-def _held(backend: BackendResults) -> JudgedPart:
+def _held_part(backend: BackendResults) -> JudgedPart:
     reason = backend.reason or "a reason that is not recorded"
     standing = GateStatus.HELD if reason in HELD_FOR else GateStatus.WAITING
     return JudgedPart(standing=standing, name=None, reason=reason)
 
 
-def _left_out(backend: BackendResults) -> JudgedPart:
+def _left_out_part(backend: BackendResults) -> JudgedPart:
     return JudgedPart(standing=GateStatus.NOT_CONCERNED, name=None, reason=left_out_words(backend.reason))
 
 
-def _never_sent(backend: BackendResults) -> JudgedPart:
+def _undelivered_part(backend: BackendResults) -> JudgedPart:
     reason = f"the dispatch could not be delivered: {backend.reason or backend.state}"
     return JudgedPart(standing=GateStatus.MISSING, name=None, reason=reason)
 
 
 _UNSENT: dict[DispatchState, Callable[[BackendResults], JudgedPart]] = {
-    DispatchState.WAITING: _not_sent_yet,
-    DispatchState.HELD: _held,
-    DispatchState.LEFT_OUT: _left_out,
-    DispatchState.PARKED: _never_sent,
-    DispatchState.CANCELLED: _never_sent,
+    DispatchState.WAITING: _unsent_part,
+    DispatchState.HELD: _held_part,
+    DispatchState.LEFT_OUT: _left_out_part,
+    DispatchState.PARKED: _undelivered_part,
+    DispatchState.CANCELLED: _undelivered_part,
 }
 
-_OF_CONCLUSION = {
+_STATUS_BY_CONCLUSION = {
     Conclusion.SUCCESS: GateStatus.PASSED,
     Conclusion.SKIPPED: GateStatus.PASSED,
     Conclusion.NEUTRAL: GateStatus.PASSED,
@@ -307,29 +309,29 @@ _OF_CONCLUSION = {
 _SKIPPED = frozenset({Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
-def _job_part(job: JobResult, backend: BackendResults, policy: GatePolicy, *, late: bool) -> JudgedPart:
+def _judge_job(job: JobResult, backend: BackendResults, policy: GatePolicy, *, late: bool) -> JudgedPart:
     if job.state is JobState.IN_PROGRESS:
         if late:
-            return _part(GateStatus.ERRORED, job, "still running past the gate's time-out")
-        return _part(GateStatus.WAITING, job, "running")
+            return _make_part(GateStatus.ERRORED, job, "still running past the gate's time-out")
+        return _make_part(GateStatus.WAITING, job, "running")
     if job.state is JobState.TIMED_OUT:
         standing, reason = GateStatus.ERRORED, "went silent"
     else:
-        standing, reason = _concluded(job, backend)
+        standing, reason = _status_by_conclusion(job, backend)
     if standing is GateStatus.PASSED:
-        standing, reason = _held_against_github(job, backend, reason, late=late)
+        standing, reason = _confirm_with_github(job, backend, reason, late=late)
     if standing in {GateStatus.PASSED, GateStatus.WAITING}:
-        return _part(standing, job, reason)
+        return _make_part(standing, job, reason)
     if backend.runs_again(job):
         if late:
-            return _part(GateStatus.ERRORED, job, "was to run again, and did not report")
-        return _part(GateStatus.WAITING, job, f"runs again after: {reason}")
+            return _make_part(GateStatus.ERRORED, job, "was to run again, and did not report")
+        return _make_part(GateStatus.WAITING, job, f"runs again after: {reason}")
     if standing is GateStatus.FAILED and job.verdict in policy.excuses:
-        return _part(GateStatus.EXCUSED, job, f"{reason}, {job.verdict}")
-    return _part(standing, job, reason)
+        return _make_part(GateStatus.EXCUSED, job, f"{reason}, {job.verdict}")
+    return _make_part(standing, job, reason)
 
 
-def _held_against_github(
+def _confirm_with_github(
     job: JobResult, backend: BackendResults, reason: str, *, late: bool
 ) -> tuple[GateStatus, str]:
     """A result that passes, as far as GitHub agrees with it."""
@@ -345,16 +347,16 @@ def _held_against_github(
     return GateStatus.PASSED, reason
 
 
-def _part(standing: GateStatus, job: JobResult, reason: str) -> JudgedPart:
+def _make_part(standing: GateStatus, job: JobResult, reason: str) -> JudgedPart:
     return JudgedPart(standing=standing, name=job.name, reason=reason, job=job)
 
 
-def _concluded(job: JobResult, backend: BackendResults) -> tuple[GateStatus, str]:
+def _status_by_conclusion(job: JobResult, backend: BackendResults) -> tuple[GateStatus, str]:
     conclusion = job.conclusion or Conclusion.NONE
     said = "completed without a conclusion" if conclusion is Conclusion.NONE else conclusion.value
     expected = backend.expected(job.name)
     if expected is None:
-        standing = _OF_CONCLUSION[conclusion]
+        standing = _STATUS_BY_CONCLUSION[conclusion]
         if standing is GateStatus.FAILED and job.verdict is FailureVerdict.INFRASTRUCTURE:
             return GateStatus.ERRORED, said
         return standing, said
@@ -363,7 +365,7 @@ def _concluded(job: JobResult, backend: BackendResults) -> tuple[GateStatus, str
     return GateStatus.FAILED, f"{said}, where {expected.value} is expected"
 
 
-def _declined(backend: BackendResults, parts: list[JudgedPart]) -> Iterable[JudgedPart]:
+def _declined_part(backend: BackendResults, parts: list[JudgedPart]) -> Iterable[JudgedPart]:
     """Everything skipped is no result, unless the entry may skip."""
     if backend.entry is not None and backend.entry.may_skip:
         return

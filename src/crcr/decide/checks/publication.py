@@ -39,10 +39,14 @@ def gate_brief(judgement: GateJudgement, incarnation: str) -> str | None:
             judgement.state.value,
             incarnation,
             [one.subject.in_doubt for one in judgement.subjects],
-            sorted((str(each.backend.name), _held(each)) for each in judged),
-            sorted(_waivers(part for each in judged for part in each.parts)),
-            sorted(_membership(backend) for one in judgement.subjects for backend in _listed(one.subject)),
-            sorted(str(each.backend.name) for each in judged if _recovers(each)),
+            sorted((str(each.backend.name), _held_reasons(each)) for each in judged),
+            sorted(_waiver_keys(part for each in judged for part in each.parts)),
+            sorted(
+                _membership_key(backend)
+                for one in judgement.subjects
+                for backend in _gating_backends(one.subject)
+            ),
+            sorted(str(each.backend.name) for each in judged if _has_recovered(each)),
         )
     )
 
@@ -54,8 +58,8 @@ def backend_brief(judged: BackendJudgement) -> str | None:
     return repr(
         (
             judged.standing in BLOCKED,
-            _held(judged),
-            sorted(_waivers(judged.parts)),
+            _held_reasons(judged),
+            sorted(_waiver_keys(judged.parts)),
             [str(name) for name in judged.backend.possible_renames],
             sorted(_recovering_jobs(judged)),
         )
@@ -73,28 +77,28 @@ def failed_once(backend: BackendResults) -> frozenset[tuple[str, str]]:
     )
 
 
-def _held(judged: BackendJudgement) -> list[str]:
+def _held_reasons(judged: BackendJudgement) -> list[str]:
     return [part.reason for part in judged.parts if part.standing is GateStatus.HELD]
 
 
-def _waivers(parts: Iterable[JudgedPart]) -> list[tuple[str, str, str, str]]:
-    return [_waiver(each) for each in waivers_of(parts)]
+def _waiver_keys(parts: Iterable[JudgedPart]) -> list[tuple[str, str, str, str]]:
+    return [_waiver_key(each) for each in waivers_of(parts)]
 
 
-def _waiver(waiver: GrantedWaiver) -> tuple[str, str, str, str]:
+def _waiver_key(waiver: GrantedWaiver) -> tuple[str, str, str, str]:
     return str(waiver.downstream), waiver.job or "", waiver.who, str(waiver.until_at)
 
 
-def _listed(subject: MergeSubject) -> list[BackendResults]:
+def _gating_backends(subject: MergeSubject) -> list[BackendResults]:
     return [each for each in subject.backends if Level.L4 in {each.level, each.entry and each.entry.level}]
 
 
-def _membership(backend: BackendResults) -> tuple[str, bool, str, list[str]]:
+def _membership_key(backend: BackendResults) -> tuple[str, bool, str, list[str]]:
     level = backend.entry.level.name if backend.entry else ""
     return str(backend.name), backend.gates, level, [str(name) for name in backend.possible_renames]
 
 
-def _recovers(judged: BackendJudgement) -> bool:
+def _has_recovered(judged: BackendJudgement) -> bool:
     """Whether it failed, and stands otherwise now: a published text may still name it as the one that blocks."""
     return judged.standing not in BLOCKED and bool(_recovering_jobs(judged))
 

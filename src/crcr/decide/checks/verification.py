@@ -39,7 +39,7 @@ def confirm_result(job: JobResult, backend: BackendResults) -> Confirmation:
         return Confirmation.AS_REPORTED
     if job.verification is Verification.UNCHECKED:
         return Confirmation.OPEN
-    return _by_run(job, next((run for run in backend.live_runs if run.run_id == job.run_id), None))
+    return _confirm_by_run(job, next((run for run in backend.live_runs if run.run_id == job.run_id), None))
 
 
 def awaits_github(backend: BackendResults, *, late: bool) -> bool:
@@ -59,7 +59,7 @@ def awaits_github(backend: BackendResults, *, late: bool) -> bool:
     return any(not late or job.run_id in ended for job in unconfirmed)
 
 
-def _by_run(job: JobResult, run: DispatchRun | None) -> Confirmation:
+def _confirm_by_run(job: JobResult, run: DispatchRun | None) -> Confirmation:
     """Judge a job that GitHub shows under no such name by how its run ended."""
     if run is None or not run.over or run.conclusion is None:
         return Confirmation.OPEN
@@ -131,21 +131,21 @@ def compare_with_github(
 
     Without the `whole` list only a failure says something: another job of the name may not be among `seen`.
     """
-    github = _worst(seen)
+    github = _worst_conclusion(seen)
     if github is None or not all(each.is_over for each in seen) or not whole:
         if github is not None and github not in _HARMLESS:
-            return _compare(job, github)
+            return _compare_conclusions(job, github)
         none_can_come = whole and run_over and not seen
         return JobVerification(Verification.NOT_VERIFIABLE, None, None) if none_can_come else None
-    return _compare(job, github)
+    return _compare_conclusions(job, github)
 
 
-def _worst(seen: tuple[ActionsJob, ...]) -> Conclusion | None:
+def _worst_conclusion(seen: tuple[ActionsJob, ...]) -> Conclusion | None:
     ended = [each.conclusion or Conclusion.NONE for each in seen if each.is_over]
     return max(ended, key=badness, default=None)
 
 
-def _compare(job: ReportedJob, github: Conclusion) -> JobVerification:
+def _compare_conclusions(job: ReportedJob, github: Conclusion) -> JobVerification:
     reported = job.conclusion or Conclusion.NONE
     if reported is Conclusion.NONE:
         return JobVerification(Verification.CONFIRMED, github, github)
@@ -164,7 +164,7 @@ class SilentEnd:
 
 def compare_silent_with_github(seen: tuple[ActionsJob, ...], *, whole: bool) -> SilentEnd | None:
     """How a silent job ends by GitHub's word; None while GitHub has not seen its end."""
-    github = _worst(seen)
+    github = _worst_conclusion(seen)
     if github is not None and github not in _HARMLESS:
         return SilentEnd(github, github)
     if not whole or not all(each.is_over for each in seen):

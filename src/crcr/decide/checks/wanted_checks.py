@@ -61,15 +61,15 @@ def wanted_checks(
     """
     wanted: list[WantedCheck] = []
     if judgement is not None and Tier.GATE in tiers:
-        wanted.append(_gate(commit, judgement, policy))
+        wanted.append(_gate_check(commit, judgement, policy))
     if not {Tier.BACKEND, Tier.JOB} & set(tiers):
         return tuple(wanted)
-    for subject, backend in _visible(commit, policy):
+    for subject, backend in _visible_backends(commit, policy):
         judged = judge_for_subject(subject, backend, policy.gate, now)
         if Tier.BACKEND in tiers:
-            wanted.append(_backend(commit, subject, judged, policy))
+            wanted.append(_backend_check(commit, subject, judged, policy))
         if Tier.JOB in tiers:
-            wanted += _jobs(judged, policy, published)
+            wanted += _job_checks(judged, policy, published)
     return tuple(wanted)
 
 
@@ -78,7 +78,7 @@ def recheck_at(
 ) -> datetime | None:
     """When time alone may change what is shown: the gate, or a backend that gates nothing."""
     moments = [judgement.recheck_at] if judgement else []
-    for subject, backend in _visible(commit, policy):
+    for subject, backend in _visible_backends(commit, policy):
         moments.append(judge_for_subject(subject, backend, policy.gate, now).recheck_at)
     return min((at for at in moments if at is not None), default=None)
 
@@ -98,19 +98,19 @@ def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[
     return any(label.casefold() in asked for label in labels)
 
 
-def _visible(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
+def _visible_backends(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
     """Each backend that shows on the commit once, as its newest delivery concerns it."""
     newest: dict[str, tuple[MergeSubject, BackendResults]] = {}
     for subject in sorted(commit.subjects, key=lambda each: (each.received_at, each.delivery)):
         if subject.reused_from is not None:
             continue
         for backend in subject.backends:
-            if _shows(subject, backend, policy):
+            if _is_visible(subject, backend, policy):
                 newest[backend.name.key] = (subject, backend)
     return [newest[key] for key in sorted(newest)]
 
 
-def _shows(subject: MergeSubject, backend: BackendResults, policy: CheckPolicy) -> bool:
+def _is_visible(subject: MergeSubject, backend: BackendResults, policy: CheckPolicy) -> bool:
     if backend.entry is None or backend.state in {DispatchState.LEFT_OUT, DispatchState.CANCELLED}:
         return False
     if backend.state is DispatchState.HELD and backend.reason not in HELD_FOR:
@@ -124,18 +124,18 @@ def _shows(subject: MergeSubject, backend: BackendResults, policy: CheckPolicy) 
 
 # The gate
 
-_GATE_SHOWS = {
+_GATE_RESULTS = {
     GateState.PENDING: (CheckStatus.IN_PROGRESS, None),
     GateState.FAILED: (CheckStatus.COMPLETED, Conclusion.FAILURE),
     GateState.PASSED: (CheckStatus.COMPLETED, Conclusion.SUCCESS),
 }
 
 
-def _gate(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
+def _gate_check(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
     newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
-    status, conclusion = _GATE_SHOWS[judgement.state]
+    status, conclusion = _GATE_RESULTS[judgement.state]
     brief = gate_brief(judgement, newest.delivery)
-    live_url = _page(policy, commit, newest)
+    live_url = _live_url(policy, commit, newest)
     words = check.gate_words(judgement, commit.head_sha, live_url if brief is not None else None)
     shown = CheckContent(
         status=status,
@@ -149,7 +149,7 @@ def _gate(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) ->
     return WantedCheck(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown, brief=brief)
 
 
-def _page(policy: CheckPolicy, commit: CommitFacts, subject: MergeSubject) -> str:
+def _live_url(policy: CheckPolicy, commit: CommitFacts, subject: MergeSubject) -> str:
     place = f"pr/{subject.number}" if subject.number is not None else f"commit/{commit.head_sha}"
     return f"{policy.hud_url}/crcr/{place}?upstream={commit.upstream}"
 
@@ -163,12 +163,12 @@ def _is_informational(backend: BackendResults) -> bool:
     return not backend.gates
 
 
-def _backend(
+def _backend_check(
     commit: CommitFacts, subject: MergeSubject, judged: BackendJudgement, policy: CheckPolicy
 ) -> WantedCheck:
     backend, brief = judged.backend, backend_brief(judged)
-    live_url = _page(policy, commit, subject) if brief is not None else None
-    shown = _dressed(
+    live_url = _live_url(policy, commit, subject) if brief is not None else None
+    shown = _make_content(
         backend,
         policy,
         open_status=_open_status(judged),
@@ -206,7 +206,7 @@ def _backend_conclusion(standing: GateStatus) -> Conclusion:
     return Conclusion.SUCCESS if standing is GateStatus.PASSED else Conclusion.NEUTRAL
 
 
-def _dressed(
+def _make_content(
     backend: BackendResults,
     policy: CheckPolicy,
     *,
@@ -241,13 +241,15 @@ def _dressed(
     )
 
 
-def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]) -> list[WantedCheck]:
+def _job_checks(
+    judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]
+) -> list[WantedCheck]:
     if policy.job_checks is JobChecks.NONE:
         return []
     backend = judged.backend
     parts = [(part, part.job) for part in judged.parts if part.job is not None]
     # Named before any is left out, so that no check changes its name when another fails.
-    names = _names(backend, [job for _, job in parts])
+    names = _check_names(backend, [job for _, job in parts])
     named = [_NamedJob(part, job, name) for (part, job), name in zip(parts, names, strict=True)]
     if policy.job_checks is JobChecks.FAILURES:
         named = _first_failures(named, published)
@@ -258,7 +260,7 @@ def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[st
             for each in named
             if each.part.standing in BLOCKED or (each.job.workflow, each.job.name) in failed
         ]
-    return [_job(backend, each.part, each.job, policy, name=each.name) for each in named]
+    return [_job_check(backend, each.part, each.job, policy, name=each.name) for each in named]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +286,12 @@ def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_N
     return [*shown, *others[:room]]
 
 
-def _names(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
+def _check_names(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
     """A name for each job: with its workflow's name, with the file where that is shared, else with a digest."""
-    names = [_name(backend, job.workflow_name, job) for job in jobs]
+    names = [_check_name(backend, job.workflow_name, job) for job in jobs]
     count = Counter(names)
     names = [
-        name if count[name] == 1 else _name(backend, job.workflow, job)
+        name if count[name] == 1 else _check_name(backend, job.workflow, job)
         for name, job in zip(names, jobs, strict=True)
     ]
     count = Counter(names)
@@ -299,7 +301,7 @@ def _names(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
     ]
 
 
-def _name(backend: BackendResults, workflow: str, job: JobResult) -> str:
+def _check_name(backend: BackendResults, workflow: str, job: JobResult) -> str:
     name = f"crcr/{backend.name}/{check.one_line(workflow)}/{check.one_line(job.name)}"
     return name[:_NAME_CHARACTERS]
 
@@ -308,7 +310,7 @@ def _digest(job: JobResult) -> str:
     return sha256(f"{job.workflow}\0{job.name}\0{job.run_id}".encode()).hexdigest()[:8]
 
 
-def _job(
+def _job_check(
     backend: BackendResults, part: JudgedPart, job: JobResult, policy: CheckPolicy, *, name: str
 ) -> WantedCheck:
     again = backend.runs_again(job) and part.standing is GateStatus.WAITING
@@ -319,7 +321,7 @@ def _job(
     open_status = CheckStatus.QUEUED if again else None
     if job.state is JobState.IN_PROGRESS:
         open_status = CheckStatus.IN_PROGRESS
-    shown = _dressed(
+    shown = _make_content(
         backend,
         policy,
         open_status=open_status,

@@ -28,7 +28,7 @@ def order_head(event: PullRequestEvent, known: KnownPull | None) -> EventOrder:
         return EventOrder.NEWER
     if event.updated_at < known.head_at:
         return EventOrder.STALE
-    return _within_one_second(event, known)
+    return _order_within_second(event, known)
 
 
 def order_base(event: PullRequestEvent, known: KnownPull | None) -> EventOrder | None:
@@ -43,7 +43,7 @@ def order_base(event: PullRequestEvent, known: KnownPull | None) -> EventOrder |
     return EventOrder.NEWER if event.updated_at > known.updated_at else EventOrder.STALE
 
 
-def _within_one_second(event: PullRequestEvent, known: KnownPull) -> EventOrder:
+def _order_within_second(event: PullRequestEvent, known: KnownPull) -> EventOrder:
     if event.action == "opened":
         return EventOrder.STALE  # whatever else is known of this pull request came after its opening
     if event.action == "closed":
@@ -73,14 +73,14 @@ def move_head(event: PullRequestEvent, known: KnownPull | None) -> KnownPull:
     updated_at = max(event.updated_at, known.updated_at) if known else event.updated_at
     head_at = max(event.updated_at, known.head_at) if known and known.head_at else event.updated_at
     after = replace(
-        _from(with_newest_details(event, known)),
+        _pull_from_event(with_newest_details(event, known)),
         previous_sha=previous,
         head_at=head_at,
         updated_at=updated_at,
     )
     if known is not None and order_base(event, known) in (EventOrder.STALE, EventOrder.DOUBT):
         return replace(after, base_ref=known.base_ref, base_at=known.base_at)
-    return replace(after, base_at=_base_at(event.base_ref, event.updated_at, known))
+    return replace(after, base_at=_base_changed_at(event.base_ref, event.updated_at, known))
 
 
 def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPull | None:
@@ -89,10 +89,10 @@ def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPul
     The head stays as known: an event that overtook its `synchronize` must not make that one look stale.
     """
     if known is None:
-        return _from(event)
+        return _pull_from_event(event)
     if event.updated_at < known.updated_at:
         return None
-    after = _from(event)
+    after = _pull_from_event(event)
     if event.action == "labeled" and event.updated_at == known.updated_at:
         # Bots set several labels within one second, and each event has those of its own moment.
         after = replace(after, labels=tuple(dict.fromkeys((*known.labels, *event.labels))))
@@ -103,11 +103,11 @@ def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPul
         head_at=known.head_at,
         is_open=known.is_open,
         merged=known.merged,
-        base_at=_base_at(event.base_ref, event.updated_at, known),
+        base_at=_base_changed_at(event.base_ref, event.updated_at, known),
     )
 
 
-def _base_at(base_ref: str, at: datetime, known: KnownPull | None) -> datetime | None:
+def _base_changed_at(base_ref: str, at: datetime, known: KnownPull | None) -> datetime | None:
     """When the pull request got this base, if that is known to have changed."""
     if known is None:
         return None
@@ -133,7 +133,7 @@ def apply_github_answer(known: KnownPull, facts: PullFacts) -> KnownPull:
         head_sha=facts.head_sha,
         previous_sha=known.head_sha if known.head_sha != facts.head_sha else known.previous_sha,
         base_ref=facts.base_ref,
-        base_at=_base_at(facts.base_ref, facts.updated_at, known),
+        base_at=_base_changed_at(facts.base_ref, facts.updated_at, known),
         is_open=facts.is_open,
         merged=facts.merged,
         head_at=facts.updated_at,
@@ -141,7 +141,7 @@ def apply_github_answer(known: KnownPull, facts: PullFacts) -> KnownPull:
     )
 
 
-def _from(event: PullRequestEvent) -> KnownPull:
+def _pull_from_event(event: PullRequestEvent) -> KnownPull:
     return KnownPull(
         number=event.number,
         head_sha=event.head_sha,

@@ -105,16 +105,16 @@ _FLOOR: Mapping[str, Shape] = {
 }
 
 
-def _same(value: Any) -> Any:
+def _keep_value(value: Any) -> Any:
     return value
 
 
-def _shaped(value: Any, shape: Shape, leaf: Change = _same) -> Any:
+def _keep_shape(value: Any, shape: Shape, leaf: Change = _keep_value) -> Any:
     """Keep of `value` what `shape` names; `leaf` is applied to what is kept as a whole."""
     if isinstance(shape, _Each) and isinstance(value, list):
-        return [_shaped(item, shape.shape, leaf) for item in value]
+        return [_keep_shape(item, shape.shape, leaf) for item in value]
     if isinstance(shape, Mapping) and isinstance(value, Mapping):
-        return {key: _shaped(value[key], inner, leaf) for key, inner in shape.items() if key in value}
+        return {key: _keep_shape(value[key], inner, leaf) for key, inner in shape.items() if key in value}
     return leaf(value)
 
 
@@ -124,10 +124,10 @@ def _whole_or_null(value: Any) -> Any:
     return value
 
 
-def _at(path: str, change: Change) -> Change:
+def _change_at(path: str, change: Change) -> Change:
     """Make a change of the one value at a dotted path; a payload without it stays as it is."""
     key, _, rest = path.partition(".")
-    inner = _at(rest, change) if rest else change
+    inner = _change_at(rest, change) if rest else change
 
     def apply(value: Any) -> Any:
         if not isinstance(value, Mapping) or key not in value:
@@ -137,7 +137,7 @@ def _at(path: str, change: Change) -> Change:
     return apply
 
 
-def _without(*keys: str) -> Change:
+def _drop_keys(*keys: str) -> Change:
     """Take away what stands under these keys; null and empty values stay, because nothing of them is lost."""
 
     def apply(value: Any) -> Any:
@@ -148,15 +148,15 @@ def _without(*keys: str) -> Change:
     return apply
 
 
-def _each(change: Change) -> Change:
+def _change_items(change: Change) -> Change:
     return lambda value: [change(item) for item in value] if isinstance(value, list) else value
 
 
-def _part(part: slice) -> Change:
+def _slice_items(part: slice) -> Change:
     return lambda value: value[part] if isinstance(value, list) else value
 
 
-def _cut(limit: int) -> Change:
+def _cut_text(limit: int) -> Change:
     """Cut text so that its JSON has at most `limit` bytes, the mark included."""
 
     def apply(value: Any) -> Any:
@@ -168,14 +168,14 @@ def _cut(limit: int) -> Change:
     return apply
 
 
-def _within(limit: int) -> Change:
+def _drop_long_items(limit: int) -> Change:
     """Leave out items whose JSON is longer; after `_cut` only what is no GitHub object is."""
     return lambda value: (
         [v for v in value if len(encode_json(v)) <= limit] if isinstance(value, list) else value
     )
 
 
-def _in_turn(*changes: Change) -> Change:
+def _chain(*changes: Change) -> Change:
     def apply(value: Any) -> Any:
         for change in changes:
             value = change(value)
@@ -184,18 +184,18 @@ def _in_turn(*changes: Change) -> Change:
     return apply
 
 
-def _reduced(value: Any, *, marks: frozenset[str], keep: tuple[str, ...], depth: int = 0) -> Any:
+def _reduce_objects(value: Any, *, marks: frozenset[str], keep: tuple[str, ...], depth: int = 0) -> Any:
     """Reduce every object that has all of `marks` to its `keep` keys, wherever it stands."""
     if depth > _MAX_DEPTH:
         return value
-    down = partial(_reduced, marks=marks, keep=keep, depth=depth + 1)
+    down = partial(_reduce_objects, marks=marks, keep=keep, depth=depth + 1)
     if isinstance(value, Mapping):
         kept = {key: value[key] for key in keep if key in value} if marks <= value.keys() else value
         return {key: down(item) for key, item in kept.items()}
     return [down(item) for item in value] if isinstance(value, list) else value
 
 
-def _around_merge_group(change: Change) -> Change:
+def _except_merge_group(change: Change) -> Change:
     """Change all of a payload but `merge_group`, which is promised to arrive whole."""
 
     def apply(payload: Any) -> Any:
@@ -206,37 +206,42 @@ def _around_merge_group(change: Change) -> Change:
 
 
 _REPOSITORIES = partial(
-    _reduced,
+    _reduce_objects,
     marks=frozenset({"full_name", "owner"}),
     keep=(
         *("id", "name", "full_name", "owner", "private", "fork"),
         *("html_url", "clone_url", "default_branch"),
     ),
 )
-_USERS = partial(_reduced, marks=frozenset({"login", "id"}), keep=("login", "id", "type"))
-_LABELS = partial(_reduced, marks=frozenset({"name", "color"}), keep=("id", "name"))
-_FILES = _without("added", "removed", "modified")
-_FEW_SHORT_LABELS = _in_turn(
-    _part(slice(MAX_LABELS)), _each(_at("name", _cut(_LABEL_BYTES))), _within(_LABEL_BYTES + 20)
+_USERS = partial(_reduce_objects, marks=frozenset({"login", "id"}), keep=("login", "id", "type"))
+_LABELS = partial(_reduce_objects, marks=frozenset({"name", "color"}), keep=("id", "name"))
+_FILES = _drop_keys("added", "removed", "modified")
+_FEW_SHORT_LABELS = _chain(
+    _slice_items(slice(MAX_LABELS)),
+    _change_items(_change_at("name", _cut_text(_LABEL_BYTES))),
+    _drop_long_items(_LABEL_BYTES + 20),
 )
 
 STEPS: tuple[tuple[str, Change], ...] = (
-    ("pull_request.body", _at("pull_request.body", _cut(_BODY_BYTES))),
-    ("pull_request.body", _at("pull_request", _without("body"))),
-    ("commits", _at("commits", _part(slice(-NEWEST_COMMITS, None)))),
-    ("commits[].files", _at("commits", _each(_FILES))),
-    ("commits", _without("commits")),
-    ("head_commit.files", _at("head_commit", _FILES)),
-    ("head_commit.message", _at("head_commit.message", _cut(_MESSAGE_BYTES))),
-    ("repositories", _at("pull_request", _REPOSITORIES)),
-    ("users", _around_merge_group(_USERS)),
-    ("labels", _around_merge_group(_LABELS)),
-    ("repository", _at("repository", _REPOSITORIES)),
-    ("rest", partial(_shaped, shape=SURVIVORS)),
-    ("merge_group.head_commit.message", _at("merge_group.head_commit.message", _cut(_TITLE_BYTES))),
-    ("pull_request.title", _at("pull_request.title", _cut(_TITLE_BYTES))),
-    ("pull_request.labels", _at("pull_request.labels", _FEW_SHORT_LABELS)),
-    ("values", partial(_shaped, shape=_FLOOR, leaf=_whole_or_null)),
+    ("pull_request.body", _change_at("pull_request.body", _cut_text(_BODY_BYTES))),
+    ("pull_request.body", _change_at("pull_request", _drop_keys("body"))),
+    ("commits", _change_at("commits", _slice_items(slice(-NEWEST_COMMITS, None)))),
+    ("commits[].files", _change_at("commits", _change_items(_FILES))),
+    ("commits", _drop_keys("commits")),
+    ("head_commit.files", _change_at("head_commit", _FILES)),
+    ("head_commit.message", _change_at("head_commit.message", _cut_text(_MESSAGE_BYTES))),
+    ("repositories", _change_at("pull_request", _REPOSITORIES)),
+    ("users", _except_merge_group(_USERS)),
+    ("labels", _except_merge_group(_LABELS)),
+    ("repository", _change_at("repository", _REPOSITORIES)),
+    ("rest", partial(_keep_shape, shape=SURVIVORS)),
+    (
+        "merge_group.head_commit.message",
+        _change_at("merge_group.head_commit.message", _cut_text(_TITLE_BYTES)),
+    ),
+    ("pull_request.title", _change_at("pull_request.title", _cut_text(_TITLE_BYTES))),
+    ("pull_request.labels", _change_at("pull_request.labels", _FEW_SHORT_LABELS)),
+    ("values", partial(_keep_shape, shape=_FLOOR, leaf=_whole_or_null)),
 )
 
 
@@ -311,7 +316,7 @@ def prepare_payload(*, event_type: str, delivery_id: str, payload: Mapping[str, 
 
     Raises `BadRequest` for a payload that JSON cannot hold (an infinite number, nesting without end).
     """
-    head = _head(event_type, delivery_id)
+    head = _encode_head(event_type, delivery_id)
     room = MAX_BODY_BYTES - _RELAY_ROOM - len(head)
     try:
         verbatim = encode_json(payload), ()
@@ -342,7 +347,7 @@ def update_payload(
     return {**payload, "pull_request": {**pull, "labels": present}}
 
 
-def _head(event_type: str, delivery_id: str) -> bytes:
+def _encode_head(event_type: str, delivery_id: str) -> bytes:
     """Write everything before the payload; GitHub takes at most 10 keys in `client_payload`, and we use four."""
     name, delivery = encode_json(event_type), encode_json(delivery_id)
     head = b"".join(

@@ -174,7 +174,7 @@ def plan_dispatches(
 
 
 def _plan_push(event: PushEvent, facts: UpstreamFacts) -> DispatchPlan | IgnoredEvent:
-    dispatches = _dispatches(event, facts)
+    dispatches = _plan_selected(event, facts)
     if not dispatches:
         return IgnoredEvent(f"no downstream takes pushes to {event.ref}")
     return DispatchPlan(dispatches=dispatches)
@@ -183,7 +183,7 @@ def _plan_push(event: PushEvent, facts: UpstreamFacts) -> DispatchPlan | Ignored
 def _plan_group(event: MergeGroupEvent, facts: UpstreamFacts) -> DispatchPlan | IgnoredEvent:
     begins = event.action == "checks_requested"
     if facts.told_of_group is None:
-        dispatches = _dispatches(event, facts)
+        dispatches = _plan_selected(event, facts)
         if not facts.gate_on and not any(each.leaves for each in dispatches):
             return IgnoredEvent("no downstream takes merge groups, and there is no gate")
         # An end that overtakes its beginning is kept: the group must not begin when that arrives.
@@ -203,10 +203,10 @@ def _plan_dispatching(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
     if where is EventOrder.STALE:
         if _is_first_for_base(event, facts):
             return _plan_base_change(event, facts)
-        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
+        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_stale_reason(event, facts.pull))
     closes = event.action == "closed"
     base = None if closes else order_base(event, facts.pull)
-    dispatches = _dispatches(with_newest_details(event, facts.pull), facts)
+    dispatches = _plan_selected(with_newest_details(event, facts.pull), facts)
     moved = base is EventOrder.NEWER and facts.pull is not None
     relay_reason = BASE_CHANGED if moved or base is EventOrder.DOUBT else None
     if EventOrder.DOUBT in (where, base):
@@ -215,7 +215,7 @@ def _plan_dispatching(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
             state=DeliveryState.IN_DOUBT, reason=HEAD_IN_DOUBT, dispatches=held, relay_reason=relay_reason
         )
     return DispatchPlan(
-        reason=_base_is(event) if moved else None,
+        reason=_base_change_reason(event) if moved else None,
         pull=move_head(event, facts.pull),
         dispatches=dispatches,
         drop=Drop.ALL_BUT_CLOSED if closes else Drop.OLDER_HEADS,
@@ -236,7 +236,7 @@ def _plan_record_only(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
             return _plan_base_in_doubt(event, facts)
     pull = update_details(event, facts.pull)
     if pull is None:
-        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
+        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_stale_reason(event, facts.pull))
     return DispatchPlan(pull=pull, reconsiders=True, looks_again=event.action in RELEASING_ACTIONS)
 
 
@@ -244,9 +244,9 @@ def _plan_base_change(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
     """Tell every backend that takes pull requests of the head again, as if it had just been pushed."""
     head = replace(event, action="synchronize")
     return DispatchPlan(
-        reason=_base_is(event),
+        reason=_base_change_reason(event),
         pull=move_head(head, facts.pull),
-        dispatches=_dispatches(with_newest_details(head, facts.pull), facts),
+        dispatches=_plan_selected(with_newest_details(head, facts.pull), facts),
         drop=Drop.OLDER_HEADS,
         relay_reason=BASE_CHANGED,
         sent_as=head.action,
@@ -263,7 +263,7 @@ def _plan_base_in_doubt(event: PullRequestEvent, facts: UpstreamFacts) -> Dispat
         reason=HEAD_IN_DOUBT,
         pull=replace(touched, base_ref=known.base_ref) if touched and known else None,
         dispatches=tuple(
-            _held_in_doubt(each) for each in _dispatches(with_newest_details(head, known), facts)
+            _held_in_doubt(each) for each in _plan_selected(with_newest_details(head, known), facts)
         ),
         reconsiders=True,
         relay_reason=BASE_CHANGED,
@@ -276,11 +276,11 @@ def _is_first_for_base(event: PullRequestEvent, facts: UpstreamFacts) -> bool:
     return event.is_open and facts.pull is not None and facts.pull.is_open and facts.base_lacks_delivery
 
 
-def _base_is(event: PullRequestEvent) -> str:
+def _base_change_reason(event: PullRequestEvent) -> str:
     return f"base changed to {event.base_ref}"
 
 
-def _dispatches(
+def _plan_selected(
     event: PullRequestEvent | PushEvent | MergeGroupEvent, facts: UpstreamFacts
 ) -> tuple[PlannedDispatch, ...]:
     choices = select_entries(
@@ -291,16 +291,16 @@ def _dispatches(
         dispatched=facts.dispatched,
     )
     told = not isinstance(event, PushEvent) and event.action != "closed"
-    planned = (_planned(choice, facts) for choice in choices)
-    return tuple(each for each in planned if each.leaves or (told and _is_kept(each)))
+    planned = (_planned_dispatch(choice, facts) for choice in choices)
+    return tuple(each for each in planned if each.leaves or (told and _is_recorded(each)))
 
 
-def _is_kept(left_out: PlannedDispatch) -> bool:
+def _is_recorded(left_out: PlannedDispatch) -> bool:
     """Whether a row is kept of what does not leave: the gate tells of its members, and a label may release later."""
     return left_out.entry.level is Level.L4 or left_out.reason == LABELS
 
 
-def _planned(choice: SelectedEntry, facts: UpstreamFacts) -> PlannedDispatch:
+def _planned_dispatch(choice: SelectedEntry, facts: UpstreamFacts) -> PlannedDispatch:
     if choice.verdict is not SelectionVerdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
         return PlannedDispatch(choice.entry, DispatchState.CANCELLED, SUSPENDED)
     concerned = True if choice.entry.name.key in facts.dispatched else None
@@ -321,7 +321,7 @@ def _held_in_doubt(dispatch: PlannedDispatch) -> PlannedDispatch:
     return replace(dispatch, state=DispatchState.HELD, reason=HEAD_IN_DOUBT)
 
 
-def _why_stale(event: PullRequestEvent, known: KnownPull | None) -> str:
+def _stale_reason(event: PullRequestEvent, known: KnownPull | None) -> str:
     if known is not None and not known.is_open and event.is_open:
         return "the pull request was closed since"
     if known is not None and known.head_sha != event.head_sha:

@@ -166,13 +166,13 @@ def _choose_pull(
 
 def left_out_by(entry: AllowlistEntry, *, labels: Iterable[str], association: str) -> str | None:
     """The option of the entry that leaves a pull request with these labels and this author out; None when none does."""
-    if not _by_labels(entry, labels):
+    if not _matches_labels(entry, labels):
         return LABELS
     strangers = entry.authors is not Authors.TRUSTED or entry.level is Level.L4
     return None if strangers or is_trusted(association) else AUTHORS
 
 
-def _by_labels(entry: AllowlistEntry, labels: Iterable[str]) -> bool:
+def _matches_labels(entry: AllowlistEntry, labels: Iterable[str]) -> bool:
     if entry.labels is None:
         return True
     globs = [name_glob(glob.casefold()) for glob in entry.labels]

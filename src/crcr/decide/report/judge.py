@@ -53,7 +53,7 @@ def check_ref(
     if identity.ref == BRANCHES + default_branch:
         return None
     return _wrong_ref(
-        f"the run is of {_shown(identity.ref)}; a run started by {identity.event_name!r} reports from"
+        f"the run is of {_escape_ref(identity.ref)}; a run started by {identity.event_name!r} reports from"
         f" {BRANCHES}{default_branch}, the default branch",
         "start the workflow on the default branch; for nightly and periodic reports of another ref, ask for it in the"
         " allowlist entry's report_refs",
@@ -70,7 +70,7 @@ def _check_workflow(identity: Identity) -> MatchRefusal | None:
     if None in (identity.ref, identity.workflow_at) or identity.ref == identity.workflow_at:
         return None
     return _wrong_ref(
-        f"the run is of {_shown(identity.ref)}, its workflow file of {_shown(identity.workflow_at)}",
+        f"the run is of {_escape_ref(identity.ref)}, its workflow file of {_escape_ref(identity.workflow_at)}",
         "report from a run whose workflow file is of the ref that it runs on",
     )
 
@@ -79,7 +79,7 @@ def _wrong_ref(detail: str, hint: str) -> MatchRefusal:
     return MatchRefusal("wrong_ref", detail, hint)
 
 
-def _shown(ref: str | None) -> str:
+def _escape_ref(ref: str | None) -> str:
     """As text of the sender's that stands in logs and on pages."""
     return ascii(ref)[1:-1][:200]
 
@@ -264,14 +264,14 @@ def judge_report(
         return RejectedReport(found.code, found.detail, found.hint)
     leg = found if isinstance(found, MatrixLeg) else None
     job = found if isinstance(found, JobFacts) else None
-    verdict = LIFECYCLE[job.state if job else JobState.DISPATCHED, _event(report, job)]
+    verdict = LIFECYCLE[job.state if job else JobState.DISPATCHED, _job_event(report, job)]
     if isinstance(verdict, Reject):
-        return _rejected(verdict, report, job)
+        return _reject_transition(verdict, report, job)
     if not isinstance(verdict, Apply):
         return RepeatedReport(job.job_name if job else report.job_name)
     if job is None:
-        return _open(report, identity, facts, leg, now=now, silent_at=now + job_timeout)
-    return _close(report, job, now=now, late=verdict.mark is not None)
+        return _open_job(report, identity, facts, leg, now=now, silent_at=now + job_timeout)
+    return _close_job(report, job, now=now, late=verdict.mark is not None)
 
 
 def _refuse_claims(
@@ -287,7 +287,9 @@ def _refuse_claims(
     if mismatch is not None:
         return mismatch
     if facts.run_kind not in (None, identity.kind):
-        return _mismatch(f"run {report.run_id} is one of {facts.run_kind}, the token is of {identity.kind}")
+        return _claim_mismatch(
+            f"run {report.run_id} is one of {facts.run_kind}, the token is of {identity.kind}"
+        )
     if identity.event_name is not None and identity.event_name not in {DISPATCH_EVENT, *entry.allow_events}:
         return RejectedReport(
             "wrong_event",
@@ -317,7 +319,7 @@ def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> 
     attempt = identity.run_attempt
     if identity.run_id not in (None, report.run_id) or attempt not in (None, report.run_attempt):
         of_attempt = "" if attempt is None else f" attempt {attempt}"
-        return _mismatch(
+        return _claim_mismatch(
             f"the token is for run {identity.run_id}{of_attempt}, "
             f"the report for run {report.run_id} attempt {report.run_attempt}"
         )
@@ -342,12 +344,12 @@ def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> 
     )
 
 
-def _mismatch(detail: str) -> RejectedReport:
+def _claim_mismatch(detail: str) -> RejectedReport:
     hint = "report from the run that did the work, with its own run_id and run_attempt"
     return RejectedReport("claim_mismatch", detail, hint)
 
 
-def _event(report: Report, job: JobFacts | None) -> JobEvent:
+def _job_event(report: Report, job: JobFacts | None) -> JobEvent:
     if report.status is ReportStatus.IN_PROGRESS:
         return JobEvent.STARTED
     if job is not None and job.first_conclusion not in (None, report.conclusion):
@@ -355,7 +357,7 @@ def _event(report: Report, job: JobFacts | None) -> JobEvent:
     return JobEvent.FINISHED
 
 
-def _rejected(verdict: Reject, report: Report, job: JobFacts | None) -> RejectedReport:
+def _reject_transition(verdict: Reject, report: Report, job: JobFacts | None) -> RejectedReport:
     if job is None or job.conclusion is None or report.conclusion is None:
         return RejectedReport(
             verdict.code,
@@ -376,7 +378,7 @@ def dispute_result(job: JobFacts, claimed: Conclusion, code: str = "conflicting_
     )
 
 
-def _open(
+def _open_job(
     report: Report,
     identity: Identity,
     facts: ReportFacts,
@@ -399,7 +401,7 @@ def _open(
     )
 
 
-def _close(report: Report, job: JobFacts, *, now: datetime, late: bool) -> CloseJob:
+def _close_job(report: Report, job: JobFacts, *, now: datetime, late: bool) -> CloseJob:
     took = None if job.late_start else _elapsed_s(job.in_progress_at, now)
     return CloseJob(job.job_name, report.conclusion or Conclusion.NONE, job.queue_s, took, late)
 

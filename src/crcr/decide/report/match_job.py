@@ -56,8 +56,8 @@ def find_job(
     `jobs` are the run's rows of this name and its legs; `opened_others` says whether the id opened rows of
     other names in this run.
     """
-    named = _named(report, jobs)
-    own = _own(signed_id, named)
+    named = _jobs_of_name(report, jobs)
+    own = _job_opened_by(signed_id, named)
     if own is not None:
         return own
     if report.status is ReportStatus.IN_PROGRESS:
@@ -69,15 +69,15 @@ def find_self_reported_job(
     report: Report, signed_id: str | None, jobs: tuple[JobFacts, ...]
 ) -> JobFacts | MatrixLeg | None:
     """The same for jobs that report once, when they are over: a signed id has one row of each name."""
-    named = _named(report, jobs)
-    return _own(signed_id, named) or _find_for_start(report.job_name, signed_id, named, jobs)
+    named = _jobs_of_name(report, jobs)
+    return _job_opened_by(signed_id, named) or _find_for_start(report.job_name, signed_id, named, jobs)
 
 
-def _named(report: Report, jobs: tuple[JobFacts, ...]) -> tuple[JobFacts, ...]:
+def _jobs_of_name(report: Report, jobs: tuple[JobFacts, ...]) -> tuple[JobFacts, ...]:
     return tuple(job for job in jobs if job.reported_name == report.job_name)
 
 
-def _own(signed_id: str | None, named: tuple[JobFacts, ...]) -> JobFacts | None:
+def _job_opened_by(signed_id: str | None, named: tuple[JobFacts, ...]) -> JobFacts | None:
     return next((job for job in named if signed_id is not None and job.opened_by == signed_id), None)
 
 
@@ -86,10 +86,10 @@ def _find_for_start(
 ) -> JobFacts | MatrixLeg | None:
     if not named:
         taken = {job.job_name for job in jobs}
-        return _leg(name, taken) if name in taken else None
+        return _new_leg(name, taken) if name in taken else None
     if signed_id is None or named[0].opened_by is None:
         return named[0]  # nothing signed tells legs apart: the same name is the same job
-    return _leg(name, {job.job_name for job in jobs})
+    return _new_leg(name, {job.job_name for job in jobs})
 
 
 def _find_for_finish(
@@ -121,7 +121,7 @@ def _find_for_finish(
     )
 
 
-def _leg(name: str, taken: set[str]) -> MatrixLeg:
+def _new_leg(name: str, taken: set[str]) -> MatrixLeg:
     number = 2
     while f"{name} ({number})" in taken:
         number += 1

@@ -158,7 +158,7 @@ def claim_text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _all_shown(name: str, value: object) -> tuple[str, ...]:
+def _claim_texts(name: str, value: object) -> tuple[str, ...]:
     """What a claim says; a list where one is known to be fits by any of its texts, and nowhere else."""
     values = value if name in _LISTS and isinstance(value, list) else [value]
     return tuple(text for text in map(claim_text, values) if text is not None)
@@ -177,14 +177,16 @@ def find_registration(
 def unmet_requirement(registration: Registration, claims: Mapping[str, object]) -> str | None:
     """The first thing that keeps a registered pipeline's token from counting, in words."""
     for name, allowed in registration.required.items():
-        said = _all_shown(name, claims.get(name))
+        said = _claim_texts(name, claims.get(name))
         if not set(said) & set(allowed):
             wanted = " or ".join(allowed)
-            return f"the claim {name!r} is {_quoted(', '.join(said) or None)}; registered for {wanted}"
+            return f"the claim {name!r} is {_quote_claim(', '.join(said) or None)}; registered for {wanted}"
     if registration.kind is IssuerKind.GITLAB:
         ran_in = claim_text(claims.get("job_project_id"))
         if ran_in is not None and ran_in != registration.ids["project_id"]:
-            return f"the job ran in project {_quoted(ran_in)} (`job_project_id`), not in the registered one"
+            return (
+                f"the job ran in project {_quote_claim(ran_in)} (`job_project_id`), not in the registered one"
+            )
     if registration.kind is IssuerKind.CIRCLECI and claim_text(claims.get(f"{CIRCLE}ssh-rerun")) == "true":
         return "the job was started again with SSH, so a person could have spoken for it"
     return None
@@ -197,13 +199,13 @@ def registration_example(kind: IssuerKind, issuer: str, claims: Mapping[str, obj
     told = {name: claim_text(claims.get(rules.claim(name))) for name in names}
     if any(value is None for value in told.values()) and len(rules.ids) > 1:
         told = {name: claim_text(claims.get(rules.claim(name))) for name in rules.ids[1]}
-    parts = [f"{name} = {_toml(value)}" for name, value in told.items()] or ['ids = {claim = "value"}']
+    parts = [f"{name} = {_toml_string(value)}" for name, value in told.items()] or ['ids = {claim = "value"}']
     if rules.branches_needed:
         parts.append('branches = ["main"]')
     if rules.wise:
         parts.append(rules.wise)
     return "; ".join(
-        ["[[oidc.registration]]", f"issuer = {_toml(issuer)}", *parts, 'repository = "owner/name"']
+        ["[[oidc.registration]]", f"issuer = {_toml_string(issuer)}", *parts, 'repository = "owner/name"']
     )
 
 
@@ -214,9 +216,9 @@ def missing_claims(kind: IssuerKind, claims: Mapping[str, object]) -> tuple[str,
     return tuple(name for name in wanted if claim_text(claims.get(name)) is None)
 
 
-def _quoted(value: str | None) -> str:
+def _quote_claim(value: str | None) -> str:
     return "missing" if value is None else ascii(value)[:100]
 
 
-def _toml(value: str | None) -> str:
+def _toml_string(value: str | None) -> str:
     return '"…"' if value is None else '"' + ascii(value)[1:-1][:100].replace('"', "'") + '"'

@@ -29,19 +29,19 @@ def judge_sandbox_report(report: Report, identity: Identity, known: KnownSandbox
     mismatch = refuse_run(report, identity, None)
     if mismatch is not None:
         return mismatch
-    verdict = LIFECYCLE[_state(report, known), _event(report, known)]
+    verdict = LIFECYCLE[_current_state(report, known), _job_event(report, known)]
     if isinstance(verdict, Reject):
-        return _rejected(verdict.code, report, known)
+        return _reject_transition(verdict.code, report, known)
     return verdict.state if isinstance(verdict, Apply) else RepeatedReport(report.job_name)
 
 
-def _state(report: Report, known: KnownSandboxJob | None) -> JobState:
+def _current_state(report: Report, known: KnownSandboxJob | None) -> JobState:
     if known is not None:
         return known.state
     return JobState.IN_PROGRESS if report.event_type in SELF_REPORTS else JobState.DISPATCHED
 
 
-def _event(report: Report, known: KnownSandboxJob | None) -> JobEvent:
+def _job_event(report: Report, known: KnownSandboxJob | None) -> JobEvent:
     if report.status is ReportStatus.IN_PROGRESS:
         return JobEvent.STARTED
     if known is not None and known.conclusion not in (None, report.conclusion):
@@ -49,7 +49,7 @@ def _event(report: Report, known: KnownSandboxJob | None) -> JobEvent:
     return JobEvent.FINISHED
 
 
-def _rejected(code: str, report: Report, known: KnownSandboxJob | None) -> RejectedReport:
+def _reject_transition(code: str, report: Report, known: KnownSandboxJob | None) -> RejectedReport:
     if known is None or known.conclusion is None:
         return RejectedReport(
             code,

@@ -37,11 +37,11 @@ from crcr.decide.model import Conclusion, DispatchState, JobState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnHead:
-    """One pull request of a merge group, and how the backend stands at the head that it has by itself."""
+    """One pull request of a merge group, with the backend's status at the pull request's own head."""
 
     number: int
     known: bool = False
-    """Whether its head is known, and is the one that the group was made from."""
+    """Whether its head is known, and the group was made from it."""
     judged: BackendJudgement | None = None
     """None where the backend does not gate it."""
     waivers: tuple[GrantedWaiver, ...] = ()
@@ -53,9 +53,9 @@ def apply_waivers(
     waivers: tuple[GrantedWaiver, ...],
     own_heads: tuple[OwnHead, ...] = (),
 ) -> JudgedPart:
-    """The part, waived if a waiver covers it; otherwise with the reason why one of a merge group does not count.
+    """Return the part, waived if a waiver covers it; otherwise with the reason why a merge group's waiver does not count.
 
-    Who waives a backend takes the merge upon themselves: they need not wait for it to fail first.
+    A waiver need not wait for the backend to fail first: its author answers for the merge.
     """
     if GATE_OF[part.standing] is GateState.PASSED:
         return part
@@ -75,7 +75,7 @@ def _covers(waiver: GrantedWaiver, backend: BackendResults, part: JudgedPart) ->
 
 
 def _objection(own: OwnHead, waiver: GrantedWaiver, backend: BackendResults, part: JudgedPart) -> str | None:
-    """Why a pull request stands against a waiver: it may be the one that breaks the part. None when it is not."""
+    """Return why a pull request blocks a waiver: it may be the one that breaks the part. None when it does not."""
     if not own.known:
         return f"which head of #{own.number} is in the group is not known"
     if own.number == waiver.number or any(each.covers(backend, part.name) for each in own.waivers):
@@ -92,7 +92,7 @@ def _objection(own: OwnHead, waiver: GrantedWaiver, backend: BackendResults, par
 
 
 def _is_success(part: JudgedPart) -> bool:
-    """A job that was skipped has shown nothing."""
+    """Whether the part passed or is waived; a skipped job proves nothing."""
     if part.standing is GateStatus.WAIVED:
         return True
     skipped = part.job is None or part.job.conclusion in {Conclusion.SKIPPED, Conclusion.NEUTRAL}
@@ -122,7 +122,7 @@ __all__ = [
 ]
 
 HELD_FOR = frozenset({"draft", "approval"})
-"""Reasons of a held dispatch that only people end; every other hold ends by itself."""
+"""Reasons of a held dispatch that only a person can end; every other hold ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +144,11 @@ class GateJudgement:
     state: GateState
     subjects: tuple[SubjectJudgement, ...]
     recheck_at: datetime | None = None
-    """When time alone may change it."""
+    """When the passing of time may change it."""
 
 
 def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJudgement:
-    """Judge a commit that somebody wants merged; the worst over its subjects counts."""
+    """Judge a commit that is to be merged; the worst state of its subjects counts."""
     if not commit.subjects:
         raise ValueError("a commit without a subject has no gate to judge")
     subjects = tuple(_judge_subject(subject, policy, now) for subject in commit.subjects)
@@ -176,7 +176,7 @@ def _judge_subject(subject: MergeSubject, policy: GatePolicy, now: datetime) -> 
 def judge_for_subject(
     subject: MergeSubject, backend: BackendResults, policy: GatePolicy, now: datetime
 ) -> BackendJudgement:
-    """Judge a backend as it concerns the subject, with the waivers that count there."""
+    """Judge a backend for one subject, with the waivers that count there."""
     waivers = subject.waivers_at(now)
     if subject.number is not None or not waivers:
         return judge_backend(backend, waivers, policy, now)
@@ -189,7 +189,7 @@ def judge_for_subject(
 def _judge_own_head(
     group: MergeSubject, number: int, backend: BackendResults, policy: GatePolicy, now: datetime
 ) -> OwnHead:
-    """How the backend stands at the own head of one of the group's pull requests."""
+    """Judge the backend at the own head of one of the group's pull requests."""
     own = next((each for each in group.own_heads if each.number == number and not each.in_doubt), None)
     if own is None:
         return OwnHead(number=number)
@@ -212,7 +212,7 @@ def judge_backend(
     parts = tuple(_judge_parts(backend, policy, late=late))
     parts = tuple(apply_waivers(part, backend, waivers, own_heads) for part in parts)
     standings = {part.standing for part in parts}
-    # Whatever waits will be late one day, and that shows even where another part has failed already.
+    # A waiting part may become late, which is judged even where another part has failed already.
     waits = GateStatus.WAITING in standings
     return BackendJudgement(
         backend=backend,
@@ -225,7 +225,7 @@ def judge_backend(
 
 
 def _deadline(backend: BackendResults, policy: GatePolicy) -> datetime | None:
-    """From the dispatch, or from the newest attempt or re-run, whichever is later; none while it is unsent."""
+    """Return the deadline, counted from the dispatch or the newest attempt or re-run; None while it is unsent."""
     if backend.sent_at is None or backend.entry is None:
         return None
     asked = [run.rerun_at for run in backend.runs if run.rerun_at is not None]
@@ -334,7 +334,7 @@ def _judge_job(job: JobResult, backend: BackendResults, policy: GatePolicy, *, l
 def _confirm_with_github(
     job: JobResult, backend: BackendResults, reason: str, *, late: bool
 ) -> tuple[GateStatus, str]:
-    """A result that passes, as far as GitHub agrees with it."""
+    """Return the status and reason of a passing result, depending on GitHub's view of it."""
     said = confirm_result(job, backend)
     if said is Confirmation.OPEN:
         if late:
@@ -366,7 +366,7 @@ def _status_by_conclusion(job: JobResult, backend: BackendResults) -> tuple[Gate
 
 
 def _declined_part(backend: BackendResults, parts: list[JudgedPart]) -> Iterable[JudgedPart]:
-    """Everything skipped is no result, unless the entry may skip."""
+    """Yield a declined part when every job was skipped, unless the entry may skip."""
     if backend.entry is not None and backend.entry.may_skip:
         return
     if parts and all(part.job and _was_skipped(part.job, backend) for part in parts):

@@ -1,6 +1,6 @@
 """Which checks a commit should have now, and what they show.
 
-From recorded facts alone; what is to be asked of GitHub for it is worked out in `publication`.
+Computed from recorded facts alone; `publication` computes the requests to GitHub.
 """
 
 from collections import Counter
@@ -20,17 +20,17 @@ from crcr.decide.checks.text import check
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
 
 MOST_JOB_CHECKS = 20
-"""Of a backend with more jobs only the failed ones get a check of their own."""
+"""In a backend with more jobs, only failed jobs get a check of their own."""
 MOST_FAILURE_CHECKS = 3
-"""So many failing jobs of a backend get a check of their own; the backend's own check lists them all."""
+"""How many failing jobs of a backend get a check of their own; the backend's own check lists them all."""
 _NAME_CHARACTERS = 200
 
 
 class JobChecks(StrEnum):
-    """Which jobs have a check of their own beside their backend's."""
+    """Which jobs have their own check beside their backend's."""
 
     FAILURES = "failures"
-    """The first few that fail; what was shown once is followed to its end."""
+    """The first few failing jobs; a job check that exists is updated to its end."""
     ALL = "all"
     NONE = "none"
 
@@ -55,9 +55,9 @@ def wanted_checks(
     *,
     tiers: Collection[Tier] = tuple(Tier),
 ) -> tuple[WantedCheck, ...]:
-    """Everything of these tiers that should be shown on the commit; nothing when nobody wants it merged any more.
+    """Return the checks of these tiers that the commit should have; none when it is no longer to be merged.
 
-    `published` are the names of the job checks that the commit has: what was shown as failed must show its mending.
+    `published` are the names of the job checks that the commit has: a failure that was shown must also show its fix.
     """
     wanted: list[WantedCheck] = []
     if judgement is not None and Tier.GATE in tiers:
@@ -76,7 +76,7 @@ def wanted_checks(
 def recheck_at(
     commit: CommitFacts, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
 ) -> datetime | None:
-    """When time alone may change what is shown: the gate, or a backend that gates nothing."""
+    """Return when the passing of time may change a check: the gate's, or that of a backend that gates nothing."""
     moments = [judgement.recheck_at] if judgement else []
     for subject, backend in _visible_backends(commit, policy):
         moments.append(judge_for_subject(subject, backend, policy.gate, now).recheck_at)
@@ -91,7 +91,7 @@ def shows_any(allowlist: Allowlist, labels: tuple[str, ...], prefixes: tuple[str
 
 
 def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
-    """Whether the pull request asks for the entry's device."""
+    """Whether a label of the pull request requests the entry's device."""
     if entry.device is None:
         return False
     asked = {f"{prefix}{entry.device}".casefold() for prefix in prefixes}
@@ -99,7 +99,7 @@ def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[
 
 
 def _visible_backends(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
-    """Each backend that shows on the commit once, as its newest delivery concerns it."""
+    """Return each backend that has a check on the commit once, as of its newest delivery."""
     newest: dict[str, tuple[MergeSubject, BackendResults]] = {}
     for subject in sorted(commit.subjects, key=lambda each: (each.received_at, each.delivery)):
         if subject.reused_from is not None:
@@ -114,7 +114,7 @@ def _is_visible(subject: MergeSubject, backend: BackendResults, policy: CheckPol
     if backend.entry is None or backend.state in {DispatchState.LEFT_OUT, DispatchState.CANCELLED}:
         return False
     if backend.state is DispatchState.HELD and backend.reason not in HELD_FOR:
-        return False  # whether it is concerned at all is being asked
+        return False  # whether it is concerned is not known yet
     if min(backend.level, backend.entry.level) < Level.L3:
         return False
     return backend.entry.level is Level.L4 or is_labelled(
@@ -194,7 +194,7 @@ def _backend_incarnation(subject: MergeSubject, backend: BackendResults) -> str:
 
 
 def _open_status(judged: BackendJudgement) -> CheckStatus | None:
-    """While any part waits the check is open, even if another part has failed already."""
+    """Return the status of an open check: it is open while any part waits, even if another has failed already."""
     if not any(part.standing in _OPEN for part in judged.parts):
         return None
     return CheckStatus.QUEUED if judged.standing is GateStatus.HELD else CheckStatus.IN_PROGRESS
@@ -217,7 +217,7 @@ def _make_content(
     started_at: datetime,
     completed_at: datetime | None = None,
 ) -> CheckContent:
-    """A check as its level lets it look: what gates nothing must never look like a blocker."""
+    """Build a check's content for its level: a backend that gates nothing must never look like a blocker."""
     informational = _is_informational(backend)
     title = words.title
     awaited = informational and open_status is not None and not policy.show_l3_pending
@@ -232,7 +232,7 @@ def _make_content(
         conclusion=None if open_status else conclusion,
         title=title,
         summary=words.summary,
-        # Sent once, with the result: GitHub adds those of every update to the ones before.
+        # Sent once, with the result: GitHub adds the annotations of every update to the existing ones.
         annotations=() if open_status or awaited else words.annotations,
         details_url=details_url,
         started_at=started_at,
@@ -248,7 +248,7 @@ def _job_checks(
         return []
     backend = judged.backend
     parts = [(part, part.job) for part in judged.parts if part.job is not None]
-    # Named before any is left out, so that no check changes its name when another fails.
+    # Named before any is dropped, so that no check changes its name when another job fails.
     names = _check_names(backend, [job for _, job in parts])
     named = [_NamedJob(part, job, name) for (part, job), name in zip(parts, names, strict=True)]
     if policy.job_checks is JobChecks.FAILURES:
@@ -278,7 +278,7 @@ _AT_FAULT = BLOCKED | {GateStatus.EXCUSED, GateStatus.WAIVED}
 
 
 def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_NamedJob]:
-    """Those that have a check already, and as many failing ones more as there is room for, the earliest first."""
+    """Return the jobs that have a check already, and as many further failing ones as fit, the earliest first."""
     shown = [each for each in jobs if each.name in published]
     room = max(MOST_FAILURE_CHECKS - sum(each.fails for each in shown), 0)
     others = [each for each in jobs if each.name not in published and each.fails]
@@ -287,7 +287,7 @@ def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_N
 
 
 def _check_names(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
-    """A name for each job: with its workflow's name, with the file where that is shared, else with a digest."""
+    """Return a name for each job: with its workflow's name, with the file where that is shared, else with a digest."""
     names = [_check_name(backend, job.workflow_name, job) for job in jobs]
     count = Counter(names)
     names = [
@@ -315,7 +315,7 @@ def _job_check(
 ) -> WantedCheck:
     again = backend.runs_again(job) and part.standing is GateStatus.WAITING
     if part.standing is GateStatus.WAITING and job.state is JobState.COMPLETED and not again:
-        # Until GitHub confirms it, its check stays what it was: the backend's says more, and each write counts.
+        # Until GitHub confirms it, its check is not updated: the backend's check says more, and each write costs a request.
         job = replace(job, state=JobState.IN_PROGRESS, conclusion=None, ended_at=None)
         part = replace(part, job=job, reason="running")
     open_status = CheckStatus.QUEUED if again else None

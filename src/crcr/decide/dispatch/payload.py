@@ -30,12 +30,12 @@ _MESSAGE_BYTES = 1_000
 _TITLE_BYTES = 500
 _LABEL_BYTES = 200
 _VALUE_BYTES = 512
-# GitHub nests six deep; what is deeper is not looked at, so that no input can exhaust the stack.
+# GitHub nests six levels deep; deeper values are left alone, so that no input can exhaust the stack.
 _MAX_DEPTH = 16
 
 
 def encode_json(value: Any) -> bytes:
-    """Write compact UTF-8 JSON; half of a surrogate pair becomes its escape, the only way JSON can hold it."""
+    """Encode as compact UTF-8 JSON; a lone surrogate becomes its escape, the only form that JSON allows."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace")
 
@@ -47,7 +47,7 @@ def trim_payload(payload: Payload, encoded: bytes, room: int) -> tuple[bytes, tu
         if len(encoded) <= room:
             break
         smaller = step(payload)
-        # A step that finds nothing of its own returns the same object: a large body is not written again.
+        # A step that changes nothing returns the same object: a large body is not encoded again.
         shorter = encoded if smaller is payload else encode_json(smaller)
         if len(shorter) < len(encoded):
             payload, encoded = smaller, shorter
@@ -63,7 +63,7 @@ class _Each:
 
 
 Shape = Mapping[str, "Shape"] | _Each | None
-"""What to keep of a value: some keys, each item's, or (None) all of it."""
+"""Which parts of a value to keep: some keys, a shape for each item, or (None) all of it."""
 
 
 def _keys(*names: str, **shapes: Shape) -> dict[str, Shape]:
@@ -110,7 +110,7 @@ def _keep_value(value: Any) -> Any:
 
 
 def _keep_shape(value: Any, shape: Shape, leaf: Change = _keep_value) -> Any:
-    """Keep of `value` what `shape` names; `leaf` is applied to what is kept as a whole."""
+    """Keep the parts of `value` that `shape` names; `leaf` is applied to the values that are kept whole."""
     if isinstance(shape, _Each) and isinstance(value, list):
         return [_keep_shape(item, shape.shape, leaf) for item in value]
     if isinstance(shape, Mapping) and isinstance(value, Mapping):
@@ -125,7 +125,7 @@ def _whole_or_null(value: Any) -> Any:
 
 
 def _change_at(path: str, change: Change) -> Change:
-    """Make a change of the one value at a dotted path; a payload without it stays as it is."""
+    """Return a change of the value at a dotted path; a payload without it stays unchanged."""
     key, _, rest = path.partition(".")
     inner = _change_at(rest, change) if rest else change
 
@@ -138,7 +138,7 @@ def _change_at(path: str, change: Change) -> Change:
 
 
 def _drop_keys(*keys: str) -> Change:
-    """Take away what stands under these keys; null and empty values stay, because nothing of them is lost."""
+    """Return a change that drops these keys; null and empty values stay, because nothing of them is lost."""
 
     def apply(value: Any) -> Any:
         if not isinstance(value, Mapping) or not any(value.get(key) for key in keys):
@@ -157,7 +157,7 @@ def _slice_items(part: slice) -> Change:
 
 
 def _cut_text(limit: int) -> Change:
-    """Cut text so that its JSON has at most `limit` bytes, the mark included."""
+    """Return a change that cuts text so that its JSON has at most `limit` bytes, the mark included."""
 
     def apply(value: Any) -> Any:
         if not isinstance(value, str) or len(encode_json(value)) <= limit:
@@ -169,7 +169,7 @@ def _cut_text(limit: int) -> Change:
 
 
 def _drop_long_items(limit: int) -> Change:
-    """Leave out items whose JSON is longer; after `_cut` only what is no GitHub object is."""
+    """Return a change that drops items whose JSON is longer; after `_cut_text` only items that are no GitHub objects are."""
     return lambda value: (
         [v for v in value if len(encode_json(v)) <= limit] if isinstance(value, list) else value
     )
@@ -185,7 +185,7 @@ def _chain(*changes: Change) -> Change:
 
 
 def _reduce_objects(value: Any, *, marks: frozenset[str], keep: tuple[str, ...], depth: int = 0) -> Any:
-    """Reduce every object that has all of `marks` to its `keep` keys, wherever it stands."""
+    """Reduce every object that has all of `marks` to its `keep` keys, at any depth."""
     if depth > _MAX_DEPTH:
         return value
     down = partial(_reduce_objects, marks=marks, keep=keep, depth=depth + 1)
@@ -196,7 +196,7 @@ def _reduce_objects(value: Any, *, marks: frozenset[str], keep: tuple[str, ...],
 
 
 def _except_merge_group(change: Change) -> Change:
-    """Change all of a payload but `merge_group`, which is promised to arrive whole."""
+    """Apply a change to all of a payload but `merge_group`, which the protocol promises whole."""
 
     def apply(payload: Any) -> Any:
         kept = {key: payload[key] for key in ("merge_group",) if key in payload}
@@ -246,17 +246,17 @@ STEPS: tuple[tuple[str, Change], ...] = (
 
 
 MAX_BODY_BYTES = 60_000
-"""Whole request, compact UTF-8; GitHub takes "less than 64 KB" and does not say how it counts."""
+"""The whole request as compact UTF-8; GitHub accepts "less than 64 KB" and does not say how it counts."""
 
 _RELAY_ROOM = 4_000
 _RELAY_BYTES = 3_000
-"""What settings may use of the room; the rest is for the names in `trimmed`."""
+"""The part of it that settings may use; the rest is for the names in `trimmed`."""
 _HEAD_BYTES = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayFields:
-    """What the relay says about itself to one downstream."""
+    """The `relay` object of one downstream's dispatch."""
 
     upstream: RepoName
     level: Level
@@ -264,16 +264,16 @@ class RelayFields:
     audience: str
     test: bool = False
     reason: str | None = None
-    """Why it is sent, where the event's own action does not say it: `base_changed`."""
+    """Why it is sent, where the event's own action is not the reason: `base_changed`."""
     version: int = 1
 
     def __post_init__(self) -> None:
-        # Checked here, where the operator sees it at start, rather than at the first large pull request.
+        # Checked at start, where the operator sees it, rather than at the first large pull request.
         if len(self.encode(())) > _RELAY_BYTES:
             raise ValueError("callback_url and audience are too long for a dispatch")
 
     def encode(self, trimmed: tuple[str, ...]) -> bytes:
-        """Write the `relay` object; `test` is there only when it is true."""
+        """Encode the `relay` object; `test` is present only when it is true."""
         fields: dict[str, Any] = {
             "version": self.version,
             "upstream": self.upstream.full_name,
@@ -295,14 +295,14 @@ class DispatchBody:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPayload:
-    """One delivery's payload, written once; made by `prepare`."""
+    """One delivery's payload, encoded once; made by `prepare_payload`."""
 
     _head: bytes
     _choices: tuple[tuple[bytes, tuple[str, ...]], ...]
-    """Payloads with the names of what was cut from them, best first; the last fits beside any relay part."""
+    """Payloads with the names of their cuts, best first; the last one fits beside any `relay` object."""
 
     def dispatch(self, relay: RelayFields) -> DispatchBody:
-        """Return the request body for one downstream: verbatim if the whole of it fits, else trimmed."""
+        """Return the request body for one downstream: verbatim if it fits, else trimmed."""
         *better, last = (self._joined(payload, names, relay) for payload, names in self._choices)
         return next((choice for choice in better if len(choice.body) <= MAX_BODY_BYTES), last)
 
@@ -312,7 +312,7 @@ class PreparedPayload:
 
 
 def prepare_payload(*, event_type: str, delivery_id: str, payload: Mapping[str, Any]) -> PreparedPayload:
-    """Trim and write a delivery's payload for any number of downstreams.
+    """Trim and encode a delivery's payload for any number of downstreams.
 
     Raises `BadRequest` for a payload that JSON cannot hold (an infinite number, nesting without end).
     """
@@ -325,7 +325,7 @@ def prepare_payload(*, event_type: str, delivery_id: str, payload: Mapping[str, 
         trimmed = trim_payload(payload, verbatim[0], room)
     except (ValueError, RecursionError) as exc:
         raise BadRequest(f"the payload cannot be written as JSON: {exc}") from None
-    # Within the relay's room it depends on the relay part whether the payload fits as it is.
+    # Within the room for `relay`, the size of that object decides whether the payload fits untrimmed.
     near = len(verbatim[0]) <= room + _RELAY_ROOM
     return PreparedPayload(head, (verbatim, trimmed) if near else (trimmed,))
 
@@ -333,9 +333,9 @@ def prepare_payload(*, event_type: str, delivery_id: str, payload: Mapping[str, 
 def update_payload(
     payload: dict[str, Any], *, action: str | None, labels: list[str] | None
 ) -> dict[str, Any]:
-    """The webhook's body with the action and the labels that this dispatch is sent with.
+    """Return the webhook's body with the action and the labels of this dispatch.
 
-    A label that was set after the webhook has its name and nothing else: that is what is known of it.
+    Of a label that was set after the webhook only the name is known.
     """
     if action is not None and payload.get("action") != action:
         payload = {**payload, "action": action}
@@ -348,7 +348,7 @@ def update_payload(
 
 
 def _encode_head(event_type: str, delivery_id: str) -> bytes:
-    """Write everything before the payload; GitHub takes at most 10 keys in `client_payload`, and we use four."""
+    """Encode everything before the payload; GitHub accepts at most 10 keys in `client_payload`, and four are used."""
     name, delivery = encode_json(event_type), encode_json(delivery_id)
     head = b"".join(
         (

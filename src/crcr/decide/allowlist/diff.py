@@ -1,6 +1,6 @@
-"""What one allowlist changes against another, as values with a line of text each for people.
+"""The changes between two allowlists, each with a line of text.
 
-Order in the file, comments and the case of names are no changes.
+The order in the file, comments and the case of names do not count as changes.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class LevelChanged:
 class OptionChanged:
     name: RepoName
     option: str
-    """As it is written in the file; `device` for the L3 group."""
+    """The option's name in the file; `device` for the L3 group."""
     before: object
     after: object
 

@@ -1,7 +1,7 @@
-"""The sandbox's rule: a report that is tried out goes through the real table of a job's life, and nothing else.
+"""Sandbox reports: judged by the same lifecycle table as real ones, and by nothing else.
 
-No dispatch, no allowlist entry and no other job has a say, so any delivery and any event will do; that the report is
-of the very run that its token proves holds here too.
+No dispatch, allowlist entry or other job is needed, so any delivery and any event is accepted. The report must still be
+of the run that its token proves.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from crcr.decide.report.report import SELF_REPORTS, Report, ReportStatus
 
 @dataclass(frozen=True, slots=True)
 class KnownSandboxJob:
-    """What is known of the job that a report names."""
+    """The recorded state of the job that a sandbox report names."""
 
     state: JobState
     conclusion: Conclusion | None
 
 
 SandboxOutcome = JobState | RepeatedReport | RejectedReport
-"""A state is what the job becomes."""
+"""A state is the job's new state."""
 
 
 def judge_sandbox_report(report: Report, identity: Identity, known: KnownSandboxJob | None) -> SandboxOutcome:

@@ -97,11 +97,11 @@ class Outage:
             raise StoreUnavailable("the connection broke after the commit")
         return result
 
-    async def glance(self, unit: Unit[T]) -> T:
+    async def quick_read(self, unit: Unit[T]) -> T:
         if self.reads_to_fail:
             self.reads_to_fail -= 1
             raise StoreUnavailable("the store did not answer")
-        return await self._inner.glance(unit)
+        return await self._inner.quick_read(unit)
 
     async def read(self, unit: Unit[T]) -> T:
         return await self._inner.read(unit)

@@ -33,21 +33,19 @@ from crcr.receive.callback.sandbox import SANDBOX
 from crcr.receive.ingest.intake import IngestIntake
 from crcr.receive.oidc.jwks import KeyCache, http_fetcher
 from crcr.receive.webhook.intake import WebhookIntake
-from crcr.record.admin.operations import Acts
+from crcr.record.admin.operations import AdminOperations
 from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.missed_webhooks import RecoveryStore
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
-from crcr.record.outbox.leader import Leaders
-from crcr.record.outbox.leases import new_owner
-from crcr.record.outbox.worker_registry import RollCall
+from crcr.record.outbox.leases import LeaderElection, WorkerRegistry, new_owner
 from crcr.record.reports.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
-from crcr.record.upkeep.retention import Keeps, Retention
+from crcr.record.upkeep.retention import Retention, RetentionPeriods
 from crcr.record.upkeep.timeouts import Sweeps
 from crcr.record.workflow_runs.unanswered import Silences
 from crcr.settings import AllowlistFile, Settings, UpstreamSetting
@@ -93,7 +91,7 @@ class Services:
     targets: Targets
     inbox: Inbox
     reports: Reports
-    acts: Acts
+    acts: AdminOperations
     limits: RequestLimiter
     shared: Shared
     github: GitHubClient
@@ -101,7 +99,7 @@ class Services:
     refreshers: dict[str, AllowlistRefresher]
     sweeper: Sweeper
     reconciler: Reconciler
-    leaders: Leaders
+    leaders: LeaderElection
     attendance: Attendance
     limiter: RateLimiter
     owner: str
@@ -159,7 +157,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         targets=core.targets,
         inbox=inbox,
         reports=reports,
-        acts=Acts(database, core.targets, core.allowlists),
+        acts=AdminOperations(database, core.targets, core.allowlists),
         limits=shared.limits,
         shared=shared,
         github=core.github,
@@ -240,12 +238,12 @@ _BREATH_S = 0.02
 """Between two steps of forgetting: whoever waits to write gets most of the time."""
 
 
-def build_leaders(core: Core, owner: str) -> Leaders:
-    return Leaders(core.database, owner, LEADER_LEASE)
+def build_leaders(core: Core, owner: str) -> LeaderElection:
+    return LeaderElection(core.database, owner, LEADER_LEASE)
 
 
 def build_worker_count(core: Core, owner: str) -> Attendance:
-    roll_call = RollCall(core.database, owner, tuple(each.key for each in core.upstreams))
+    roll_call = WorkerRegistry(core.database, owner, tuple(each.key for each in core.upstreams))
     return Attendance(roll_call, core.limiter.share_among, clock=core.clock)
 
 
@@ -260,8 +258,8 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
     return Sweeper(sweeps, retention, core.checks, core.clock)
 
 
-def retention_periods(settings: Settings) -> Keeps:
-    return Keeps(
+def retention_periods(settings: Settings) -> RetentionPeriods:
+    return RetentionPeriods(
         bodies=timedelta(days=settings.keep_bodies_days),
         effects=timedelta(days=settings.keep_effects_days),
         jobs=_days_or_ever(settings.keep_jobs_days),

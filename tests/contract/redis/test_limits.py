@@ -14,7 +14,7 @@ from crcr.ports import Clock, RequestLimiter
 from crcr.receive.callback.intake import CALLBACK, FAILED_AUTHENTICATION
 from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.record.limits.redis import RedisLimits
-from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.redis.connection import RedisLink, parse_redis_url
 from support.clock import ManualClock
 from support.services.redis import new_name, shared_redis
 
@@ -31,7 +31,7 @@ async def in_memory(rules: Mapping[str, Rule], clock: Clock) -> AsyncIterator[Re
 
 @asynccontextmanager
 async def in_redis(rules: Mapping[str, Rule], clock: Clock) -> AsyncIterator[RequestLimiter]:
-    link = RedisLink(redis_place(shared_redis().url), name=new_name())
+    link = RedisLink(parse_redis_url(shared_redis().url), name=new_name())
     yield RedisLimits(rules, link, clock)
     await link.aclose()
 

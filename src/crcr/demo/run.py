@@ -78,7 +78,7 @@ async def run_demo(options: DemoOptions, listener: socket.socket) -> None:
             async with serve_app(build_app(services), services, listener, grace_s=_GRACE_S):
                 _tell(options, url, github, folder, first)
                 await _play(options, github, stop)
-                await github.fall_silent()  # nobody reports to a relay that is about to leave
+                await github.stop_activity()  # nobody reports to a relay that is about to leave
             for surprise in github.unexpected:
                 log.error("simulator_surprised", what=surprise)
     print_line("the demo has ended" + ("" if options.data else "; its data is deleted"))

@@ -13,10 +13,10 @@ import httpx
 
 from crcr.demo.upstream_activity import FILES, UpstreamActivity
 from crcr.demo.world import COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
-from github_sim.ci.autoplay import Player
+from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub
 from github_sim.simulation import Sleep
-from github_sim.world.actions import Job, JobSpec, Workflow, WorkflowRun
+from github_sim.world.actions import JobSpec, Workflow, WorkflowJob, WorkflowRun
 from github_sim.world.records import Json, Repository
 
 __all__ = ["BLOCKED", "LABELLED", "UPSTREAM", "demo_world", "run_traffic"]
@@ -40,7 +40,7 @@ async def run_traffic(
 ) -> None:
     """Live on `upstream` until `stop` is set."""
     chance = random.Random(seed)
-    life = UpstreamActivity(github, upstream, chance, Player(github, speed=speed))
+    life = UpstreamActivity(github, upstream, chance, WorkflowAutoplay(github, speed=speed))
     nights = NightlyRuns(github, upstream, seed)
     opening = _Opening(life)
     await opening.begin()
@@ -51,7 +51,7 @@ async def run_traffic(
             await life.settle()
             await (life.go_on() if opening.is_over else opening.go_on())
             await nights.maybe()
-            github.forget_old(KEPT_RECORDS)
+            github.drop_old_records(KEPT_RECORDS)
 
 
 async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
@@ -154,7 +154,7 @@ class NightlyRuns:
         pulls = [pull.head_sha for pull in self._github.world.pulls.values()]
         return self._chance.choice([*releases[:1], *pulls[-1:], None])
 
-    async def _finish(self, run: WorkflowRun, job: Job, commit: str | None) -> None:
+    async def _finish(self, run: WorkflowRun, job: WorkflowJob, commit: str | None) -> None:
         failed = int(self._chance.random() < _FAILING)
         self._github.ci.start(run, job)
         self._github.ci.complete(run, job, "failure" if failed else "success")
@@ -164,4 +164,4 @@ class NightlyRuns:
         # A relay that cannot be reached misses a night; tomorrow is another one.
         with suppress(httpx.TransportError, LookupError):
             await self._github.report(run, job, body={**body, "delivery_id": commit, "payload": payload})
-        await self._github.tell_news()
+        await self._github.send_queued_webhooks()

@@ -17,7 +17,7 @@ from crcr.demo.world import (
     OUTSIDERS,
     CommandLimits,
 )
-from github_sim.ci.autoplay import Player
+from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub
 from github_sim.world.merge_rules import PASSING
 from github_sim.world.records import CheckRun, PullRequest
@@ -49,7 +49,9 @@ _REASONS = (
 
 
 class UpstreamActivity:
-    def __init__(self, github: GitHub, upstream: str, chance: random.Random, player: Player) -> None:
+    def __init__(
+        self, github: GitHub, upstream: str, chance: random.Random, player: WorkflowAutoplay
+    ) -> None:
         self._github = github
         self._upstream = upstream
         self._chance = chance
@@ -111,7 +113,7 @@ class UpstreamActivity:
             labels=labels,
             fork=association not in {"MEMBER", "COLLABORATOR"},
             files=files,
-            before_telling=prepare,
+            before_webhook=prepare,
         )
         self._open.append(pull)
         return pull

@@ -130,7 +130,7 @@ def demo_world(github: GitHub, pin: str = "http://127.0.0.1:8000/github/callback
             files={workflow.path: workflow_file(workflow, pin)},
             workflows=[workflow],
             description=description,
-            tells_app=name in GATING,
+            sends_run_webhooks=name in GATING,
         )
 
 

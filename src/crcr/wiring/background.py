@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from crcr.deliver.periodic.leader_tasks import Duties, Duty
+from crcr.deliver.periodic.leader_tasks import LeaderTask, LeaderTasks
 from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.periodic.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
 from crcr.errors import StoreUnavailable
@@ -47,9 +47,9 @@ class BackgroundTasks:
         self._signal_task: asyncio.Task[None] | None = None
         self._presence_task: asyncio.Task[None] | None = None
         self._deadline_task: asyncio.Task[None] | None = None
-        self.duties = Duties(
+        self.leader_tasks = LeaderTasks(
             services.leaders,
-            _duties(services),
+            _leader_tasks(services),
             clock=services.clock,
             stopping=self._stopping,
             on_lead=services.metrics.leads,
@@ -66,10 +66,10 @@ class BackgroundTasks:
             if freed := await self._free_leases(is_gone):
                 log.warning("leases_freed", effects=freed)
             await self._make_ready()
-            await services.attendance.attend()  # registered before it claims anything
+            await services.attendance.beat()  # no claim before the first heartbeat
             self._presence_task = self._create_task(services.attendance.run())
             self._run(services.worker.run(services.signals.subscribe(EFFECTS), self._stopping))
-            self._run(self.duties.run())
+            self._run(self.leader_tasks.run())
         self._deadline_task = asyncio.create_task(self._enforce_grace())
 
     async def _make_ready(self) -> None:
@@ -78,7 +78,7 @@ class BackgroundTasks:
         Two processes that start at once may both read one; the store takes what both read as one version.
         """
         services = self._services
-        if await self.duties.begin():
+        if await self.leader_tasks.start():
             return
         for upstream in services.upstreams:
             newest = await services.allowlists.newest(upstream)
@@ -135,14 +135,14 @@ class BackgroundTasks:
             self._stopping.set()
 
 
-def _duties(services: Services) -> tuple[Duty, ...]:
+def _leader_tasks(services: Services) -> tuple[LeaderTask, ...]:
     refreshers = services.refreshers.values()
     return (
         *(
-            Duty("refresh", each.refresh_or_complain, REFRESH_EVERY_S, before_work=True)
+            LeaderTask("refresh", each.refresh_or_complain, REFRESH_EVERY_S, at_start=True)
             for each in refreshers
         ),
-        Duty("sweep", services.sweeper.sweep, SWEEP_EVERY_S, before_work=True),
-        Duty("forget", services.sweeper.forget, FORGET_EVERY_S),
-        Duty("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),
+        LeaderTask("sweep", services.sweeper.sweep, SWEEP_EVERY_S, at_start=True),
+        LeaderTask("forget", services.sweeper.forget, FORGET_EVERY_S),
+        LeaderTask("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),
     )

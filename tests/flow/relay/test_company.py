@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from crcr.deliver.periodic.leader_tasks import UPKEEP
 from crcr.deliver.worker import Worker
-from crcr.record.outbox.leader import Leaders
+from crcr.record.outbox.leases import LeaderElection
 from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
@@ -60,10 +60,10 @@ async def test_of_two_processes_one_leads_and_the_other_does_when_it_stops(tmp_p
         )
         await first.start()
         await second.start()
-        assert (first.duties.leads, second.duties.leads) == (True, False)
+        assert (first.leader_tasks.leads, second.leader_tasks.leads) == (True, False)
         await first.stop()
         async with asyncio.timeout(8):
-            while not second.duties.leads:
+            while not second.leader_tasks.leads:
                 await it.clock.pass_time(10)
                 await asyncio.sleep(0)
         await second.stop()
@@ -74,7 +74,7 @@ async def test_of_two_processes_one_leads_and_the_other_does_when_it_stops(tmp_p
 
 async def test_who_does_not_lead_reads_an_allowlist_that_nobody_has_read(tmp_path: Path) -> None:
     async with stage(tmp_path, LISTED) as it:
-        elsewhere = Leaders(it.services.database, "another machine", timedelta(days=1))
+        elsewhere = LeaderElection(it.services.database, "another machine", timedelta(days=1))
         await elsewhere.take(UPKEEP, it.clock.now())
         it.rows("DELETE FROM allowlist_versions")
         company = BackgroundTasks(it.services, work=True)

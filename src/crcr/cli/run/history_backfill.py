@@ -13,7 +13,7 @@ from crcr.cli.printing import console, print_error, print_json, print_table
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from crcr.record.clickhouse.backfill import Counted
+    from crcr.record.clickhouse.backfill import RowCounts
     from crcr.settings import Settings
     from crcr.wiring.clickhouse import ClickHouse
 
@@ -55,7 +55,7 @@ def backfill(
         raise typer.Exit(1)
 
 
-async def _backfill(config: Path | None, *, anew: bool) -> "tuple[Counted, ...]":
+async def _backfill(config: Path | None, *, anew: bool) -> "tuple[RowCounts, ...]":
     from crcr import log as logs
     from crcr.cli.operator_session import read_settings
     from crcr.record.store.signals import Signals
@@ -74,7 +74,7 @@ async def _backfill(config: Path | None, *, anew: bool) -> "tuple[Counted, ...]"
         await database.close()
 
 
-async def _fill(settings: "Settings", clickhouse: "ClickHouse", *, anew: bool) -> "tuple[Counted, ...]":
+async def _fill(settings: "Settings", clickhouse: "ClickHouse", *, anew: bool) -> "tuple[RowCounts, ...]":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from crcr.clock import SystemClock

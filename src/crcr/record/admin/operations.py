@@ -123,7 +123,7 @@ class ParkedFilter:
     """Times of parking, both included."""
 
 
-class Acts:
+class AdminOperations:
     def __init__(self, database: Database, targets: Targets, allowlists: Allowlists) -> None:
         self._database = database
         self._targets = targets

@@ -108,7 +108,7 @@ class Commands:
                 return None
             return CommandAnswer(obeyed=row["outcome"] == "obeyed", comment=row["answer"])
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def obey(
         self,

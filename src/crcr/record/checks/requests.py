@@ -171,7 +171,7 @@ class PeopleRequests:
         self, upstream: RepoName, head_sha: str, now: datetime
     ) -> tuple[tuple[int, str], ...]:
         """For each pull request on the head whose gate is blocked: its number and the ready commands."""
-        judgement = await self._database.glance(lambda tx: self.judge(tx, upstream, head_sha, now))
+        judgement = await self._database.quick_read(lambda tx: self.judge(tx, upstream, head_sha, now))
         if judgement is None:
             return ()
         numbers = [one.subject.number for one in judgement.subjects if one.subject.number is not None]

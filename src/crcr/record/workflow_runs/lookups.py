@@ -148,7 +148,7 @@ class Lookups:
             runs = [row for row in await tx.all(_RUNS, **key) if row["issuer"] == "github"]
             return _question(upstream, dispatch, runs, await tx.all(_OPEN_QUESTIONS, **key))
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def settle(
         self,

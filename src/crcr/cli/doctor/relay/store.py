@@ -14,10 +14,9 @@ from crcr.decide.views.overview import Vitals
 from crcr.errors import StoreUnavailable
 from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
 from crcr.record.migrations.run import head, is_known
-from crcr.record.store.database import Tx
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.signals import Signals
-from crcr.record.store.sqlite.private_file import is_open_to_others
+from crcr.record.store.sqlite.file import is_open_to_others
 from crcr.record.views.relay.state import vitals_of
 from crcr.settings import Settings
 from crcr.wiring.database import database_location, open_database
@@ -32,7 +31,7 @@ _MB = 1 << 20
 
 async def store_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     place = database_location(settings)
-    if isinstance(place, PostgresPlace):
+    if isinstance(place, PostgresLocation):
         from crcr.cli.doctor.relay import postgres  # loads the driver
 
         found = await postgres.postgres_findings(place, settings.database.place)
@@ -44,7 +43,7 @@ async def store_findings(settings: Settings, now: datetime) -> tuple[SetupFindin
 def has_current_schema(settings: Settings) -> bool:
     """Whether this release's statements work on the store."""
     place = database_location(settings)
-    if isinstance(place, PostgresPlace):
+    if isinstance(place, PostgresLocation):
         from crcr.cli.doctor.relay import postgres
 
         return postgres.is_current(place)

@@ -26,21 +26,17 @@ from crcr.show.access import admin_routes as admin
 from crcr.show.access import login
 from crcr.show.access.admin_orders import performer
 from crcr.show.access.middleware import Access, Doors
-from crcr.show.access.sessions import Sessions
-from crcr.show.access.tokens import NamedToken, Tokens
-from crcr.show.api import onboarding
+from crcr.show.access.sessions import NamedToken, Sessions, Tokens
 from crcr.show.api import routes as api_routes
 from crcr.show.api import setup as api_setup
 from crcr.show.http import response_headers
 from crcr.show.live import event_stream
-from crcr.show.live.change_feed import Wakeups
-from crcr.show.live.delay import LiveDelay
-from crcr.show.live.health_feed import HealthFeed
+from crcr.show.live.change_feed import LiveDelay, Wakeups
+from crcr.show.live.shared_health import HealthFeed
 from crcr.show.metrics import health as probes
 from crcr.show.pages import routes as pages_routes
-from crcr.show.pages.frame import Frame
+from crcr.show.pages.frame import Frame, ProblemPages
 from crcr.show.pages.onboarding import Welcome
-from crcr.show.pages.problems import ProblemPages
 from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.services import Services
 
@@ -209,7 +205,7 @@ def _setup_desk(services: Services, views: SqlViews, doors: Doors) -> api_setup.
 
 
 def _onboarding_router(services: Services, app_page: AppPage) -> APIRouter:
-    return onboarding.router(
+    return api_setup.onboarding_router(
         services.upstreams,
         audience=services.settings.oidc_audiences[0],
         public_url=services.settings.public_url,

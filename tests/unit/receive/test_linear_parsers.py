@@ -38,8 +38,7 @@ from crcr.receive.oidc.claims_to_identity import _workflow_ref
 from crcr.receive.webhook.parse import parse_event
 from crcr.record.views.logs.search import asked_of_history
 from crcr.show.csv.writer import cell, file_name
-from crcr.show.render.matrix_headers import shortened
-from crcr.show.render.matrix_shards import shard_of
+from crcr.show.render.matrix import shard_of, shortened
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.urls.cursors import decode
 from support.data.backend_views import a_failure

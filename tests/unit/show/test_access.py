@@ -18,8 +18,7 @@ from crcr.errors import CrcrError
 from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.show.access.middleware import FAILED_SIGN_IN, Access, Doors
 from crcr.show.access.reader import reader_of
-from crcr.show.access.sessions import Sessions
-from crcr.show.access.tokens import NamedToken, Tokens
+from crcr.show.access.sessions import NamedToken, Sessions, Tokens
 from crcr.show.http import response_headers
 from crcr.show.http.same_site import local_path
 from crcr.show.render.notices import NOTICES, notice_of, with_notice

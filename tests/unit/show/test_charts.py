@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from crcr.decide.statistics.figures import Tally
 from crcr.show.render.charts import Chart, Series, Unit, draw, said, ticks
-from crcr.show.render.pass_rate_strip import strip
-from crcr.show.render.trend_charts import backend_charts, trend_charts
+from crcr.show.render.trend_charts import backend_charts, strip, trend_charts
 from support.data.overview_views import NOW, figures
 from support.page_reader import HOSTILE, Page, inert
 

@@ -13,8 +13,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import Span
 from crcr.decide.views.backend import JobKey
 from crcr.show.urls.job_tokens import job_of, key_of, key_of_job, token_of
-from crcr.show.urls.links import Links
-from crcr.show.urls.location import Here
+from crcr.show.urls.location import Here, Links
 from support.data.backend_views import a_job_view
 
 KEY = JobKey(delivery="d-1", workflow=".github/workflows/ci.yml", run_id="10", attempt=2, job_name="build")

@@ -18,8 +18,7 @@ from crcr.decide.outbox.urgency import Urgency
 from crcr.decide.views.overview import Vitals
 from crcr.errors import HeldBy, StoreUnavailable
 from crcr.show.metrics import health
-from crcr.show.metrics.refusal_layers import LAYERS, layer_of
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import LAYERS, Metrics, layer_of
 from support.clock import ManualClock
 
 UPSTREAM = RepoName("Torch/torch")

@@ -6,8 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from crcr.show.access.sessions import LIFE, Sessions
-from crcr.show.access.tokens import NamedToken, Tokens
+from crcr.show.access.sessions import LIFE, NamedToken, Sessions, Tokens
 from support.clock import ManualClock
 
 SECRET = b"the webhook's secret"

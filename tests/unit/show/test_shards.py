@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.show.render.matrix_shards import many, sections, shard_of
+from crcr.show.render.matrix import many, sections, shard_of
 from support.data.backend_views import a_column, a_job_view
 
 

@@ -20,8 +20,7 @@ from crcr.show.access.reader import Reader as ShowReader
 from crcr.show.live import event_stream
 from crcr.show.live.change_feed import Feed, Wakeups
 from crcr.show.live.event_stream import HEARTBEAT_S, Caps
-from crcr.show.live.health_feed import LOOK_EVERY_S, HealthFeed
-from crcr.show.live.shared_health import SharedHealth, mark_of
+from crcr.show.live.shared_health import LOOK_EVERY_S, HealthFeed, SharedHealth, mark_of
 from support.clock import settle
 from support.data.store_rows import OTHER, UPSTREAM, World, open_world
 

@@ -21,8 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from crcr.errors import CrcrError, CrossOrigin, LimiterUnavailable, NotSignedIn, RateLimited
 from crcr.ports import Limits
 from crcr.show.access.reader import ANYONE, Reader, Way
-from crcr.show.access.sessions import Sessions
-from crcr.show.access.tokens import Tokens
+from crcr.show.access.sessions import Sessions, Tokens
 from crcr.show.http.same_site import is_from_elsewhere, local_path
 
 log = structlog.get_logger(__name__)

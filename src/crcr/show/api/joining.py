@@ -16,7 +16,7 @@ from crcr.show.api import parameters as ask
 from crcr.show.api.models import joining as models
 from crcr.show.api.parameters import backend_name
 from crcr.show.csv.writer import Export, Place, Row, Table, documented
-from crcr.show.render.refusal_texts import meaning
+from crcr.show.render.status import meaning
 from crcr.show.urls import cursors
 
 TAG = "joining"

@@ -1,7 +1,8 @@
-"""The API's lists: jobs, deliveries, effects, the audit log, what a search finds, and the allowlist."""
+"""JSON routes of lists (jobs, search, allowlist, deliveries, effects, audit log) and of pull requests, commits and waivers."""
 
 from fastapi import APIRouter
 
+from crcr.show.api.models import commit as commits
 from crcr.show.api.models import logs as models
 from crcr.show.api.models.core import Job
 from crcr.show.api.parameters import (
@@ -9,21 +10,27 @@ from crcr.show.api.parameters import (
     AuditAsked,
     CursorParam,
     DeliveriesAsked,
+    DeliveryParam,
     EffectsAsked,
     GuidPath,
     JobsAsked,
     LimitParam,
+    NumberPath,
     SearchParam,
+    ShaPath,
+    WaiversAsked,
 )
 from crcr.show.urls import cursors
 
 LISTS = "lists"
 RELAY = "relay"
+COMMITS = "commits"
 
 
 def add(api: APIRouter) -> None:
     _add_results(api)
     _add_relay(api)
+    _add_commits(api)
 
 
 def _add_results(api: APIRouter) -> None:
@@ -78,3 +85,28 @@ def _add_relay(api: APIRouter) -> None:
         page = await asked.views.audit(query(upstream=asked.upstream, limit=limit))
         found = [models.Act.model_validate(each) for each in page.acts]
         return models.Audit(acts=found, next=cursors.encode(page.next))
+
+
+def _add_commits(api: APIRouter) -> None:
+    @api.get(
+        "/pulls/{number}",
+        tags=[COMMITS],
+        summary="One pull request: gate, backends with their jobs, waivers, timeline",
+    )
+    async def pull(number: NumberPath, asked: Asking) -> commits.PullRequest:
+        return commits.PullRequest.of(await asked.views.pull(asked.upstream, number, asked.now))
+
+    @api.get(
+        "/commits/{sha}",
+        tags=[COMMITS],
+        summary="One commit: gate, backends with their jobs, waivers, timeline",
+    )
+    async def commit(sha: ShaPath, asked: Asking, delivery: DeliveryParam = None) -> commits.Commit:
+        view = await asked.views.commit(asked.upstream, sha, asked.now, delivery=delivery or None)
+        return commits.Commit.of(view)
+
+    @api.get("/waivers", tags=[COMMITS], summary="Waivers, those in force first")
+    async def waivers(query: WaiversAsked, asked: Asking, limit: LimitParam = 50) -> commits.Waivers:
+        page = await asked.views.waiver_page(query(upstream=asked.upstream, limit=limit), asked.now)
+        found = [commits.Waiver.model_validate(each) for each in page.waivers]
+        return commits.Waivers(waivers=found, next=cursors.encode(page.next))

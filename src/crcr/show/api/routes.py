@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from crcr.decide.model import RepoName
 from crcr.ports import Clock
-from crcr.show.api import commits, joining, lists, overview, setup
+from crcr.show.api import joining, lists, overview, setup
 from crcr.show.api.models.core import ErrorBody
 from crcr.show.api.parameters import DESK, Desk, readable
 from crcr.show.csv import routes as csv_routes
@@ -82,7 +82,6 @@ def _made_once() -> tuple[ReadRoute, ...]:
     )
     overview.add(json)
     lists.add(json)
-    commits.add(json)
     setup.add(json)
     joining.add(json)
     # CSV first: `name.csv` would else be taken for a thing of that name.

@@ -1,4 +1,4 @@
-"""A downstream's set-up over HTTP: what was found, having GitHub asked anew, and a test of the round trip.
+"""JSON routes for joining: a downstream's set-up, a new look at GitHub, a test dispatch, and the onboarding facts.
 
 Reading changes nothing. Asking GitHub is everybody's who may read, and limited by repository and by address. A test
 makes another's CI run: it takes an administrator's token or one that proves to be of that very repository, and no cookie.
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
 from crcr.decide.github.setup_facts import SetupFacts
@@ -21,9 +22,9 @@ from crcr.join.help_links import HintLinks, hint_links
 from crcr.ports import Clock, Limits, Verifier
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.access.reader import reader_of
-from crcr.show.access.tokens import Tokens
+from crcr.show.access.sessions import Tokens
 from crcr.show.api.models import setup as models
-from crcr.show.api.models.core import ErrorBody
+from crcr.show.api.models.core import ErrorBody, Link, Model
 from crcr.show.api.parameters import Asking, OrgPath, RepoPath, UpstreamParam, backend_name, readable
 from crcr.show.ports import Views
 from crcr.show.urls.location import pick_upstream
@@ -175,3 +176,38 @@ def _bearer(request: Request) -> str:
             hint="send Authorization: Bearer with one of them",
         )
     return token.strip()
+
+
+_EXAMPLE: dict[str, Any] = {
+    "upstreams": ["pytorch/pytorch"],
+    "audience": "crcr",
+    "callback_url": "https://relay.example.org/github/callback",
+    "app_url": "https://github.com/apps/crcr",
+}
+
+
+class Onboarding(Model):
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    upstreams: list[str] = Field(description="Whose changes are relayed; the first is the default.")
+    audience: str = Field(description="The `aud` of a token that is meant for this relay.")
+    callback_url: str = Field(description="Where reports go.")
+    app_url: Link = Field(description="Where the App is installed; null while GitHub has not said.")
+
+
+def onboarding_router(
+    upstreams: tuple[RepoName, ...], *, audience: str, public_url: str, app_page: Callable[[], str | None]
+) -> APIRouter:
+    errors: dict[int | str, dict[str, Any]] = {"4XX": _ERRORS["4XX"]}
+    api = APIRouter(prefix="/api/v1", tags=[_SETUP], responses=errors, dependencies=[Depends(readable)])
+
+    @api.get("/onboarding", summary="What a repository that joins must know of this relay")
+    async def onboarding() -> Onboarding:
+        return Onboarding(
+            upstreams=[str(each) for each in upstreams],
+            audience=audience,
+            callback_url=f"{public_url.rstrip('/')}/github/callback",
+            app_url=app_page(),
+        )
+
+    return api

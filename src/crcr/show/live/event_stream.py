@@ -21,9 +21,8 @@ from crcr.decide.views.overview import Change
 from crcr.errors import BadRequest, Unavailable
 from crcr.ports import Clock, Trace
 from crcr.show.access.reader import reader_of
-from crcr.show.live.change_feed import Feed, Wakeups
-from crcr.show.live.delay import LiveDelay
-from crcr.show.live.health_feed import HealthFeed
+from crcr.show.live.change_feed import Feed, LiveDelay, Wakeups
+from crcr.show.live.shared_health import HealthFeed
 from crcr.show.ports import ChangeLog
 from crcr.show.urls.location import pick_upstream
 

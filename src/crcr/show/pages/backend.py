@@ -14,12 +14,11 @@ from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame, NotListed
 from crcr.show.render.job_panel import asked_token, asks_for_panel_alone, backend_panel, panel_of
 from crcr.show.render.matrix import draw_cells, lay_out
-from crcr.show.render.refusal_texts import SETTLED, meaning
+from crcr.show.render.status import SETTLED, meaning
 from crcr.show.render.trend_charts import backend_charts
 from crcr.show.urls import cursors
 from crcr.show.urls.job_tokens import key_of
-from crcr.show.urls.links import Links, formats
-from crcr.show.urls.location import Here
+from crcr.show.urls.location import Here, Links, formats
 
 _FILTERS = ("jobs", "author", "result", "q")
 _KEPT = (*_FILTERS, "older", "open", "sort", "after")

@@ -13,8 +13,7 @@ from crcr.decide.views.logs import HitKind
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
 from crcr.show.render.job_panel import asks_for_panel_alone, shared_panel
-from crcr.show.urls.links import Links, formats
-from crcr.show.urls.location import Here, whole_sha
+from crcr.show.urls.location import Here, Links, formats, whole_sha
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _SOME_DIGITS = re.compile(r"[0-9a-f]{7,39}")

@@ -31,8 +31,7 @@ from crcr.show.render import status
 from crcr.show.urls import cursors
 from crcr.show.urls.filters import Wishes
 from crcr.show.urls.job_tokens import token_of_job
-from crcr.show.urls.links import Links, formats
-from crcr.show.urls.location import Here
+from crcr.show.urls.location import Here, Links, formats
 
 PAGE = 50
 _DELIVERIES = 25

@@ -5,9 +5,12 @@ minute. The files come from the same generator as those of `crcr init`, which re
 something in them.
 """
 
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -18,19 +21,121 @@ from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.model import Level, RepoName, is_repo_name
 from crcr.errors import BadRequest, NotFound
+from crcr.join.files import BRIDGE, REPORTER, NewFile, allowlist_entry, generate, registration
 from crcr.join.findings.examine import SetupFinding, State, examine
-from crcr.join.help_links import page_hint_links
-from crcr.join.manual_steps import describe_effort, describe_safety
+from crcr.join.help_links import doctor_command, page_hint_links
+from crcr.join.manual_steps import ManualStep, describe_effort, describe_safety, manual_steps
 from crcr.join.request import CI_LOCATION_PARTS, Ci, JoinRequest
+from crcr.join.risky_values import chosen_programs, unusual_secret_targets
+from crcr.join.shipped.texts import bridge_text, reporter_text
 from crcr.show.http.forms import read_form
 from crcr.show.http.same_site import local_path
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding_form import EXAMPLE, Form, read_wish
-from crcr.show.pages.onboarding_plan import PROGRAMS, Plan, plan_of, program_text
-from crcr.show.pages.sandbox_trial import is_simulated, try_command
+from crcr.show.pages.sandbox import is_simulated, try_command
 from crcr.show.render.notices import with_notice
 from crcr.show.render.status import Status
 from crcr.show.urls.location import Here, pick_upstream
+
+PROGRAMS: Mapping[str, tuple[str, str]] = {
+    REPORTER: ("/crcr/onboarding/report.py", "report.py"),
+    BRIDGE: ("/crcr/onboarding/bridge.py", "bridge.py"),
+}
+"""Where a program that is the same for everybody is served, by its path in a repository."""
+
+
+def program_text(name: str) -> str:
+    return {"report.py": reporter_text, "bridge.py": bridge_text}[name]()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A file on the page: its text, or where to fetch it."""
+
+    number: int
+    path: str
+    why: str
+    address: str
+    text: str | None = None
+    fetch: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    entry: str
+    files: tuple[Shown, ...]
+    registration: str | None
+    command: str
+    doctor: str
+    test: str
+    badge: str
+    needs: tuple[ManualStep, ...]
+    """Secrets and settings to make beside the files."""
+    unusual: tuple[str, ...]
+    """What is not as by default and should be looked at, because the address may be somebody else's."""
+
+
+def plan_of(wanted: JoinRequest, asked: Mapping[str, str], site: str, *, one_upstream: bool) -> Plan:
+    """`asked` is what leads to this wish again; `site` is where readers and programs reach us."""
+    files = generate(wanted)
+    named = None if one_upstream else wanted.upstream
+    return Plan(
+        entry=allowlist_entry(wanted),
+        files=tuple(_shown(number, each, asked, site) for number, each in enumerate(files, start=1)),
+        registration=registration(wanted),
+        command=init_command(wanted),
+        doctor=doctor_command(wanted.relay_url, wanted.repository, named) + "\n",
+        test=doctor_command(wanted.relay_url, wanted.repository, named, test=True) + "\n",
+        badge=_badge(wanted, site, one_upstream=one_upstream),
+        needs=manual_steps(wanted),
+        unusual=(*unusual_secret_targets(wanted), *chosen_programs(wanted)),
+    )
+
+
+def _shown(number: int, file: NewFile, asked: Mapping[str, str], site: str) -> Shown:
+    if file.path not in PROGRAMS:
+        address = f"/crcr/onboarding/files/{number}?{urlencode(asked, safe='/')}"
+        return Shown(number=number, path=file.path, why=file.why, address=address, text=file.text)
+    address, _ = PROGRAMS[file.path]
+    digest = sha256(file.text.encode()).hexdigest()
+    folder = file.path.rpartition("/")[0]
+    fetch = (
+        f"mkdir -p {folder} && curl -fsS {shlex.quote(site + address)} -o {file.path}"
+        f" && echo '{digest}  {file.path}' | sha256sum --check\n"
+    )
+    return Shown(number=number, path=file.path, why=file.why, address=address, fetch=fetch, digest=digest)
+
+
+def init_command(wanted: JoinRequest) -> str:
+    """`crcr init` with all that was chosen; what is as by default is left out."""
+    plain = JoinRequest(
+        ci=wanted.ci,
+        upstream=wanted.upstream,
+        repository=wanted.repository,
+        relay_url=wanted.relay_url,
+        audience=wanted.audience,
+    )
+    words = ["crcr", "init", "--relay", wanted.relay_url, "--audience", wanted.audience]
+    words += ["--upstream", str(wanted.upstream), "--repo", str(wanted.repository)]
+    words += ["--ci", wanted.ci.value, "--level", wanted.level.name]
+    for name in ("device", "command", "job_name", "junit", "runs_on", "branch"):
+        if getattr(wanted, name) != getattr(plain, name):
+            words += [f"--{name.replace('_', '-')}", str(getattr(wanted, name))]
+    for each in wanted.oncalls:
+        words += ["--oncall", each]
+    for name, value in wanted.place.items():
+        words += ["--place", f"{name}={value}"]
+    if wanted.nightly:
+        words.append("--nightly")
+    return shlex.join(words) + "\n"
+
+
+def _badge(wanted: JoinRequest, site: str, *, one_upstream: bool) -> str:
+    more = "" if one_upstream else f"?{urlencode({'upstream': str(wanted.upstream)}, safe='/')}"
+    name = wanted.repository
+    return f"[![crcr]({site}/badge/{name}.svg{more})]({site}/crcr/{name}{more})\n"
+
 
 PATH = "/crcr/onboarding"
 FINDINGS = {

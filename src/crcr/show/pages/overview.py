@@ -10,11 +10,10 @@ from starlette.routing import BaseRoute, Route
 from crcr.decide.statistics.figures import Figures, LeftOut
 from crcr.decide.views.backend import BackendMetrics
 from crcr.decide.views.overview import BackendSummary, Summary
-from crcr.show.live.delay import LiveDelay
+from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages.frame import Frame
 from crcr.show.render.trend_charts import trend_charts
-from crcr.show.urls.links import formats
-from crcr.show.urls.location import Here
+from crcr.show.urls.location import Here, formats
 from crcr.show.urls.sorting import (
     BY_LEVEL,
     Choice,

@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.show.http.static_files import shared_statics
-from crcr.show.live.delay import LiveDelay
+from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages import backend, badge, commit, logs, onboarding, overview, sandbox
 from crcr.show.pages.api_docs import docs_endpoint
 from crcr.show.pages.frame import Frame
@@ -23,7 +23,7 @@ def routes(frame: Frame, delay: LiveDelay | None = None, welcome: Welcome | None
         *commit.routes(frame),
         *logs.routes(frame),
         *onboarding.routes(frame, welcome),
-        *sandbox.routes(frame, welcome),
+        *sandbox.routes(frame, (welcome or Welcome()).audience),
         *backend.routes(frame),
         Route("/crcr/{rest:path}/", _without_slash),
         *badge.routes(frame),

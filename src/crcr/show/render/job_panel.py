@@ -15,8 +15,7 @@ from crcr.decide.views.overview import JobView
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
 from crcr.show.urls.job_tokens import job_of, key_of
-from crcr.show.urls.links import JOB, Links
-from crcr.show.urls.location import Here
+from crcr.show.urls.location import JOB, Here, Links
 
 MOST_TESTS = 50
 _MOST_FACTS = 40

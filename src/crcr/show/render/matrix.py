@@ -3,8 +3,10 @@
 Every cell is as little as can be: a letter, a tone, a short title and the token of its details.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from markupsafe import Markup, escape
 
@@ -14,10 +16,196 @@ from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import Column, Matrix, MatrixRow
 from crcr.decide.views.commit import BackendState, backend_state
 from crcr.decide.views.overview import DispatchView, JobView
-from crcr.show.render.matrix_headers import shortened
-from crcr.show.render.matrix_shards import Group, many, sections
 from crcr.show.render.status import ANSWERS, BACKENDS, Status, duration, job_status
 from crcr.show.urls.job_tokens import token_of_job
+
+_GAP = "…"
+_LONGEST = 300
+_WORD = r"(?:shard|part|partition|chunk|split|slice|bucket|batch|group)"
+_OF_TOTAL = (
+    re.compile(r"(?<![\w.])(?P<number>\d{1,4})(?P<rest>\s*(?:/|of)\s*(?P<total>\d{1,4}))(?![\w.])"),
+    re.compile(r"(?<=[(,\s])(?P<number>\d{1,4})(?P<rest>\s*,\s*(?P<total>\d{1,4}))(?=\s*[,)])"),
+)
+_AFTER_WORD = re.compile(rf"(?<![a-z]){_WORD}[\s_:#-]*(?P<number>\d{{1,4}})(?![\w.])", re.IGNORECASE)
+_BARE = (re.compile(r"\(\s*(?P<number>\d{1,4})\s*\)$"), re.compile(r"(?<=[\s_#-])(?P<number>\d{1,4})$"))
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A job's name apart from its number; `sure` when the name itself says that it is a shard."""
+
+    before: str
+    number: int
+    after: str
+    sure: bool
+
+    @property
+    def family(self) -> str:
+        return f"{self.before}{_GAP}{self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Columns under one header: a single job, or the shards of one; `places` are theirs in the matrix."""
+
+    key: str
+    label: str
+    places: tuple[int, ...]
+
+    @property
+    def is_shards(self) -> bool:
+        return len(self.places) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The groups of one workflow."""
+
+    workflow: str
+    name: str
+    groups: tuple[Group, ...]
+
+
+def shard_of(name: str) -> Shard | None:
+    """The shard that a job's name tells of, if it does."""
+    if len(name) > _LONGEST:
+        return None
+    for pattern in _OF_TOTAL:
+        for match in reversed([*pattern.finditer(name)]):
+            if int(match["number"]) <= int(match["total"]):
+                return _shard(name, match, sure=True)
+    if named := _AFTER_WORD.search(name):
+        return _shard(name, named, sure=True)
+    bare = next((found for pattern in _BARE if (found := pattern.search(name))), None)
+    return _shard(name, bare, sure=False) if bare else None
+
+
+def _shard(name: str, match: re.Match[str], *, sure: bool) -> Shard:
+    start, end = match.span("number")
+    return Shard(name[:start], int(match["number"]), name[end:], sure)
+
+
+def sections(columns: Sequence[Column]) -> tuple[Section, ...]:
+    """The columns by workflow, each in the order in which it first appears; every place is in just one group."""
+    by_workflow: dict[str, list[int]] = {}
+    for place, column in enumerate(columns):
+        by_workflow.setdefault(column.workflow, []).append(place)
+    return tuple(
+        Section(workflow, columns[places[0]].workflow_name, _groups(workflow, columns, places))
+        for workflow, places in by_workflow.items()
+    )
+
+
+def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tuple[Group, ...]:
+    families: dict[str, list[tuple[Shard, int]]] = {}
+    for place in places:
+        if shard := shard_of(columns[place].job_name):
+            families.setdefault(shard.family, []).append((shard, place))
+    family_of = {
+        place: family
+        for family, members in families.items()
+        if _belong_together([shard for shard, _ in members])
+        for _, place in members
+    }
+    groups: dict[str, Group] = {}
+    for place in places:
+        name, family = columns[place].job_name, family_of.get(place)
+        key = _key(workflow, family or name, shards=family is not None)
+        if key in groups:
+            continue
+        members = tuple(each for _, each in sorted(families[family], key=_by_number)) if family else (place,)
+        groups[key] = Group(key, family or name, members)
+    return tuple(groups.values())
+
+
+def _belong_together(members: list[Shard]) -> bool:
+    if len(members) == 1:
+        return False
+    numbers = sorted(each.number for each in members)
+    whole = numbers[0] in {0, 1} and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+    return whole or all(each.sure for each in members)
+
+
+def _by_number(member: tuple[Shard, int]) -> tuple[int, int]:
+    shard, place = member
+    return shard.number, place
+
+
+def _key(workflow: str, name: str, *, shards: bool) -> str:
+    return sha256(f"{workflow}\0{name}\0{shards}".encode("utf-8", "replace")).hexdigest()[:10]
+
+
+WORST_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.SUCCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """Several jobs in one cell: the worst of them, how many are like it, and how many there should be."""
+
+    worst: JobView
+    alike: int
+    present: int
+    total: int
+
+    @property
+    def all_passed(self) -> bool:
+        """Whether it may be shown as passed: every one is there and none says otherwise."""
+        return self.worst.counted is CountedAs.SUCCESS and self.present == self.total
+
+    @property
+    def said(self) -> str:
+        return f"{self.alike}/{self.total}" if self.alike != self.total else str(self.total)
+
+
+def many(cells: Iterable[JobView | None], total: int) -> Many | None:
+    """What a cell for all of these says; None when none of them has reported."""
+    found = [cell for cell in cells if cell is not None]
+    if not found:
+        return None
+    counted = [job.counted for job in found]
+    grade = min(counted, key=WORST_FIRST.index)
+    worst = next(job for job, each in zip(found, counted, strict=True) if each is grade)
+    return Many(worst, counted.count(grade), len(found), total)
+
+
+ROOM = 36
+"""Characters that a head shows."""
+_LEAST_SHARED = 12
+_START = 12
+_CUT = "…"
+_EDGES = frozenset("/(:,_-")
+
+
+def shortened(names: Sequence[str]) -> list[str]:
+    """One for each name of a workflow; a name that fits is left as it is where all of them do."""
+    if all(len(name) <= ROOM for name in names):
+        return list(names)
+    shared = _shared(names)
+    return [_fitted(f"{_CUT}{name[shared:]}" if shared else name) for name in names]
+
+
+def _shared(names: Sequence[str]) -> int:
+    """How many characters all begin with, up to the end of a word; none where it is not worth it."""
+    if len(set(names)) < 2:
+        return 0
+    first, last = min(names), max(names)  # whatever these two share, all between them share
+    pairs = zip(first, last, strict=False)
+    same = next((place for place, (one, other) in enumerate(pairs) if one != other), len(first))
+    edge = next((place for place in range(same, 0, -1) if _is_edge(first[place - 1])), 0)
+    return edge if edge >= _LEAST_SHARED else 0
+
+
+def _is_edge(character: str) -> bool:
+    return character in _EDGES or character.isspace()
+
+
+def _fitted(name: str) -> str:
+    """Names differ at their ends more often than at their beginnings."""
+    if len(name) <= ROOM:
+        return name
+    end = ROOM - _START - len(_CUT)
+    return f"{name[:_START].rstrip()}{_CUT}{name[-end:].lstrip()}"
+
 
 NOTHING = Status("—", "no jobs", "off")
 OTHERS = Status("—", "no such job", "off")

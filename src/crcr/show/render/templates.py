@@ -19,9 +19,9 @@ from crcr.decide.health.texts import capitalize
 from crcr.decide.statistics.window import Span
 from crcr.show.http.static_files import shared_statics
 from crcr.show.render import status
-from crcr.show.render.effect_texts import waits_for
-from crcr.show.render.pass_rate_strip import strip
 from crcr.show.render.safe_text import safe_link, visible
+from crcr.show.render.status import waits_for
+from crcr.show.render.trend_charts import strip
 from crcr.show.urls.location import is_sha
 
 HEADERS = {

@@ -9,7 +9,7 @@ from crcr.decide.report.judge import RejectedReport, RepeatedReport
 from crcr.decide.report.refusal import KEPT_ONCE, RefusedReport, for_bound_repository, make_refusal
 from crcr.decide.report.report import Report, ReportStatus
 from crcr.decide.report.sandbox import KnownSandboxJob, judge_sandbox_report
-from crcr.show.render.refusal_texts import MEANINGS, meaning
+from crcr.show.render.status import MEANINGS, meaning
 from support.data.events_and_reports import BACKEND, a_caller, a_start
 
 RUNNING = KnownSandboxJob(JobState.IN_PROGRESS, None)

@@ -36,7 +36,7 @@ from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.backend import in_order, kept
 from crcr.show.pages.frame import Frame
 from crcr.show.render.job_panel import facts, run_and_job
-from crcr.show.render.matrix_headers import ROOM, shortened
+from crcr.show.render.matrix import ROOM, shortened
 from crcr.show.urls.job_tokens import token_of_job
 from support.clock import ManualClock
 from support.data.backend_views import (

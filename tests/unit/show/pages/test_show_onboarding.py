@@ -29,7 +29,7 @@ from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import Welcome
 from crcr.show.pages.onboarding_form import read_wish
-from crcr.show.pages.sandbox_trial import try_command
+from crcr.show.pages.sandbox import try_command
 from support.data.store_rows import OTHER, UPSTREAM, World, open_world
 from support.page_reader import HOSTILE, Page, inert
 

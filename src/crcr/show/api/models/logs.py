@@ -21,7 +21,7 @@ from crcr.show.api.models.core import (
     Name,
     Next,
 )
-from crcr.show.render.effect_texts import waits_for
+from crcr.show.render.status import waits_for
 
 
 class DispatchWithJobs(Dispatch):

@@ -29,7 +29,7 @@ class NamedToken:
     admin: bool
 
 
-class Tokens:
+class TokenStore:
     def __init__(self, tokens: Iterable[NamedToken]) -> None:
         self._tokens = tuple(tokens)
 
@@ -64,7 +64,7 @@ class Session:
 
 
 class Sessions:
-    def __init__(self, tokens: Tokens, *, secret: bytes, clock: Clock, secure: bool) -> None:
+    def __init__(self, tokens: TokenStore, *, secret: bytes, clock: Clock, secure: bool) -> None:
         self._tokens = tokens
         self._secret = secret
         self._clock = clock

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from crcr.decide.trace_steps import TraceStep
 from crcr.decide.views.overview import Change, Changes
 from crcr.errors import Unavailable
 from crcr.ports import Clock, Trace, Untraced
-from crcr.show.ports import ChangeLog
 
 _MEASURED = 1_000
 
@@ -56,7 +56,13 @@ class Wakeups:
     unsubscribe: Callable[[asyncio.Event], None]
 
 
-class Feed:
+class ChangeLog(Protocol):
+    async def changes(self, after: int | None, limit: int) -> Changes:
+        """Return the changes after an id, oldest first; with None only the ids where the log begins and ends."""
+        ...
+
+
+class ChangeFeed:
     def __init__(
         self,
         log: ChangeLog,

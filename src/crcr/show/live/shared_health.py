@@ -92,7 +92,7 @@ def _let_go(reading: asyncio.Task[dict[RepoName, Health]]) -> None:
         reading.exception()
 
 
-def mark_of(health: Health | None) -> str:
+def health_signature(health: Health | None) -> str:
     """Return a short text that is equal for health that pages show alike."""
     return sha256("\n".join(health.signature if health else ()).encode()).hexdigest()[:8]
 
@@ -151,4 +151,4 @@ class HealthFeed:
             read = await self._health.read()
         except Unavailable:
             return  # pages say so themselves
-        self._marks = {each.key: mark_of(read.get(each)) for each in self._upstreams}
+        self._marks = {each.key: health_signature(read.get(each)) for each in self._upstreams}

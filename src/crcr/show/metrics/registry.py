@@ -15,8 +15,8 @@ from crcr.decide.health.relay import HealthState
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.queue_state import EffectQueue
 from crcr.decide.views.overview import Vitals
-from crcr.show.metrics.github import GitHubNumbers
-from crcr.show.metrics.store import StoreNumbers
+from crcr.show.metrics.github import GitHubMetrics
+from crcr.show.metrics.store import StoreMetrics
 
 _EVENTS = frozenset(
     {
@@ -28,15 +28,15 @@ _EVENTS = frozenset(
 _LATENCIES_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
-class Metrics:
+class RelayMetrics:
     def __init__(self, now_s: Callable[[], float] = time) -> None:
         """`now_s` tells the seconds since 1970."""
         self._now_s = now_s
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.github = GitHubNumbers(self.registry)
-        self.store = StoreNumbers(self.registry)
-        self._queues = QueueNumbers(self.registry)
+        self.github = GitHubMetrics(self.registry)
+        self.store = StoreMetrics(self.registry)
+        self._queues = QueueMetrics(self.registry)
         self._deliveries = self._counter("deliveries", "Webhook deliveries", "event", "outcome")
         self._callbacks = self._counter("callbacks", "Callbacks by what was answered", "outcome")
         self._ingested = self._counter("ingested", "Results of other relays by what was answered", "outcome")
@@ -130,7 +130,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _refused(self, door: str, outcome: str) -> None:
-        layer = layer_of(outcome)
+        layer = refusal_layer(outcome)
         if layer is not None:
             self._refusals.labels(door, layer).inc()
 
@@ -148,7 +148,7 @@ _STATES = ("waiting", "claimed", "parked")
 _HEALTH = {HealthState.GREEN: 0, HealthState.AMBER: 1, HealthState.RED: 2}
 
 
-class QueueNumbers:
+class QueueMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._gauges: list[Gauge] = []
@@ -232,6 +232,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
 _LAYER_OF = {code: layer for layer, codes in LAYERS.items() for code in codes}
 
 
-def layer_of(outcome: str) -> str | None:
+def refusal_layer(outcome: str) -> str | None:
     """The layer that this code is of; None for what is no refusal."""
     return _LAYER_OF.get(outcome)

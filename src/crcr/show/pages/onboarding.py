@@ -31,11 +31,11 @@ from crcr.join.shipped.texts import bridge_text, reporter_text
 from crcr.show.http.forms import read_form
 from crcr.show.http.same_site import local_path
 from crcr.show.pages.frame import Frame
-from crcr.show.pages.onboarding_form import EXAMPLE, Form, read_wish
+from crcr.show.pages.onboarding_form import EXAMPLE, OnboardingForm, read_form_values
 from crcr.show.pages.sandbox import is_simulated, try_command
 from crcr.show.render.notices import with_notice
 from crcr.show.render.status import Status
-from crcr.show.urls.location import Here, pick_upstream
+from crcr.show.urls.location import PageLocation, pick_upstream
 
 PROGRAMS: Mapping[str, tuple[str, str]] = {
     REPORTER: ("/crcr/onboarding/report.py", "report.py"),
@@ -49,7 +49,7 @@ def program_text(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class PlanFile:
     """A file on the page: its text, or where to fetch it."""
 
     number: int
@@ -62,9 +62,9 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class OnboardingPlan:
     entry: str
-    files: tuple[Shown, ...]
+    files: tuple[PlanFile, ...]
     registration: str | None
     command: str
     doctor: str
@@ -76,11 +76,13 @@ class Plan:
     """What is not as by default and should be looked at, because the address may be somebody else's."""
 
 
-def plan_of(wanted: JoinRequest, asked: Mapping[str, str], site: str, *, one_upstream: bool) -> Plan:
+def make_plan(
+    wanted: JoinRequest, asked: Mapping[str, str], site: str, *, one_upstream: bool
+) -> OnboardingPlan:
     """`asked` is what leads to this wish again; `site` is where readers and programs reach us."""
     files = generate(wanted)
     named = None if one_upstream else wanted.upstream
-    return Plan(
+    return OnboardingPlan(
         entry=allowlist_entry(wanted),
         files=tuple(_shown(number, each, asked, site) for number, each in enumerate(files, start=1)),
         registration=registration(wanted),
@@ -93,10 +95,10 @@ def plan_of(wanted: JoinRequest, asked: Mapping[str, str], site: str, *, one_ups
     )
 
 
-def _shown(number: int, file: NewFile, asked: Mapping[str, str], site: str) -> Shown:
+def _shown(number: int, file: NewFile, asked: Mapping[str, str], site: str) -> PlanFile:
     if file.path not in PROGRAMS:
         address = f"/crcr/onboarding/files/{number}?{urlencode(asked, safe='/')}"
-        return Shown(number=number, path=file.path, why=file.why, address=address, text=file.text)
+        return PlanFile(number=number, path=file.path, why=file.why, address=address, text=file.text)
     address, _ = PROGRAMS[file.path]
     digest = sha256(file.text.encode()).hexdigest()
     folder = file.path.rpartition("/")[0]
@@ -104,7 +106,7 @@ def _shown(number: int, file: NewFile, asked: Mapping[str, str], site: str) -> S
         f"mkdir -p {folder} && curl -fsS {shlex.quote(site + address)} -o {file.path}"
         f" && echo '{digest}  {file.path}' | sha256sum --check\n"
     )
-    return Shown(number=number, path=file.path, why=file.why, address=address, fetch=fetch, digest=digest)
+    return PlanFile(number=number, path=file.path, why=file.why, address=address, fetch=fetch, digest=digest)
 
 
 def init_command(wanted: JoinRequest) -> str:
@@ -175,7 +177,7 @@ async def _stands_nowhere() -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
+class OnboardingSettings:
     """What the relay tells those who join, beside what is on the pages."""
 
     audience: str = "crcr"
@@ -190,8 +192,8 @@ class Welcome:
     is_public: bool = True
 
 
-def routes(frame: Frame, welcome: Welcome | None = None) -> list[BaseRoute]:
-    pages = OnboardingPages(frame, welcome or Welcome())
+def routes(frame: Frame, welcome: OnboardingSettings | None = None) -> list[BaseRoute]:
+    pages = OnboardingPages(frame, welcome or OnboardingSettings())
     return [
         Route(PATH, frame.endpoint(pages.page)),
         Route(f"{PATH}/check", frame.endpoint(pages.check), methods=["POST"]),
@@ -201,11 +203,11 @@ def routes(frame: Frame, welcome: Welcome | None = None) -> list[BaseRoute]:
 
 
 class OnboardingPages:
-    def __init__(self, frame: Frame, welcome: Welcome) -> None:
+    def __init__(self, frame: Frame, welcome: OnboardingSettings) -> None:
         self._frame = frame
         self._welcome = welcome
 
-    async def page(self, request: Request, here: Here) -> Response:
+    async def page(self, request: Request, here: PageLocation) -> Response:
         form = self._form(request.query_params, here)
         # Read before the facts: what happens in between is told again, and not missed.
         cursor = await self._welcome.newest_change() if form.repository else None
@@ -229,7 +231,7 @@ class OnboardingPages:
             **await self._checked(request, here, form.repository),
         )
 
-    async def check(self, request: Request, here: Here) -> Response:
+    async def check(self, request: Request, here: PageLocation) -> Response:
         """Have GitHub asked, as the API's `POST` does, and lead back to the page."""
         fields = await read_form(request)
         name = fields.get("repository", "")
@@ -241,7 +243,7 @@ class OnboardingPages:
         address = with_notice(back if back.startswith(PATH) else PATH, "checking", int(taken))
         return RedirectResponse(address, status_code=303)
 
-    async def file(self, request: Request, here: Here) -> Response:
+    async def file(self, request: Request, here: PageLocation) -> Response:
         plan = self._plan(self._form(request.query_params, here), request.query_params, here)
         if plan is None:
             raise BadRequest("the address holds a value that cannot be used", hint=f"see {PATH}")
@@ -250,7 +252,7 @@ class OnboardingPages:
             raise NotFound("there is no such file", hint=f"see {PATH}")
         return _plain(found.text, found.path.rpartition("/")[2])
 
-    def _form(self, asked: QueryParams, here: Here) -> Form:
+    def _form(self, asked: QueryParams, here: PageLocation) -> OnboardingForm:
         plain = JoinRequest(
             ci=Ci.GITHUB,
             upstream=here.upstream,
@@ -258,16 +260,16 @@ class OnboardingPages:
             relay_url=self._frame.site,
             audience=self._welcome.audience,
         )
-        return read_wish(_named(asked), plain)
+        return read_form_values(_named(asked), plain)
 
-    def _plan(self, form: Form, asked: QueryParams, here: Here) -> Plan | None:
+    def _plan(self, form: OnboardingForm, asked: QueryParams, here: PageLocation) -> OnboardingPlan | None:
         if form.wanted is None:
             return None
         told = _named(asked)
         chosen = {name: told[name] for name in _CHOSEN if told.get(name, "").strip()}
-        return plan_of(form.wanted, chosen, self._frame.site, one_upstream=len(here.upstreams) == 1)
+        return make_plan(form.wanted, chosen, self._frame.site, one_upstream=len(here.upstreams) == 1)
 
-    def _trial(self, form: Form, here: Here) -> str | None:
+    def _trial(self, form: OnboardingForm, here: PageLocation) -> str | None:
         """What tries the workflow before anybody lists it; another CI's token would have to be registered first."""
         if not self._frame.sandbox or form.wanted is None or form.chosen_ci is not Ci.GITHUB:
             return None
@@ -280,7 +282,9 @@ class OnboardingPages:
             github_url=here.github_url,
         )
 
-    async def _checked(self, request: Request, here: Here, repository: RepoName | None) -> dict[str, Any]:
+    async def _checked(
+        self, request: Request, here: PageLocation, repository: RepoName | None
+    ) -> dict[str, Any]:
         if repository is None:
             return _told(None, ())
         now = self._frame.clock.now()

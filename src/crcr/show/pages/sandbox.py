@@ -15,15 +15,15 @@ from crcr.decide.views.joining import SandboxJob, SandboxQuery
 from crcr.show.pages.frame import Frame
 from crcr.show.render.status import Status, job_status
 from crcr.show.urls import cursors
-from crcr.show.urls.filters import Wishes
-from crcr.show.urls.location import Here, Links, formats
+from crcr.show.urls.filters import ListFilters
+from crcr.show.urls.location import PageLinks, PageLocation, data_links
 
 PAGE = 50
 
 
 def routes(frame: Frame, audience: str = "crcr") -> list[BaseRoute]:
-    async def sandbox(request: Request, here: Here) -> Response:
-        wishes = Wishes(request, "repository")
+    async def sandbox(request: Request, here: PageLocation) -> Response:
+        wishes = ListFilters(request, "repository")
         query = SandboxQuery(
             repository=wishes.text("repository"), after=cursors.decode(wishes.text("after")), limit=PAGE
         )
@@ -34,12 +34,12 @@ def routes(frame: Frame, audience: str = "crcr") -> list[BaseRoute]:
             "sandbox.html",
             here,
             page=page,
-            links=Links(here, chosen),
+            links=PageLinks(here, chosen),
             chosen=chosen,
             filtered="repository" in chosen,
             limit=PAGE,
             next_after=cursors.encode(page.next),
-            formats=formats(here, "sandbox", chosen),
+            formats=data_links(here, "sandbox", chosen),
             look=_look,
             command=_command(here, chosen.get("repository", ""), frame.site, audience),
             simulated=is_simulated(here.github_url),
@@ -48,7 +48,7 @@ def routes(frame: Frame, audience: str = "crcr") -> list[BaseRoute]:
     return [Route("/crcr/sandbox", frame.endpoint(sandbox))]
 
 
-def _command(here: Here, asked: str, site: str, audience: str) -> str:
+def _command(here: PageLocation, asked: str, site: str, audience: str) -> str:
     repository = RepoName(asked) if is_repo_name(asked) else None
     return try_command(
         repository, f"{site}/github/callback", audience, here.upstream, github_url=here.github_url

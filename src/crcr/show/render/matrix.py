@@ -17,7 +17,7 @@ from crcr.decide.views.backend import Column, Matrix, MatrixRow
 from crcr.decide.views.commit import BackendState, backend_state
 from crcr.decide.views.overview import DispatchView, JobView
 from crcr.show.render.status import ANSWERS, BACKENDS, Status, duration, job_status
-from crcr.show.urls.job_tokens import token_of_job
+from crcr.show.urls.job_tokens import job_token
 
 _GAP = "…"
 _LONGEST = 300
@@ -45,7 +45,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ColumnGroup:
     """Columns under one header: a single job, or the shards of one; `places` are theirs in the matrix."""
 
     key: str
@@ -58,15 +58,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class WorkflowColumns:
     """The groups of one workflow."""
 
     workflow: str
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[ColumnGroup, ...]
 
 
-def shard_of(name: str) -> Shard | None:
+def parse_shard(name: str) -> Shard | None:
     """The shard that a job's name tells of, if it does."""
     if len(name) > _LONGEST:
         return None
@@ -85,21 +85,21 @@ def _shard(name: str, match: re.Match[str], *, sure: bool) -> Shard:
     return Shard(name[:start], int(match["number"]), name[end:], sure)
 
 
-def sections(columns: Sequence[Column]) -> tuple[Section, ...]:
+def group_columns(columns: Sequence[Column]) -> tuple[WorkflowColumns, ...]:
     """The columns by workflow, each in the order in which it first appears; every place is in just one group."""
     by_workflow: dict[str, list[int]] = {}
     for place, column in enumerate(columns):
         by_workflow.setdefault(column.workflow, []).append(place)
     return tuple(
-        Section(workflow, columns[places[0]].workflow_name, _groups(workflow, columns, places))
+        WorkflowColumns(workflow, columns[places[0]].workflow_name, _groups(workflow, columns, places))
         for workflow, places in by_workflow.items()
     )
 
 
-def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tuple[Group, ...]:
+def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tuple[ColumnGroup, ...]:
     families: dict[str, list[tuple[Shard, int]]] = {}
     for place in places:
-        if shard := shard_of(columns[place].job_name):
+        if shard := parse_shard(columns[place].job_name):
             families.setdefault(shard.family, []).append((shard, place))
     family_of = {
         place: family
@@ -107,14 +107,14 @@ def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tupl
         if _belong_together([shard for shard, _ in members])
         for _, place in members
     }
-    groups: dict[str, Group] = {}
+    groups: dict[str, ColumnGroup] = {}
     for place in places:
         name, family = columns[place].job_name, family_of.get(place)
         key = _key(workflow, family or name, shards=family is not None)
         if key in groups:
             continue
         members = tuple(each for _, each in sorted(families[family], key=_by_number)) if family else (place,)
-        groups[key] = Group(key, family or name, members)
+        groups[key] = ColumnGroup(key, family or name, members)
     return tuple(groups.values())
 
 
@@ -139,7 +139,7 @@ WORST_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class CombinedJobs:
     """Several jobs in one cell: the worst of them, how many are like it, and how many there should be."""
 
     worst: JobView
@@ -157,7 +157,7 @@ class Many:
         return f"{self.alike}/{self.total}" if self.alike != self.total else str(self.total)
 
 
-def many(cells: Iterable[JobView | None], total: int) -> Many | None:
+def combine_jobs(cells: Iterable[JobView | None], total: int) -> CombinedJobs | None:
     """What a cell for all of these says; None when none of them has reported."""
     found = [cell for cell in cells if cell is not None]
     if not found:
@@ -165,7 +165,7 @@ def many(cells: Iterable[JobView | None], total: int) -> Many | None:
     counted = [job.counted for job in found]
     grade = min(counted, key=WORST_FIRST.index)
     worst = next(job for job, each in zip(found, counted, strict=True) if each is grade)
-    return Many(worst, counted.count(grade), len(found), total)
+    return CombinedJobs(worst, counted.count(grade), len(found), total)
 
 
 ROOM = 36
@@ -176,7 +176,7 @@ _CUT = "…"
 _EDGES = frozenset("/(:,_-")
 
 
-def shortened(names: Sequence[str]) -> list[str]:
+def shorten_names(names: Sequence[str]) -> list[str]:
     """One for each name of a workflow; a name that fits is left as it is where all of them do."""
     if all(len(name) <= ROOM for name in names):
         return list(names)
@@ -221,7 +221,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class GridHead:
     """A column's header. `toggle` is the value of `?open=` that a click on it leads to; None for a single job."""
 
     label: str
@@ -235,7 +235,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WorkflowSpan:
     """A workflow over its columns."""
 
     name: str
@@ -244,7 +244,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GridCell:
     tone: str
     letter: str
     title: str
@@ -255,20 +255,20 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GridRow:
     row: MatrixRow
     state: Status
     said: str
     why: str
-    cells: tuple[Cell | None, ...]
+    cells: tuple[GridCell | None, ...]
     """Empty when it has no job at all: then `said` stands in their place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    spans: tuple[Span, ...]
-    heads: tuple[Head, ...]
-    lines: tuple[Line, ...]
+    spans: tuple[WorkflowSpan, ...]
+    heads: tuple[GridHead, ...]
+    lines: tuple[GridRow, ...]
     shards: int
     """How many groups of shards there are."""
     opened: int
@@ -282,11 +282,11 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
     """
     cut = matrix.columns_left_out > 0
     whole = whole and not cut
-    plan = sections(matrix.columns)
+    plan = group_columns(matrix.columns)
     folding = [group for section in plan for group in section.groups if group.is_shards]
     open_now = {group.key for group in folding if ALL in opened or group.key in opened}
-    heads: list[Head] = []
-    spans: list[Span] = []
+    heads: list[GridHead] = []
+    spans: list[WorkflowSpan] = []
     for section in plan:
         before = len(heads)
         for group in section.groups:
@@ -295,7 +295,7 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
                 matrix.columns, group, toggle, opened=group.key in open_now, first=len(heads) == before
             )
         heads[before:] = _labelled(heads[before:])
-        spans.append(Span(section.name, section.workflow, len(heads) - before))
+        spans.append(WorkflowSpan(section.name, section.workflow, len(heads) - before))
     groups = [group for section in plan for group in section.groups]
     lines = tuple(
         _line(row, groups, open_now, row_state(row, reports=reports, whole=whole, cut=cut))
@@ -309,50 +309,52 @@ def _toggled(key: str, open_now: set[str]) -> str:
 
 
 def _heads(
-    columns: Sequence[Column], group: Group, toggle: str | None, *, opened: bool, first: bool
-) -> list[Head]:
+    columns: Sequence[Column], group: ColumnGroup, toggle: str | None, *, opened: bool, first: bool
+) -> list[GridHead]:
     if toggle is None or opened:
         names = [columns[place].job_name for place in group.places]
         return [
-            Head(label=name, title=name, toggle=toggle, opened=opened, first=first and not index)
+            GridHead(label=name, title=name, toggle=toggle, opened=opened, first=first and not index)
             for index, name in enumerate(names)
         ]
     title = f"{group.label}: {len(group.places)} shards"
-    return [Head(label=group.label, title=title, shards=len(group.places), toggle=toggle, first=first)]
+    return [GridHead(label=group.label, title=title, shards=len(group.places), toggle=toggle, first=first)]
 
 
-def _labelled(heads: list[Head]) -> list[Head]:
+def _labelled(heads: list[GridHead]) -> list[GridHead]:
     """The heads of one workflow, with labels that fit."""
-    labels = shortened([head.label for head in heads])
+    labels = shorten_names([head.label for head in heads])
     return [replace(head, label=label) for head, label in zip(heads, labels, strict=True)]
 
 
-def _line(row: MatrixRow, groups: list[Group], open_now: set[str], stands: tuple[Status, str, str]) -> Line:
+def _line(
+    row: MatrixRow, groups: list[ColumnGroup], open_now: set[str], stands: tuple[Status, str, str]
+) -> GridRow:
     state, said, why = stands
     if not any(row.cells):
-        return Line(row, state, said, why, ())
-    cells: list[Cell | None] = []
+        return GridRow(row, state, said, why, ())
+    cells: list[GridCell | None] = []
     for group in groups:
         if group.is_shards and group.key not in open_now:
             cells.append(_folded(row, group, _toggled(group.key, open_now)))
         else:
             cells += [_cell(row.cells[place]) for place in group.places]
-    return Line(row, state, said, why, tuple(cells))
+    return GridRow(row, state, said, why, tuple(cells))
 
 
-def _cell(job: JobView | None) -> Cell | None:
+def _cell(job: JobView | None) -> GridCell | None:
     if job is None:
         return None
     status = job_status(job)
     took = f", {duration(job.execution_s)}" if job.execution_s is not None else ""
     disputed = ", disputed" if job.disputed_conclusion else ""
-    return Cell(
-        status.tone, status.letter, f"{status.word}{took}{disputed}", token_of_job(job), "!" * bool(disputed)
+    return GridCell(
+        status.tone, status.letter, f"{status.word}{took}{disputed}", job_token(job), "!" * bool(disputed)
     )
 
 
-def _folded(row: MatrixRow, group: Group, toggle: str) -> Cell | None:
-    found = many([row.cells[place] for place in group.places], len(group.places))
+def _folded(row: MatrixRow, group: ColumnGroup, toggle: str) -> GridCell | None:
+    found = combine_jobs([row.cells[place] for place in group.places], len(group.places))
     if found is None:
         return None
     status = job_status(found.worst)
@@ -363,7 +365,7 @@ def _folded(row: MatrixRow, group: Group, toggle: str) -> Cell | None:
         return _cell(found.worst)
     # A pass is green only when nobody is missing: half of the shards are no proof.
     quiet = found.worst.counted is CountedAs.SUCCESS and not found.all_passed
-    return Cell("off" if quiet else status.tone, status.letter, title, "", found.said, toggle)
+    return GridCell("off" if quiet else status.tone, status.letter, title, "", found.said, toggle)
 
 
 def row_state(
@@ -373,7 +375,7 @@ def row_state(
 
     `cut` says that there are jobs for which there was no room: then nothing is known to have passed.
     """
-    found = many(row.cells, sum(cell is not None for cell in row.cells))
+    found = combine_jobs(row.cells, sum(cell is not None for cell in row.cells))
     if found is not None:
         status = job_status(found.worst)
         word = _WORDS[found.worst.counted]
@@ -414,7 +416,7 @@ def _reason(dispatch: DispatchView) -> str:
     return dispatch.reason or ""
 
 
-def draw_cells(line: Line, details: str, opening: str, asked: str) -> Markup:
+def draw_cells(line: GridRow, details: str, opening: str, asked: str) -> Markup:
     """All cells of a row as markup; in thousands, so that no template goes through them one by one.
 
     `details` and `opening` stand before a token and before the value of `?open=`; `asked` is the token that is open.
@@ -424,7 +426,7 @@ def draw_cells(line: Line, details: str, opening: str, asked: str) -> Markup:
     return Markup(drawn)  # noqa: S704  every piece of it is escaped
 
 
-def _drawn(cell: Cell | None, details: Markup, opening: Markup, asked: str) -> str:
+def _drawn(cell: GridCell | None, details: Markup, opening: Markup, asked: str) -> str:
     if cell is None:
         return "<td></td>"
     tone, title, letter, count = map(escape, (cell.tone, cell.title, cell.letter, cell.count))

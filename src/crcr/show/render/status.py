@@ -319,7 +319,7 @@ _NOISE = 1e-9
 """What a fraction may lack for being a binary one."""
 
 
-def waits_for(effect: EffectView | EffectLine, now: datetime) -> str | None:
+def waiting_reason(effect: EffectView | EffectLine, now: datetime) -> str | None:
     """Return the limit or the fault that an effect waits for; None while it waits for its turn."""
     service = called_service(effect_class(effect.kind, effect.target))
     return waiting_words(effect, now, service)
@@ -350,5 +350,5 @@ SETTLED = "settled: the result was accepted"
 """Of a refusal whose job was reported rightly afterwards."""
 
 
-def meaning(code: str) -> str:
+def refusal_meaning(code: str) -> str:
     return MEANINGS.get(code, "The report was refused")

@@ -11,16 +11,16 @@ from crcr.show.render.status import percent
 
 def trend_charts(figures: Figures) -> tuple[Markup, ...]:
     """All that is known over time."""
-    return tuple(draw(chart) for chart in charts_of(figures))
+    return tuple(draw(chart) for chart in make_charts(figures))
 
 
 def backend_charts(figures: Figures) -> tuple[Markup, ...]:
     """Pass rate, queue, execution, timeouts."""
     wanted = {"Pass rate", "Queue time", "Run time", "Timeouts"}
-    return tuple(draw(chart) for chart in charts_of(figures) if chart.title in wanted)
+    return tuple(draw(chart) for chart in make_charts(figures) if chart.title in wanted)
 
 
-def charts_of(figures: Figures) -> tuple[Chart, ...]:
+def make_charts(figures: Figures) -> tuple[Chart, ...]:
     starts = tuple(part.at for part in figures.parts)
 
     def chart(title: str, unit: Unit, *series: Series, stacked: bool = False, note: str = "") -> Chart:
@@ -90,7 +90,7 @@ _LEAST_SEEN = 2.0
 """One failure among many passes is still seen."""
 
 
-def strip(tallies: Sequence[Tally], span: str) -> Markup:
+def draw_strip(tallies: Sequence[Tally], span: str) -> Markup:
     """Oldest first: failures from above, passes below; a dash where nothing ended."""
     step = _WIDTH / max(1, len(tallies))
     bars = "".join(_bar(place * step, step * 0.75, tally) for place, tally in enumerate(tallies))

@@ -9,7 +9,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.overview import JobView
 from crcr.errors import NotFound
-from crcr.show.urls.job_tokens import token_of_job
+from crcr.show.urls.job_tokens import job_token
 
 
 def pick_upstream(upstreams: tuple[RepoName, ...], asked: str | None) -> RepoName:
@@ -51,7 +51,7 @@ def whole_sha(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class PageLocation:
     upstreams: tuple[RepoName, ...]
     upstream: RepoName
     span: Span
@@ -113,8 +113,8 @@ JOB = "job"
 """Which job's details are open."""
 
 
-def formats(
-    here: Here, api: str, chosen: Mapping[str, str] | None = None, *, csv: str = ""
+def data_links(
+    here: PageLocation, api: str, chosen: Mapping[str, str] | None = None, *, csv: str = ""
 ) -> dict[str, str]:
     """Where the same view is to be had as data, from its beginning on; `csv` where it has another name there."""
     kept = {name: value for name, value in (chosen or {}).items() if name != "after"}
@@ -125,8 +125,8 @@ def formats(
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    here: Here
+class PageLinks:
+    here: PageLocation
     kept: Mapping[str, str]
     shared: bool = False
     """Whether jobs of several backends stand on the page, so that a job's link must name its own."""
@@ -142,7 +142,7 @@ class Links:
 
     def job(self, job: JobView) -> str | None:
         """The page with this job's details open."""
-        token = token_of_job(job, shared=self.shared)
+        token = job_token(job, shared=self.shared)
         return self.query(**{JOB: token}) if token else None
 
     def before(self, name: str) -> str:

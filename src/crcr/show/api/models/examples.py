@@ -7,7 +7,7 @@ test holds them against their models.
 from typing import Any
 
 from crcr.decide.views.backend import JobKey
-from crcr.show.urls.job_tokens import token_of
+from crcr.show.urls.job_tokens import encode_job_token
 
 Json = dict[str, Any]
 
@@ -72,7 +72,7 @@ _KEY: Json = {
 }
 _JOB: Json = {
     **_KEY,
-    "token": token_of(JobKey(**_KEY)),
+    "token": encode_job_token(JobKey(**_KEY)),
     "downstream": "org/backend",
     "workflow_name": "CI",
     "state": "completed",

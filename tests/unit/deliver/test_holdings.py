@@ -14,7 +14,7 @@ from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.worker_presence import GONE_AFTER
 from crcr.deliver.leases import LEASE
 from crcr.deliver.worker import Worker
-from crcr.ports import still_held
+from crcr.ports import check_lease
 from support.clock import ManualClock, settle
 from support.data.events_and_reports import NOW
 from unit.deliver.test_worker import Counted, OneEffect
@@ -56,14 +56,14 @@ class Seen:
     def is_current(self) -> bool:
         return self._clock.now() - self._attended_at < GONE_AFTER
 
-    async def attend(self) -> None:
+    async def beat(self) -> None:
         self._attended_at = self._clock.now()
         self.lapses += self._store.taken_over
 
     async def run(self) -> None:
         while True:
             await self._clock.sleep(2)
-            await self.attend()
+            await self.beat()
 
 
 class Working:
@@ -86,9 +86,9 @@ class Working:
 
     async def _handle(self, _: ClaimedEffect) -> None:
         await self.go_on.wait()
-        await still_held.get()()
+        await check_lease.get()()
         self.calls += 1
-        await still_held.get()()
+        await check_lease.get()()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -1,20 +1,18 @@
 """Publishing a commit's checks: what should be there is worked out when the effect is done, then made so.
 
-Level-triggered: an effect says only which commit and tier to look at. A check is created once; after a lost
-answer it is looked for by the id that we gave it, and what it shows already is neither made nor added again.
+Level-triggered: an effect says only which commit and tier to look at, and the gate's queues the other tiers where they
+have changed. A check is created once; after a lost answer it is looked for by the id that we gave it, and what it shows already is neither made nor added again.
 """
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish
-from crcr.decide.checks.wanted_checks import Tier
-from crcr.decide.github.values import ListedCheck, Target
+from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish, Tier
+from crcr.decide.github.values import ListedCheck, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
-from crcr.decide.outbox.urgency import Urgency
-from crcr.deliver.handlers.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.errors import LeaseLost, OutsideRefused
 from crcr.github.client import ChecksApi
 from crcr.ports import Clock
@@ -37,7 +35,7 @@ class CommitChecks(Protocol):
 
 class PublishChecks:
     def __init__(
-        self, checks: CommitChecks, upstreams: Upstreams, check_runs: ChecksApi, clock: Clock
+        self, checks: CommitChecks, upstreams: UpstreamTargets, check_runs: ChecksApi, clock: Clock
     ) -> None:
         self._checks = checks
         self._upstreams = upstreams

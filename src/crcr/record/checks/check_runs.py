@@ -6,7 +6,8 @@ next attempt finds the check by it instead of creating a second one.
 
 import hashlib
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,14 +15,21 @@ import msgspec
 from sqlalchemy import bindparam, case, text, update
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus, CheckToPublish
+from crcr.decide.checks.check_run import (
+    GATE_NAME,
+    CheckContent,
+    CheckStatus,
+    CheckToPublish,
+    Tier,
+    WantedCheck,
+)
 from crcr.decide.checks.commit import BackendResults, CommitFacts
 from crcr.decide.checks.completeness import awaits_end
-from crcr.decide.checks.confirmation import awaits_github
 from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicy, GateState, judge_gate
 from crcr.decide.checks.publication import CheckAction, PublishedCheck, ending_content, next_action
-from crcr.decide.checks.wanted_checks import CheckPolicy, Tier, WantedCheck, recheck_at, wanted_checks
-from crcr.decide.github.run_lookup import WEBHOOK_GRACE
+from crcr.decide.checks.verification import awaits_github
+from crcr.decide.checks.wanted_checks import CheckPolicy, recheck_at, wanted_checks
+from crcr.decide.github.workflow_runs import WEBHOOK_GRACE
 from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.record.checks.commit_facts import load_commit
 from crcr.record.checks.gates import find_due_gates, record_gate
@@ -47,7 +55,7 @@ _NEWEST_ROUNDS = Statement(
     text(
         "SELECT c.check_id, c.name, c.round, c.tier, c.incarnation, c.attempted_at, c.check_run_id, c.status, c.title,"
         " c.digest, c.conclusion, c.reread_at"
-        " FROM checks c WHERE c.head_sha = :head_sha AND c.upstream = :upstream AND c.tier = :tier"
+        " FROM checks c WHERE c.head_sha = :head_sha AND c.upstream = :upstream"
         " AND c.round = (SELECT max(n.round) FROM checks n WHERE n.head_sha = c.head_sha"
         " AND n.upstream = c.upstream AND n.name = c.name) ORDER BY c.name"
     )
@@ -108,6 +116,20 @@ _REREAD_DUE = Statement(
 _BATCH = 200
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """One check of the commit as it is, as it should be, and the action that leads there."""
+
+    wanted: WantedCheck | None
+    row: Row | None
+    action: CheckAction
+    shown: CheckContent
+    digest: str
+    reread_at: int | None = None
+    hides: bool = False
+    """It must be published as cancelled, even if this round was never created."""
+
+
 class CommitChecks:
     def __init__(
         self,
@@ -128,23 +150,36 @@ class CommitChecks:
     async def plan_publication(
         self, upstream: RepoName, head_sha: str, tier: Tier, now: datetime
     ) -> list[CheckToPublish]:
-        """Compute the commit's checks of one tier, and the calls to GitHub that publish them."""
+        """Compute the commit's checks of one tier, and the calls to GitHub that publish them.
+
+        The gate's tier also queues the other tiers where they differ from what was published.
+        """
 
         async def unit(tx: Tx) -> list[CheckToPublish]:
             rules = await self._rules(tx, upstream)
             commit, judgement = await self.judge(tx, upstream, head_sha, now)
             judgement = judgement if rules.gate_on else None
-            newest = await self._newest(tx, upstream, head_sha, tier)
-            checks_now = wanted_checks(commit, judgement, rules, now, frozenset(newest), tiers=(tier,))
-            wanted = {check.name: check for check in checks_now}
+            newest = await self._newest(tx, upstream, head_sha)
+            tiers = tuple(Tier) if tier is Tier.GATE else (tier,)
+            wanted: dict[Tier, dict[str, WantedCheck]] = {each: {} for each in tiers}
+            job_names = frozenset(newest[Tier.JOB])
+            for check in wanted_checks(commit, judgement, rules, now, job_names, tiers=tiers):
+                wanted[check.tier][check.name] = check
             if tier is Tier.GATE:
-                title = wanted[GATE_NAME].shown.title if judgement else ""
+                title = wanted[tier][GATE_NAME].shown.title if judgement else ""
                 due_at = recheck_at(commit, judgement, rules, now)
                 await record_gate(tx, commit, judgement, title=title, recheck_at=due_at, now=now)
                 await self._follow_reuse(tx, commit, now)
                 await self._follow_renames(tx, commit, now)
                 await _ensure_look_ups(tx, commit, judgement, now)
-            return await self._plan(tx, commit, tier, wanted=wanted, newest=newest, now=now)
+            changes = {each: _changes(commit, each, wanted[each], newest[each], now) for each in tiers}
+            for later in tiers:
+                if later is not tier and any(
+                    change.action is not CheckAction.NOTHING for change in changes[later]
+                ):
+                    await self._refresher.queue_tier(tx, upstream, later, head_sha, now)
+            planned = [await self._plan(tx, commit, tier, change) for change in changes[tier]]
+            return [check for check in planned if check is not None]
 
         return await self._database.write(unit)
 
@@ -266,64 +301,28 @@ class CommitChecks:
             hud_url=self._hud_url,
         )
 
-    async def _newest(self, tx: Tx, upstream: RepoName, head_sha: str, tier: Tier) -> dict[str, Row]:
-        rows = await tx.all(_NEWEST_ROUNDS, head_sha=head_sha, upstream=upstream.key, tier=tier.value)
-        return {row["name"]: row for row in rows}
+    async def _newest(self, tx: Tx, upstream: RepoName, head_sha: str) -> dict[Tier, dict[str, Row]]:
+        """The newest check of every name that the commit has."""
+        newest: dict[Tier, dict[str, Row]] = {tier: {} for tier in Tier}
+        for row in await tx.all(_NEWEST_ROUNDS, head_sha=head_sha, upstream=upstream.key):
+            newest[Tier(row["tier"])][row["name"]] = row
+        return newest
 
-    async def _plan(
-        self,
-        tx: Tx,
-        commit: CommitFacts,
-        tier: Tier,
-        *,
-        wanted: dict[str, WantedCheck],
-        newest: dict[str, Row],
-        now: datetime,
-    ) -> list[CheckToPublish]:
-        names = [*(check.name for check in wanted.values() if check.tier is tier), *newest]
-        planned = [
-            await self._plan_check(tx, commit, tier, wanted=wanted.get(name), row=newest.get(name), now=now)
-            for name in dict.fromkeys(names)
-        ]
-        return [check for check in planned if check is not None]
-
-    async def _plan_check(
-        self,
-        tx: Tx,
-        commit: CommitFacts,
-        tier: Tier,
-        *,
-        wanted: WantedCheck | None,
-        row: Row | None,
-        now: datetime,
-    ) -> CheckToPublish | None:
-        reason = _NOT_WANTED if commit.subjects else _OVER
-        shown = wanted.shown if wanted else ending_content(tier, reason)
-        digest = content_digest(shown, wanted.brief if wanted else None)
-        abandoned = not commit.subjects and not commit.landed
-        # An older green gate may still show on GitHub: publish a cancelled one over it, even if this round was never created.
-        hides = abandoned and tier is Tier.GATE and row is not None and row["round"] > 1
-        # A check that was never sent to GitHub need not be ended.
-        if wanted is None and row is not None and row["attempted_at"] is None and not hides:
+    async def _plan(self, tx: Tx, commit: CommitFacts, tier: Tier, change: _Change) -> CheckToPublish | None:
+        """Record what is about to be published; None when no call to GitHub is needed."""
+        wanted, row = change.wanted, change.row
+        if change.action is CheckAction.SETTLE and row is not None:
+            await tx.run(_SET_REREAD, id=row["check_id"], at=None)
             return None
-        act = next_action(_published_check(row), wanted, digest, abandoned=abandoned)
-        reread_at = row["reread_at"] if row is not None and _is_due(row["reread_at"], now) else None
-        if act is CheckAction.NOTHING and reread_at is not None and row is not None:
-            if wanted is None and not (abandoned and tier is Tier.GATE):
-                await tx.run(
-                    _SET_REREAD, id=row["check_id"], at=None
-                )  # a finished check of a merged commit stays
-                return None
-            act = CheckAction.UPDATE
-        if act is CheckAction.NOTHING:
+        if change.action is CheckAction.NOTHING:
             return None
-        if act is CheckAction.CREATE and wanted is not None:
+        if change.action is CheckAction.CREATE and wanted is not None:
             row = await self._add(tx, commit, wanted, (row["round"] if row else 0) + 1)
         if row is None:
             raise ValueError("only an existing check can be updated")
-        if act is CheckAction.REPLACE:
+        if change.action is CheckAction.REPLACE:
             replacement = WantedCheck(
-                name=row["name"], tier=tier, incarnation=row["incarnation"], shown=shown
+                name=row["name"], tier=tier, incarnation=row["incarnation"], shown=change.shown
             )
             row = await self._add(tx, commit, replacement, row["round"] + 1)
         return CheckToPublish(
@@ -333,12 +332,12 @@ class CommitChecks:
             name=wanted.name if wanted else row["name"],
             head_sha=commit.head_sha,
             incarnation=wanted.incarnation if wanted else row["incarnation"],
-            shown=shown,
-            digest=digest,
+            shown=change.shown,
+            digest=change.digest,
             digest_before=row["digest"],
-            reread_at=reread_at,
+            reread_at=change.reread_at,
             annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
-            ends=act is CheckAction.END and not hides,
+            ends=change.action is CheckAction.END and not change.hides,
         )
 
     async def _add(self, tx: Tx, commit: CommitFacts, wanted: WantedCheck, round_: int) -> dict[str, Any]:
@@ -365,6 +364,46 @@ class CommitChecks:
             "digest": "",
             "incarnation": wanted.incarnation,
         }
+
+
+def _changes(
+    commit: CommitFacts,
+    tier: Tier,
+    wanted: Mapping[str, WantedCheck],
+    newest: Mapping[str, Row],
+    now: datetime,
+) -> list[_Change]:
+    """The changes of one tier, in the order in which they are published."""
+    return [
+        _change(commit, tier, wanted=wanted.get(name), row=newest.get(name), now=now)
+        for name in dict.fromkeys((*wanted, *newest))
+    ]
+
+
+def _change(
+    commit: CommitFacts, tier: Tier, *, wanted: WantedCheck | None, row: Row | None, now: datetime
+) -> _Change:
+    shown = wanted.shown if wanted else ending_content(tier, _NOT_WANTED if commit.subjects else _OVER)
+    digest = content_digest(shown, wanted.brief if wanted else None)
+    abandoned = not commit.subjects and not commit.landed
+    # An older green gate may still show on GitHub: publish a cancelled one over it, even if this round was never created.
+    hides = abandoned and tier is Tier.GATE and row is not None and row["round"] > 1
+    change = _Change(
+        wanted=wanted, row=row, action=CheckAction.NOTHING, shown=shown, digest=digest, hides=hides
+    )
+    # A check that was never sent to GitHub need not be ended.
+    if wanted is None and row is not None and row["attempted_at"] is None and not hides:
+        return change
+    action = next_action(_published_check(row), wanted, digest, abandoned=abandoned)
+    if row is None or not _is_due(row["reread_at"], now):
+        return replace(change, action=action)
+    if action is CheckAction.NOTHING and wanted is None and not (abandoned and tier is Tier.GATE):
+        return replace(change, action=CheckAction.SETTLE)  # a finished check of a merged commit stays
+    return replace(
+        change,
+        action=CheckAction.UPDATE if action is CheckAction.NOTHING else action,
+        reread_at=row["reread_at"],
+    )
 
 
 def _waits_for_rename(backend: BackendResults) -> bool:

@@ -1,7 +1,10 @@
 """Requests to refresh a commit's checks: the only way in which a recorded fact reaches a pull request.
 
-A change to a fact that a check shows calls `request_refresh` with the commit, in the same transaction. The checks' content
-is computed when the effect runs, so any number of changes before that make one publication.
+A change to a fact that a check shows requests a refresh of the commit, in the same transaction. This adds one effect,
+to the gate's queue. The effect judges the commit, publishes its gate, and queues the checks of backends and jobs where
+they differ from what was published (`CommitChecks.plan_publication`). A commit that can show nothing gets no effect.
+The content is computed when the effect runs, so any number of changes before that make one publication.
+Reasons: docs/adr/0029-one-publication-per-commit.md.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,10 +15,11 @@ from typing import Any, Literal
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.checks.wanted_checks import JobChecks, Tier
+from crcr.decide.checks.check_run import Tier
+from crcr.decide.checks.wanted_checks import JobChecks, shows_any
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE
-from crcr.record.outbox.effects import add_once, effect_row
+from crcr.record.outbox.effects import add_once, effect_row, insert_unless_waiting
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.signals import EFFECTS
 from crcr.record.store.statement import Statement
@@ -49,7 +53,14 @@ _HEADS_WITHOUT_GATE = Statement(
     )
 )
 _FIRST_CHECK = Statement(text("SELECT min(check_id) AS first FROM checks"))
-
+# An open publication effect may be about to create the first check.
+_ADD_IF_SHOWN = insert_unless_waiting(
+    " AND (CAST(:gate AS TEXT) = 'on' OR (CAST(:gate AS TEXT) = 'auto' AND EXISTS (SELECT 1 FROM upstreams u"
+    " WHERE u.upstream = :upstream AND u.gate_since IS NOT NULL))"
+    " OR EXISTS (SELECT 1 FROM checks c WHERE c.head_sha = :lane AND c.upstream = :upstream)"
+    " OR EXISTS (SELECT 1 FROM effects q WHERE q.upstream = :upstream AND q.lane = :lane"
+    " AND q.target IN ('checks/gate', 'checks/backend', 'checks/job') AND q.state IN ('waiting', 'claimed')))"
+)
 
 COALESCE_DELAY = timedelta(seconds=2)
 """The delay before checks of backends and jobs are published, so that jobs that end together, and labels that GitHub
@@ -82,18 +93,48 @@ class CheckRefresher:
         return self._policies.get(upstream.key, UpstreamPolicy())
 
     async def gate_on(self, tx: Tx, upstream: RepoName) -> bool:
-        """Whether every head gets a gate: as configured, by default from the first listed L4 entry on."""
-        policy = self.policy(upstream)
-        if policy.gate != "auto":
-            return policy.gate == "on"
+        """Whether every head gets a gate: unless the policy fixes it, once an L4 entry was listed."""
+        if self.policy(upstream).gate != "auto":
+            return self.has_gate(upstream, None)
         row = await tx.one(_GATE_SINCE, upstream=upstream.key)
-        return row is not None and row["gate_since"] is not None
+        return self.has_gate(upstream, row["gate_since"] if row else None)
+
+    def has_gate(self, upstream: RepoName, gate_since: int | None) -> bool:
+        """The same for a caller that has read `upstreams.gate_since` already."""
+        policy = self.policy(upstream)
+        return gate_since is not None if policy.gate == "auto" else policy.gate == "on"
 
     async def request_refresh(self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime) -> None:
         """Add the effects that refresh these commits' checks, in one statement: there may be thousands."""
-        await add_once(
-            tx, *(self._effect(upstream, tier, head_sha, now) for head_sha in heads for tier in Tier)
-        )
+        await add_once(tx, *(self._effect(upstream, Tier.GATE, head_sha, now) for head_sha in heads))
+
+    async def request_refresh_if_shown(
+        self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime
+    ) -> None:
+        """Refresh those of the commits that have a gate or a check, or a publication in the queue."""
+        gate = self.policy(upstream).gate
+        effects = (self._effect(upstream, Tier.GATE, head_sha, now) for head_sha in heads)
+        await add_once(tx, *({**effect, "gate": gate} for effect in effects), insert=_ADD_IF_SHOWN)
+
+    async def request_refresh_for_pull(
+        self,
+        tx: Tx,
+        upstream: RepoName,
+        heads: Iterable[str],
+        now: datetime,
+        *,
+        allowlist: Allowlist,
+        labels: Iterable[str],
+    ) -> None:
+        """Refresh the commits of a pull request with these labels, if anything can be shown on them."""
+        if shows_any(allowlist, tuple(labels), self.policy(upstream).label_prefixes):
+            await self.request_refresh(tx, upstream, heads, now)
+        else:
+            await self.request_refresh_if_shown(tx, upstream, heads, now)
+
+    async def queue_tier(self, tx: Tx, upstream: RepoName, tier: Tier, head_sha: str, now: datetime) -> None:
+        """Queue the publication of a commit's checks of one tier, which differ from what was published."""
+        await add_once(tx, self._effect(upstream, tier, head_sha, now))
 
     def _effect(self, upstream: RepoName, tier: Tier, head_sha: str, now: datetime) -> dict[str, Any]:
         due_at = now if tier is Tier.GATE else now + self._coalesce_delay
@@ -101,9 +142,15 @@ class CheckRefresher:
         return {**row, "due_at": to_us(due_at)}
 
     async def request_refresh_for(self, tx: Tx, dispatch: Row | Mapping[str, Any], now: datetime) -> None:
-        """Refresh the checks of a dispatch's commit, if checks are published for its level."""
-        if dispatch["level"] >= Level.L3 and dispatch["head_sha"] and dispatch["event"] != "push":
-            await self.request_refresh(tx, RepoName(dispatch["upstream"]), (dispatch["head_sha"],), now)
+        """Refresh the checks of a dispatch's commit, if checks are published for its level.
+
+        At L3 the pull request's labels decide whether a check exists. A new label refreshes the commit by itself, so a
+        result can only change a check that exists.
+        """
+        if dispatch["level"] < Level.L3 or not dispatch["head_sha"] or dispatch["event"] == "push":
+            return
+        refresh = self.request_refresh if dispatch["level"] >= Level.L4 else self.request_refresh_if_shown
+        await refresh(tx, RepoName(dispatch["upstream"]), (dispatch["head_sha"],), now)
 
     async def apply_allowlist(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
         """Apply a new allowlist to open heads and merge groups: none may keep waiting for a backend that was removed."""
@@ -146,7 +193,7 @@ async def _any_check(tx: Tx) -> bool:
 
 
 def tier_queue(tier: Tier) -> str:
-    """Each tier has its own queue, so that the gate waits for no other check."""
+    """Each tier has its own queue, so that a limit that holds other checks back never holds the gate."""
     return f"{CHECKS_QUEUE}{tier}"
 
 

@@ -8,7 +8,7 @@ import zlib
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.body_compression import decompress_payload
+from crcr.decide.dispatch.webhook_body import decompress_payload
 from crcr.decide.model import KnownPull, RepoName
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

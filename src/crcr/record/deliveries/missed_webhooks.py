@@ -56,7 +56,7 @@ class RecoveryStore:
 
     async def upstream_ids(self) -> frozenset[int] | None:
         """The upstreams' repository ids; None while any is not known."""
-        rows = await self._database.glance(lambda tx: tx.all(_UPSTREAM_IDS))
+        rows = await self._database.quick_read(lambda tx: tx.all(_UPSTREAM_IDS))
         ids = [row["repository_id"] for row in rows]
         return None if None in ids or not ids else frozenset(ids)
 
@@ -65,7 +65,7 @@ class RecoveryStore:
 
     async def watermark(self) -> datetime | None:
         """Up to when everything in the log was handled."""
-        row = await self._database.glance(lambda tx: tx.one(_READ_TO, name=_WATERMARK))
+        row = await self._database.quick_read(lambda tx: tx.one(_READ_TO, name=_WATERMARK))
         return from_us_or_none(row["at"] if row else None)
 
     async def complete(self, until: datetime, now: datetime) -> None:

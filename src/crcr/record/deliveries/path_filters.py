@@ -50,7 +50,7 @@ class PathQuestions:
                 default_branch=row["default_branch"],
             )
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def settle(
         self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
@@ -77,7 +77,9 @@ class PathQuestions:
                 return
             await reconsider(tx, upstream, pull, allowlist, now)
             await note_change(tx, upstream, "delivery", delivery=delivery, number=number, now=now)
-            await self._refresher.request_refresh(tx, upstream, (pull.head_sha,), now)
+            await self._refresher.request_refresh_for_pull(
+                tx, upstream, (pull.head_sha,), now, allowlist=allowlist, labels=pull.labels
+            )
 
         await self._database.write(unit)
 

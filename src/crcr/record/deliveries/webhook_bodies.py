@@ -7,7 +7,7 @@ can come again.
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.dispatch.plan import ReceivedDelivery
-from crcr.decide.dispatch.repeated_bodies import repeats_within
+from crcr.decide.dispatch.webhook_body import repeats_within
 from crcr.decide.events import Event
 from crcr.record.schema.checks import webhook_bodies
 from crcr.record.schema.core import deliveries

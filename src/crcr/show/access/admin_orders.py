@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.errors import BadRequest
-from crcr.record.admin.http import AdminDesk
+from crcr.record.admin.http import HttpAdminOperations
 from crcr.show.urls.location import pick_upstream
 
 Name = Annotated[str, Field(max_length=150, description="`owner/repo`")]
@@ -96,7 +96,7 @@ ADMIN_ACTIONS: tuple[AdminAction, ...] = (
 Perform = Callable[[AdminOrder, str], Awaitable[int]]
 
 
-def make_performer(acts: AdminDesk, upstreams: tuple[RepoName, ...]) -> Perform:
+def make_performer(acts: HttpAdminOperations, upstreams: tuple[RepoName, ...]) -> Perform:
     async def perform(order: AdminOrder, who: str) -> int:
         upstream = _upstream(upstreams, order.upstream)
         match order:

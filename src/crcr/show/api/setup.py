@@ -14,13 +14,13 @@ from fastapi import APIRouter, Depends
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegistered, NotSignedIn
 from crcr.join.findings.examine import examine
 from crcr.join.help_links import HintLinks, hint_links
-from crcr.ports import Clock, Limits, Verifier
-from crcr.record.admin.operations import Acts
+from crcr.ports import Clock, RequestLimiter, VerifyToken
+from crcr.record.admin.operations import AdminOperations
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.views.sql_views import SqlViews
 from crcr.show.access.middleware import FAILED_SIGN_IN
@@ -54,10 +54,10 @@ class SetupContext:
     views: SqlViews
     upstreams: tuple[RepoName, ...]
     inspections: Inspections
-    acts: Acts
+    acts: AdminOperations
     tokens: TokenStore
-    verifier: Verifier
-    limits: Limits
+    verify_token: VerifyToken
+    limits: RequestLimiter
     subject_of: Callable[[Request], str]
     clock: Clock
 
@@ -94,7 +94,7 @@ class SetupContext:
             raise
 
     async def _proved(self, unverified_token: str, upstream: RepoName, repo: RepoName) -> str:
-        identity = await self.verifier.verify(unverified_token)
+        identity = await self.verify_token(unverified_token)
         if identity.repository != repo:
             raise NotAdmin(
                 f"the token is of {identity.repository}, not of {repo}",

@@ -14,7 +14,7 @@ from typing import Protocol
 from crcr.decide.trace_steps import TraceStep
 from crcr.decide.views.overview import Change, Changes
 from crcr.errors import Unavailable
-from crcr.ports import Clock, Trace, Untraced
+from crcr.ports import Clock, NoTrace, Trace
 
 _MEASURED = 1_000
 
@@ -75,7 +75,7 @@ class ChangeFeed:
         self._wakeups = wakeups
         self._clock = clock
         self._delay = delay or LiveDelay()
-        self._trace = trace or Untraced()
+        self._trace = trace or NoTrace()
         self._streams: set[asyncio.Event] = set()
         self._pump: asyncio.Task[None] | None = None
         self._recent: deque[Change] = deque(maxlen=_KEPT)

@@ -13,8 +13,7 @@ from crcr import __version__
 from crcr.decide.checks.gate import GateState
 from crcr.decide.health.relay import HealthState
 from crcr.decide.model import EffectKind
-from crcr.decide.outbox.queue_state import EffectQueue
-from crcr.decide.views.overview import Vitals
+from crcr.decide.views.overview import EffectQueue, Vitals
 from crcr.show.metrics.github import GitHubMetrics
 from crcr.show.metrics.store import StoreMetrics
 

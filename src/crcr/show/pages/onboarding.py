@@ -17,16 +17,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.github.relay_pins import relay_pin
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts, relay_pin
 from crcr.decide.model import Level, RepoName, is_repo_name
 from crcr.errors import BadRequest, NotFound
 from crcr.join.files import BRIDGE, REPORTER, NewFile, allowlist_entry, generate, registration
 from crcr.join.findings.examine import SetupFinding, State, examine
 from crcr.join.help_links import doctor_command, page_hint_links
 from crcr.join.manual_steps import ManualStep, describe_effort, describe_safety, manual_steps
-from crcr.join.request import CI_LOCATION_PARTS, Ci, JoinRequest
-from crcr.join.risky_values import chosen_programs, unusual_secret_targets
+from crcr.join.request import CI_LOCATION_PARTS, Ci, JoinRequest, chosen_programs, unusual_secret_targets
 from crcr.join.shipped.texts import bridge_text, reporter_text
 from crcr.show.http.forms import read_form
 from crcr.show.http.same_site import local_path

@@ -180,9 +180,9 @@ def _with_told(reader: BackendReader, found: dict[str, Figures], window: Window)
     told = {
         key: figures_of(rows, window)
         for key, rows in reader.told.figures.items()
-        if key not in reader.told.untold
+        if key not in reader.told.unfed
     }
-    return {**{key: each for key, each in found.items() if key in reader.told.untold}, **told}
+    return {**{key: each for key, each in found.items() if key in reader.told.unfed}, **told}
 
 
 async def _running(reader: BackendReader, standing: Standing) -> dict[str, int]:

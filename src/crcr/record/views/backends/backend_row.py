@@ -10,7 +10,7 @@ from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
 from crcr.decide.statistics.window import ResultKind, Window
 from crcr.decide.views.overview import BackendSummary
-from crcr.record.clickhouse.history import NOTHING_TOLD, Told
+from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us_or_none, to_us
@@ -103,7 +103,7 @@ class BackendReader:
     window: Window
     kind: ResultKind
     now: datetime
-    told: Told = NOTHING_TOLD
+    told: HistoryAnswer = NO_ANSWER
     """What ClickHouse knows of the window, where it is used."""
 
     async def cursor(self) -> int:

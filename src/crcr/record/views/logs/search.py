@@ -14,7 +14,7 @@ from sqlalchemy import text
 from crcr.decide.model import RepoName
 from crcr.decide.views.logs import Hit, HitKind, SearchView
 from crcr.errors import BadRequest
-from crcr.record.clickhouse.history import NOTHING_TOLD, Told
+from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us
@@ -84,7 +84,7 @@ async def search(
     text: str,
     now: datetime,
     *,
-    told: Told = NOTHING_TOLD,
+    told: HistoryAnswer = NO_ANSWER,
     after: tuple[str | int, ...] | None = None,
 ) -> SearchView:
     """Find all kinds of things; `after` a page of an author's pull requests, only the next of these."""
@@ -171,7 +171,7 @@ class _Finder:
     upstream: RepoName
     seen: Seen
     now: datetime
-    told: Told
+    told: HistoryAnswer
 
     async def groups(self, asked: _Asked) -> list[list[Hit]]:
         """What was found of each kind, one more than is listed where there is more.

@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.logs import Hit, HitKind
-from crcr.record.clickhouse.history import Told
+from crcr.record.clickhouse.history import HistoryAnswer
 from crcr.record.statistics.sums import DAY_US
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, ascii_lower
@@ -88,7 +88,7 @@ class JobFinder:
     upstream: str
     seen: Seen
     now: datetime
-    told: Told
+    told: HistoryAnswer
 
     async def find(self, part: str, limit: int) -> list[Hit]:
         if not self.seen.reporting:

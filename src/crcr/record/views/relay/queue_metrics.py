@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.queue_state import AlarmFacts, EffectQueue
+from crcr.decide.views.overview import AlarmFacts, EffectQueue
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us

@@ -153,7 +153,7 @@ async def _batches(
 
 def _line(effect: "EffectLine") -> list[str | int | None]:
     from crcr.clock import SystemClock
-    from crcr.show.render.effect_texts import waits_for
+    from crcr.show.render.status import waiting_reason
 
     attempts = f"{effect.attempts} (unsure)" if effect.unsure else effect.attempts
     due = format_age(effect.due_at) if effect.state == "waiting" else None
@@ -166,7 +166,7 @@ def _line(effect: "EffectLine") -> list[str | int | None]:
         attempts,
         since,
         due,
-        waits_for(effect, SystemClock().now()),
+        waiting_reason(effect, SystemClock().now()),
         effect.delivery,
         effect.last_error,
     ]

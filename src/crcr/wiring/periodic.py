@@ -10,7 +10,7 @@ from crcr.deliver.periodic.recover_webhooks import Intake, Recovery
 from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_count import Attendance
 from crcr.record.checks.refresh import CheckRepairs
-from crcr.record.deliveries.missed_webhooks import RecoveryStore
+from crcr.record.deliveries.webhooks import RecoveryStore
 from crcr.record.outbox.leader import Leaders
 from crcr.record.outbox.worker_registry import RollCall
 from crcr.record.upkeep.retention import Keeps, Retention

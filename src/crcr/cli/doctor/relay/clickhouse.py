@@ -15,7 +15,7 @@ from crcr.record.clickhouse.schema import VERSION, kept_days, schema_version
 from crcr.record.schema.clickhouse_feed import Mark
 from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
-from crcr.record.views.relay.clickhouse_lag import history_lag
+from crcr.record.views.relay.metrics import history_lag
 from crcr.settings import Settings
 from crcr.settings.readers.values import LOOPBACK
 from crcr.wiring.clickhouse import clickhouse_link

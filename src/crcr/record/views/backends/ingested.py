@@ -23,8 +23,10 @@ from crcr.record.schema.statistics import ingested
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.backends.job_list import MOST_LISTED_TESTS
 from crcr.record.views.visibility import Seen
+
+MOST_LISTED_TESTS = 5
+"""Failed tests of a job in a list; its details have more."""
 
 _ABOUT = ("event", "action", "number", "head_sha", "ref", "title", "author")
 _AS_STORED = (

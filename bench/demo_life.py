@@ -7,8 +7,8 @@ from bench.figures import Figures, figures_of, rows_of
 from bench.in_process import log_errors_only, simulated_relay
 from bench.simulated_time import run_simulated
 from bench.world import Row
-from crcr.cli.demo.command import SEED, SPEED
-from crcr.decide.github.relay_pins import relay_pin
+from crcr.cli.run.demo import SEED, SPEED
+from crcr.decide.github.repository_setup import relay_pin
 from crcr.demo.run import AUDIENCE, demo_settings
 from crcr.demo.traffic import UPSTREAM, demo_world, run_traffic
 from crcr.demo.world import BACKENDS

@@ -64,7 +64,7 @@ async def _relay(folder: Path) -> AsyncIterator[tuple[GitHub, Services, _MovedCl
         github.create_repository(UPSTREAM)
         workflow = Workflow(jobs=tuple(JobSpec(name) for name in JOBS), run_name="CI {delivery_id}")
         for name in BACKENDS:
-            github.create_repository(name, workflows=[workflow], tells_app=name == FIRST)
+            github.create_repository(name, workflows=[workflow], sends_run_webhooks=name == FIRST)
         to_github = httpx.ASGITransport(github.app)
         seams = Seams(clock=clock, http=lambda _: httpx.AsyncClient(transport=to_github), chance=lambda: 0.5)
         services = build(load_settings(config=None, environ=_environment(folder, github), cwd=folder), seams)

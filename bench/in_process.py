@@ -81,7 +81,7 @@ async def simulated_relay(
         github.use_transport(httpx.ASGITransport(app))
         async with app.inner.router.lifespan_context(app.inner):
             yield Simulated(github, services, listener, log, crashes)
-            await github.fall_silent()
+            await github.stop_activity()
 
 
 def log_errors_only() -> None:

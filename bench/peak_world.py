@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 
-from github_sim.ci.autoplay import Player
+from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import Behaviour, GitHub, JobSpec, PullRequest, Workflow
 
 UPSTREAM = "framework/core"
@@ -46,7 +46,7 @@ def peak_world(github: GitHub) -> None:
     github.require_checks(UPSTREAM, [GATE])
     github.set_permission(UPSTREAM, "maintainer", "maintain")
     for name in BACKENDS:
-        github.create_repository(name, workflows=[_workflow(name)], tells_app=name in L4)
+        github.create_repository(name, workflows=[_workflow(name)], sends_run_webhooks=name in L4)
 
 
 def _workflow(name: str) -> Workflow:
@@ -66,7 +66,7 @@ class PeakTraffic:
     def __init__(self, github: GitHub, seed: int) -> None:
         self._github = github
         self._chance = random.Random(seed)  # noqa: S311  the same story for the same seed
-        self._player = Player(github)
+        self._player = WorkflowAutoplay(github)
         self._open: list[PullRequest] = []
         self._unwanted: set[str] = set()
         """Heads that nobody merges."""
@@ -98,14 +98,14 @@ class PeakTraffic:
         if free and self._chance.random() < PUSHED_SHARE:
             pull = self._chance.choice(free)
             before = pull.head_sha
-            await self._github.push_to_pr(pull, before_telling=self._draw_fate)
+            await self._github.push_to_pr(pull, before_webhook=self._draw_fate)
             self._unwanted.discard(before)
         else:
             pull = await self._open_pull()
         if len(self._open) > 120:
             await self._github.close_pr(self._unqueued()[0])
         self._open = [each for each in self._open if each.state == "open"]
-        self._github.forget_old(KEPT_RECORDS)
+        self._github.drop_old_records(KEPT_RECORDS)
 
     async def _open_pull(self) -> PullRequest:
         chance = self._chance
@@ -117,7 +117,7 @@ class PeakTraffic:
             author_association="MEMBER",
             labels=labels,
             files=chance.sample(_FILES, 2),
-            before_telling=self._draw_fate,
+            before_webhook=self._draw_fate,
         )
         self._open.append(pull)
         return pull

@@ -18,12 +18,12 @@ from typer.core import TyperGroup
 
 from crcr.app import STATUS
 from crcr.cli.main import app as cli
-from crcr.decide.allowlist.options import _OPTIONS
-from crcr.decide.dispatch.payload_trim import STEPS
+from crcr.decide.allowlist.check import _OPTIONS
+from crcr.decide.dispatch.payload import STEPS
 from crcr.decide.model import DispatchState, EffectKind, JobMark, Level
 from crcr.decide.report.identity import IssuerKind
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.clickhouse.rows import TABLES
+from crcr.record.clickhouse.tables import TABLES
 from crcr.settings import Settings, UpstreamSetting, settings_of
 from crcr.show.metrics.registry import Metrics
 from support.stage import stage

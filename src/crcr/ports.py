@@ -1,7 +1,6 @@
-"""What the rooms need from each other, as narrow interfaces.
+"""Interfaces with more than one implementation, or with a double in tests, that several rooms use.
 
-Each consumer declares only the calls it makes; `wiring.py` decides who answers them. Method names are
-transitions of the domain, not operations on tables.
+`wiring` chooses the implementation. A type with a single implementation is imported from its own module instead.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,29 +16,29 @@ from crcr.decide.trace_steps import TraceStep
 
 
 class Clock(Protocol):
-    """Time as the relay sees it; tests move it by hand."""
+    """The relay's source of time; tests advance it by hand."""
 
     def now(self) -> datetime:
-        """Return the present as an aware UTC time."""
+        """Return the current time, aware and in UTC."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 async def no_lease() -> None:
-    """Not under a lease: a page, a command or a duty calls."""
+    """Do nothing: the call is made by a page, a command or a periodic task, without a lease."""
 
 
-still_held: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("still_held", default=no_lease)
-"""Raises `LeaseLost` when the effect that the current task works on has been taken over by another worker.
+check_lease: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("check_lease", default=no_lease)
+"""Raises `LeaseLost` when another worker has taken over the effect that the current task is working on.
 
-Awaited right before and right after each call to GitHub and each forward. A worker that was frozen just between this and the sending may
-still send: a check that it wrote so is read again (`deliver.handlers.publish_checks`).
+Awaited right before and right after each call to GitHub and each forward. A worker that freezes between this check and
+the request may still send it: a check run written that way is read again (`deliver.handlers.publish_checks`).
 """
 
 
 class Trace(Protocol):
-    """Follows a delivery from its webhook to the pages that are told of it."""
+    """Records the steps of a delivery, from its webhook to the live pages."""
 
     def note(
         self,
@@ -51,14 +50,14 @@ class Trace(Protocol):
         downstream: str | None = None,
         **facts: str | int,
     ) -> None:
-        """Note a step that is over. Never waits, never fails; `facts` are words of ours and ids, never others' text."""
+        """Record a finished step. Never waits, never fails; `facts` are our own words and ids, never text from outside."""
         ...
 
     async def close(self) -> None: ...
 
 
-class Untraced:
-    """The trace that nobody asked for."""
+class NoTrace:
+    """Used where tracing is switched off."""
 
     def note(
         self,
@@ -74,14 +73,12 @@ class Untraced:
     async def close(self) -> None: ...
 
 
-class Verifier(Protocol):
-    """Turns a bearer token into a proved identity, or raises `NotAuthentic`, `NotRegistered`, `KeysUnavailable`."""
-
-    async def verify(self, unverified_token: str) -> Identity: ...
+VerifyToken = Callable[[str], Awaitable[Identity]]
+"""Turns a bearer token into a proved identity, or raises `NotAuthentic`, `NotRegistered` or `KeysUnavailable`."""
 
 
-class Limits(Protocol):
-    """Sliding windows. `take` counts one and raises `RateLimited` when the window is full."""
+class RequestLimiter(Protocol):
+    """Sliding windows. `take` counts one request and raises `RateLimited` when the window is full."""
 
     async def take(self, scope: str, subject: str) -> None: ...
 

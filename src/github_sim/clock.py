@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
-class Clock(Protocol):
+class SimulatorClock(Protocol):
     def now(self) -> datetime: ...
 
 
-class SystemClock:
+class WallClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 

@@ -10,25 +10,25 @@
 
 from fnmatch import fnmatchcase
 
-from github_sim.driver.checks import CheckActs
-from github_sim.driver.ci import CiActs
-from github_sim.driver.merging import MergeActs
-from github_sim.driver.pull_requests import CommentActs
-from github_sim.driver.repositories import RepositoryActs
-from github_sim.oidc.github_actions import Hostile
+from github_sim.driver.checks import CheckDriver
+from github_sim.driver.ci import CiDriver
+from github_sim.driver.merging import MergeDriver
+from github_sim.driver.pull_requests import CommentDriver
+from github_sim.driver.repositories import RepositoryDriver
+from github_sim.oidc.github_actions import HostileToken
 from github_sim.rest.app import AnswerLost
-from github_sim.world.actions import Behaviour, Job, JobSpec, Workflow, WorkflowRun
-from github_sim.world.faults import JWKS_PATH, Faults, Gate, Match
+from github_sim.world.actions import Behaviour, JobSpec, Workflow, WorkflowJob, WorkflowRun
+from github_sim.world.faults import JWKS_PATH, Faults, HeldCalls, Match
 from github_sim.world.merge_rules import MergeBlocked, MergeState
 from github_sim.world.records import (
     Call,
     CheckRun,
     Comment,
-    Delivery,
     Json,
     MergeGroup,
     PullRequest,
     Repository,
+    WebhookDelivery,
 )
 
 __all__ = [
@@ -38,12 +38,10 @@ __all__ = [
     "Call",
     "CheckRun",
     "Comment",
-    "Delivery",
     "Faults",
-    "Gate",
     "GitHub",
-    "Hostile",
-    "Job",
+    "HeldCalls",
+    "HostileToken",
     "JobSpec",
     "Match",
     "MergeBlocked",
@@ -51,12 +49,14 @@ __all__ = [
     "MergeState",
     "PullRequest",
     "Repository",
+    "WebhookDelivery",
     "Workflow",
+    "WorkflowJob",
     "WorkflowRun",
 ]
 
 
-class GitHub(MergeActs, CommentActs, RepositoryActs, CiActs, CheckActs):
+class GitHub(MergeDriver, CommentDriver, RepositoryDriver, CiDriver, CheckDriver):
     @property
     def issuer_url(self) -> str:
         return self.issuer.url
@@ -69,21 +69,21 @@ class GitHub(MergeActs, CommentActs, RepositoryActs, CiActs, CheckActs):
         """Recorded calls by method and a glob over the path."""
         return [call for call in self.calls if call.method == method and fnmatchcase(call.path, path)]
 
-    def deliveries(self, guid: str | None = None) -> list[Delivery]:
+    def deliveries(self, guid: str | None = None) -> list[WebhookDelivery]:
         """The App's delivery log, oldest first; with a GUID, the attempts of that delivery."""
         log = list(reversed(self.webhooks.log()))
         return log if guid is None else [each for each in log if each.guid == guid]
 
-    def forget_old(self, kept: int) -> None:
+    def drop_old_records(self, kept: int) -> None:
         """Drop all but the newest records, for a simulator that runs for long."""
         for log in (self.calls, self.callback_log, self.world.deliveries, self.world.dispatches):
             del log[:-kept]
         done = [run.id for run in self.world.runs.values() if run.status == "completed"]
         for number in done[:-kept]:
             del self.world.runs[number]
-        self._forget_closed(kept)
+        self._drop_closed(kept)
 
-    def _forget_closed(self, kept: int) -> None:
+    def _drop_closed(self, kept: int) -> None:
         """Checks and comments that belong to nothing open any more, and closed pull requests."""
         live = {place: pull for place, pull in self.world.pulls.items() if pull.state == "open"}
         heads = {pull.head_sha for pull in live.values()} | {group.head_sha for group in self.world.queue}
@@ -98,17 +98,17 @@ class GitHub(MergeActs, CommentActs, RepositoryActs, CiActs, CheckActs):
         for place in closed[:-kept]:
             del self.world.pulls[place]
 
-    async def redeliver(self, guid: str) -> Delivery:
+    async def redeliver(self, guid: str) -> WebhookDelivery:
         """Somebody presses Redeliver in the App's settings."""
         attempts = self.deliveries(guid)
         if not attempts:
             raise LookupError(f"the delivery log has no {guid}")
         return await self.webhooks.redeliver(attempts[-1])
 
-    async def send_webhook(self, event: str, body: Json, *, guid: str | None = None) -> Delivery:
+    async def send_webhook(self, event: str, body: Json, *, guid: str | None = None) -> WebhookDelivery:
         """Send any body as a signed webhook, such as one of GitHub's published examples."""
         return await self.webhooks.emit(event, body, guid=guid)
 
-    async def release_webhooks(self, order: list[int] | None = None) -> list[Delivery]:
+    async def release_webhooks(self, order: list[int] | None = None) -> list[WebhookDelivery]:
         """Send the held webhooks, as they happened or in the given order of positions."""
         return await self.webhooks.release(order)

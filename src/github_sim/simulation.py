@@ -14,8 +14,8 @@ import httpx
 from github_sim.bodies.repositories import client_id
 from github_sim.bodies.webhooks import from_app
 from github_sim.ci.downstream import DownstreamCi
-from github_sim.clock import Clock, SystemClock
-from github_sim.oidc.github_actions import Issuer
+from github_sim.clock import SimulatorClock, WallClock
+from github_sim.oidc.github_actions import GitHubIssuer
 from github_sim.oidc.other_cis import (
     BuildkiteIssuer,
     CircleCiIssuer,
@@ -30,8 +30,8 @@ from github_sim.rest.oidc import RequestTokens
 from github_sim.webhooks.sender import Webhooks
 from github_sim.world.call_counts import CallCounts
 from github_sim.world.faults import Faults
-from github_sim.world.rate_limits import Limits, RateLedger
-from github_sim.world.records import Account, Call, CallbackAnswer, Delivery, Json, Repository
+from github_sim.world.rate_limits import RateLimiter, RateLimits
+from github_sim.world.records import Account, Call, CallbackAnswer, Json, Repository, WebhookDelivery
 from github_sim.world.world import World
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -51,7 +51,7 @@ class Simulation:
     def __init__(
         self,
         *,
-        clock: Clock | None = None,
+        clock: SimulatorClock | None = None,
         seed: int = 1,
         base_url: str = "http://github.sim",
         webhook_url: str | None = None,
@@ -59,7 +59,7 @@ class Simulation:
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.clock: Clock = clock or SystemClock()
+        self.clock: SimulatorClock = clock or WallClock()
         self.rng = random.Random(seed)
         self.sleep = sleep
         self.world = World(self.clock, self.rng)
@@ -67,9 +67,9 @@ class Simulation:
         self.app_permissions = dict(APP_PERMISSIONS)
         self.auth = Authenticator(self.world, self.app_id, client_id(self.app_id))
         self.faults = Faults()
-        self.limits = Limits()
-        self.ledger = RateLedger(self.limits)
-        self.issuer = Issuer(self.world, base_url)
+        self.limits = RateLimits()
+        self.rate_limiter = RateLimiter(self.limits)
+        self.issuer = GitHubIssuer(self.world, base_url)
         self.buildkite = BuildkiteIssuer(self.world, self.issuer)
         self.gitlab = GitLabIssuer(self.world, self.issuer)
         self.circleci = CircleCiIssuer(self.world, self.issuer)
@@ -151,7 +151,9 @@ class Simulation:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.unexpected.append(f"background task failed: {error!r}")
 
-    async def emit(self, event: str, body: Json, repository: Repository, sender: Account) -> Delivery | None:
+    async def emit(
+        self, event: str, body: Json, repository: Repository, sender: Account
+    ) -> WebhookDelivery | None:
         """Send an event of a repository to the App, if it is installed there, subscribed and not suspended."""
         installation = self.world.installation_of(repository)
         if installation is None or installation.suspended_at is not None:
@@ -163,10 +165,10 @@ class Simulation:
             event, full, installation_id=installation.id, repository_id=repository.id
         )
 
-    async def tell_news(self) -> None:
+    async def send_queued_webhooks(self) -> None:
         """Send what happened to runs and jobs of repositories that tell the App."""
-        while self.ci.news:
-            told = self.ci.news.pop(0)
+        while self.ci.queued_webhooks:
+            told = self.ci.queued_webhooks.pop(0)
             await self.emit(told.event, told.body, told.repository, told.sender)
 
     def finish(self) -> None:
@@ -174,7 +176,7 @@ class Simulation:
         if self.unexpected:
             raise AssertionError("unexpected in the simulated GitHub:\n  " + "\n  ".join(self.unexpected))
 
-    async def fall_silent(self) -> None:
+    async def stop_activity(self) -> None:
         """Stop what goes on by itself and tell the relay nothing more; the API answers on."""
         self._silent, self.webhook_url = True, None
         await self._end_tasks()

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
 from github_sim.github import Comment, GitHub, MergeGroup, PullRequest, WorkflowRun
-from github_sim.world.git_content import differences
-from github_sim.world.records import Dispatch
+from github_sim.world.git_content import diff_trees
+from github_sim.world.records import RepositoryDispatch
 from github_sim.world.world import merge_base
 from support.stage import UPSTREAM
 
@@ -111,7 +111,7 @@ class Oracle:
         for branch in {base, repository.default_branch} & repository.branches.keys():
             common = merge_base(repository, repository.branches[branch], sha)
             before = repository.commits[common].tree if common else {}
-            found |= set(differences(before, repository.commits[sha].tree))
+            found |= set(diff_trees(before, repository.commits[sha].tree))
         return found
 
     def heads(self, number: int) -> list[Head]:
@@ -137,7 +137,7 @@ class Oracle:
         dispatched = self._dispatches(gating, sha, base, pull.number)
         return bool(dispatched) and self._runs_passed(gating, dispatched[-1].delivery_id)
 
-    def _dispatches(self, gating: Gating, sha: str, base: str, number: int) -> list[Dispatch]:
+    def _dispatches(self, gating: Gating, sha: str, base: str, number: int) -> list[RepositoryDispatch]:
         found = []
         for dispatch in self.github.world.dispatches:
             payload = dispatch.client_payload.get("payload", {})
@@ -232,7 +232,7 @@ class Oracle:
         dispatched = self._group_dispatches(gating, group)
         return bool(dispatched) and self._runs_passed(gating, dispatched[-1].delivery_id)
 
-    def _group_dispatches(self, gating: Gating, group: MergeGroup) -> list[Dispatch]:
+    def _group_dispatches(self, gating: Gating, group: MergeGroup) -> list[RepositoryDispatch]:
         return [
             dispatch
             for dispatch in self.github.world.dispatches

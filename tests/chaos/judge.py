@@ -12,7 +12,7 @@ from typing import Any
 
 from chaos.load import Load
 from chaos.world import DOWNSTREAMS, GATE, GATING, JOBS, Installation
-from github_sim.github import Delivery, MergeGroup, PullRequest
+from github_sim.github import MergeGroup, PullRequest, WebhookDelivery
 from support.data.sums_oracle import DAY_US, HOUR_US, backend_sums, day_sums, differences, stored_sums
 from support.github.gate_oracle import Event, Listed, Truth
 from support.stage import UPSTREAM
@@ -59,10 +59,10 @@ class Judge:
     # Events
 
     @cached_property
-    def webhooks(self) -> list[Delivery]:
+    def webhooks(self) -> list[WebhookDelivery]:
         """One for each webhook about the upstream, in true order: its first attempt."""
         upstream = self.github.repository(UPSTREAM).id
-        first: dict[str, Delivery] = {}
+        first: dict[str, WebhookDelivery] = {}
         for each in sorted(self.github.world.deliveries, key=lambda line: line.id):
             if each.repository_id == upstream:
                 first.setdefault(each.guid, each)
@@ -264,7 +264,7 @@ class Judge:
         return crashed + [str(end) for end in self.it.ends if not end.is_fine]
 
 
-def _is_used(each: Delivery) -> bool:
+def _is_used(each: WebhookDelivery) -> bool:
     if each.event == "pull_request":
         return each.action in DISPATCHED
     return each.event == "push" or (each.event == "merge_group" and each.action == "checks_requested")

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from chaos.world import ANSWERING, LABEL
-from github_sim.github import GitHub, Job, MergeGroup, PullRequest, WorkflowRun
+from github_sim.github import GitHub, MergeGroup, PullRequest, WorkflowJob, WorkflowRun
 from support.stage import UPSTREAM
 
 AGAIN = frozenset({408, 425, 429})
@@ -125,7 +125,7 @@ class Load:
             await asyncio.sleep(chance.uniform(0.2, 2))
             await self.github.rerun(run, failed_only=True)
 
-    async def _job(self, run: WorkflowRun, job: Job, chance: Random) -> None:
+    async def _job(self, run: WorkflowRun, job: WorkflowJob, chance: Random) -> None:
         await asyncio.sleep(chance.uniform(0.0, 0.6))
         self.github.ci.start(run, job)
         await self._tell(run, job, "in_progress", chance)
@@ -133,7 +133,7 @@ class Load:
         self.github.ci.complete(run, job, chance.choice(ENDS))
         await self._tell(run, job, "completed", chance)
 
-    async def _tell(self, run: WorkflowRun, job: Job, status: str, chance: Random) -> None:
+    async def _tell(self, run: WorkflowRun, job: WorkflowJob, status: str, chance: Random) -> None:
         """Report, now and then twice at once, until it is taken."""
         conclusion = job.conclusion if status == "completed" else None
         name = self._answering[run.repository_id]
@@ -146,7 +146,9 @@ class Load:
             *(self._report(told, run, job, body, Random(chance.random())) for _ in range(times))
         )
 
-    async def _report(self, told: Told, run: WorkflowRun, job: Job, body: Any, chance: Random) -> None:
+    async def _report(
+        self, told: Told, run: WorkflowRun, job: WorkflowJob, body: Any, chance: Random
+    ) -> None:
         until = asyncio.get_running_loop().time() + TRIES_FOR_S
         pause = 0.2
         while asyncio.get_running_loop().time() < until:
@@ -163,7 +165,7 @@ class Load:
             await asyncio.sleep(pause * (0.5 + chance.random()))
             pause = min(pause * 2, 3.0)
 
-    async def _post(self, run: WorkflowRun, job: Job, body: Any) -> httpx.Response | None:
+    async def _post(self, run: WorkflowRun, job: WorkflowJob, body: Any) -> httpx.Response | None:
         try:
             return await self.github.ci.send_report(run, job, body, token=self.github.ci.token(run, job))
         except httpx.TransportError:

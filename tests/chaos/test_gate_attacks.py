@@ -22,13 +22,13 @@ import structlog
 from chaos.attack_oracle import Gating, Oracle
 from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
 from github_sim.github import (
-    Job,
     JobSpec,
     Match,
     MergeBlocked,
     MergeGroup,
     PullRequest,
     Workflow,
+    WorkflowJob,
     WorkflowRun,
 )
 from support.github.gated_upstream import GATE
@@ -127,7 +127,7 @@ class Walk:
         if len(self.pulls) < 3:
             labels = [GPU] if gpu else []
             told = self.github.open_pr(
-                UPSTREAM, base=base, files=FILES[files], labels=labels, before_telling=same_head
+                UPSTREAM, base=base, files=FILES[files], labels=labels, before_webhook=same_head
             )
             self.pulls.append(await told)
 
@@ -192,7 +192,7 @@ class Walk:
         runs = sorted(self.github.world.runs.values(), key=lambda run: -run.id)
         return runs[which % min(len(runs), 6)] if runs else None
 
-    async def _report(self, run: WorkflowRun, job: Job, status: str, **more: Any) -> None:
+    async def _report(self, run: WorkflowRun, job: WorkflowJob, status: str, **more: Any) -> None:
         answer = await self.github.report(run, job, status=status, run_attempt=str(job.attempt), **more)
         if answer.status_code == 200:
             self.oracle.told[run.id] = max(self.oracle.told[run.id], job.attempt)
@@ -418,7 +418,7 @@ async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
         for name in BACKENDS:
             repository = it.github.repository(name)
             repository.workflows = [SHARDED, SAME_NAME] if name == SHARDS else [ONE_JOB]
-            repository.tells_app = bool(seed % 2)
+            repository.sends_run_webhooks = bool(seed % 2)
         it.github.require_checks(UPSTREAM, [GATE])
         it.github.set_permission(UPSTREAM, "maintainer", "maintain")
         await it.github.push(UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files={"aten/evil.cpp": "x"})

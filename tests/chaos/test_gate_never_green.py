@@ -23,7 +23,7 @@ from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps,
 from crcr.errors import StoreUnavailable
 from crcr.record.outbox.leases import free_leases
 from crcr.record.store.sqlite.database import SqliteDatabase
-from github_sim.github import Job, Match, PullRequest, WorkflowRun
+from github_sim.github import Match, PullRequest, WorkflowJob, WorkflowRun
 from support.github.gate_oracle import HARMLESS, Listed, Truth
 from support.github.gated_upstream import GATE, GATING, LABEL, NAMED
 from support.stage import UPSTREAM, Stage, stage
@@ -107,7 +107,7 @@ class Walk:
                 other.head_sha = self.pulls[0].head_sha
 
         if len(self.pulls) < 3:
-            told = self.github.open_pr(UPSTREAM, draft=draft, before_telling=same_head)
+            told = self.github.open_pr(UPSTREAM, draft=draft, before_webhook=same_head)
             self.pulls.append(await self.do(told))
 
     async def change_pull(self, which: int, act: str) -> None:
@@ -132,7 +132,7 @@ class Walk:
         parent = self.github.repository(UPSTREAM).commits[pull.head_sha].parents[0]
         if parent in {check.head_sha for check in self.github.checks(UPSTREAM)}:
             before, pull.head_sha = pull.head_sha, parent
-            await self.github._tell(pull, "synchronize", {"before": before, "after": parent})
+            await self.github.send_pull_webhook(pull, "synchronize", {"before": before, "after": parent})
 
     async def comment(self, which: int, who: str, words: str) -> None:
         pull = self._pull(which)
@@ -150,14 +150,14 @@ class Walk:
     def _runs(self) -> list[WorkflowRun]:
         return sorted((run for name in (GATING, READING) for run in self.github.runs(name)), key=_newest)
 
-    def _job(self, which: int, job: int) -> tuple[WorkflowRun, Job] | None:
+    def _job(self, which: int, job: int) -> tuple[WorkflowRun, WorkflowJob] | None:
         runs = self._runs()
         if not runs:
             return None
         run = runs[which % min(len(runs), 4)]
         return run, run.jobs[job % len(run.jobs)]
 
-    async def _report(self, run: WorkflowRun, job: Job, status: str, **more: Any) -> None:
+    async def _report(self, run: WorkflowRun, job: WorkflowJob, status: str, **more: Any) -> None:
         """A job reports each state once."""
         if self.truth.has_ended(run, job.attempt, job.name):
             return

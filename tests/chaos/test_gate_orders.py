@@ -24,7 +24,7 @@ import pytest
 import structlog
 
 from chaos.random_walks import deliver_some
-from github_sim.github import CheckRun, Delivery, MergeGroup, PullRequest, WorkflowRun
+from github_sim.github import CheckRun, MergeGroup, PullRequest, WebhookDelivery, WorkflowRun
 from support.github.gated_upstream import GATE, GATED, GATING, INFORMING, LABEL, gated
 from support.stage import UPSTREAM, Stage
 
@@ -64,7 +64,7 @@ class Play:
         self._known: dict[object, int] = {}
         self._green: set[int] = set()
         self.guids: set[str] = set()
-        self._arrived: list[Delivery] = []
+        self._arrived: list[WebhookDelivery] = []
         it.github.set_permission(UPSTREAM, self.person, "maintain")
 
     # What happens on GitHub
@@ -84,7 +84,7 @@ class Play:
 
     async def push_back(self, pull: PullRequest, head: str) -> None:
         before, pull.head_sha = pull.head_sha, head
-        await self.github._tell(pull, "synchronize", {"before": before, "after": head})
+        await self.github.send_pull_webhook(pull, "synchronize", {"before": before, "after": head})
 
     async def say(self, words: str) -> None:
         """A maintainer comments; `HEAD` stands for the head that they look at."""
@@ -136,7 +136,7 @@ class Play:
 
     # What arrives
 
-    async def _arrive(self, delivery: Delivery, place: int | None) -> None:
+    async def _arrive(self, delivery: WebhookDelivery, place: int | None) -> None:
         await self.github.webhooks._send(delivery)
         assert delivery.ok, delivery.answer_body
         self._arrived.append(delivery)
@@ -287,7 +287,7 @@ async def two_on_one_head(play: Play) -> None:
 
 
 async def _another(play: Play, change: Callable[[PullRequest], None]) -> None:
-    pull = await play.github.open_pr(UPSTREAM, before_telling=change)
+    pull = await play.github.open_pr(UPSTREAM, before_webhook=change)
     play.pulls.append(pull)
     play._true.append((pull.number, pull.head_sha, True))
 

@@ -18,7 +18,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from github_sim.github import Job, JobSpec, Workflow, WorkflowRun
+from github_sim.github import JobSpec, Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import BACKEND, LISTED, outcome
 from support.stage import UPSTREAM, Stage, stage
 
@@ -69,7 +69,7 @@ class Said:
     delivery: str
     run: WorkflowRun
     attempt: int
-    signer: Job
+    signer: WorkflowJob
     name: str
     status: str
     conclusion: str | None

@@ -285,14 +285,14 @@ async def _make_check_webhooks(github: GitHub) -> None:
     await github.press_button(check, "waive")
     await github.rerequest_suite("org/upstream", repository.head_sha)
     run = github.start_run("acme/backend", event="repository_dispatch")
-    await github.tell_run(run, "requested")
-    await github.tell_job(run, "lint")
+    await github.send_run_webhook(run, "requested")
+    await github.send_job_webhook(run, "lint")
     github.ci.start(run, run.job("lint"))
-    await github.tell_run(run, "in_progress")
-    await github.tell_job(run, "lint")
+    await github.send_run_webhook(run, "in_progress")
+    await github.send_job_webhook(run, "lint")
     github.ci.cancel(run)
-    await github.tell_run(run, "completed")
-    await github.tell_job(run, "lint")
+    await github.send_run_webhook(run, "completed")
+    await github.send_job_webhook(run, "lint")
 
 
 async def _make_every_webhook(github: GitHub) -> None:

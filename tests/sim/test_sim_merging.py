@@ -246,6 +246,6 @@ async def test_old_checks_and_comments_are_forgotten_but_not_those_of_open_pull_
             await gate(pull.head_sha)
             await github.comment_pr(pull, "words")
     await github.close_pr(pulls[0])
-    github.forget_old(1)
+    github.drop_old_records(1)
     kept = [len(github.checks("org/upstream", pull.head_sha)) for pull in pulls]
     assert (kept, [len(github.comments(pull)) for pull in pulls]) == ([1, 2], [1, 2])

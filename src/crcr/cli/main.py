@@ -1,6 +1,6 @@
-"""The `crcr` command itself: all commands under one roof, and one place that turns failures into exit codes.
+"""The `crcr` command: registers all commands, and turns known errors into messages and exit codes.
 
-0 is success, 1 a problem that was found or a thing that was not, 2 wrong words or wrong settings.
+Exit codes: 0 success, 1 a problem or something not found, 2 wrong usage or wrong settings.
 """
 
 import os
@@ -11,8 +11,6 @@ import typer
 from typer.core import TyperGroup
 
 from crcr import __version__
-from crcr.cli.demo import command as demo_command
-from crcr.cli.demo import join
 from crcr.cli.doctor import command as doctor_command
 from crcr.cli.init import command as init_command
 from crcr.cli.operate import (
@@ -26,14 +24,14 @@ from crcr.cli.operate import (
 )
 from crcr.cli.options import OPERATE_PANEL
 from crcr.cli.printing import print_error
-from crcr.cli.run import backup, check_config, history_backfill, reconcile, serve
+from crcr.cli.run import backup, check_config, demo, history_backfill, reconcile, serve
 from crcr.errors import BadSettings, CrcrError
 
 _REINSTALL = "install requirements/app.txt anew, as docs/deploy.md says"
 
 
 class ErrorHandlingGroup(TyperGroup):
-    """Failures that we know are told in a sentence, without a traceback."""
+    """Prints known errors as a sentence, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -46,13 +44,13 @@ class ErrorHandlingGroup(TyperGroup):
             raise typer.Exit(1) from None
         except ImportError as fault:
             if (fault.name or "").partition(".")[0] == "crcr":
-                raise  # our own mistake, which wants its traceback
+                raise  # a bug of ours: show the traceback
             print_error(f"a package that crcr needs cannot be imported: {fault}", _REINSTALL)
             raise typer.Exit(1) from None
 
 
 _WRITES_FOR_OTHERS = frozenset({"init"})
-"""Commands whose files are meant for other people too: they go into a repository."""
+"""Commands whose files other users must be able to read, because they go into a repository."""
 
 app = typer.Typer(
     name="crcr",
@@ -63,8 +61,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"crcr {__version__}")
         raise typer.Exit
 
@@ -79,16 +77,15 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Whatever the relay writes, databases, copies and history, is its user's alone."""
+    """Make the relay's files (databases, backups, history) readable by their owner only."""
     if context.invoked_subcommand not in _WRITES_FOR_OTHERS:
         context.call_on_close(partial(os.umask, os.umask(0o077)))
 
 
-for each in (
+for commands in (
     serve,
     backup,
-    demo_command,
-    join,
+    demo,
     init_command,
     doctor_command,
     check_config,
@@ -96,7 +93,7 @@ for each in (
     suspend_pause_dispatch,
     reconcile,
 ):
-    each.register(app)
+    commands.register(app)
 for group in (
     allowlist.app,
     deliveries.app,

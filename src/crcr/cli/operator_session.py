@@ -18,7 +18,7 @@ import typer
 from crcr.clock import SystemClock
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.admin.operations import Acts
+from crcr.record.admin.operations import AdminOperations
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.signals import Signals
@@ -72,7 +72,7 @@ class OperatorSession:
 
     settings: Settings
     views: OperatorViews
-    acts: Acts
+    acts: AdminOperations
     targets: Targets
     who: str
 
@@ -105,7 +105,7 @@ async def _act(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]
     session = OperatorSession(
         settings=settings,
         views=OperatorViews(database, allowlists),
-        acts=Acts(database, targets, allowlists),
+        acts=AdminOperations(database, targets, allowlists),
         targets=targets,
         who=user_name(),
     )

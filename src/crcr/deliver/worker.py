@@ -29,7 +29,7 @@ from crcr.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from crcr.ports import Clock, Trace, Untraced, still_held
+from crcr.ports import Clock, NoTrace, Trace, check_lease
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +82,7 @@ class Worker:
         self._tally = tally
         self._concurrency = concurrency
         self._on_crash = on_crash
-        self._trace = trace or Untraced()
+        self._trace = trace or NoTrace()
         self._on_round = on_round
         self._holdings = Holdings(outbox, presence or AlwaysPresent(), clock)
         self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
@@ -264,11 +264,11 @@ class Worker:
 
     async def _carry_out(self, effect: ClaimedEffect) -> bool:
         """Call its handler, with the lease checked around each call to the outside; False when nothing was left to do."""
-        before = still_held.set(partial(self._holdings.confirm, effect))
+        before = check_lease.set(partial(self._holdings.confirm, effect))
         try:
             return await self._handlers[effect.kind](effect) is not False
         finally:
-            still_held.reset(before)
+            check_lease.reset(before)
 
     async def _attempt(self, effect: ClaimedEffect) -> FailedAttempt | bool:
         """Carry it out; False when there was nothing left to do."""

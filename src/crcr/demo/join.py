@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
+from github_sim.rest.exchange import ApiError, ApiRequest, Auth, Reply, Route
 from github_sim.runner.runner import Runner
 from github_sim.runner.yaml_text import WorkflowError
 from github_sim.world.records import Json, Repository
@@ -76,7 +76,9 @@ class DemoJoin:
         _check(request)
         known = self._github.world.find(request.name)
         self._refuse_taken(request, known)
-        repository = known or self._github.create_repository(request.name, installed=False, tells_app=True)
+        repository = known or self._github.create_repository(
+            request.name, installed=False, sends_run_webhooks=True
+        )
         try:
             workflows = self._take(repository, request)
         except (WorkflowError, OSError):
@@ -93,7 +95,7 @@ class DemoJoin:
             "relay": self._relay_url,
         }
 
-    async def _answer(self, _sim: "Simulation", ask: Ask) -> Reply:
+    async def _answer(self, _sim: "Simulation", ask: ApiRequest) -> Reply:
         shown = ask.headers.get("authorization", "").partition(" ")[2]
         if not secrets.compare_digest(shown.encode(), self.key.encode()):
             raise ApiError(401, "The demo's key is missing or wrong")
@@ -123,7 +125,7 @@ class DemoJoin:
         self._runner.join(repository, request.folder)
         files = [workflow.path for workflow in repository.workflows]
         event = "pull_request" if request.listed else str(self._trial["event_type"])
-        if not any(each.wants("repository_dispatch", event) for each in repository.workflows):
+        if not any(each.is_triggered_by("repository_dispatch", event) for each in repository.workflows):
             raise CannotJoin(
                 f"no workflow in {request.folder}/.github/workflows listens to {event} dispatches",
                 f"write one there with `crcr init --relay {self._relay_url} --repo {request.name}`",

@@ -10,7 +10,7 @@ from contextlib import suppress
 import httpx
 
 from github_sim.github import GitHub
-from github_sim.world.actions import Job, JobSpec, Workflow, WorkflowRun
+from github_sim.world.actions import JobSpec, Workflow, WorkflowJob, WorkflowRun
 from github_sim.world.records import Json, Repository
 
 NIGHTLY = Workflow(
@@ -64,7 +64,7 @@ class NightlyRuns:
         pulls = [pull.head_sha for pull in self._github.world.pulls.values()]
         return self._chance.choice([*releases[:1], *pulls[-1:], None])
 
-    async def _finish(self, run: WorkflowRun, job: Job, commit: str | None) -> None:
+    async def _finish(self, run: WorkflowRun, job: WorkflowJob, commit: str | None) -> None:
         failed = int(self._chance.random() < _FAILING)
         self._github.ci.start(run, job)
         self._github.ci.complete(run, job, "failure" if failed else "success")
@@ -74,4 +74,4 @@ class NightlyRuns:
         # A relay that cannot be reached misses a night; tomorrow is another one.
         with suppress(httpx.TransportError, LookupError):
             await self._github.report(run, job, body={**body, "delivery_id": commit, "payload": payload})
-        await self._github.tell_news()
+        await self._github.send_queued_webhooks()

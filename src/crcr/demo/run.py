@@ -26,7 +26,7 @@ from rich.text import Text
 from crcr import log as logs
 from crcr.cli.printing import console, print_line
 from crcr.cli.run.process import listener_url, serve_app, stop_signal
-from crcr.decide.github.relay_pins import relay_pin
+from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import RepoName
 from crcr.demo.join import DemoJoin
 from crcr.demo.join_key import keep_key
@@ -78,7 +78,7 @@ async def run_demo(options: DemoOptions, listener: socket.socket) -> None:
             async with serve_app(build_app(services), services, listener, grace_s=_GRACE_S):
                 _tell(options, url, github, folder, first)
                 await _play(options, github, stop)
-                await github.fall_silent()  # nobody reports to a relay that is about to leave
+                await github.stop_activity()  # nobody reports to a relay that is about to leave
             for surprise in github.unexpected:
                 log.error("simulator_surprised", what=surprise)
     print_line("the demo has ended" + ("" if options.data else "; its data is deleted"))

@@ -7,9 +7,17 @@ queue throws out waits for another push. All choices come from the one generator
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
-from crcr.demo.people import AUTHORS, MAINTAINERS, OUTSIDERS, CommandLimits
-from crcr.demo.world import COMPILER_FILE, GATE, GATING, NPU_LABEL
-from github_sim.ci.autoplay import Player
+from crcr.demo.world import (
+    AUTHORS,
+    COMPILER_FILE,
+    GATE,
+    GATING,
+    MAINTAINERS,
+    NPU_LABEL,
+    OUTSIDERS,
+    CommandLimits,
+)
+from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub
 from github_sim.world.merge_rules import PASSING
 from github_sim.world.records import CheckRun, PullRequest
@@ -41,7 +49,9 @@ _REASONS = (
 
 
 class UpstreamActivity:
-    def __init__(self, github: GitHub, upstream: str, chance: random.Random, player: Player) -> None:
+    def __init__(
+        self, github: GitHub, upstream: str, chance: random.Random, player: WorkflowAutoplay
+    ) -> None:
         self._github = github
         self._upstream = upstream
         self._chance = chance
@@ -103,7 +113,7 @@ class UpstreamActivity:
             labels=labels,
             fork=association not in {"MEMBER", "COLLABORATOR"},
             files=files,
-            before_telling=prepare,
+            before_webhook=prepare,
         )
         self._open.append(pull)
         return pull

@@ -4,8 +4,9 @@ Each backend has a character, so the pages show more than green: steady, matrix,
 silent, cancelling, one that only listens, and one that probes the relay. Two of them gate merging, and one speaks when it is asked by label.
 """
 
-from crcr.demo.people import ROLES
-from crcr.demo.workflow_files import workflow_file
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
 from github_sim.github import GitHub
 from github_sim.world.actions import Behaviour, JobSpec, Workflow
 
@@ -129,5 +130,85 @@ def demo_world(github: GitHub, pin: str = "http://127.0.0.1:8000/github/callback
             files={workflow.path: workflow_file(workflow, pin)},
             workflows=[workflow],
             description=description,
-            tells_app=name in GATING,
+            sends_run_webhooks=name in GATING,
         )
+
+
+_HEAD = """\
+on:
+  repository_dispatch:
+    types: [pull_request, push, merge_group, crcr_test]
+permissions: {}
+jobs:
+"""
+_BUILD = """\
+  %(id)s:
+    name: %(name)s
+    runs-on: ubuntu-latest
+    permissions: {contents: read}
+%(matrix)s    steps:
+      - uses: actions/checkout@de0fac2e4500dabe0009e67214ff5f5447ce83dd # v6.0.2
+        with: {persist-credentials: false}
+      - run: ./ci/%(id)s
+"""
+_REPORT = """\
+  report:
+    needs: [%(ids)s]
+    if: always()
+    runs-on: ubuntu-latest
+    permissions: {contents: read, id-token: write}
+    steps:
+      - uses: actions/checkout@de0fac2e4500dabe0009e67214ff5f5447ce83dd # v6.0.2
+        with: {persist-credentials: false, sparse-checkout: .crcr}
+      - run: python3 .crcr/report.py
+        env: {CRCR_STATUS: completed, CRCR_RELAYS: "%(pin)s"}
+"""
+
+
+def workflow_file(workflow: Workflow, pin: str) -> str:
+    """The file of a workflow that is started by dispatches; one that never reports may ask for no token either.
+
+    `pin` is the relay that it reports to: callback address, a space, audience.
+    """
+    run_name = (workflow.run_name or "").replace(
+        "{delivery_id}", "${{ github.event.client_payload.delivery_id }}"
+    )
+    parts = [f"name: {workflow.name}\n", f"run-name: {run_name}\n" if run_name else "", _HEAD]
+    parts += [_build(job) for job in workflow.jobs]
+    if not workflow.behaviour.silent:
+        parts.append(_REPORT % {"ids": ", ".join(job.name for job in workflow.jobs), "pin": pin})
+    return "".join(parts)
+
+
+def _build(job: JobSpec) -> str:
+    legs = ", ".join(f'"{leg}"' for leg in job.matrix)
+    matrix = f"    strategy: {{matrix: {{leg: [{legs}]}}}}\n" if legs else ""
+    name = f"{job.name} (${{{{ matrix.leg }}}})" if legs else job.name
+    return _BUILD % {"id": job.name, "name": name, "matrix": matrix}
+
+
+# Logins with the association that their pull requests show.
+AUTHORS = (
+    ("mira-holt", "MEMBER"), ("jkoski", "MEMBER"), ("tamsin-ray", "COLLABORATOR"), ("d-okafor", "CONTRIBUTOR"),
+    ("lin-sato", "CONTRIBUTOR"), ("pbraun", "MEMBER"), ("new-here-42", "FIRST_TIME_CONTRIBUTOR"),
+)  # fmt: skip
+ROLES = {"mira-holt": "admin", "jkoski": "maintain", "pbraun": "maintain", "tamsin-ray": "write"}
+MAINTAINERS = tuple(login for login, role in ROLES.items() if role in {"maintain", "admin"})
+OUTSIDERS = ("drive-by-dev", "impatient-user", "star-gazer")
+MOST_COMMANDS_AN_HOUR = 8
+
+
+class CommandLimits:
+    """Who has commanded when, and so who may do it again."""
+
+    def __init__(self) -> None:
+        self._spoke_at: dict[str, list[datetime]] = {}
+
+    def first_free(self, logins: Sequence[str], now: datetime) -> str | None:
+        """The first of them who has not said too much lately; it counts as said."""
+        for login in logins:
+            lately = [at for at in self._spoke_at.get(login, []) if now - at < timedelta(hours=1)]
+            if len(lately) < MOST_COMMANDS_AN_HOUR:
+                self._spoke_at[login] = [*lately, now]
+                return login
+        return None

@@ -10,7 +10,13 @@ from datetime import datetime
 from itertools import chain
 
 from crcr.decide.checks.check_run import CheckContent
-from crcr.decide.github.inspection import AppFacts, BranchFacts, HookFacts, InstallationFacts, ListedFile
+from crcr.decide.github.repository_setup import (
+    AppFacts,
+    BranchFacts,
+    HookFacts,
+    InstallationFacts,
+    ListedFile,
+)
 from crcr.decide.github.values import (
     ActionsJob,
     ActionsRun,
@@ -25,9 +31,9 @@ from crcr.decide.github.values import (
     RepositoryFacts,
     Role,
     Target,
+    Urgency,
 )
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused
 from crcr.github.api import actions, checks, comments_and_roles, commits, core, delivery_log, setup
 from crcr.github.api.core import Request, Response

@@ -15,8 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from crcr.decide.model import Level
 from crcr.join.allowlist_entry import allowlist_entry, registration
 from crcr.join.help_links import doctor_command
-from crcr.join.request import Ci, JoinRequest, check_request
-from crcr.join.risky_values import chosen_programs, unusual_secret_targets
+from crcr.join.request import Ci, JoinRequest, check_request, chosen_programs, unusual_secret_targets
 from crcr.join.shipped.texts import bridge_text, reporter_text
 
 __all__ = ["NewFile", "allowlist_entry", "generate", "registration"]

@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from crcr.decide.github.relay_pins import relay_pin
+from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import RepoName
 
 

@@ -7,15 +7,24 @@ a shell reads it.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
-from crcr.decide.github.relay_pins import relay_pin
+from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import Level, RepoName
 from crcr.join.ci_kinds import CI_LOCATION_PARTS, Ci
 
-__all__ = ["CI_LOCATION_PARTS", "DEFAULT_COMMAND", "Ci", "JoinRequest", "address_problems", "check_request"]
+__all__ = [
+    "CI_LOCATION_PARTS",
+    "DEFAULT_COMMAND",
+    "Ci",
+    "JoinRequest",
+    "address_problems",
+    "check_request",
+    "check_values",
+]
 
 DEFAULT_COMMAND = "./ci/build-and-test"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -170,3 +179,49 @@ def _place(ci: Ci, place: Mapping[str, str]) -> Iterator[str]:
 def _shown(value: str) -> str:
     text = value if len(value) <= 80 else value[:79] + "…"
     return repr(text) if text.isprintable() else ascii(text)
+
+
+_LONGEST = 160
+
+
+def unusual_secret_targets(request: JoinRequest) -> tuple[str, ...]:
+    """Where the bridge sends its secret, if that is not where everybody's goes."""
+    if request.ci is not Ci.GITLAB:
+        return ()
+    usual = next(each.default for each in CI_LOCATION_PARTS[Ci.GITLAB] if each.name == "url")
+    there = _host(request.where("url") or "")
+    if there == _host(usual or ""):
+        return ()
+    return (f"sends GITLAB_TRIGGER_TOKEN to {there}",)
+
+
+def chosen_programs(request: JoinRequest) -> tuple[str, ...]:
+    """What is run of what was named."""
+    return tuple(_run(request))
+
+
+def _run(request: JoinRequest) -> Iterator[str]:
+    if request.command != DEFAULT_COMMAND:
+        shown = request.command if len(request.command) <= _LONGEST else request.command[: _LONGEST - 1] + "…"
+        yield f"runs the command: {shown}"
+    if request.action is not None:
+        yield f"runs the action {request.action}"
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc.lower()
+
+
+_VALID = JoinRequest(
+    ci=Ci.GITHUB,
+    upstream=RepoName("owner/upstream"),
+    repository=RepoName("owner/name"),
+    relay_url="https://relay.example.org",
+    audience="crcr",
+)
+
+
+def check_values(**values: Any) -> tuple[str, ...]:
+    """Return the problems of single values, whatever the rest of the request is."""
+    before = check_request(replace(_VALID, ci=values.get("ci", Ci.GITHUB)))
+    return tuple(problem for problem in check_request(replace(_VALID, **values)) if problem not in before)

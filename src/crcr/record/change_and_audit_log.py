@@ -11,8 +11,8 @@ from crcr.record.store.signals import CHANGES
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 
-_CHANGED = Statement(inserting(changes, "upstream", "kind", "downstream", "delivery", "number", "at"))
-_AUDITED = Statement(inserting(audit, "upstream", "at", "who", "act", "subject", "detail"))
+_INSERT_CHANGE = Statement(inserting(changes, "upstream", "kind", "downstream", "delivery", "number", "at"))
+_INSERT_ACT = Statement(inserting(audit, "upstream", "at", "who", "act", "subject", "detail"))
 
 
 async def note_change(
@@ -25,9 +25,9 @@ async def note_change(
     delivery: str | None = None,
     number: int | None = None,
 ) -> None:
-    """Tell open pages that something of this kind changed."""
+    """Add to the change log, from which open pages are updated."""
     await tx.run(
-        _CHANGED,
+        _INSERT_CHANGE,
         upstream=upstream.key,
         kind=kind,
         downstream=downstream,
@@ -43,7 +43,7 @@ async def note_act(
 ) -> None:
     """Write an administrative act, or an alarm, into the audit log."""
     await tx.run(
-        _AUDITED,
+        _INSERT_ACT,
         upstream=upstream.key,
         at=to_us(now),
         who=who,

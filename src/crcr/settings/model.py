@@ -1,27 +1,179 @@
-"""The settings themselves: types, names, defaults and meanings, one declaration each.
+"""All settings: type, names, default and meaning of each, in one declaration.
 
-`upstreams` is put together by the loader, because two variables and any number of tables can say it. No default
-points at anybody's service but GitHub's own public API. The stores' settings are in `stores`, those of
-who watches in `watching`.
+The loader assembles `upstreams`, because two variables or any number of tables can define it. No default points at a
+service other than GitHub's public API.
 """
 
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from crcr.decide.report.registration import Registration
-from crcr.settings.observability import ObservabilitySettings
-from crcr.settings.readers import locations, registrations
-from crcr.settings.readers import values as readers_values
-from crcr.settings.readers.locations import IssuerSetting, PostgresSetting, TokenSetting
+from crcr.settings.readers import locations, registrations, service_urls, values
+from crcr.settings.readers.locations import IssuerSetting, PostgresSetting, SqliteSetting, TokenSetting
 from crcr.settings.readers.service_urls import ServiceUrl
 from crcr.settings.setting import FROZEN, Setting, settings_of
-from crcr.settings.stores import StoreSettings
 from crcr.settings.upstreams import UpstreamSetting
 
 _SHORT = 16
+
+
+class ObservabilitySettings(BaseModel):
+    """Metrics port of the worker, and traces."""
+
+    model_config = FROZEN
+
+    metrics_port: Annotated[
+        int | None,
+        Setting(
+            "METRICS_PORT",
+            "metrics_port",
+            values.integer(1, 65535),
+            "port on `CRCR_HOST` where `crcr worker` answers `/metrics`, `/healthz` and `/readyz`; not set: nowhere "
+            "(`crcr serve` has them on its own port)",
+        ),
+    ] = None
+    otel_endpoint: Annotated[
+        str | None,
+        Setting(
+            "OTEL_ENDPOINT",
+            "otel_endpoint",
+            values.url,
+            "OpenTelemetry collector that gets traces over OTLP/HTTP (`http://127.0.0.1:4318`); needs `crcr[tracing]`; "
+            "not set: no traces",
+        ),
+    ] = None
+
+
+class StoreSettings(BaseModel):
+    """The database, Redis, ClickHouse, and how long data is kept."""
+
+    model_config = FROZEN
+
+    database: Annotated[
+        SqliteSetting | PostgresSetting,
+        Setting(
+            "DATABASE_URL",
+            "database_url",
+            locations.database,
+            "where the data is kept: `sqlite:///path`, or for several processes "
+            "`postgresql://user:password@host:5432/name` (`?sslmode=verify-full`, `?host=/folder` for a socket)",
+            default="sqlite:///crcr.db",
+            secret=True,
+        ),
+    ]
+    database_pool: Annotated[
+        int,
+        Setting(
+            "DATABASE_POOL",
+            "database_pool",
+            values.integer(4, 500),
+            "connections to PostgreSQL that one process opens at most, half of them for writing; one more listens",
+            default="10",
+        ),
+    ]
+    database_ca: Annotated[
+        Path | None,
+        Setting(
+            "DATABASE_CA",
+            "database_ca",
+            service_urls.ca_file,
+            "PEM file with the certificates that prove the PostgreSQL server; not set: as `sslmode` says",
+        ),
+    ] = None
+    redis_url: Annotated[
+        ServiceUrl | None,
+        Setting(
+            "REDIS_URL",
+            "redis_url",
+            service_urls.redis_url,
+            "Redis, for limits, wake-ups and caches shared by several processes: `redis://[:password@]host:port/number`, "
+            "or `rediss://…` with TLS; not set: each process keeps its own",
+            secret=True,
+        ),
+    ] = None
+    redis_ca: Annotated[
+        Path | None,
+        Setting(
+            "REDIS_CA",
+            "redis_ca",
+            service_urls.ca_file,
+            "PEM file with the certificates that prove a `rediss://` server; not set: those of the system",
+        ),
+    ] = None
+    clickhouse_url: Annotated[
+        ServiceUrl | None,
+        Setting(
+            "CLICKHOUSE_URL",
+            "clickhouse_url",
+            service_urls.clickhouse_url,
+            "ClickHouse, which history is fed to and read from: `clickhouse://user:password@host:8123/database`, "
+            "`clickhouses://…` with TLS (port 8443), or `chdb:///folder` in this process; not set: the database answers",
+            secret=True,
+        ),
+    ] = None
+    clickhouse_ca: Annotated[
+        Path | None,
+        Setting(
+            "CLICKHOUSE_CA",
+            "clickhouse_ca",
+            service_urls.ca_file,
+            "PEM file with the certificates that prove a `clickhouses://` server; not set: those of the system",
+        ),
+    ] = None
+    clickhouse_keep_days: Annotated[
+        int | None,
+        Setting(
+            "CLICKHOUSE_KEEP_DAYS",
+            "clickhouse_keep_days",
+            values.integer(100, 36_500),
+            "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: for ever",
+        ),
+    ] = None
+    keep_bodies_days: Annotated[
+        int,
+        Setting(
+            "KEEP_BODIES_DAYS",
+            "keep_bodies_days",
+            values.integer(1, 3650),
+            "days that the bodies of webhooks are kept for replay",
+            default="30",
+        ),
+    ]
+    keep_jobs_days: Annotated[
+        int,
+        Setting(
+            "KEEP_JOBS_DAYS",
+            "keep_jobs_days",
+            values.integer_or_zero(100, 36500),
+            "days that deliveries are kept with their dispatches, runs and jobs, and other results; 100 or more, since "
+            "pages look back 90; 0: for ever. Figures are kept for ever",
+            default="400",
+        ),
+    ]
+    keep_effects_days: Annotated[
+        int,
+        Setting(
+            "KEEP_EFFECTS_DAYS",
+            "keep_effects_days",
+            values.integer(1, 3650),
+            "days that effects are kept after they were done or cancelled; parked ones stay",
+            default="7",
+        ),
+    ]
+    keep_audit_days: Annotated[
+        int,
+        Setting(
+            "KEEP_AUDIT_DAYS",
+            "keep_audit_days",
+            values.integer_or_zero(30, 36500),
+            "days that the audit log is kept; 0: for ever",
+            default="0",
+        ),
+    ]
 
 
 class Settings(StoreSettings, ObservabilitySettings):
@@ -33,7 +185,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GITHUB_APP_ID",
             "github.app_id",
-            readers_values.app_id,
+            values.app_id,
             "id or client id of the GitHub App; one App serves all upstreams",
             required=True,
         ),
@@ -43,7 +195,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GITHUB_APP_PRIVATE_KEY",
             "github.app_private_key",
-            readers_values.private_key,
+            values.private_key,
             "the App's private key, PEM",
             required=True,
             secret=True,
@@ -54,7 +206,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GITHUB_WEBHOOK_SECRET",
             "github.webhook_secret",
-            readers_values.secret,
+            values.secret,
             "the secret that signs the App's webhooks; 16 random characters or more are wise",
             required=True,
             secret=True,
@@ -65,7 +217,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GITHUB_API_URL",
             "github.api_url",
-            readers_values.safe_url,
+            values.safe_url,
             "API of GitHub, or of a GitHub Enterprise Server (`https://HOST/api/v3`)",
             default="https://api.github.com",
         ),
@@ -75,7 +227,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "PUBLIC_URL",
             "public_url",
-            readers_values.url,
+            values.url,
             "where callers reach the relay; goes into dispatches and links",
             default="http://127.0.0.1:8000",
         ),
@@ -85,7 +237,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "OIDC_AUDIENCE",
             "oidc.audience",
-            readers_values.texts,
+            values.texts,
             "the `aud` that callers' tokens must carry, one or a comma list",
             required=True,
         ),
@@ -116,7 +268,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "RATE_LIMIT_PER_MIN",
             "rate_limit_per_min",
-            readers_values.integer(1, 1_000_000),
+            values.integer(1, 1_000_000),
             "callbacks taken per repository and minute",
             default="300",
         ),
@@ -126,7 +278,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "JOB_TIMEOUT",
             "job_timeout",
-            readers_values.duration,
+            values.duration,
             "silence after which a job counts as timed out; the allowlist can say it per downstream",
             default="6h",
         ),
@@ -136,7 +288,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GATE_TIMEOUT",
             "gate_timeout",
-            readers_values.duration,
+            values.duration,
             "how long the gate waits from the dispatch on; never below the job's time-out",
             default="8h",
         ),
@@ -146,7 +298,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_FORWARD_URL",
             "hud.forward_url",
-            readers_values.url,
+            values.url,
             "another HUD that gets every result; goes with its token",
         ),
     ] = None
@@ -155,7 +307,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_FORWARD_TOKEN",
             "hud.forward_token",
-            readers_values.secret,
+            values.secret,
             "the token that the other HUD expects",
             secret=True,
         ),
@@ -165,7 +317,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_INGEST_TOKEN",
             "hud.ingest_token",
-            readers_values.secret,
+            values.secret,
             "the token with which another relay sends us its results (`POST /api/crcr/results`), different from the one "
             "above; not set: ingest is off",
             secret=True,
@@ -176,7 +328,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_ACCESS",
             "hud.access",
-            readers_values.one_of("public", "token", "proxy"),
+            values.one_of("public", "token", "proxy"),
             "who sees the pages: `public`; `token`: who signs in; `proxy`: whom a trusted proxy names in a header",
             default="public",
         ),
@@ -209,7 +361,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "SANDBOX",
             "sandbox",
-            readers_values.one_of("off", "on"),
+            values.one_of("off", "on"),
             "`on`: repositories that are on no allowlist may try their reports at `/crcr/sandbox`, in a space of its own "
             "that decides nothing (20 reports an hour for each, kept for 48 hours)",
             default="off",
@@ -220,7 +372,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_PROXY_HEADER",
             "hud.proxy_header",
-            readers_values.header_name,
+            values.header_name,
             "where access is `proxy`: the header that names the reader; counts only from `CRCR_TRUSTED_PROXIES`",
             default="X-Forwarded-User",
         ),
@@ -230,23 +382,21 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "TRUSTED_PROXIES",
             "trusted_proxies",
-            readers_values.networks,
+            values.networks,
             "addresses or networks whose `X-Forwarded-For` counts, as a comma list; and `CRCR_HUD_PROXY_HEADER`, "
             "where access is `proxy`",
         ),
     ] = ()
-    host: Annotated[
-        str, Setting("HOST", "host", readers_values.host, "address to listen on", default="127.0.0.1")
-    ]
+    host: Annotated[str, Setting("HOST", "host", values.host, "address to listen on", default="127.0.0.1")]
     port: Annotated[
-        int, Setting("PORT", "port", readers_values.integer(1, 65535), "port to listen on", default="8000")
+        int, Setting("PORT", "port", values.integer(1, 65535), "port to listen on", default="8000")
     ]
     drain_s: Annotated[
         int,
         Setting(
             "DRAIN_S",
             "drain_s",
-            readers_values.integer(0, 300),
+            values.integer(0, 300),
             "seconds that a process which was told to stop still takes requests while `/readyz` says 503, so that a load "
             "balancer leaves it out first; 0 where there is none",
             default="0",
@@ -257,7 +407,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "LOG_FORMAT",
             "log.format",
-            readers_values.one_of("auto", "json", "console"),
+            values.one_of("auto", "json", "console"),
             "`json`, `console`, or `auto`: console on a terminal, else JSON lines",
             default="auto",
         ),
@@ -267,7 +417,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "LOG_LEVEL",
             "log.level",
-            readers_values.one_of("debug", "info", "warning", "error"),
+            values.one_of("debug", "info", "warning", "error"),
             "the least level that is written: `debug`, `info`, `warning` or `error`",
             default="info",
         ),
@@ -277,7 +427,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "WORKER_CONCURRENCY",
             "worker_concurrency",
-            readers_values.integer(1, 1000),
+            values.integer(1, 1000),
             "effects that one worker carries out at the same time",
             default="64",
         ),
@@ -301,13 +451,11 @@ class Settings(StoreSettings, ObservabilitySettings):
 
     def _exposed(self) -> tuple[str, ...]:
         found = []
-        if (
-            parts := urlsplit(self.public_url)
-        ).scheme == "http" and parts.hostname not in readers_values.LOOPBACK:
+        if (parts := urlsplit(self.public_url)).scheme == "http" and parts.hostname not in values.LOOPBACK:
             found.append(
                 "CRCR_PUBLIC_URL is http://, so callers send their tokens unencrypted; use https://."
             )
-        if readers_values.cover_all_addresses(self.trusted_proxies):
+        if values.cover_all_addresses(self.trusted_proxies):
             found.append(
                 "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
             )

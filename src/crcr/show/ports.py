@@ -7,7 +7,7 @@ upstream or a delivery that is not there, or not to be seen, is `NotFound` eithe
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind, Span

@@ -14,11 +14,9 @@ from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.feed_clickhouse import FeedHistory
 from crcr.deliver.worker import Handler
 from crcr.ports import Clock
-from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
-from crcr.record.clickhouse.feed_state import Feeding
-from crcr.record.clickhouse.feeder import ClickHouseFeeder
-from crcr.record.clickhouse.history import History
-from crcr.record.clickhouse.queries import ClickHouseHistory
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
+from crcr.record.clickhouse.feeder import ClickHouseFeeder, FeedQueue
+from crcr.record.clickhouse.history import ClickHouseHistory, HistoryReader
 from crcr.record.store.database import Database
 from crcr.settings import Settings
 
@@ -28,13 +26,13 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class ClickHouse:
     database: Database
-    feeding: Feeding
+    feeding: FeedQueue
     link: ClickHouseLink | None = None
     feeder: ClickHouseFeeder | None = None
 
-    def history(self) -> History:
+    def history(self) -> HistoryReader:
         """Who answers the pages of this process."""
-        return History(self.database, ClickHouseHistory(self.link) if self.link else None)
+        return HistoryReader(self.database, ClickHouseHistory(self.link) if self.link else None)
 
     def handler(self, clock: Clock) -> Handler:
         return FeedHistory(self.feeder, clock) if self.feeder else _not_wanted
@@ -53,7 +51,7 @@ class ClickHouse:
 
 
 def open_clickhouse(settings: Settings, database: Database) -> ClickHouse:
-    feeding, link = Feeding(database), clickhouse_link(settings)
+    feeding, link = FeedQueue(database), clickhouse_link(settings)
     if link is None:
         return ClickHouse(database, feeding)
     return ClickHouse(database, feeding, link, ClickHouseFeeder(feeding, link, settings.clickhouse_keep_days))
@@ -63,7 +61,7 @@ def clickhouse_link(settings: Settings) -> ClickHouseLink | None:
     url = settings.clickhouse_url
     if url is None:
         return None
-    return ClickHouseLink(ClickHousePlace(url.get_secret_value(), settings.clickhouse_ca))
+    return ClickHouseLink(ClickHouseLocation(url.get_secret_value(), settings.clickhouse_ca))
 
 
 async def _not_wanted(_: ClaimedEffect) -> bool:

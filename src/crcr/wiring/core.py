@@ -16,7 +16,7 @@ from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
 from crcr.github.http.rate_limiter import RateLimiter
 from crcr.github.http.transport import GitHubTransport
-from crcr.ports import Clock, Trace, Untraced
+from crcr.ports import Clock, NoTrace, Trace
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
@@ -163,7 +163,7 @@ def build_metrics(settings: Settings, clock: Clock) -> Metrics:
 
 def build_trace(settings: Settings) -> Trace:
     if settings.otel_endpoint is None:
-        return Untraced()
+        return NoTrace()
     from crcr.tracing import OtlpTrace  # noqa: PLC0415  an extra that few install, and nobody else pays for
 
     return OtlpTrace(settings.otel_endpoint)

@@ -2,25 +2,23 @@
 
 from crcr.errors import NotFound
 from crcr.record.migrations.run import revision
-from crcr.record.store.counters import StoreTally
-from crcr.record.store.database import Database
-from crcr.record.store.location import Place, PostgresPlace
+from crcr.record.store.database import Database, DatabaseLocation, PostgresLocation, StoreCounters
 from crcr.record.store.signals import Signals
 from crcr.settings import Settings, SqliteSetting
 
 
-def database_location(settings: Settings) -> Place:
+def database_location(settings: Settings) -> DatabaseLocation:
     database = settings.database
     if isinstance(database, SqliteSetting):
         return database.path
-    return PostgresPlace(
+    return PostgresLocation(
         database.url.get_secret_value(), connections=settings.database_pool, ca=settings.database_ca
     )
 
 
-def open_database(settings: Settings, signals: Signals, tally: StoreTally | None = None) -> Database:
+def open_database(settings: Settings, signals: Signals, tally: StoreCounters | None = None) -> Database:
     place = database_location(settings)
-    if isinstance(place, PostgresPlace):
+    if isinstance(place, PostgresLocation):
         from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
         from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415  one of the two is enough
 
@@ -33,7 +31,7 @@ def open_database(settings: Settings, signals: Signals, tally: StoreTally | None
 def require_database(settings: Settings) -> None:
     """Raise `NotFound` where no relay has ever kept anything: commands make no database by mistake."""
     place = database_location(settings)
-    there = revision(place) is not None if isinstance(place, PostgresPlace) else place.exists()
+    there = revision(place) is not None if isinstance(place, PostgresLocation) else place.exists()
     if not there:
         where = settings.database.place
         raise NotFound(f"there is no database at {where}", hint="`crcr serve` or `crcr migrate` makes it")

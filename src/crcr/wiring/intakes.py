@@ -3,7 +3,7 @@
 from urllib.parse import urlsplit
 
 from crcr.decide.report.identity import IssuerKind
-from crcr.ports import Clock, Limits
+from crcr.ports import Clock, RequestLimiter
 from crcr.receive.callback.intake import (
     CallbackIntake,
 )
@@ -58,7 +58,7 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
     )
 
 
-def callback_intake(core: Core, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
+def callback_intake(core: Core, keys: KeyCache, limits: RequestLimiter, reports: Reports) -> CallbackIntake:
     return CallbackIntake(
         verifier=_verifier(core.settings, keys, core.clock),
         limits=limits,
@@ -76,7 +76,7 @@ def callback_intake(core: Core, keys: KeyCache, limits: Limits, reports: Reports
     )
 
 
-def _sandbox(core: Core, limits: Limits) -> SandboxDoor:
+def _sandbox(core: Core, limits: RequestLimiter) -> SandboxDoor:
     tried = SandboxJobs(core.database, core.allowlists, core.upstreams)
     return SandboxDoor(tried, limits, f"{core.settings.public_url.rstrip('/')}/crcr/sandbox")
 

@@ -13,7 +13,7 @@ from crcr.clock import SystemClock
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.oidc.shared_key_sets import KeySets, Unshared
 from crcr.record.limits.memory import MemoryLimits, Rule
-from crcr.record.limits.monitored import WatchedLimits
+from crcr.record.limits.monitored import MonitoredLimits
 from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import Settings
 from crcr.wiring.core import Core
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
     core: Core
-    limits: WatchedLimits
+    limits: MonitoredLimits
     scope: str
     """A limit by which the limiter is asked whether it answers."""
     key_sets: KeySets
@@ -38,13 +38,13 @@ class Shared:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.core.database.watch_other_processes())
             group.create_task(self._follow_allowlists())
-            group.create_task(self.limits.keep_asking(self.scope))
+            group.create_task(self.limits.probe_forever(self.scope))
             if self.signals is not None:
                 group.create_task(self.signals.run())
 
     async def check_limiter(self) -> None:
         """Raise `LimiterUnavailable` when callers cannot be counted."""
-        await self.limits.ask(self.scope)
+        await self.limits.probe(self.scope)
 
     async def aclose(self) -> None:
         if self.link is not None:
@@ -63,20 +63,20 @@ class Shared:
 def share(core: Core, rules: Mapping[str, Rule]) -> Shared:
     link, scope = link_of(core.settings), next(iter(rules))
     if link is None:
-        own = WatchedLimits(MemoryLimits(rules, core.clock), core.metrics)
+        own = MonitoredLimits(MemoryLimits(rules, core.clock), core.metrics)
         return Shared(core=core, limits=own, scope=scope, key_sets=Unshared())
     from crcr.record.limits.redis import RedisLimits  # noqa: PLC0415
     from crcr.record.redis.key_sets import RedisKeySets  # noqa: PLC0415  the driver is large, and few need it
     from crcr.record.redis.signals import RedisSignals  # noqa: PLC0415
 
     signals = RedisSignals(link, core.signals)
-    core.signals.carry_by(signals)
+    core.signals.forward_to(signals.carry)
     # The server's time, unless somebody moves ours by hand: replicas' clocks differ.
     clock = None if isinstance(core.clock, SystemClock) else core.clock
     secret = core.settings.github_webhook_secret.get_secret_value().encode()
     return Shared(
         core=core,
-        limits=WatchedLimits(RedisLimits(rules, link, clock), core.metrics),
+        limits=MonitoredLimits(RedisLimits(rules, link, clock), core.metrics),
         scope=scope,
         key_sets=RedisKeySets(link, secret=secret),
         link=link,
@@ -87,6 +87,6 @@ def share(core: Core, rules: Mapping[str, Rule]) -> Shared:
 def link_of(settings: Settings) -> "RedisLink | None":
     if settings.redis_url is None:
         return None
-    from crcr.record.redis.connection import RedisLink, redis_place  # noqa: PLC0415
+    from crcr.record.redis.connection import RedisLink, parse_redis_url  # noqa: PLC0415
 
-    return RedisLink(redis_place(settings.redis_url.get_secret_value(), settings.redis_ca))
+    return RedisLink(parse_redis_url(settings.redis_url.get_secret_value(), settings.redis_ca))

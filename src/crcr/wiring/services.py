@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
 
 import httpx
 import structlog
@@ -12,13 +14,15 @@ from crcr.deliver.allowlist_source import AllowlistRefresher, Source
 from crcr.deliver.allowlist_source import FileSource as FileReader
 from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
 from crcr.deliver.leases import LEASE, Presence
+from crcr.deliver.periodic.leader_tasks import LEASE as LEADER_LEASE
 from crcr.deliver.periodic.reconcile import Reconciler
+from crcr.deliver.periodic.recover_webhooks import Intake, Recovery
 from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_count import Attendance
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
 from crcr.github.http.rate_limiter import RateLimiter
-from crcr.ports import Clock, Limits, Trace
+from crcr.ports import Clock, RequestLimiter, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,
     FAILED_AUTHENTICATION,
@@ -29,17 +33,21 @@ from crcr.receive.callback.sandbox import SANDBOX
 from crcr.receive.ingest.intake import IngestIntake
 from crcr.receive.oidc.jwks import KeyCache, http_fetcher
 from crcr.receive.webhook.intake import WebhookIntake
-from crcr.record.admin.operations import Acts
+from crcr.record.admin.operations import AdminOperations
+from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
+from crcr.record.deliveries.webhooks import RecoveryStore
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
-from crcr.record.outbox.leader import Leaders
-from crcr.record.outbox.leases import new_owner
+from crcr.record.outbox.leases import LeaderElection, WorkerRegistry, new_owner
 from crcr.record.reports.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
+from crcr.record.upkeep.retention import Retention, RetentionPeriods
+from crcr.record.upkeep.timeouts import Sweeps
+from crcr.record.workflow_runs.unanswered import Silences
 from crcr.settings import AllowlistFile, Settings, UpstreamSetting
 from crcr.show.access.login import AUDITED_FAILURE
 from crcr.show.access.middleware import FAILED_SIGN_IN
@@ -50,7 +58,6 @@ from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
-from crcr.wiring.periodic import build_leaders, build_reconciler, build_sweeper, build_worker_count
 from crcr.wiring.redis import Shared, share
 
 log = structlog.get_logger(__name__)
@@ -84,15 +91,15 @@ class Services:
     targets: Targets
     inbox: Inbox
     reports: Reports
-    acts: Acts
-    limits: Limits
+    acts: AdminOperations
+    limits: RequestLimiter
     shared: Shared
     github: GitHubClient
     keys: KeyCache
     refreshers: dict[str, AllowlistRefresher]
     sweeper: Sweeper
     reconciler: Reconciler
-    leaders: Leaders
+    leaders: LeaderElection
     attendance: Attendance
     limiter: RateLimiter
     owner: str
@@ -150,7 +157,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         targets=core.targets,
         inbox=inbox,
         reports=reports,
-        acts=Acts(database, core.targets, core.allowlists),
+        acts=AdminOperations(database, core.targets, core.allowlists),
         limits=shared.limits,
         shared=shared,
         github=core.github,
@@ -225,3 +232,54 @@ def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> Source:
     if isinstance(upstream.allowlist, AllowlistFile):
         return FileReader(upstream.allowlist.path)
     return GitHubReader(github.repositories, upstream.allowlist.place)
+
+
+_BREATH_S = 0.02
+"""Between two steps of forgetting: whoever waits to write gets most of the time."""
+
+
+def build_leaders(core: Core, owner: str) -> LeaderElection:
+    return LeaderElection(core.database, owner, LEADER_LEASE)
+
+
+def build_worker_count(core: Core, owner: str) -> Attendance:
+    roll_call = WorkerRegistry(core.database, owner, tuple(each.key for each in core.upstreams))
+    return Attendance(roll_call, core.limiter.share_among, clock=core.clock)
+
+
+def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
+    retention = Retention(
+        core.database,
+        retention_periods(core.settings),
+        goes_on=lambda: not stopping.is_set(),
+        breathe=partial(asyncio.sleep, _BREATH_S),
+    )
+    sweeps = Sweeps(core.database, core.refresher, build_outcomes(core))
+    return Sweeper(sweeps, retention, core.checks, core.clock)
+
+
+def retention_periods(settings: Settings) -> RetentionPeriods:
+    return RetentionPeriods(
+        bodies=timedelta(days=settings.keep_bodies_days),
+        effects=timedelta(days=settings.keep_effects_days),
+        jobs=_days_or_ever(settings.keep_jobs_days),
+        audit=_days_or_ever(settings.keep_audit_days),
+    )
+
+
+def _days_or_ever(days: int) -> timedelta | None:
+    return timedelta(days=days) if days else None
+
+
+def build_reconciler(core: Core, intake: Intake, stopping: asyncio.Event) -> Reconciler:
+    silences = Silences(core.database, core.allowlists, core.upstreams, core.job_timeout)
+    repairs = CheckRepairs(core.database, core.refresher, core.upstreams)
+    recovery = Recovery(
+        core.github.delivery_log,
+        RecoveryStore(core.database),
+        intake,
+        clock=core.clock,
+        stopping=stopping,
+        on_crash=core.seams.on_crash,
+    )
+    return Reconciler(recovery, silences, repairs, core.clock)

@@ -17,7 +17,7 @@ from crcr.deliver.periodic.app_link import AppPage
 from crcr.errors import CrcrError
 from crcr.receive.http.client_address import client_address, limit_subject
 from crcr.receive.ingest.intake import IngestIntake
-from crcr.record.admin.http import AdminDesk
+from crcr.record.admin.http import HttpAdminOperations
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.store.signals import CHANGES
 from crcr.record.views.sql_views import SqlViews
@@ -54,7 +54,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     frame = _frame(services, views)
     problem_page = ProblemPages(frame).page
     doors = _doors(services, problem_page)
-    desk = AdminDesk(services.database, services.acts, services.targets, upstreams, clock)
+    desk = HttpAdminOperations(services.database, services.acts, services.targets, upstreams, clock)
     perform, on = performer(desk, upstreams), doors.tokens.has_admins
     delay = LiveDelay(services.metrics.live_delay)
     setup, app_page = _setup_desk(services, views, doors), AppPage(services.github.app, clock)
@@ -201,7 +201,7 @@ def _setup_desk(services: Services, views: SqlViews, doors: Doors) -> api_setup.
         inspections=Inspections(services.database),
         acts=services.acts,
         tokens=doors.tokens,
-        verifier=services.callback.verifier,
+        verify_token=services.callback.verifier.verify,
         limits=services.limits,
         subject_of=doors.subject_of,
         clock=services.clock,

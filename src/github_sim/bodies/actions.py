@@ -3,7 +3,7 @@
 from github_sim.bodies.pull_requests import git_user_json
 from github_sim.bodies.repositories import account_json, node_id, repository_json
 from github_sim.clock import stamp, stamp_or_none
-from github_sim.world.actions import Job, StepRun, WorkflowRun
+from github_sim.world.actions import StepRun, WorkflowJob, WorkflowRun
 from github_sim.world.records import Account, CheckRun, Json, Repository
 
 
@@ -76,7 +76,7 @@ def _head_commit(repository: Repository, run: WorkflowRun) -> Json | None:
     }
 
 
-def job_json(base: str, repository: Repository, run: WorkflowRun, job: Job) -> Json:
+def job_json(base: str, repository: Repository, run: WorkflowRun, job: WorkflowJob) -> Json:
     api = f"{base}/repos/{repository.full_name}"
     page = run_page(base, repository, run)
     runner = job.started_at is not None

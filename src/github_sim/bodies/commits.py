@@ -4,10 +4,10 @@ from github_sim.bodies.pull_requests import git_user_json
 from github_sim.bodies.repositories import account_json, node_id
 from github_sim.clock import stamp
 from github_sim.world.git_content import Changes, Tree, blob_sha
-from github_sim.world.records import Commit, Json, Repository
+from github_sim.world.records import GitCommit, Json, Repository
 
 
-def commit_json(base: str, repository: Repository, commit: Commit) -> Json:
+def commit_json(base: str, repository: Repository, commit: GitCommit) -> Json:
     api = f"{base}/repos/{repository.full_name}"
     person = account_json(base, commit.author)
     who = _dated_author(commit)
@@ -31,7 +31,7 @@ def commit_json(base: str, repository: Repository, commit: Commit) -> Json:
     }
 
 
-def git_commit_json(base: str, repository: Repository, commit: Commit) -> Json:
+def git_commit_json(base: str, repository: Repository, commit: GitCommit) -> Json:
     """The commit as the git database has it."""
     api = f"{base}/repos/{repository.full_name}"
     who = _dated_author(commit)
@@ -52,23 +52,23 @@ def git_commit_json(base: str, repository: Repository, commit: Commit) -> Json:
     }
 
 
-def _dated_author(commit: Commit) -> Json:
+def _dated_author(commit: GitCommit) -> Json:
     who = {**git_user_json(commit.author), "date": stamp(commit.committed_at)}
     del who["username"]
     return who
 
 
-def _tree_json(api: str, commit: Commit) -> Json:
+def _tree_json(api: str, commit: GitCommit) -> Json:
     return {"sha": commit.tree_sha, "url": f"{api}/git/trees/{commit.tree_sha}"}
 
 
-def _parents_json(base: str, repository: Repository, commit: Commit, kind: str) -> list[Json]:
+def _parents_json(base: str, repository: Repository, commit: GitCommit, kind: str) -> list[Json]:
     api, site = f"{base}/repos/{repository.full_name}/{kind}", f"{base}/{repository.full_name}/commit"
     return [{"sha": sha, "url": f"{api}/{sha}", "html_url": f"{site}/{sha}"} for sha in commit.parents]
 
 
 def comparison_json(
-    base: str, repository: Repository, sides: tuple[Commit, Commit, Commit], counts: tuple[int, int]
+    base: str, repository: Repository, sides: tuple[GitCommit, GitCommit, GitCommit], counts: tuple[int, int]
 ) -> Json:
     """A comparison without its lists; `sides` are the old, the common and the new commit."""
     old, common, new = sides

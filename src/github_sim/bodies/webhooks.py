@@ -16,8 +16,16 @@ from github_sim.bodies.repositories import (
     short_repository_json,
 )
 from github_sim.clock import stamp
-from github_sim.world.actions import Job, WorkflowRun
-from github_sim.world.records import NO_COMMIT, Account, Commit, Installation, Json, PullRequest, Repository
+from github_sim.world.actions import WorkflowJob, WorkflowRun
+from github_sim.world.records import (
+    NO_COMMIT,
+    Account,
+    GitCommit,
+    Installation,
+    Json,
+    PullRequest,
+    Repository,
+)
 from github_sim.world.world import World
 
 MOST_COMMITS = 2_048
@@ -93,7 +101,7 @@ def push(
     ref: str,
     before: str,
     after: str,
-    commits: list[Commit],
+    commits: list[GitCommit],
     forced: bool,
     pusher: Account,
 ) -> Json:
@@ -118,7 +126,7 @@ def push(
     }
 
 
-def commit_entry(base: str, repository: Repository, commit: Commit) -> Json:
+def commit_entry(base: str, repository: Repository, commit: GitCommit) -> Json:
     who = git_user_json(commit.author)
     return {
         "id": commit.sha,
@@ -173,7 +181,7 @@ def merge_group(
     repository: Repository,
     *,
     action: str,
-    head: Commit,
+    head: GitCommit,
     head_ref: str,
     base_ref: str,
     reason: str | None,
@@ -221,7 +229,7 @@ def workflow_run(base: str, world: World, run: WorkflowRun, action: str) -> Queu
     return QueuedWebhook("workflow_run", _workflow_event(base, repository, action, more), repository, actor)
 
 
-def workflow_job(base: str, world: World, run: WorkflowRun, job: Job) -> QueuedWebhook:
+def workflow_job(base: str, world: World, run: WorkflowRun, job: WorkflowJob) -> QueuedWebhook:
     """A job as it stands: queued, in_progress or completed."""
     repository = world.repositories[run.repository_id]
     body = _workflow_event(

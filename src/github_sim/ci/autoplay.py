@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from github_sim.world.actions import Job, WorkflowRun
+from github_sim.world.actions import WorkflowJob, WorkflowRun
 from github_sim.world.records import Json
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _FAILING_TESTS = (
 )
 
 
-class Player:
+class WorkflowAutoplay:
     """Takes over every automatic run of a simulation from now on."""
 
     def __init__(self, sim: "Simulation", *, speed: float = 1.0) -> None:
@@ -51,28 +51,28 @@ class Player:
         if action == "closed":
             for job in run.jobs:
                 self._sim.ci.complete(run, job, "skipped")
-            await self._sim.tell_news()
+            await self._sim.send_queued_webhooks()
             return
         chance = random.Random(run.id * 31 + run.attempt)
         waiting = [job for job in run.jobs if job.status == "queued"]
         await asyncio.gather(*(self._play_job(run, job, random.Random(chance.random())) for job in waiting))
 
-    async def _play_job(self, run: WorkflowRun, job: Job, chance: random.Random) -> None:
+    async def _play_job(self, run: WorkflowRun, job: WorkflowJob, chance: random.Random) -> None:
         behaviour = run.workflow.behaviour
         await self._pause(chance.uniform(*behaviour.queue_s))
         if job.status == "completed":
             return
         self._sim.ci.start(run, job)
-        await self._sim.tell_news()
+        await self._sim.send_queued_webhooks()
         await self._report(run, job, "in_progress", {})
         await self._pause(chance.uniform(*job.spec.duration_s))
         if job.status != "completed":
             failed = self._fails(run, job, chance)
             self._sim.ci.complete(run, job, "failure" if failed else "success")
             await self._report(run, job, "completed", self._results(run, job, chance, failed=failed))
-            await self._sim.tell_news()
+            await self._sim.send_queued_webhooks()
 
-    def _fails(self, run: WorkflowRun, job: Job, chance: random.Random) -> bool:
+    def _fails(self, run: WorkflowRun, job: WorkflowJob, chance: random.Random) -> bool:
         if job.spec.fails is not None:
             return job.spec.fails
         behaviour = run.workflow.behaviour
@@ -102,7 +102,7 @@ class Player:
         waiting = self._sim.world.queue
         return frozenset(group.pull_sha for group in waiting if group.head_sha == group_sha)
 
-    def _results(self, run: WorkflowRun, job: Job, chance: random.Random, *, failed: bool) -> Json:
+    def _results(self, run: WorkflowRun, job: WorkflowJob, chance: random.Random, *, failed: bool) -> Json:
         total = job.spec.tests
         skipped = total // 20
         wrong = chance.sample(_FAILING_TESTS, chance.randint(1, 2)) if failed else []
@@ -131,9 +131,9 @@ class Player:
             self._sim.ci.cancel(other)
             for job in started:
                 await self._report(other, job, "completed", {})
-        await self._sim.tell_news()
+        await self._sim.send_queued_webhooks()
 
-    async def _report(self, run: WorkflowRun, job: Job, status: str, more: Json) -> None:
+    async def _report(self, run: WorkflowRun, job: WorkflowJob, status: str, more: Json) -> None:
         """Report until the relay takes it or refuses for good."""
         if run.workflow.behaviour.silent:
             return

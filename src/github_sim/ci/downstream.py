@@ -2,7 +2,7 @@
 
 A run changes only by its jobs; a job is stepped by a test or, for automatic workflows, by `autoplay.py`.
 Reports carry an OIDC token of the run and job, and echo the dispatch, as the public reporter does.
-Where a repository tells the App, each change is kept in `news` until `Simulation.tell_news` sends it.
+Where a repository tells the App, each change is kept in `news` until `Simulation.send_queued_webhooks` sends it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,8 +13,8 @@ import httpx
 from github_sim.bodies import webhooks
 from github_sim.bodies.actions import run_page
 from github_sim.clock import stamp_or_none
-from github_sim.oidc.github_actions import Issuer
-from github_sim.world.actions import Job, Workflow, WorkflowRun
+from github_sim.oidc.github_actions import GitHubIssuer
+from github_sim.world.actions import Workflow, WorkflowJob, WorkflowRun
 from github_sim.world.records import CallbackAnswer, Json, Repository
 from github_sim.world.world import World
 
@@ -23,7 +23,7 @@ class DownstreamCi:
     def __init__(
         self,
         world: World,
-        issuer: Issuer,
+        issuer: GitHubIssuer,
         client: Callable[[], httpx.AsyncClient],
         callback_log: list[CallbackAnswer],
     ) -> None:
@@ -36,7 +36,7 @@ class DownstreamCi:
         self.on_started: list[Callable[[WorkflowRun], None]] = []
         # Asked first when a run is cancelled; true: it will see to it that the jobs end.
         self.on_cancel: list[Callable[[WorkflowRun], bool]] = []
-        self.news: list[webhooks.QueuedWebhook] = []
+        self.queued_webhooks: list[webhooks.QueuedWebhook] = []
 
     def start_runs(
         self,
@@ -48,7 +48,7 @@ class DownstreamCi:
         ref: str | None = None,
     ) -> list[WorkflowRun]:
         """One run for each workflow that listens; none at all is no error, as on GitHub."""
-        listening = [each for each in repository.workflows if each.wants(event, event_type)]
+        listening = [each for each in repository.workflows if each.is_triggered_by(event, event_type)]
         runs = [self._start(repository, each, event, event_type, client_payload) for each in listening]
         for run in runs:
             run.ref = ref or run.ref
@@ -72,15 +72,15 @@ class DownstreamCi:
             ref=f"refs/heads/{repository.default_branch}",
         )
         repository.next_run_number += 1
-        run.attempts[1] = [self._job(name, spec, 1) for name, spec in workflow.planned(run)]
+        run.attempts[1] = [self._job(name, spec, 1) for name, spec in workflow.plan_jobs(run)]
         self._world.runs[run.id] = run
-        self._hear_run(run, "requested")
-        self._hear_jobs(run, run.jobs)
-        self._tell_started(run)
+        self._queue_run_webhook(run, "requested")
+        self._queue_job_webhooks(run, run.jobs)
+        self._notify_started(run)
         return run
 
-    def _job(self, name: str, spec: Any, attempt: int) -> Job:
-        return Job(self._world.next_id("check_run"), name, spec, attempt, self._world.now())
+    def _job(self, name: str, spec: Any, attempt: int) -> WorkflowJob:
+        return WorkflowJob(self._world.next_id("check_run"), name, spec, attempt, self._world.now())
 
     def rerun(self, run: WorkflowRun, *, failed_only: bool = False) -> None:
         """A new attempt with new jobs; with `failed_only` the others are carried over as they were."""
@@ -94,14 +94,14 @@ class DownstreamCi:
         run.attempt = attempt
         run.updated_at = self._world.now()
         # GitHub does not say `requested` again for a re-run.
-        self._hear_jobs(run, [job for job in run.jobs if job.attempt == attempt])
-        self._tell_started(run)
+        self._queue_job_webhooks(run, [job for job in run.jobs if job.attempt == attempt])
+        self._notify_started(run)
 
-    def _tell_started(self, run: WorkflowRun) -> None:
+    def _notify_started(self, run: WorkflowRun) -> None:
         for listener in self.on_started:
             listener(run)
 
-    def cancel(self, run: WorkflowRun) -> list[Job]:
+    def cancel(self, run: WorkflowRun) -> list[WorkflowJob]:
         """Cancel what is not yet completed; returns those jobs."""
         waiting = [job for job in run.jobs if job.status != "completed"]
         if any(takes(run) for takes in self.on_cancel):
@@ -110,41 +110,45 @@ class DownstreamCi:
             self.complete(run, job, "cancelled")
         return waiting
 
-    def start(self, run: WorkflowRun, job: Job) -> None:
+    def start(self, run: WorkflowRun, job: WorkflowJob) -> None:
         first = run.status == "queued"
         job.status, job.started_at = "in_progress", self._world.now()
         run.updated_at = job.started_at
         if first:
-            self._hear_run(run, "in_progress")
-        self._hear_jobs(run, [job])
+            self._queue_run_webhook(run, "in_progress")
+        self._queue_job_webhooks(run, [job])
 
-    def complete(self, run: WorkflowRun, job: Job, conclusion: str | None) -> None:
+    def complete(self, run: WorkflowRun, job: WorkflowJob, conclusion: str | None) -> None:
         job.status, job.conclusion, job.completed_at = "completed", conclusion, self._world.now()
         run.updated_at = job.completed_at
-        self._hear_jobs(run, [job])
+        self._queue_job_webhooks(run, [job])
         if run.status == "completed":
-            self._hear_run(run, "completed")
+            self._queue_run_webhook(run, "completed")
 
-    def _hear_run(self, run: WorkflowRun, action: str) -> None:
-        if self._world.repositories[run.repository_id].tells_app:
-            self.news.append(webhooks.workflow_run(self._issuer.base_url, self._world, run, action))
+    def _queue_run_webhook(self, run: WorkflowRun, action: str) -> None:
+        if self._world.repositories[run.repository_id].sends_run_webhooks:
+            self.queued_webhooks.append(
+                webhooks.workflow_run(self._issuer.base_url, self._world, run, action)
+            )
 
-    def _hear_jobs(self, run: WorkflowRun, jobs: Iterable[Job]) -> None:
-        if self._world.repositories[run.repository_id].tells_app:
-            self.news += [webhooks.workflow_job(self._issuer.base_url, self._world, run, job) for job in jobs]
+    def _queue_job_webhooks(self, run: WorkflowRun, jobs: Iterable[WorkflowJob]) -> None:
+        if self._world.repositories[run.repository_id].sends_run_webhooks:
+            self.queued_webhooks += [
+                webhooks.workflow_job(self._issuer.base_url, self._world, run, job) for job in jobs
+            ]
 
-    def token(self, run: WorkflowRun, job: Job, audience: str | None = None, **claims: Any) -> str:
+    def token(self, run: WorkflowRun, job: WorkflowJob, audience: str | None = None, **claims: Any) -> str:
         """The job's OIDC token; claims can be replaced, and None takes one away."""
         return self._issuer.sign(self.claims(run, job, audience, **claims))
 
-    def claims(self, run: WorkflowRun, job: Job, audience: str | None = None, **changes: Any) -> Json:
+    def claims(self, run: WorkflowRun, job: WorkflowJob, audience: str | None = None, **changes: Any) -> Json:
         repository = self._world.repositories[run.repository_id]
         told = _relay(run).get("audience")
         wanted = audience or (told if isinstance(told, str) else self.audience)
         full = {**self._issuer.claims(repository, run, job, wanted), **changes}
         return {name: value for name, value in full.items() if value is not None}
 
-    def report_body(self, run: WorkflowRun, job: Job, status: str, **workflow: Any) -> Json:
+    def report_body(self, run: WorkflowRun, job: WorkflowJob, status: str, **workflow: Any) -> Json:
         """A callback's body; keywords replace or add keys of its `workflow` part."""
         repository = self._world.repositories[run.repository_id]
         own = {
@@ -170,7 +174,7 @@ class DownstreamCi:
     async def send_report(
         self,
         run: WorkflowRun,
-        job: Job,
+        job: WorkflowJob,
         body: Mapping[str, Any] | bytes,
         *,
         token: str,
@@ -191,7 +195,7 @@ class DownstreamCi:
         self._note(run, job, status, answer.status_code, _code(answer))
         return answer
 
-    def _note(self, run: WorkflowRun, job: Job, report: str, status: int, code: str | None) -> None:
+    def _note(self, run: WorkflowRun, job: WorkflowJob, report: str, status: int, code: str | None) -> None:
         name = self._world.repositories[run.repository_id].full_name
         at = self._world.now()
         self._log.append(CallbackAnswer(name, run.id, run.attempt, job.name, report, status, code, at))

@@ -5,12 +5,12 @@ from github_sim.bodies.actions import check_run_json
 from github_sim.bodies.pull_requests import git_user_json
 from github_sim.bodies.repositories import app_json, node_id, repository_json
 from github_sim.clock import stamp
-from github_sim.rest.checks import newest
+from github_sim.rest.checks import latest_by_name
 from github_sim.simulation import Simulation
-from github_sim.world.records import CheckRun, Delivery, Json, Repository
+from github_sim.world.records import CheckRun, Json, Repository, WebhookDelivery
 
 
-class CheckActs(Simulation):
+class CheckDriver(Simulation):
     def checks(self, full_name: str, sha: str | None = None) -> list[CheckRun]:
         """The App's check runs on a repository, or on one commit of it."""
         wanted = self.world.repository(full_name).id
@@ -19,27 +19,27 @@ class CheckActs(Simulation):
 
     def latest_checks(self, full_name: str, sha: str) -> dict[str, CheckRun]:
         """The newest check run of each name on a commit."""
-        return newest(self.world.checks_on(self.world.repository(full_name), sha))
+        return latest_by_name(self.world.checks_on(self.world.repository(full_name), sha))
 
-    async def rerequest_check(self, check: CheckRun) -> Delivery | None:
+    async def rerequest_check(self, check: CheckRun) -> WebhookDelivery | None:
         """Somebody presses Re-run beside one check."""
-        return await self._tell_check(check, "rerequested", {})
+        return await self._send_check_webhook(check, "rerequested", {})
 
-    async def press_button(self, check: CheckRun, identifier: str) -> Delivery | None:
+    async def press_button(self, check: CheckRun, identifier: str) -> WebhookDelivery | None:
         """Somebody presses a button that the check offers."""
         if identifier not in {action["identifier"] for action in check.actions}:
             raise LookupError(f"check {check.name} has no button {identifier!r}")
-        return await self._tell_check(
+        return await self._send_check_webhook(
             check, "requested_action", {"requested_action": {"identifier": identifier}}
         )
 
-    async def rerequest_suite(self, full_name: str, sha: str) -> Delivery | None:
+    async def rerequest_suite(self, full_name: str, sha: str) -> WebhookDelivery | None:
         """Somebody presses Re-run all checks on a commit."""
         repository = self.world.repository(full_name)
         body = self._event(repository, "rerequested", {"check_suite": self._suite(repository, sha)})
         return await self.emit("check_suite", body, repository, repository.owner)
 
-    async def _tell_check(self, check: CheckRun, action: str, more: Json) -> Delivery | None:
+    async def _send_check_webhook(self, check: CheckRun, action: str, more: Json) -> WebhookDelivery | None:
         repository = self.world.repositories[check.repository_id]
         shown = check_run_json(self.base_url, repository, check, self._app())
         shown["check_suite"] = self._suite(repository, check.head_sha)

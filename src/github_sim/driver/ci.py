@@ -1,7 +1,7 @@
 """What downstream CI does, step by step: start a job, complete it, report, re-run, cancel.
 
 `start_job` and `complete_job` change the job and report it in one go; `report` sends anything, with any
-body and token, for the cases that must be refused. A repository with `tells_app` tells the App of its runs
+body and token, for the cases that must be refused. A repository with `sends_run_webhooks` tells the App of its runs
 and jobs by itself: before a job's report that it started, and after its report that it ended.
 """
 
@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 
 from github_sim.bodies import webhooks
-from github_sim.oidc.github_actions import Hostile, hostile_token
+from github_sim.oidc.github_actions import HostileToken, hostile_token
 from github_sim.simulation import Simulation
-from github_sim.world.actions import Job, WorkflowRun
-from github_sim.world.records import Delivery, Dispatch, Json
+from github_sim.world.actions import WorkflowJob, WorkflowRun
+from github_sim.world.records import Json, RepositoryDispatch, WebhookDelivery
 
 
-class CiActs(Simulation):
-    def dispatches(self, full_name: str | None = None) -> list[Dispatch]:
+class CiDriver(Simulation):
+    def dispatches(self, full_name: str | None = None) -> list[RepositoryDispatch]:
         """Accepted dispatches, oldest first, of one repository or of all."""
         if full_name is None:
             return list(self.world.dispatches)
@@ -40,7 +40,7 @@ class CiActs(Simulation):
     ) -> WorkflowRun:
         """A run that no dispatch made (a nightly one, or a second of the same delivery), of the default branch or `ref`.
 
-        This and other steps that cannot wait leave their news to the next act, or to `tell_news()`.
+        This and other steps that cannot wait leave their news to the next act, or to `send_queued_webhooks()`.
         """
         repository = self.world.repository(full_name)
         return self.ci.start_runs(repository, event, event_type, client_payload or {}, ref=ref)[0]
@@ -49,7 +49,7 @@ class CiActs(Simulation):
         """Somebody who may write to the repository sends it a dispatch, with a token of their own."""
         repository = self.world.repository(full_name)
         self.world.dispatches.append(
-            Dispatch(
+            RepositoryDispatch(
                 repository_id=repository.id,
                 event_type=event_type,
                 client_payload=client_payload,
@@ -59,13 +59,13 @@ class CiActs(Simulation):
             )
         )
         runs = self.ci.start_runs(repository, "repository_dispatch", event_type, client_payload)
-        await self.tell_news()
+        await self.send_queued_webhooks()
         return runs
 
     async def start_job(self, run: WorkflowRun, name: str, **workflow: Any) -> httpx.Response:
         job = run.job(name)
         self.ci.start(run, job)
-        await self.tell_news()
+        await self.send_queued_webhooks()
         return await self.report(run, job, status="in_progress", **workflow)
 
     async def complete_job(
@@ -88,12 +88,12 @@ class CiActs(Simulation):
         try:
             return await self.report(run, job, status="completed", **more)
         finally:
-            await self.tell_news()
+            await self.send_queued_webhooks()
 
     async def report(
         self,
         run: WorkflowRun,
-        job: Job | str,
+        job: WorkflowJob | str,
         *,
         status: str = "in_progress",
         body: Mapping[str, Any] | bytes | None = None,
@@ -108,20 +108,20 @@ class CiActs(Simulation):
         return await self.ci.send_report(run, chosen, sent, token=bearer, url=url)
 
     def oidc_token(
-        self, run: WorkflowRun, job: Job | str, *, audience: str | None = None, **claims: Any
+        self, run: WorkflowRun, job: WorkflowJob | str, *, audience: str | None = None, **claims: Any
     ) -> str:
         """A signed token of a job; claims can be replaced, None leaves one out."""
         chosen = run.job(job) if isinstance(job, str) else job
         return self.ci.token(run, chosen, audience, **claims)
 
-    def hostile_token(self, kind: Hostile, run: WorkflowRun, job: Job | str) -> str:
+    def hostile_token(self, kind: HostileToken, run: WorkflowRun, job: WorkflowJob | str) -> str:
         chosen = run.job(job) if isinstance(job, str) else job
         return hostile_token(self.issuer, kind, self.ci.claims(run, chosen), self.clock.now())
 
     async def rerun(self, run: WorkflowRun, *, failed_only: bool = False) -> WorkflowRun:
         """A person presses re-run: the same run with its next attempt."""
         self.ci.rerun(run, failed_only=failed_only)
-        await self.tell_news()
+        await self.send_queued_webhooks()
         return run
 
     async def cancel(self, run: WorkflowRun, *, report: bool = True) -> list[httpx.Response]:
@@ -129,15 +129,15 @@ class CiActs(Simulation):
         started = [job for job in run.jobs if job.status == "in_progress"]
         self.ci.cancel(run)
         answers = [await self.report(run, job, status="completed") for job in started] if report else []
-        await self.tell_news()
+        await self.send_queued_webhooks()
         return answers
 
-    async def tell_run(self, run: WorkflowRun, action: str) -> Delivery | None:
+    async def send_run_webhook(self, run: WorkflowRun, action: str) -> WebhookDelivery | None:
         """The App hears of a run: requested, in_progress or completed."""
         told = webhooks.workflow_run(self.base_url, self.world, run, action)
         return await self.emit(told.event, told.body, told.repository, told.sender)
 
-    async def tell_job(self, run: WorkflowRun, job: Job | str) -> Delivery | None:
+    async def send_job_webhook(self, run: WorkflowRun, job: WorkflowJob | str) -> WebhookDelivery | None:
         """The App hears of a job as it stands: queued, in_progress or completed."""
         chosen = run.job(job) if isinstance(job, str) else job
         told = webhooks.workflow_job(self.base_url, self.world, run, chosen)

@@ -7,16 +7,23 @@ being merged, those behind it are made again without it, as on GitHub.
 from collections.abc import Sequence
 
 from github_sim.bodies import webhooks
-from github_sim.driver.pull_requests import PullRequestActs
+from github_sim.driver.pull_requests import PullRequestDriver
 from github_sim.world import merge_rules
 from github_sim.world.merge_rules import MergeBlocked, MergeState
-from github_sim.world.records import NO_COMMIT, Commit, Delivery, MergeGroup, PullRequest, Repository
+from github_sim.world.records import (
+    NO_COMMIT,
+    GitCommit,
+    MergeGroup,
+    PullRequest,
+    Repository,
+    WebhookDelivery,
+)
 from github_sim.world.world import ancestors
 
 BRANCHES = "refs/heads/"
 
 
-class MergeActs(PullRequestActs):
+class MergeDriver(PullRequestDriver):
     # GitHub also pushes the queue's branches; a test that cares for those events turns them on.
     queue_pushes = False
 
@@ -44,32 +51,32 @@ class MergeActs(PullRequestActs):
         """Somebody presses Merge when ready: a group for the pull request joins the queue."""
         if pull.state != "open" or pull.draft:
             raise MergeBlocked(merge_rules.merge_state(self.world, pull).blocked_by)
-        if self._group_of(pull) is not None:
+        if self._find_group(pull) is not None:
             raise MergeBlocked(("already queued",))
-        return await self._form(pull)
+        return await self._create_group(pull)
 
-    async def dequeue(self, group: MergeGroup) -> Delivery | None:
+    async def dequeue(self, group: MergeGroup) -> WebhookDelivery | None:
         """Somebody takes a pull request out of the queue."""
-        return await self._leave(group, "dequeued")
+        return await self._remove_group(group, "dequeued")
 
     async def settle_queue(self, full_name: str, base: str | None = None) -> None:
         """Merge and drop groups as their required checks stand, from the front to the first that waits."""
         repository = self.world.repository(full_name)
         while waiting := self.merge_queue(full_name, base):
-            if not await self._settle(repository, waiting[0]):
+            if not await self._advance_group(repository, waiting[0]):
                 return
 
-    async def _settle(self, repository: Repository, group: MergeGroup) -> bool:
+    async def _advance_group(self, repository: Repository, group: MergeGroup) -> bool:
         """Bring the first group further; False when it has to wait."""
         pull = self.world.pulls[(group.repository_id, group.number)]
         if pull.state != "open" or pull.head_sha != group.pull_sha:
-            await self._leave(group, "dequeued")
+            await self._remove_group(group, "dequeued")
         elif group.base_sha != repository.branches[group.base_ref]:
-            await self._form_again([group, *self._behind(group)])
+            await self._recreate_groups([group, *self._groups_behind(group)])
         else:
             reasons = merge_rules.blocked_by(self.world, repository, group.head_sha, group.base_ref)
             if any(reason.endswith(": failure") for reason in reasons):
-                await self._leave(group, "invalidated")
+                await self._remove_group(group, "invalidated")
             elif reasons:
                 return False
             else:
@@ -79,31 +86,31 @@ class MergeActs(PullRequestActs):
     async def _merge_group(self, repository: Repository, pull: PullRequest, group: MergeGroup) -> None:
         before, head = repository.branches[group.base_ref], repository.commits[group.head_sha]
         repository.branches[group.base_ref] = head.sha
-        await self._end(group, "merged")
-        await self._land(pull, head)
+        await self._destroy_group(group, "merged")
+        await self._close_as_merged(pull, head)
         known = set(ancestors(repository, before))
         gained = [sha for sha in reversed(ancestors(repository, head.sha)) if sha not in known]
         commits = [repository.commits[sha] for sha in gained]
         await self._push(repository, f"{BRANCHES}{group.base_ref}", before, head.sha, commits)
 
-    async def _leave(self, group: MergeGroup, reason: str) -> Delivery | None:
-        behind = self._behind(group)
-        told = await self._end(group, reason)
-        await self._form_again(behind)
+    async def _remove_group(self, group: MergeGroup, reason: str) -> WebhookDelivery | None:
+        behind = self._groups_behind(group)
+        told = await self._destroy_group(group, reason)
+        await self._recreate_groups(behind)
         return told
 
-    def _behind(self, group: MergeGroup) -> list[MergeGroup]:
+    def _groups_behind(self, group: MergeGroup) -> list[MergeGroup]:
         repository = self.world.repositories[group.repository_id]
         waiting = self.merge_queue(repository.full_name, group.base_ref)
         return waiting[waiting.index(group) + 1 :]
 
-    async def _form_again(self, groups: list[MergeGroup]) -> None:
+    async def _recreate_groups(self, groups: list[MergeGroup]) -> None:
         for group in groups:
-            await self._end(group, "invalidated")
+            await self._destroy_group(group, "invalidated")
         for group in groups:
-            await self._form(self.world.pulls[(group.repository_id, group.number)])
+            await self._create_group(self.world.pulls[(group.repository_id, group.number)])
 
-    async def _form(self, pull: PullRequest) -> MergeGroup:
+    async def _create_group(self, pull: PullRequest) -> MergeGroup:
         repository = self.world.repositories[pull.repository_id]
         ahead = self.merge_queue(repository.full_name, pull.base_ref)
         base = ahead[-1].head_sha if ahead else repository.branches[pull.base_ref]
@@ -123,37 +130,39 @@ class MergeActs(PullRequestActs):
         repository.branches[group.head_ref.removeprefix(BRANCHES)] = head.sha
         if self.queue_pushes:
             await self._push(repository, group.head_ref, NO_COMMIT, head.sha, [head])
-        await self._tell_group(group, "checks_requested")
+        await self._send_group_webhook(group, "checks_requested")
         return group
 
-    async def _end(self, group: MergeGroup, reason: str) -> Delivery | None:
+    async def _destroy_group(self, group: MergeGroup, reason: str) -> WebhookDelivery | None:
         """The group is gone with its branch; its commit stays, as nothing forgets commits."""
         self.world.queue.remove(group)
         group.state = reason
         repository = self.world.repositories[group.repository_id]
         repository.branches.pop(group.head_ref.removeprefix(BRANCHES), None)
-        told = await self._tell_group(group, "destroyed", reason)
+        told = await self._send_group_webhook(group, "destroyed", reason)
         if self.queue_pushes:
             await self._push(repository, group.head_ref, group.head_sha, NO_COMMIT, [])
         return told
 
     async def merge_group(
         self, full_name: str, number: int, *, action: str = "checks_requested", reason: str = "dequeued"
-    ) -> Delivery | None:
+    ) -> WebhookDelivery | None:
         """A pull request enters the merge queue (or `destroyed`: leaves it), whatever its checks say."""
         pull = self.world.pulls[(self.world.repository(full_name).id, number)]
         if action == "checks_requested":
-            return (await self._form(pull)).last_delivery
-        group = self._group_of(pull)
+            return (await self._create_group(pull)).last_delivery
+        group = self._find_group(pull)
         if group is None:
             raise LookupError(f"pull request {number} is not in the merge queue")
-        return await self._leave(group, reason)
+        return await self._remove_group(group, reason)
 
-    def _group_of(self, pull: PullRequest) -> MergeGroup | None:
+    def _find_group(self, pull: PullRequest) -> MergeGroup | None:
         place = (pull.repository_id, pull.number)
         return next((each for each in self.world.queue if (each.repository_id, each.number) == place), None)
 
-    async def _tell_group(self, group: MergeGroup, action: str, reason: str | None = None) -> Delivery | None:
+    async def _send_group_webhook(
+        self, group: MergeGroup, action: str, reason: str | None = None
+    ) -> WebhookDelivery | None:
         repository = self.world.repositories[group.repository_id]
         head = repository.commits[group.head_sha]
         body = webhooks.merge_group(
@@ -169,7 +178,7 @@ class MergeActs(PullRequestActs):
         return group.last_delivery
 
     async def _push(
-        self, repository: Repository, ref: str, before: str, after: str, commits: list[Commit]
+        self, repository: Repository, ref: str, before: str, after: str, commits: list[GitCommit]
     ) -> None:
         body = webhooks.push(
             self.base_url,

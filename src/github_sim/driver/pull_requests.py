@@ -9,16 +9,22 @@ from dataclasses import replace
 from github_sim.bodies import webhooks
 from github_sim.simulation import Simulation
 from github_sim.webhooks import comments
-from github_sim.world.git_content import differences
-from github_sim.world.records import Comment, Commit, Json, PullRequest, Repository
-from github_sim.world.roles import association_of
+from github_sim.world.git_content import diff_trees
+from github_sim.world.records import (
+    Comment,
+    GitCommit,
+    Json,
+    PullRequest,
+    Repository,
+    association_by_role,
+)
 from github_sim.world.world import merge_base, pull_changes
 
 # Paths alone get some content; a mapping says which, and None removes the file.
 Files = Sequence[str] | Mapping[str, str | bytes | None]
 
 
-class PullRequestActs(Simulation):
+class PullRequestDriver(Simulation):
     async def open_pr(
         self,
         full_name: str,
@@ -33,12 +39,12 @@ class PullRequestActs(Simulation):
         base: str | None = None,
         fork: bool = False,
         files: Files = ("src/kernel.py",),
-        before_telling: Callable[[PullRequest], None] = lambda _pull: None,
+        before_webhook: Callable[[PullRequest], None] = lambda _pull: None,
     ) -> PullRequest:
-        """Open a pull request; `before_telling` sees it before the webhook leaves."""
+        """Open a pull request; `before_webhook` sees it before the webhook leaves."""
         repository = self.world.repository(full_name)
         base_ref = base or repository.default_branch
-        source = self._fork_of(repository, author) if fork else repository
+        source = self._find_or_create_fork(repository, author) if fork else repository
         head_ref = head or f"change-{repository.next_number}"
         base_sha = source.branches[head_ref] = repository.branches[base_ref]
         now = self.clock.now()
@@ -63,10 +69,10 @@ class PullRequestActs(Simulation):
         repository.next_number += 1
         self._commit(pull, title, files)
         self.world.pulls[(repository.id, pull.number)] = pull
-        before_telling(pull)
-        return await self._tell(pull, "opened")
+        before_webhook(pull)
+        return await self.send_pull_webhook(pull, "opened")
 
-    def _fork_of(self, repository: Repository, author: str) -> Repository:
+    def _find_or_create_fork(self, repository: Repository, author: str) -> Repository:
         """The author's fork; it shares the commits, as forks do on GitHub."""
         found = self.world.find(f"{author}/{repository.name}")
         if found is not None:
@@ -90,18 +96,18 @@ class PullRequestActs(Simulation):
         *,
         message: str = "Address review",
         files: Files | None = None,
-        before_telling: Callable[[PullRequest], None] = lambda _pull: None,
+        before_webhook: Callable[[PullRequest], None] = lambda _pull: None,
     ) -> PullRequest:
         """One more commit; without `files` it changes those that the pull request has.
 
-        `before_telling` sees the new head before the webhook leaves.
+        `before_webhook` sees the new head before the webhook leaves.
         """
         before = pull.head_sha
         present = self.world.repositories[pull.repository_id].commits[before].tree
         touched = [path for path in pull.files if path in present]
         self._commit(pull, message, touched if files is None else files)
-        before_telling(pull)
-        return await self._tell(pull, "synchronize", {"before": before, "after": pull.head_sha})
+        before_webhook(pull)
+        return await self.send_pull_webhook(pull, "synchronize", {"before": before, "after": pull.head_sha})
 
     def _commit(self, pull: PullRequest, message: str, files: Files) -> None:
         """One more commit on the pull request's branch."""
@@ -119,47 +125,47 @@ class PullRequestActs(Simulation):
             repository = self.world.repositories[pull.repository_id]
             words = f"{pull.title} (#{pull.number})"
             made = self.merge_commit(pull, words, onto=repository.branches[pull.base_ref], squash=True)
-            return await self._land(pull, made)
+            return await self._close_as_merged(pull, made)
         pull.state, pull.closed_at = "closed", self.clock.now()
-        return await self._tell(pull, "closed")
+        return await self.send_pull_webhook(pull, "closed")
 
-    def merge_commit(self, pull: PullRequest, message: str, *, onto: str, squash: bool = False) -> Commit:
+    def merge_commit(self, pull: PullRequest, message: str, *, onto: str, squash: bool = False) -> GitCommit:
         """What the pull request changed since it branched off, on top of `onto`; no branch moves."""
         repository = self.world.repositories[pull.repository_id]
         common = merge_base(repository, onto, pull.head_sha) or pull.base_sha
-        changes = differences(repository.commits[common].tree, repository.commits[pull.head_sha].tree)
+        changes = diff_trees(repository.commits[common].tree, repository.commits[pull.head_sha].tree)
         second = None if squash else pull.head_sha
         return self.world.commit(
             repository, message, pull.author, parent=onto, merged=second, changes=changes
         )
 
-    async def _land(self, pull: PullRequest, commit: Commit) -> PullRequest:
+    async def _close_as_merged(self, pull: PullRequest, commit: GitCommit) -> PullRequest:
         """The base branch moves to the commit, and the pull request is closed as merged."""
         pull.state, pull.merged, pull.closed_at = "closed", True, self.clock.now()
         repository = self.world.repositories[pull.repository_id]
         repository.branches[pull.base_ref] = pull.merge_commit_sha = commit.sha
-        return await self._tell(pull, "closed")
+        return await self.send_pull_webhook(pull, "closed")
 
     async def reopen_pr(self, pull: PullRequest) -> PullRequest:
         pull.state, pull.closed_at = "open", None
-        return await self._tell(pull, "reopened")
+        return await self.send_pull_webhook(pull, "reopened")
 
     async def label_pr(self, pull: PullRequest, name: str) -> PullRequest:
         if name not in pull.labels:
             pull.labels.append(name)
-        return await self._tell(pull, "labeled", self._label(pull, name))
+        return await self.send_pull_webhook(pull, "labeled", self._label(pull, name))
 
     async def unlabel_pr(self, pull: PullRequest, name: str) -> PullRequest:
         pull.labels.remove(name)
-        return await self._tell(pull, "unlabeled", self._label(pull, name))
+        return await self.send_pull_webhook(pull, "unlabeled", self._label(pull, name))
 
     async def ready_for_review(self, pull: PullRequest) -> PullRequest:
         pull.draft = False
-        return await self._tell(pull, "ready_for_review")
+        return await self.send_pull_webhook(pull, "ready_for_review")
 
     async def convert_to_draft(self, pull: PullRequest) -> PullRequest:
         pull.draft = True
-        return await self._tell(pull, "converted_to_draft")
+        return await self.send_pull_webhook(pull, "converted_to_draft")
 
     async def edit_pr(
         self, pull: PullRequest, *, title: str | None = None, body: str | None = None, base: str | None = None
@@ -174,12 +180,14 @@ class PullRequestActs(Simulation):
             repository = self.world.repositories[pull.repository_id]
             pull.base_ref, pull.base_sha = base, repository.branches[base]
             pull.files = tuple(pull_changes(repository, pull)[1])
-        return await self._tell(pull, "edited", {"changes": changes})
+        return await self.send_pull_webhook(pull, "edited", {"changes": changes})
 
     def _label(self, pull: PullRequest, name: str) -> Json:
         return webhooks.label(self.base_url, self.world.repositories[pull.repository_id], name)
 
-    async def _tell(self, pull: PullRequest, action: str, more: Json | None = None) -> PullRequest:
+    async def send_pull_webhook(
+        self, pull: PullRequest, action: str, more: Json | None = None
+    ) -> PullRequest:
         pull.updated_at = self.clock.now()
         repository = self.world.repositories[pull.repository_id]
         body = webhooks.pull_request(self.base_url, self.world, pull, action, more)
@@ -193,7 +201,7 @@ def _changes(files: Files, content: bytes) -> dict[str, bytes | None]:
     return {path: new.encode() if isinstance(new, str) else new for path, new in files.items()}
 
 
-class CommentActs(Simulation):
+class CommentDriver(Simulation):
     def comments(self, pull: PullRequest) -> list[Comment]:
         """What stands below a pull request, oldest first; each with its `reactions`."""
         return self.world.comments_on(pull)
@@ -212,7 +220,7 @@ class CommentActs(Simulation):
         if author_type != "User":
             account.type = author_type
         repository = self.world.repositories[pull.repository_id]
-        own = pull.author_association if account is pull.author else association_of(repository, account)
+        own = pull.author_association if account is pull.author else association_by_role(repository, account)
         return await comments.write(self, pull, body, account, author_association or own, by_app=False)
 
     async def edit_comment(self, comment: Comment, body: str) -> Comment:

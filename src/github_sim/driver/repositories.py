@@ -9,14 +9,22 @@ from github_sim.bodies import webhooks
 from github_sim.clock import stamp
 from github_sim.simulation import Simulation
 from github_sim.world.actions import Workflow
-from github_sim.world.git_content import encoded
-from github_sim.world.records import NO_COMMIT, Account, Commit, Delivery, Installation, Json, Repository
-from github_sim.world.roles import LEGACY
+from github_sim.world.git_content import encode_files
+from github_sim.world.records import (
+    LEGACY_PERMISSIONS,
+    NO_COMMIT,
+    Account,
+    GitCommit,
+    Installation,
+    Json,
+    Repository,
+    WebhookDelivery,
+)
 
 BRANCHES = "refs/heads/"
 
 
-class RepositoryActs(Simulation):
+class RepositoryDriver(Simulation):
     def create_repository(
         self,
         full_name: str,
@@ -27,7 +35,7 @@ class RepositoryActs(Simulation):
         files: Mapping[str, str | bytes] | None = None,
         workflows: Sequence[Workflow] = (),
         description: str = "",
-        tells_app: bool = False,
+        sends_run_webhooks: bool = False,
     ) -> Repository:
         """A repository with a first commit; `installed` puts the App on it without any webhook."""
         owner_login, _, name = full_name.partition("/")
@@ -42,10 +50,10 @@ class RepositoryActs(Simulation):
             default_branch=default_branch,
             description=description,
             workflows=list(workflows),
-            tells_app=tells_app,
+            sends_run_webhooks=sends_run_webhooks,
         )
         self.world.add_repository(repository)
-        content = {"README.md": f"# {name}\n".encode(), **encoded(files or {})}
+        content = {"README.md": f"# {name}\n".encode(), **encode_files(files or {})}
         first = self.world.commit(
             repository, "Initial commit", repository.owner, parent=None, changes=content
         )
@@ -59,11 +67,11 @@ class RepositoryActs(Simulation):
 
     def set_permission(self, full_name: str, login: str, role: str) -> None:
         """Give a person a role: none, read, triage, write, maintain or admin."""
-        if role not in LEGACY:
-            raise ValueError(f"no role {role!r}; there are {', '.join(LEGACY)}")
+        if role not in LEGACY_PERMISSIONS:
+            raise ValueError(f"no role {role!r}; there are {', '.join(LEGACY_PERMISSIONS)}")
         self.repository(full_name).roles[self.world.account(login).login.lower()] = role
 
-    def write_file(self, full_name: str, path: str, content: str | bytes) -> Commit:
+    def write_file(self, full_name: str, path: str, content: str | bytes) -> GitCommit:
         """Commit one file to the default branch, silently; `push` tells the App about it."""
         repository = self.repository(full_name)
         commit = self.world.commit(
@@ -71,7 +79,7 @@ class RepositoryActs(Simulation):
             f"Update {path}",
             repository.owner,
             parent=repository.head_sha,
-            changes=encoded({path: content}),
+            changes=encode_files({path: content}),
         )
         repository.branches[repository.default_branch] = commit.sha
         return commit
@@ -88,19 +96,19 @@ class RepositoryActs(Simulation):
         files: Mapping[str, str | bytes] | None = None,
         author: str | None = None,
         message: str = "Update",
-    ) -> Delivery | None:
+    ) -> WebhookDelivery | None:
         repository = self.repository(full_name)
         target = ref or f"{BRANCHES}{repository.default_branch}"
         branch = target.removeprefix(BRANCHES)
         pusher = self.world.account(author) if author else repository.owner
         before = NO_COMMIT if created else repository.branches.get(branch, NO_COMMIT)
-        made: list[Commit] = []
+        made: list[GitCommit] = []
         if deleted:
             repository.branches.pop(branch, None)
             after = NO_COMMIT
         else:
             parent = before if before in repository.commits else repository.head_sha
-            changes = encoded(files or {})
+            changes = encode_files(files or {})
             made = self._commits(repository, pusher, parent, [message] * commits, changes)
             after = repository.branches[branch] = made[-1].sha if made else parent
         repository.updated_at = self.clock.now()
@@ -123,21 +131,21 @@ class RepositoryActs(Simulation):
         parent: str,
         messages: Sequence[str],
         changes: Mapping[str, bytes],
-    ) -> list[Commit]:
+    ) -> list[GitCommit]:
         """A row of commits; the last one carries the changes."""
-        made: list[Commit] = []
+        made: list[GitCommit] = []
         for left, message in zip(reversed(range(len(messages))), messages, strict=True):
             content = {} if left else changes
             made.append(self.world.commit(repository, message, author, parent=parent, changes=content))
             parent = made[-1].sha
         return made
 
-    async def ping(self) -> Delivery:
+    async def ping(self) -> WebhookDelivery:
         at = stamp(self.clock.now())
         body = webhooks.ping(self.webhooks.hook_id, self.app_id, self.webhook_url or "", at)
         return await self.webhooks.emit("ping", body)
 
-    async def install(self, full_name: str) -> Delivery:
+    async def install(self, full_name: str) -> WebhookDelivery:
         """Put the App on a repository: a new installation, or one more repository of the account's."""
         repository = self.repository(full_name)
         installation, new = self._installation_for(repository.owner)
@@ -146,7 +154,7 @@ class RepositoryActs(Simulation):
             return await self._emit_installation(installation, "created")
         return await self._emit_repositories(installation, "added", repository)
 
-    async def uninstall(self, full_name: str, *, whole_account: bool = False) -> Delivery:
+    async def uninstall(self, full_name: str, *, whole_account: bool = False) -> WebhookDelivery:
         """Take the App off a repository; with the last one, or `whole_account`, the installation ends."""
         repository = self.repository(full_name)
         installation = self.installation(full_name)
@@ -156,17 +164,17 @@ class RepositoryActs(Simulation):
         installation.repository_ids.discard(repository.id)
         return await self._emit_repositories(installation, "removed", repository)
 
-    async def suspend_installation(self, full_name: str) -> Delivery:
+    async def suspend_installation(self, full_name: str) -> WebhookDelivery:
         installation = self.installation(full_name)
         installation.suspended_at = self.clock.now()
         return await self._emit_installation(installation, "suspend")
 
-    async def unsuspend_installation(self, full_name: str) -> Delivery:
+    async def unsuspend_installation(self, full_name: str) -> WebhookDelivery:
         installation = self.installation(full_name)
         installation.suspended_at = None
         return await self._emit_installation(installation, "unsuspend")
 
-    async def change_permissions(self, full_name: str, **rights: str | None) -> Delivery:
+    async def change_permissions(self, full_name: str, **rights: str | None) -> WebhookDelivery:
         """The account accepts other permissions of the App; None takes one away."""
         installation = self.installation(full_name)
         installation.permissions.update({name: right for name, right in rights.items() if right is not None})
@@ -183,21 +191,21 @@ class RepositoryActs(Simulation):
     def spend_hour(self, full_name: str, *, leave: int) -> None:
         """Have all but `leave` calls of the hour used up, on the installation that the repository belongs to."""
         subject = ("installation", self.installation(full_name).id)
-        self.ledger.spend_hour(subject, self.clock.now(), leave=leave)
+        self.rate_limiter.spend_hour(subject, self.clock.now(), leave=leave)
 
     def hour_left(self, full_name: str) -> int:
         """Return how many calls the repository's installation may still make in this hour."""
         subject = ("installation", self.installation(full_name).id)
-        return int(self.ledger.headers(subject, self.clock.now())["x-ratelimit-remaining"])
+        return int(self.rate_limiter.headers(subject, self.clock.now())["x-ratelimit-remaining"])
 
-    async def rename_repository(self, full_name: str, name: str) -> Delivery | None:
+    async def rename_repository(self, full_name: str, name: str) -> WebhookDelivery | None:
         repository = self.repository(full_name)
         changes: Json = {"repository": {"name": {"from": repository.name}}}
         self.world.move_repository(repository, repository.owner, name)
         body = webhooks.repository_event(self.base_url, repository, "renamed", changes)
         return await self.emit("repository", body, repository, repository.owner)
 
-    async def set_default_branch(self, full_name: str, branch: str) -> Delivery | None:
+    async def set_default_branch(self, full_name: str, branch: str) -> WebhookDelivery | None:
         """Another branch, made from the present one where it is new, becomes the default."""
         repository = self.repository(full_name)
         changes: Json = {"default_branch": {"from": repository.default_branch}}
@@ -208,7 +216,7 @@ class RepositoryActs(Simulation):
 
     async def transfer_repository(
         self, full_name: str, owner: str, *, keep_installed: bool = True
-    ) -> Delivery | None:
+    ) -> WebhookDelivery | None:
         """The repository moves to another account; its id stays, its owner's id and installation change."""
         repository = self.repository(full_name)
         former = webhooks.organization(self.base_url, repository.owner)
@@ -243,7 +251,7 @@ class RepositoryActs(Simulation):
         self.world.installations[made.id] = made
         return made, True
 
-    async def _emit_installation(self, installation: Installation, action: str) -> Delivery:
+    async def _emit_installation(self, installation: Installation, action: str) -> WebhookDelivery:
         installation.updated_at = self.clock.now()
         body = webhooks.installation(self.base_url, self.app_id, installation, action, self.world)
         full = webhooks.from_app(self.base_url, body, installation, installation.account)
@@ -251,7 +259,7 @@ class RepositoryActs(Simulation):
 
     async def _emit_repositories(
         self, installation: Installation, action: str, repository: Repository
-    ) -> Delivery:
+    ) -> WebhookDelivery:
         installation.updated_at = self.clock.now()
         body = webhooks.installation_repositories(
             self.base_url, self.app_id, installation, action, [repository]

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 
 import jwt
 
-from github_sim.oidc.signing import Signing, public_pem, rsa_key
-from github_sim.world.actions import Job, WorkflowRun
+from github_sim.oidc.signing import SigningKeys, public_pem, rsa_key
+from github_sim.world.actions import WorkflowJob, WorkflowRun
 from github_sim.world.records import Json, Repository
 from github_sim.world.world import World
 
@@ -24,7 +24,7 @@ TOKEN_LIFE = timedelta(minutes=5)
 ISSUER_PATH = "/_services/token"
 
 
-class Issuer(Signing):
+class GitHubIssuer(SigningKeys):
     def __init__(self, world: World, base_url: str) -> None:
         super().__init__("oidc", "crcr-sim")
         self._world = world
@@ -50,7 +50,7 @@ class Issuer(Signing):
             "claims_supported": ["sub", "aud", "exp", "iat", "iss", "jti", "nbf", *_RUN_CLAIMS],
         }
 
-    def claims(self, repository: Repository, run: WorkflowRun, job: Job, audience: str) -> Json:
+    def claims(self, repository: Repository, run: WorkflowRun, job: WorkflowJob, audience: str) -> Json:
         return {
             **self._registered_claims(repository, run, audience),
             **self._run_claims(repository, run),
@@ -106,7 +106,7 @@ _RUN_CLAIMS = (
 )  # fmt: skip
 
 
-class Hostile(enum.Enum):
+class HostileToken(enum.Enum):
     ALG_NONE = "no signature at all"
     HS256_PUBLIC_KEY = "HMAC with the public key as its secret"
     EXPIRED = "expired"
@@ -121,38 +121,38 @@ class Hostile(enum.Enum):
     NOT_JWT = "not a token at all"
 
 
-def hostile_token(issuer: Signing, kind: Hostile, claims: Json, now: datetime) -> str:
+def hostile_token(issuer: SigningKeys, kind: HostileToken, claims: Json, now: datetime) -> str:
     """Turn good claims into a token that is wrong in the given way."""
     if kind in _CLAIM_CHANGES:
         return issuer.sign({**claims, **_CLAIM_CHANGES[kind](now)})
-    if kind is Hostile.ALG_NONE:
+    if kind is HostileToken.ALG_NONE:
         return jwt.encode(claims, "", algorithm="none", headers={"kid": issuer.kid})
-    if kind is Hostile.HS256_PUBLIC_KEY:
+    if kind is HostileToken.HS256_PUBLIC_KEY:
         return _hmac_token(issuer, claims)
-    if kind in {Hostile.UNKNOWN_KID, Hostile.STRANGERS_KEY}:
-        kid = issuer.kid if kind is Hostile.STRANGERS_KEY else "never-published"
+    if kind in {HostileToken.UNKNOWN_KID, HostileToken.STRANGERS_KEY}:
+        kid = issuer.kid if kind is HostileToken.STRANGERS_KEY else "never-published"
         return jwt.encode(claims, rsa_key("stranger"), algorithm="RS256", headers={"kid": kid})
-    if kind is Hostile.NO_KID:
+    if kind is HostileToken.NO_KID:
         return jwt.encode(claims, rsa_key("stranger"), algorithm="RS256")
-    if kind is Hostile.TAMPERED:
+    if kind is HostileToken.TAMPERED:
         head, _, signature = issuer.sign(claims).split(".")
         return f"{head}.{_encoded({**claims, 'run_id': '1'})}.{signature}"
     return "not-a-token"
 
 
-_CLAIM_CHANGES: dict[Hostile, Callable[[datetime], Json]] = {
-    Hostile.EXPIRED: lambda now: {
+_CLAIM_CHANGES: dict[HostileToken, Callable[[datetime], Json]] = {
+    HostileToken.EXPIRED: lambda now: {
         "iat": _seconds(now - timedelta(minutes=12)),
         "nbf": _seconds(now - timedelta(minutes=17)),
         "exp": _seconds(now - timedelta(minutes=7)),
     },
-    Hostile.NOT_YET_VALID: lambda now: {
+    HostileToken.NOT_YET_VALID: lambda now: {
         "nbf": _seconds(now + timedelta(minutes=5)),
         "exp": _seconds(now + timedelta(minutes=10)),
     },
-    Hostile.OTHER_AUDIENCE: lambda _: {"aud": "https://somebody-else.example"},
-    Hostile.OTHER_ISSUER: lambda _: {"iss": "https://issuer.example"},
-    Hostile.OVERSIZED: lambda _: {"padding": "x" * 256 * 1024},
+    HostileToken.OTHER_AUDIENCE: lambda _: {"aud": "https://somebody-else.example"},
+    HostileToken.OTHER_ISSUER: lambda _: {"iss": "https://issuer.example"},
+    HostileToken.OVERSIZED: lambda _: {"padding": "x" * 256 * 1024},
 }
 
 
@@ -164,7 +164,7 @@ def _encoded(value: Json) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def _hmac_token(issuer: Signing, claims: Json) -> str:
+def _hmac_token(issuer: SigningKeys, claims: Json) -> str:
     """Made by hand, since the library refuses to use a public key as a secret."""
     signed = f"{_encoded({'alg': 'HS256', 'typ': 'JWT', 'kid': issuer.kid})}.{_encoded(claims)}"
     digest = hmac.new(public_pem(issuer.key_slot), signed.encode(), hashlib.sha256).digest()

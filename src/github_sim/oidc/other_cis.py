@@ -11,8 +11,8 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-from github_sim.oidc.github_actions import Issuer
-from github_sim.oidc.signing import Signing
+from github_sim.oidc.github_actions import GitHubIssuer
+from github_sim.oidc.signing import SigningKeys
 from github_sim.world.records import Json
 from github_sim.world.world import World
 
@@ -20,12 +20,12 @@ SHA = "9f3182061f1e2cca4702c368cbc039b7dc9d4485"
 CIRCLE = "oidc.circleci.com/"
 
 
-def known_id(*words: str) -> str:
+def stable_id(*words: str) -> str:
     """An id that is the same in every simulation."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(words)))
 
 
-class OtherIssuer(Signing):
+class OtherIssuer(SigningKeys):
     """Below the simulator's address; `path` says where, `keys_path` where its keys are below that."""
 
     name = "other"
@@ -33,7 +33,7 @@ class OtherIssuer(Signing):
     keys_path = "/.well-known/jwks"
     life = timedelta(minutes=5)
 
-    def __init__(self, world: World, home: Issuer) -> None:
+    def __init__(self, world: World, home: GitHubIssuer) -> None:
         super().__init__(f"oidc-{self.name}", f"{self.name}-sim")
         self._world = world
         self._home = home
@@ -96,8 +96,8 @@ class BuildkiteIssuer(OtherIssuer):
 
     name = "buildkite"
     path = "/_buildkite"
-    organization_id = known_id("buildkite", "acme-inc")
-    pipeline_id = known_id("buildkite", "acme-inc", "backend")
+    organization_id = stable_id("buildkite", "acme-inc")
+    pipeline_id = stable_id("buildkite", "acme-inc", "backend")
 
     def claims(self, audience: str, *, wanted: tuple[str, ...] = (), **changes: Any) -> Json:
         """`wanted` are optional claims, as by `--claim`: organization_id, pipeline_id."""
@@ -117,7 +117,7 @@ class BuildkiteIssuer(OtherIssuer):
             "build_commit": SHA,
             "step_key": "build",
             "job_id": self.new_id(),
-            "agent_id": known_id("buildkite", "agent"),
+            "agent_id": stable_id("buildkite", "agent"),
             "build_source": "api",
             "runner_environment": "self-hosted",
         }
@@ -203,17 +203,17 @@ class CircleCiIssuer(OtherIssuer):
     """One issuer for each organisation. Own claims may be named by their last part, as `project_id`; no `jti`."""
 
     name = "circleci"
-    organization_id = known_id("circleci", "acme")
+    organization_id = stable_id("circleci", "acme")
     path = f"/_circleci/org/{organization_id}"
-    project_id = known_id("circleci", "acme", "backend")
-    user_id = known_id("circleci", "user", "anja")
+    project_id = stable_id("circleci", "acme", "backend")
+    user_id = stable_id("circleci", "user", "anja")
     keys_path = "/.well-known/jwks-pub.json"
     life = timedelta(hours=1)
 
     @staticmethod
     def context_id(name: str = "crcr") -> str:
         """The id of a context, as tokens of its jobs name it."""
-        return known_id("circleci", "context", name)
+        return stable_id("circleci", "context", name)
 
     def fork_changes(self) -> Json:
         """A fork's pull request with secrets passed on: the project is ours, the origin is theirs."""
@@ -236,7 +236,7 @@ class CircleCiIssuer(OtherIssuer):
             f"{CIRCLE}job-id": self.new_id(),
             f"{CIRCLE}workflow-id": self.new_id(),
             f"{CIRCLE}pipeline-id": self.new_id(),
-            f"{CIRCLE}pipeline-definition-id": known_id("circleci", "definition"),
+            f"{CIRCLE}pipeline-definition-id": stable_id("circleci", "definition"),
             f"{CIRCLE}vcs-origin": "github.com/acme/backend",
             f"{CIRCLE}vcs-ref": "refs/heads/main",
             f"{CIRCLE}ssh-rerun": False,

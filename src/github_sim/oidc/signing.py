@@ -45,7 +45,7 @@ def public_pem(slot: str) -> bytes:
     )
 
 
-class Signing:
+class SigningKeys:
     def __init__(self, slot: str, kid: str) -> None:
         self._slot = slot
         self._kid = kid

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from github_sim.bodies.actions import job_json, run_json, workflow_json
-from github_sim.rest.exchange import ApiError, Ask, Reply, Route, page_of
-from github_sim.world.actions import Job, WorkflowRun
+from github_sim.rest.exchange import ApiError, ApiRequest, Reply, Route, paginate
+from github_sim.world.actions import WorkflowJob, WorkflowRun
 from github_sim.world.records import Json
 
 if TYPE_CHECKING:
@@ -17,27 +17,27 @@ OLDEST = timedelta(days=30)
 _COMPARISONS = ((">=", operator.ge), ("<=", operator.le), (">", operator.gt), ("<", operator.lt))
 
 
-def _run(sim: "Simulation", ask: Ask) -> WorkflowRun:
-    found = sim.world.runs.get(ask.number("run_id"))
-    if found is None or found.repository_id != ask.repository.id:
+def _run(sim: "Simulation", request: ApiRequest) -> WorkflowRun:
+    found = sim.world.runs.get(request.number("run_id"))
+    if found is None or found.repository_id != request.repository.id:
         raise ApiError(404, "Not Found")
     return found
 
 
-def _run_json(sim: "Simulation", ask: Ask, run: WorkflowRun) -> Json:
-    return run_json(sim.base_url, ask.repository, run, sim.world.account(run.actor))
+def _run_json(sim: "Simulation", request: ApiRequest, run: WorkflowRun) -> Json:
+    return run_json(sim.base_url, request.repository, run, sim.world.account(run.actor))
 
 
-async def list_runs(sim: "Simulation", ask: Ask) -> Reply:
-    found = [run for run in sim.world.runs_of(ask.repository) if _selected(run, ask)]
+async def list_runs(sim: "Simulation", request: ApiRequest) -> Reply:
+    found = [run for run in sim.world.runs_of(request.repository) if _matches_filters(run, request)]
     found.reverse()
-    shown, headers = page_of(sim.base_url, ask, found)
-    listed = [_run_json(sim, ask, run) for run in shown]
+    shown, headers = paginate(sim.base_url, request, found)
+    listed = [_run_json(sim, request, run) for run in shown]
     return Reply(200, {"total_count": len(found), "workflow_runs": listed}, headers)
 
 
-def _selected(run: WorkflowRun, ask: Ask) -> bool:
-    event, status, created = (ask.query.get(name) for name in ("event", "status", "created"))
+def _matches_filters(run: WorkflowRun, request: ApiRequest) -> bool:
+    event, status, created = (request.query.get(name) for name in ("event", "status", "created"))
     return (
         (event is None or run.event == event)
         and (status is None or status in {run.status, run.conclusion})
@@ -64,71 +64,71 @@ def _moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-async def get_run(sim: "Simulation", ask: Ask) -> Reply:
-    return Reply(200, _run_json(sim, ask, _run(sim, ask)))
+async def get_run(sim: "Simulation", request: ApiRequest) -> Reply:
+    return Reply(200, _run_json(sim, request, _run(sim, request)))
 
 
-async def list_jobs(sim: "Simulation", ask: Ask) -> Reply:
-    run = _run(sim, ask)
-    every = ask.query.get("filter") == "all"
+async def list_jobs(sim: "Simulation", request: ApiRequest) -> Reply:
+    run = _run(sim, request)
+    every = request.query.get("filter") == "all"
     jobs = [job for jobs in run.attempts.values() for job in jobs] if every else run.jobs
-    return _jobs(sim, ask, run, jobs)
+    return _jobs(sim, request, run, jobs)
 
 
-async def list_attempt_jobs(sim: "Simulation", ask: Ask) -> Reply:
-    run = _run(sim, ask)
-    jobs = run.attempts.get(ask.number("attempt_number"))
+async def list_attempt_jobs(sim: "Simulation", request: ApiRequest) -> Reply:
+    run = _run(sim, request)
+    jobs = run.attempts.get(request.number("attempt_number"))
     if jobs is None:
         raise ApiError(404, "Not Found")
-    return _jobs(sim, ask, run, jobs)
+    return _jobs(sim, request, run, jobs)
 
 
-def _jobs(sim: "Simulation", ask: Ask, run: WorkflowRun, jobs: list[Job]) -> Reply:
-    shown, headers = page_of(sim.base_url, ask, jobs)
-    listed = [job_json(sim.base_url, ask.repository, run, job) for job in shown]
+def _jobs(sim: "Simulation", request: ApiRequest, run: WorkflowRun, jobs: list[WorkflowJob]) -> Reply:
+    shown, headers = paginate(sim.base_url, request, jobs)
+    listed = [job_json(sim.base_url, request.repository, run, job) for job in shown]
     return Reply(200, {"total_count": len(jobs), "jobs": listed}, headers)
 
 
-async def list_workflows(sim: "Simulation", ask: Ask) -> Reply:
+async def list_workflows(sim: "Simulation", request: ApiRequest) -> Reply:
     """Those whose file is on the default branch, and those that a test declared without one."""
-    repository = ask.repository
+    repository = request.repository
     files = [
         path
         for path in repository.commits[repository.head_sha].tree
         if path.startswith(".github/workflows/") and path.endswith((".yml", ".yaml"))
     ]
     paths = sorted({*files, *(each.path for each in repository.workflows)})
-    shown, headers = page_of(sim.base_url, ask, paths)
+    shown, headers = paginate(sim.base_url, request, paths)
     number = sim.world.workflow_id
     listed = [workflow_json(sim.base_url, repository, number(repository.id, each), each) for each in shown]
     return Reply(200, {"total_count": len(paths), "workflows": listed}, headers)
 
 
-async def get_job(sim: "Simulation", ask: Ask) -> Reply:
-    wanted = ask.number("job_id")
-    for run in sim.world.runs_of(ask.repository):
+async def get_job(sim: "Simulation", request: ApiRequest) -> Reply:
+    wanted = request.number("job_id")
+    for run in sim.world.runs_of(request.repository):
         for job in (job for jobs in run.attempts.values() for job in jobs if job.id == wanted):
-            return Reply(200, job_json(sim.base_url, ask.repository, run, job))
+            return Reply(200, job_json(sim.base_url, request.repository, run, job))
     raise ApiError(404, "Not Found")
 
 
-async def rerun(sim: "Simulation", ask: Ask) -> Reply:
-    sim.ci.rerun(_finished_run(sim, ask))
-    await sim.tell_news()
+async def rerun(sim: "Simulation", request: ApiRequest) -> Reply:
+    sim.ci.rerun(_finished_run(sim, request))
+    await sim.send_queued_webhooks()
     return Reply(201, {})
 
 
-async def rerun_failed(sim: "Simulation", ask: Ask) -> Reply:
-    run = _finished_run(sim, ask)
+async def rerun_failed(sim: "Simulation", request: ApiRequest) -> Reply:
+    run = _finished_run(sim, request)
     if run.conclusion == "success":
         raise ApiError(403, "This workflow run has no failed jobs")
     sim.ci.rerun(run, failed_only=True)
-    await sim.tell_news()
+    await sim.send_queued_webhooks()
     return Reply(201, {})
 
 
-def _finished_run(sim: "Simulation", ask: Ask) -> WorkflowRun:
-    run = _run(sim, ask)
+def _finished_run(sim: "Simulation", request: ApiRequest) -> WorkflowRun:
+    run = _run(sim, request)
     if run.status != "completed":
         raise ApiError(403, "This workflow is already running")
     if sim.clock.now() - run.created_at > OLDEST:
@@ -138,12 +138,12 @@ def _finished_run(sim: "Simulation", ask: Ask) -> WorkflowRun:
     return run
 
 
-async def cancel(sim: "Simulation", ask: Ask) -> Reply:
-    run = _run(sim, ask)
+async def cancel(sim: "Simulation", request: ApiRequest) -> Reply:
+    run = _run(sim, request)
     if run.status == "completed":
         raise ApiError(409, "Cannot cancel a workflow run that is completed.")
     sim.ci.cancel(run)
-    await sim.tell_news()
+    await sim.send_queued_webhooks()
     return Reply(202, {})
 
 

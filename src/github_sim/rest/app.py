@@ -20,16 +20,15 @@ from github_sim.rest import (
     checks,
     comments,
     commits,
-    git_refs,
     github_app,
     oidc,
     repositories,
 )
-from github_sim.rest.auth import may
-from github_sim.rest.exchange import ApiError, Ask, Auth, Identity, Reply, Route
-from github_sim.web.routes import is_for_people, page_for
-from github_sim.world.faults import Fault, Kind
-from github_sim.world.rate_limits import subject_of
+from github_sim.rest.auth import check_permission
+from github_sim.rest.exchange import ApiError, ApiRequest, Auth, Caller, Reply, Route
+from github_sim.web.pages import page_for, wants_html
+from github_sim.world.faults import Fault, FaultKind
+from github_sim.world.rate_limits import rate_limit_subject
 from github_sim.world.records import Call, Repository
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ ROUTES: tuple[Route, ...] = tuple(
             *comments.ROUTES,
             *actions.ROUTES,
             *oidc.ROUTES,
-            *git_refs.ROUTES,
         ),
         key=lambda route: -len(route.template),
     )
@@ -87,12 +85,12 @@ class _Exchange:
         self._query = dict(request.query_params)
         self._headers = request.headers
         self._body = body
-        self._identity: Identity | None = None
+        self._caller: Caller | None = None
         self._route: Route | None = None
 
     async def answer(self) -> Reply:
         try:
-            reply = await self._with_faults()
+            reply = await self._answer_with_faults()
         except AnswerLost:
             self._record(0)
             raise
@@ -100,7 +98,7 @@ class _Exchange:
         return reply
 
     def _record(self, status: int) -> None:
-        installation = self._identity.installation_id if self._identity else None
+        installation = self._caller.installation_id if self._caller else None
         template = self._route.template if self._route else None
         now = self._sim.clock.now()
         call = Call(self._method, self._path, template, status, installation, self._body, now)
@@ -108,34 +106,34 @@ class _Exchange:
         for listener in self._sim.on_call:
             listener(call)
 
-    async def _with_faults(self) -> Reply:
+    async def _answer_with_faults(self) -> Reply:
         found = _BY_NAME.fullmatch(self._path)
         chosen = self._sim.faults.claim(self._method, self._path, found["name"] if found else None)
         for fault in chosen:
-            if fault.kind is Kind.LATENCY:
+            if fault.kind is FaultKind.LATENCY:
                 await self._sim.sleep(fault.latency_s)
-        others = [fault for fault in chosen if fault.kind is not Kind.LATENCY]
-        return await (self._wrong(others[0]) if others else self._guarded())
+        others = [fault for fault in chosen if fault.kind is not FaultKind.LATENCY]
+        return await (self._apply_fault(others[0]) if others else self._handle())
 
-    async def _wrong(self, fault: Fault) -> Reply:
-        if fault.kind is Kind.ANSWER:
-            return self._refused(fault)
-        if fault.kind is Kind.LOSE_REQUEST:
+    async def _apply_fault(self, fault: Fault) -> Reply:
+        if fault.kind is FaultKind.ANSWER:
+            return self._fault_answer(fault)
+        if fault.kind is FaultKind.LOSE_REQUEST:
             raise AnswerLost("the simulated GitHub never got the call")
-        if fault.kind is Kind.HANG and fault.gate is not None:
+        if fault.kind is FaultKind.HANG and fault.gate is not None:
             await fault.gate.wait()
-            return await self._guarded()
-        reply = await self._guarded()
-        if fault.kind is Kind.LOSE_ANSWER:
+            return await self._handle()
+        reply = await self._handle()
+        if fault.kind is FaultKind.LOSE_ANSWER:
             raise AnswerLost("the simulated GitHub lost its answer")
-        if fault.kind is Kind.HANG_AFTER and fault.gate is not None:
+        if fault.kind is FaultKind.HANG_AFTER and fault.gate is not None:
             await fault.gate.wait()
             return reply
         return Reply(
             reply.status if reply.status != 204 else 200, raw=b'{"token": "ghs_', headers=reply.headers
         )
 
-    def _refused(self, fault: Fault) -> Reply:
+    def _fault_answer(self, fault: Fault) -> Reply:
         headers = dict(fault.headers)
         if fault.reset_in_s is not None:
             now = int(self._sim.clock.now().timestamp())
@@ -146,49 +144,49 @@ class _Exchange:
             }
         return ApiError(fault.status, fault.message, headers=headers).reply()
 
-    async def _guarded(self) -> Reply:
+    async def _handle(self) -> Reply:
         """Act; a refusal becomes GitHub's error body, an error of ours becomes a 500 that fails the test."""
         try:
-            return await self._act()
+            return await self._call_route()
         except ApiError as refusal:
-            return self._with_rate(refusal.reply())
+            return self._with_rate_headers(refusal.reply())
         except Exception as error:  # noqa: BLE001 - reported by finish(), never swallowed
             self._sim.unexpected.append(f"{self._method} {self._path}: {error!r}")
             return ApiError(500, "Server Error").reply()
 
-    async def _act(self) -> Reply:
-        path = self._named_path()
+    async def _call_route(self) -> Reply:
+        path = self._path_by_name()
         if (page := page_for(self._sim, self._method, path, self._headers.get("accept", ""))) is not None:
             return page
-        self._route, params = self._find(path)
-        self._identity = self._authenticate(self._route)
-        ask = Ask(self._route, path, params, self._query, self._headers, self._body, self._identity)
-        subject, now = subject_of(self._identity), self._sim.clock.now()
+        self._route, params = self._find_route(path)
+        self._caller = self._authenticate(self._route)
+        request = ApiRequest(self._route, path, params, self._query, self._headers, self._body, self._caller)
+        subject, now = rate_limit_subject(self._caller), self._sim.clock.now()
         if self._route.auth is Auth.OPEN:
-            return await self._route.handler(self._sim, ask)
-        with self._sim.ledger.counted(subject, self._route, now):
-            redirect = self._bind(ask)
-            reply = redirect or self._unless_same(await self._route.handler(self._sim, ask))
+            return await self._route.handler(self._sim, request)
+        with self._sim.rate_limiter.count_call(subject, self._route, now):
+            redirect = self._bind(request)
+            reply = redirect or self._with_etag(await self._route.handler(self._sim, request))
         if reply.status == 304:
-            self._sim.ledger.refund(subject, now)
-        return self._with_rate(reply)
+            self._sim.rate_limiter.refund(subject, now)
+        return self._with_rate_headers(reply)
 
-    def _unless_same(self, reply: Reply) -> Reply:
+    def _with_etag(self, reply: Reply) -> Reply:
         """Give a read its ETag, and answer 304 to a caller who has just that; another token makes another ETag."""
         if self._method != "GET" or reply.status != 200 or "etag" in reply.headers:
             return reply
         content = reply.content()
-        asker = self._headers.get("authorization", "").encode()
-        etag = f'W/"{hashlib.sha256(asker + content).hexdigest()}"'
+        authorization = self._headers.get("authorization", "").encode()
+        etag = f'W/"{hashlib.sha256(authorization + content).hexdigest()}"'
         headers = {**reply.headers, "etag": etag}
         if self._headers.get("if-none-match") == etag:
             return Reply(304, headers=headers)
         return Reply(200, headers=headers, raw=content, media=reply.media)
 
-    def _with_rate(self, reply: Reply) -> Reply:
+    def _with_rate_headers(self, reply: Reply) -> Reply:
         if self._route is None or self._route.auth is Auth.OPEN:
             return reply
-        counted = self._sim.ledger.headers(subject_of(self._identity), self._sim.clock.now())
+        counted = self._sim.rate_limiter.headers(rate_limit_subject(self._caller), self._sim.clock.now())
         headers = {
             **counted,
             "x-github-api-version-selected": "2022-11-28",
@@ -197,7 +195,7 @@ class _Exchange:
         }
         return Reply(reply.status, reply.body, headers, reply.raw, reply.media)
 
-    def _named_path(self) -> str:
+    def _path_by_name(self) -> str:
         """`/repositories/{id}/…`, where redirects lead, means the repository of that id."""
         found = _BY_ID.fullmatch(self._path)
         if found is None:
@@ -207,16 +205,16 @@ class _Exchange:
             raise ApiError(404, "Not Found")
         return f"/repos/{repository.full_name}{found['rest'] or ''}"
 
-    def _find(self, path: str) -> tuple[Route, dict[str, str]]:
+    def _find_route(self, path: str) -> tuple[Route, dict[str, str]]:
         added = ((route, route.pattern) for route in self._sim.extra_routes)
         for route, pattern in chain(_PATTERNS, added):
             if route.method == self._method and (found := pattern.fullmatch(path)):
                 return route, found.groupdict()
-        if not is_for_people(self._method, self._headers.get("accept", "")):
+        if not wants_html(self._method, self._headers.get("accept", "")):
             self._sim.unexpected.append(f"unknown route {self._method} {self._path}")
         raise ApiError(404, "Not Found")
 
-    def _authenticate(self, route: Route) -> Identity | None:
+    def _authenticate(self, route: Route) -> Caller | None:
         header = self._headers.get("authorization")
         if route.auth is Auth.OPEN:
             return None
@@ -224,23 +222,23 @@ class _Exchange:
             return self._sim.auth.app(header or "")
         return self._sim.auth.installation(header) if header else None
 
-    def _bind(self, ask: Ask) -> Reply | None:
+    def _bind(self, request: ApiRequest) -> Reply | None:
         """Find the route's repository and check the permission; a moved one redirects."""
-        if "repo" not in ask.params:
+        if "repo" not in request.params:
             return None
-        name = f"{ask.params['owner']}/{ask.params['repo']}"
+        name = f"{request.params['owner']}/{request.params['repo']}"
         repository = self._sim.world.find(name)
         if repository is None:
-            return self._redirect(self._sim.world.find_former(name), ask)
-        if ask.route.permission is not None:
-            may(self._sim.world, self._identity, repository, ask.route.permission)
-        ask.bind(repository)
+            return self._redirect(self._sim.world.find_former(name), request)
+        if request.route.permission is not None:
+            check_permission(self._sim.world, self._caller, repository, request.route.permission)
+        request.bind(repository)
         return None
 
-    def _redirect(self, moved: Repository | None, ask: Ask) -> Reply:
+    def _redirect(self, moved: Repository | None, request: ApiRequest) -> Reply:
         if moved is None:
             raise ApiError(404, "Not Found")
-        found = _BY_NAME.fullmatch(ask.path)
+        found = _BY_NAME.fullmatch(request.path)
         rest = (found["rest"] or "") if found else ""
         target = f"{self._sim.base_url}/repositories/{moved.id}{rest}"
         status = 301 if self._method == "GET" else 307

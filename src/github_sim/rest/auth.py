@@ -11,7 +11,7 @@ from datetime import timedelta
 import jwt
 
 from github_sim.oidc.signing import private_pem, rsa_key
-from github_sim.rest.exchange import ApiError, Identity, invalid
+from github_sim.rest.exchange import ApiError, Caller, validation_error
 from github_sim.world.records import Installation, InstallationToken, Json, Repository
 from github_sim.world.world import World
 
@@ -30,7 +30,7 @@ class Authenticator:
         self.private_key_pem = private_pem(_KEY_SLOT)
         self._public_key = rsa_key(_KEY_SLOT).public_key()
 
-    def app(self, header: str) -> Identity:
+    def app(self, header: str) -> Caller:
         """The App behind a JWT, or 401 with GitHub's words."""
         claims = self._decode(_bearer(header))
         now = self._world.now().timestamp()
@@ -43,7 +43,7 @@ class Authenticator:
             raise ApiError(401, "'Expiration time' claim ('exp') is too far in the future")
         if str(claims.get("iss")) not in {str(self.app_id), self.client_id}:
             raise ApiError(401, "Integration must exist")
-        return Identity(self.app_id)
+        return Caller(self.app_id)
 
     def _decode(self, token: str) -> Json:
         options: jwt.types.Options = {"verify_exp": False, "verify_iat": False, "verify_nbf": False}
@@ -53,7 +53,7 @@ class Authenticator:
             raise ApiError(401, "A JSON web token could not be decoded") from None
         return dict(claims)
 
-    def installation(self, header: str) -> Identity:
+    def installation(self, header: str) -> Caller:
         token = self._world.tokens.get(_bearer(header))
         if token is None or token.expires_at <= self._world.now():
             raise ApiError(401, "Bad credentials")
@@ -62,28 +62,28 @@ class Authenticator:
             raise ApiError(401, "Bad credentials")
         if installation.suspended_at is not None:
             raise ApiError(403, "This installation has been suspended")
-        return Identity(self.app_id, token)
+        return Caller(self.app_id, token)
 
-    def mint(self, installation: Installation, wish: Json) -> InstallationToken:
+    def mint(self, installation: Installation, requested: Json) -> InstallationToken:
         """A new token, narrowed to the repositories and permissions that were asked for."""
         token = InstallationToken(
             token=self._token_text(),
             installation_id=installation.id,
             expires_at=self._world.now() + TOKEN_LIFE,
-            repository_ids=self._repositories(installation, wish),
-            permissions=_permissions(installation, wish.get("permissions")),
+            repository_ids=self._repositories(installation, requested),
+            permissions=_permissions(installation, requested.get("permissions")),
         )
         self._world.tokens[token.token] = token
         return token
 
-    def _repositories(self, installation: Installation, wish: Json) -> frozenset[int] | None:
-        ids, names = wish.get("repository_ids"), wish.get("repositories")
+    def _repositories(self, installation: Installation, requested: Json) -> frozenset[int] | None:
+        ids, names = requested.get("repository_ids"), requested.get("repositories")
         if ids is None and names is None:
             return None
         by_name = {self._world.repositories[id].name: id for id in installation.repository_ids}
         wanted = [*(ids or []), *(by_name.get(name, -1) for name in names or [])]
         if len(wanted) > MOST_REPOSITORIES:
-            raise invalid("Token", "repository_ids", "No more than 500 repositories can be listed")
+            raise validation_error("Token", "repository_ids", "No more than 500 repositories can be listed")
         if not set(wanted) <= installation.repository_ids:
             raise ApiError(
                 422,
@@ -100,12 +100,14 @@ class Authenticator:
         return f"{start}{text[:36]}.{text[37:160]}.{text[161:]}"
 
 
-def may(world: World, identity: Identity | None, repository: Repository, permission: tuple[str, str]) -> None:
+def check_permission(
+    world: World, caller: Caller | None, repository: Repository, permission: tuple[str, str]
+) -> None:
     """Refuse with GitHub's 404 (cannot see it) or 403 (may not do it). `a|b` asks for one of two."""
     name, level = permission
     if level == "read" and not repository.private:
         return
-    token = identity.token if identity else None
+    token = caller.token if caller else None
     if token is None or not _covers(world, token, repository):
         raise ApiError(404, "Not Found")
     granted = [token.permissions[each] for each in name.split("|") if each in token.permissions]
@@ -120,16 +122,16 @@ def _covers(world: World, token: InstallationToken, repository: Repository) -> b
     return token.repository_ids is None or repository.id in token.repository_ids
 
 
-def _permissions(installation: Installation, wish: object) -> Mapping[str, str]:
-    if wish is None:
+def _permissions(installation: Installation, requested: object) -> Mapping[str, str]:
+    if requested is None:
         return dict(installation.permissions)
-    if not isinstance(wish, dict):
-        raise invalid("Token", "permissions", "permissions is not an object")
-    for name, level in wish.items():
+    if not isinstance(requested, dict):
+        raise validation_error("Token", "permissions", "permissions is not an object")
+    for name, level in requested.items():
         granted = installation.permissions.get(name)
         if level not in _LEVELS or granted is None or _LEVELS.index(granted) < _LEVELS.index(level):
             raise ApiError(422, "The permissions requested are not granted to this installation.", errors=[])
-    return {"metadata": "read", **wish}
+    return {"metadata": "read", **requested}
 
 
 def _bearer(header: str) -> str:

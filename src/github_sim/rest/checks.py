@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from github_sim.bodies.actions import check_run_json
 from github_sim.bodies.repositories import app_json
 from github_sim.clock import stamp
-from github_sim.rest.exchange import ApiError, Ask, Reply, Route, invalid, page_of
+from github_sim.rest.exchange import ApiError, ApiRequest, Reply, Route, paginate, validation_error
 from github_sim.world.records import CheckRun, Json
 
 if TYPE_CHECKING:
@@ -52,25 +52,25 @@ def _action_problem(actions: list[Json]) -> tuple[str, str] | None:
     return None
 
 
-def _checked(ask: Ask) -> Json:
-    body = ask.json()
+def _validated_body(request: ApiRequest) -> Json:
+    body = request.json()
     problem = _problem(body)
     if problem is not None:
-        raise invalid("CheckRun", *problem)
+        raise validation_error("CheckRun", *problem)
     return body
 
 
-async def create_check(sim: "Simulation", ask: Ask) -> Reply:
-    body = _checked(ask)
+async def create_check(sim: "Simulation", request: ApiRequest) -> Reply:
+    body = _validated_body(request)
     for name in ("name", "head_sha"):
         if not isinstance(body.get(name), str) or not body[name]:
-            raise invalid("CheckRun", name, f'"{name}" wasn\'t supplied.')
-    if body["head_sha"] not in ask.repository.commits:
-        raise invalid("CheckRun", "head_sha", f"No commit found for SHA: {body['head_sha']}")
-    check = CheckRun(sim.world.next_id("check_run"), ask.repository.id, body["head_sha"], body["name"])
+            raise validation_error("CheckRun", name, f'"{name}" wasn\'t supplied.')
+    if body["head_sha"] not in request.repository.commits:
+        raise validation_error("CheckRun", "head_sha", f"No commit found for SHA: {body['head_sha']}")
+    check = CheckRun(sim.world.next_id("check_run"), request.repository.id, body["head_sha"], body["name"])
     _apply(sim, check, body)
     sim.world.check_runs[check.id] = check
-    return Reply(201, _json(sim, ask, check))
+    return Reply(201, _json(sim, request, check))
 
 
 def _apply(sim: "Simulation", check: CheckRun, body: Json) -> None:
@@ -96,42 +96,42 @@ def _apply(sim: "Simulation", check: CheckRun, body: Json) -> None:
     check.actions = body.get("actions", check.actions)
 
 
-def _check(sim: "Simulation", ask: Ask) -> CheckRun:
-    found = sim.world.check_runs.get(ask.number("check_run_id"))
-    if found is None or found.repository_id != ask.repository.id:
+def _check(sim: "Simulation", request: ApiRequest) -> CheckRun:
+    found = sim.world.check_runs.get(request.number("check_run_id"))
+    if found is None or found.repository_id != request.repository.id:
         raise ApiError(404, "Not Found")
     return found
 
 
-async def update_check(sim: "Simulation", ask: Ask) -> Reply:
-    check = _check(sim, ask)
-    _apply(sim, check, _checked(ask))
-    return Reply(200, _json(sim, ask, check))
+async def update_check(sim: "Simulation", request: ApiRequest) -> Reply:
+    check = _check(sim, request)
+    _apply(sim, check, _validated_body(request))
+    return Reply(200, _json(sim, request, check))
 
 
-async def get_check(sim: "Simulation", ask: Ask) -> Reply:
-    return Reply(200, _json(sim, ask, _check(sim, ask)))
+async def get_check(sim: "Simulation", request: ApiRequest) -> Reply:
+    return Reply(200, _json(sim, request, _check(sim, request)))
 
 
-async def list_checks(sim: "Simulation", ask: Ask) -> Reply:
-    commit = sim.world.resolve(ask.repository, ask.params["ref"])
+async def list_checks(sim: "Simulation", request: ApiRequest) -> Reply:
+    commit = sim.world.resolve(request.repository, request.params["ref"])
     if commit is None:
-        raise ApiError(422, f"No commit found for SHA: {ask.params['ref']}", errors=[])
-    on_commit = sim.world.checks_on(ask.repository, commit.sha)
-    every = on_commit if ask.query.get("filter") == "all" else newest(on_commit).values()
-    found = [check for check in every if _selected(sim, check, ask)]
-    shown, headers = page_of(sim.base_url, ask, found)
-    listed = [_json(sim, ask, check) for check in shown]
+        raise ApiError(422, f"No commit found for SHA: {request.params['ref']}", errors=[])
+    on_commit = sim.world.checks_on(request.repository, commit.sha)
+    every = on_commit if request.query.get("filter") == "all" else latest_by_name(on_commit).values()
+    found = [check for check in every if _matches_filters(sim, check, request)]
+    shown, headers = paginate(sim.base_url, request, found)
+    listed = [_json(sim, request, check) for check in shown]
     return Reply(200, {"total_count": len(found), "check_runs": listed}, headers)
 
 
-def newest(checks: Iterable[CheckRun]) -> dict[str, CheckRun]:
+def latest_by_name(checks: Iterable[CheckRun]) -> dict[str, CheckRun]:
     """Of each name the check that was made last."""
     return {check.name: check for check in sorted(checks, key=lambda each: each.id)}
 
 
-def _selected(sim: "Simulation", check: CheckRun, ask: Ask) -> bool:
-    wanted = {name: ask.query.get(name) for name in ("check_name", "status", "app_id")}
+def _matches_filters(sim: "Simulation", check: CheckRun, request: ApiRequest) -> bool:
+    wanted = {name: request.query.get(name) for name in ("check_name", "status", "app_id")}
     return (
         wanted["check_name"] in {None, check.name}
         and wanted["status"] in {None, check.status}
@@ -139,9 +139,9 @@ def _selected(sim: "Simulation", check: CheckRun, ask: Ask) -> bool:
     )
 
 
-def _json(sim: "Simulation", ask: Ask, check: CheckRun) -> Json:
+def _json(sim: "Simulation", request: ApiRequest, check: CheckRun) -> Json:
     app = app_json(sim.base_url, sim.world, sim.app_id, sim.app_permissions)
-    return check_run_json(sim.base_url, ask.repository, check, app)
+    return check_run_json(sim.base_url, request.repository, check, app)
 
 
 _REPO = "/repos/{owner}/{repo}"

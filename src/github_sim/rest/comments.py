@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from github_sim.bodies.comments import REACTIONS, reaction_json
-from github_sim.rest.commits import pull_of
-from github_sim.rest.exchange import ApiError, Ask, Reply, Route, invalid, page_of
+from github_sim.rest.commits import find_pull
+from github_sim.rest.exchange import ApiError, ApiRequest, Reply, Route, paginate, validation_error
 from github_sim.webhooks import comments
 from github_sim.world.records import Comment
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 65_536
 
 
-async def list_comments(sim: "Simulation", ask: Ask) -> Reply:
-    found = sim.world.comments_on(pull_of(sim, ask, "issue_number"))
-    if (since := ask.query.get("since")) is not None:
+async def list_comments(sim: "Simulation", request: ApiRequest) -> Reply:
+    found = sim.world.comments_on(find_pull(sim, request, "issue_number"))
+    if (since := request.query.get("since")) is not None:
         found = [comment for comment in found if comment.updated_at >= _moment(since)]
-    shown, headers = page_of(sim.base_url, ask, found)
+    shown, headers = paginate(sim.base_url, request, found)
     return Reply(200, [comments.shown(sim, comment) for comment in shown], headers)
 
 
@@ -33,45 +33,47 @@ def _moment(text: str) -> datetime:
     return found
 
 
-def _body(ask: Ask) -> str:
-    body = ask.json().get("body")
+def _body(request: ApiRequest) -> str:
+    body = request.json().get("body")
     if not isinstance(body, str) or not body.strip():
-        raise invalid("IssueComment", "body", '"body" wasn\'t supplied.')
+        raise validation_error("IssueComment", "body", '"body" wasn\'t supplied.')
     if len(body) > MOST_CHARACTERS:
-        raise invalid("IssueComment", "body", f"body is too long (maximum is {MOST_CHARACTERS} characters)")
+        raise validation_error(
+            "IssueComment", "body", f"body is too long (maximum is {MOST_CHARACTERS} characters)"
+        )
     return body
 
 
-async def create_comment(sim: "Simulation", ask: Ask) -> Reply:
-    pull = pull_of(sim, ask, "issue_number")
-    made = await comments.write(sim, pull, _body(ask), comments.app_account(sim), "NONE", by_app=True)
+async def create_comment(sim: "Simulation", request: ApiRequest) -> Reply:
+    pull = find_pull(sim, request, "issue_number")
+    made = await comments.write(sim, pull, _body(request), comments.app_account(sim), "NONE", by_app=True)
     return Reply(201, comments.shown(sim, made))
 
 
-def _comment(sim: "Simulation", ask: Ask) -> Comment:
-    found = sim.world.comments.get(ask.number("comment_id"))
-    if found is None or found.repository_id != ask.repository.id:
+def _comment(sim: "Simulation", request: ApiRequest) -> Comment:
+    found = sim.world.comments.get(request.number("comment_id"))
+    if found is None or found.repository_id != request.repository.id:
         raise ApiError(404, "Not Found")
     return found
 
 
-async def get_comment(sim: "Simulation", ask: Ask) -> Reply:
-    return Reply(200, comments.shown(sim, _comment(sim, ask)))
+async def get_comment(sim: "Simulation", request: ApiRequest) -> Reply:
+    return Reply(200, comments.shown(sim, _comment(sim, request)))
 
 
-async def update_comment(sim: "Simulation", ask: Ask) -> Reply:
-    comment = _comment(sim, ask)
+async def update_comment(sim: "Simulation", request: ApiRequest) -> Reply:
+    comment = _comment(sim, request)
     if not comment.by_app:
         raise ApiError(403, "Resource not accessible by integration")
-    await comments.edit(sim, comment, _body(ask))
+    await comments.edit(sim, comment, _body(request))
     return Reply(200, comments.shown(sim, comment))
 
 
-async def create_reaction(sim: "Simulation", ask: Ask) -> Reply:
-    content = ask.json().get("content")
+async def create_reaction(sim: "Simulation", request: ApiRequest) -> Reply:
+    content = request.json().get("content")
     if content not in REACTIONS:
-        raise invalid("Reaction", "content", f"content is not included in the list: {REACTIONS}")
-    made, new = comments.react(sim, _comment(sim, ask), content, comments.app_account(sim))
+        raise validation_error("Reaction", "content", f"content is not included in the list: {REACTIONS}")
+    made, new = comments.react(sim, _comment(sim, request), content, comments.app_account(sim))
     return Reply(201 if new else 200, reaction_json(sim.base_url, made))
 
 

@@ -1,6 +1,6 @@
 """One exchange with the simulated API as data: the route, what was asked, what is answered.
 
-Handlers take an `Ask` and return a `Reply`; a refusal is an `ApiError` with GitHub's error body.
+Handlers take an `ApiRequest` and return a `Reply`; a refusal is an `ApiError` with GitHub's error body.
 """
 
 import enum
@@ -29,7 +29,7 @@ class Auth(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Identity:
+class Caller:
     """Who called: the App itself, or an installation by one of its tokens."""
 
     app_id: int
@@ -68,7 +68,7 @@ class ApiError(Exception):
         return Reply(self.status, body, headers=self.headers)
 
 
-def invalid(resource: str, field_name: str, message: str) -> ApiError:
+def validation_error(resource: str, field_name: str, message: str) -> ApiError:
     """A 422 in the shape of GitHub's validation errors."""
     problem = {"resource": resource, "field": field_name, "code": "custom", "message": message}
     return ApiError(422, f"Invalid request.\n\n{message}", errors=[problem])
@@ -89,14 +89,14 @@ class Reply:
 
 
 @dataclass
-class Ask:
+class ApiRequest:
     route: "Route"
     path: str
     params: Mapping[str, str]
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
-    identity: Identity | None = None
+    caller: Caller | None = None
     _repository: Repository | None = None
 
     @property
@@ -123,13 +123,13 @@ class Ask:
         except ValueError:
             raise ApiError(404, "Not Found") from None
 
-    def whole(self, name: str, default: int, most: int) -> int:
+    def bounded_int(self, name: str, default: int, most: int) -> int:
         """A whole number from the query, kept within GitHub's bounds."""
         given = self.query.get(name, "")
         return min(max(int(given), 1), most) if given.isdigit() else default
 
 
-Handler = Callable[["Simulation", Ask], Awaitable[Reply]]
+Handler = Callable[["Simulation", ApiRequest], Awaitable[Reply]]
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,11 @@ def _group(found: re.Match[str]) -> str:
 Item = TypeVar("Item")
 
 
-def page_of(base: str, ask: Ask, found: list[Item]) -> tuple[list[Item], dict[str, str]]:
+def paginate(base: str, request: ApiRequest, found: list[Item]) -> tuple[list[Item], dict[str, str]]:
     """One page of a list by `per_page` and `page`, with the Link header to the next."""
-    size, number = ask.whole("per_page", 30, 100), ask.whole("page", 1, 10_000)
+    size, number = request.bounded_int("per_page", 30, 100), request.bounded_int("page", 1, 10_000)
     shown = found[(number - 1) * size : number * size]
     if number * size >= len(found):
         return shown, {}
-    others = "".join(f"{name}={value}&" for name, value in ask.query.items() if name != "page")
-    return shown, {"link": f'<{base}{ask.path}?{others}page={number + 1}>; rel="next"'}
+    others = "".join(f"{name}={value}&" for name, value in request.query.items() if name != "page")
+    return shown, {"link": f'<{base}{request.path}?{others}page={number + 1}>; rel="next"'}

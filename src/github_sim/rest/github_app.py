@@ -5,45 +5,45 @@ from typing import TYPE_CHECKING
 
 from github_sim.bodies.repositories import app_json, installation_json, repository_json
 from github_sim.clock import stamp
-from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route, page_of
-from github_sim.world.records import Delivery, Installation, Json
+from github_sim.rest.exchange import ApiError, ApiRequest, Auth, Reply, Route, paginate
+from github_sim.world.records import Installation, Json, WebhookDelivery
 
 if TYPE_CHECKING:
     from github_sim.simulation import Simulation
 
 
-async def get_app(sim: "Simulation", _ask: Ask) -> Reply:
+async def get_app(sim: "Simulation", _request: ApiRequest) -> Reply:
     return Reply(200, app_json(sim.base_url, sim.world, sim.app_id, sim.app_permissions))
 
 
-async def get_hook(sim: "Simulation", _ask: Ask) -> Reply:
+async def get_hook(sim: "Simulation", _request: ApiRequest) -> Reply:
     url, secret = sim.webhook_url or "", "********" if sim.webhooks.secret else ""
     config = {"content_type": sim.webhooks.content_type, "insecure_ssl": "0", "secret": secret, "url": url}
     return Reply(200, config)
 
 
-async def list_installations(sim: "Simulation", ask: Ask) -> Reply:
+async def list_installations(sim: "Simulation", request: ApiRequest) -> Reply:
     found = list(sim.world.installations.values())
-    shown, headers = page_of(sim.base_url, ask, found)
+    shown, headers = paginate(sim.base_url, request, found)
     return Reply(200, [installation_json(sim.base_url, sim.app_id, each) for each in shown], headers)
 
 
-def _installation(sim: "Simulation", ask: Ask) -> Installation:
-    found = sim.world.installations.get(ask.number("installation_id"))
+def _installation(sim: "Simulation", request: ApiRequest) -> Installation:
+    found = sim.world.installations.get(request.number("installation_id"))
     if found is None:
         raise ApiError(404, "Not Found")
     return found
 
 
-async def get_installation(sim: "Simulation", ask: Ask) -> Reply:
-    return Reply(200, installation_json(sim.base_url, sim.app_id, _installation(sim, ask)))
+async def get_installation(sim: "Simulation", request: ApiRequest) -> Reply:
+    return Reply(200, installation_json(sim.base_url, sim.app_id, _installation(sim, request)))
 
 
-async def create_token(sim: "Simulation", ask: Ask) -> Reply:
-    installation = _installation(sim, ask)
+async def create_token(sim: "Simulation", request: ApiRequest) -> Reply:
+    installation = _installation(sim, request)
     if installation.suspended_at is not None:
         raise ApiError(403, "This installation has been suspended")
-    token = sim.auth.mint(installation, ask.json())
+    token = sim.auth.mint(installation, request.json())
     body: Json = {
         "token": token.token,
         "expires_at": stamp(token.expires_at),
@@ -56,35 +56,35 @@ async def create_token(sim: "Simulation", ask: Ask) -> Reply:
     return Reply(201, body)
 
 
-async def list_own_repositories(sim: "Simulation", ask: Ask) -> Reply:
-    token = ask.identity.token if ask.identity else None
+async def list_own_repositories(sim: "Simulation", request: ApiRequest) -> Reply:
+    token = request.caller.token if request.caller else None
     if token is None:
         raise ApiError(403, "You must authenticate with an installation access token")
     covered = sim.world.installations[token.installation_id].repository_ids
     if token.repository_ids is not None:
         covered = covered & token.repository_ids
     found = [sim.world.repositories[id] for id in sorted(covered)]
-    shown, headers = page_of(sim.base_url, ask, found)
+    shown, headers = paginate(sim.base_url, request, found)
     listed = [repository_json(sim.base_url, each) for each in shown]
     return Reply(200, {"total_count": len(found), "repositories": listed}, headers)
 
 
-async def list_deliveries(sim: "Simulation", ask: Ask) -> Reply:
+async def list_deliveries(sim: "Simulation", request: ApiRequest) -> Reply:
     """Newest first; the cursor names the last delivery that was shown."""
     found = sim.webhooks.log()
-    wanted = ask.query.get("status")
+    wanted = request.query.get("status")
     if wanted is not None:
         found = [each for each in found if each.ok == (wanted == "success")]
-    cursor = ask.query.get("cursor")
+    cursor = request.query.get("cursor")
     if cursor is not None:
         last = _cursor_id(cursor)
         found = [each for each in found if each.id < last]
-    size = ask.whole("per_page", 30, 100)
+    size = request.bounded_int("per_page", 30, 100)
     headers = {}
     if len(found) > size:
         more = f"&status={wanted}" if wanted else ""
         after = f"per_page={size}{more}&cursor=v1_{found[size - 1].id}"
-        headers["link"] = f'<{sim.base_url}{ask.path}?{after}>; rel="next"'
+        headers["link"] = f'<{sim.base_url}{request.path}?{after}>; rel="next"'
     return Reply(200, [delivery_json(each) for each in found[:size]], headers)
 
 
@@ -95,7 +95,7 @@ def _cursor_id(cursor: str) -> int:
         raise ApiError(400, "Invalid cursor") from None
 
 
-def delivery_json(delivery: Delivery) -> Json:
+def delivery_json(delivery: WebhookDelivery) -> Json:
     return {
         "id": delivery.id,
         "guid": delivery.guid,
@@ -112,16 +112,16 @@ def delivery_json(delivery: Delivery) -> Json:
     }
 
 
-def _delivery(sim: "Simulation", ask: Ask) -> Delivery:
-    wanted = ask.number("delivery_id")
+def _delivery(sim: "Simulation", request: ApiRequest) -> WebhookDelivery:
+    wanted = request.number("delivery_id")
     for each in sim.webhooks.log():
         if each.id == wanted:
             return each
     raise ApiError(404, "Not Found")
 
 
-async def get_delivery(sim: "Simulation", ask: Ask) -> Reply:
-    found = _delivery(sim, ask)
+async def get_delivery(sim: "Simulation", request: ApiRequest) -> Reply:
+    found = _delivery(sim, request)
     more = {
         "url": "",
         "request": {"headers": found.headers, "payload": json.loads(found.payload)},
@@ -130,8 +130,8 @@ async def get_delivery(sim: "Simulation", ask: Ask) -> Reply:
     return Reply(200, {**delivery_json(found), **more})
 
 
-async def redeliver(sim: "Simulation", ask: Ask) -> Reply:
-    await sim.webhooks.redeliver(_delivery(sim, ask))
+async def redeliver(sim: "Simulation", request: ApiRequest) -> Reply:
+    await sim.webhooks.redeliver(_delivery(sim, request))
     return Reply(202, {})
 
 

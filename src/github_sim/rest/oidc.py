@@ -17,8 +17,8 @@ from github_sim.oidc.other_cis import (
     GitLabIssuer,
     OtherIssuer,
 )
-from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
-from github_sim.world.actions import Job, WorkflowRun
+from github_sim.rest.exchange import ApiError, ApiRequest, Auth, Reply, Route
+from github_sim.world.actions import WorkflowJob, WorkflowRun
 
 if TYPE_CHECKING:
     from github_sim.simulation import Simulation
@@ -28,11 +28,11 @@ class RequestTokens:
     """The request tokens of running jobs (`ACTIONS_ID_TOKEN_REQUEST_TOKEN`)."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, tuple[WorkflowRun, Job]] = {}
+        self._jobs: dict[str, tuple[WorkflowRun, WorkflowJob]] = {}
         self.minted: Counter[int] = Counter()
         """Number of OIDC tokens issued to each job, by job id."""
 
-    def issue(self, run: WorkflowRun, job: Job) -> str:
+    def issue(self, run: WorkflowRun, job: WorkflowJob) -> str:
         token = secrets.token_urlsafe(32)
         self._jobs[token] = (run, job)
         return token
@@ -40,7 +40,7 @@ class RequestTokens:
     def revoke(self, token: str) -> None:
         self._jobs.pop(token, None)
 
-    def find_job(self, bearer: str, run_id: str, job_id: str) -> tuple[WorkflowRun, Job] | None:
+    def find_job(self, bearer: str, run_id: str, job_id: str) -> tuple[WorkflowRun, WorkflowJob] | None:
         """The job that the token was issued to, if it is the job that asks and it still runs."""
         found = self._jobs.get(bearer)
         if found is None or (str(found[0].id), str(found[1].id)) != (run_id, job_id):
@@ -48,32 +48,32 @@ class RequestTokens:
         return found if found[1].status == "in_progress" else None
 
 
-async def request_token(sim: "Simulation", ask: Ask) -> Reply:
-    scheme, _, bearer = ask.headers.get("authorization", "").partition(" ")
+async def request_token(sim: "Simulation", request: ApiRequest) -> Reply:
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     token = bearer if scheme.lower() == "bearer" else ""
-    found = sim.request_tokens.find_job(token, ask.query.get("run", ""), ask.query.get("job", ""))
+    found = sim.request_tokens.find_job(token, request.query.get("run", ""), request.query.get("job", ""))
     if found is None:
         raise ApiError(401, "Unauthorized")
     run, job = found
     repository = sim.world.repositories[run.repository_id]
-    audience = ask.query.get("audience") or f"{sim.base_url}/{repository.owner.login}"
+    audience = request.query.get("audience") or f"{sim.base_url}/{repository.owner.login}"
     sim.request_tokens.minted[job.id] += 1
     return Reply(200, {"value": sim.ci.token(run, job, audience), "count": sim.request_tokens.minted[job.id]})
 
 
-async def discovery(sim: "Simulation", _ask: Ask) -> Reply:
+async def discovery(sim: "Simulation", _request: ApiRequest) -> Reply:
     return Reply(200, sim.issuer.discovery())
 
 
-async def jwks(sim: "Simulation", _ask: Ask) -> Reply:
+async def jwks(sim: "Simulation", _request: ApiRequest) -> Reply:
     return Reply(200, sim.issuer.jwks())
 
 
 def _issuer_routes(issuer: type[OtherIssuer]) -> tuple[Route, ...]:
-    async def other_discovery(sim: "Simulation", _ask: Ask) -> Reply:
+    async def other_discovery(sim: "Simulation", _request: ApiRequest) -> Reply:
         return Reply(200, sim.others[issuer.name].discovery())
 
-    async def other_jwks(sim: "Simulation", _ask: Ask) -> Reply:
+    async def other_jwks(sim: "Simulation", _request: ApiRequest) -> Reply:
         return Reply(200, sim.others[issuer.name].jwks())
 
     return (

@@ -4,11 +4,17 @@ import base64
 import json
 from typing import TYPE_CHECKING
 
-from github_sim.bodies.repositories import account_json, full_repository_json, installation_json
-from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route, invalid
+from github_sim.bodies.repositories import account_json, full_repository_json, installation_json, node_id
+from github_sim.rest.exchange import ApiError, ApiRequest, Auth, Reply, Route, validation_error
 from github_sim.world.git_content import blob_sha
-from github_sim.world.records import Commit, Dispatch, Json
-from github_sim.world.roles import LEGACY, role_of
+from github_sim.world.records import (
+    LEGACY_PERMISSIONS,
+    GitCommit,
+    Json,
+    Repository,
+    RepositoryDispatch,
+    role_of,
+)
 
 if TYPE_CHECKING:
     from github_sim.simulation import Simulation
@@ -17,49 +23,50 @@ MOST_TYPE_CHARACTERS = 100
 MOST_PAYLOAD_KEYS = 10
 MOST_PAYLOAD_BYTES = 65_536
 RAW = "application/vnd.github.raw"
+GIT_SERVICE = "git-upload-pack"
 
 
-async def get_repository(sim: "Simulation", ask: Ask) -> Reply:
-    return Reply(200, full_repository_json(sim.base_url, ask.repository))
+async def get_repository(sim: "Simulation", request: ApiRequest) -> Reply:
+    return Reply(200, full_repository_json(sim.base_url, request.repository))
 
 
-async def get_installation(sim: "Simulation", ask: Ask) -> Reply:
-    found = sim.world.installation_of(ask.repository)
+async def get_installation(sim: "Simulation", request: ApiRequest) -> Reply:
+    found = sim.world.installation_of(request.repository)
     if found is None:
         raise ApiError(404, "Not Found")
     return Reply(200, installation_json(sim.base_url, sim.app_id, found))
 
 
-async def get_permission(sim: "Simulation", ask: Ask) -> Reply:
-    account = sim.world.accounts.get(ask.params["username"].lower())
+async def get_permission(sim: "Simulation", request: ApiRequest) -> Reply:
+    account = sim.world.accounts.get(request.params["username"].lower())
     if account is None:
-        raise ApiError(404, f"{ask.params['username']} is not a user")
-    role = role_of(ask.repository, account)
+        raise ApiError(404, f"{request.params['username']} is not a user")
+    role = role_of(request.repository, account)
     user = {**account_json(sim.base_url, account), "role_name": role}
-    return Reply(200, {"permission": LEGACY[role], "role_name": role, "user": user})
+    return Reply(200, {"permission": LEGACY_PERMISSIONS[role], "role_name": role, "user": user})
 
 
-async def get_contents(sim: "Simulation", ask: Ask) -> Reply:
-    commit = _commit(sim, ask, ask.query.get("ref") or ask.repository.default_branch)
-    path = ask.params["path"].strip("/")
+async def get_contents(sim: "Simulation", request: ApiRequest) -> Reply:
+    commit = _commit(sim, request, request.query.get("ref") or request.repository.default_branch)
+    path = request.params["path"].strip("/")
     if path not in commit.tree:
-        return _directory(sim, ask, commit, path)
+        return _directory(sim, request, commit, path)
     content = commit.tree[path]
     sha = blob_sha(content)
     headers = {"etag": f'"{sha}"', "cache-control": "private, max-age=60, s-maxage=60"}
-    if ask.headers.get("if-none-match", "").removeprefix("W/") == headers["etag"]:
+    if request.headers.get("if-none-match", "").removeprefix("W/") == headers["etag"]:
         return Reply(304, headers=headers)
-    if ask.headers.get("accept", "").startswith(RAW):
+    if request.headers.get("accept", "").startswith(RAW):
         return Reply(200, raw=content, headers=headers, media=f"{RAW}; charset=utf-8")
     encoded = base64.encodebytes(content).decode()
-    body = {**_entry(sim, ask, path, content), "content": encoded, "encoding": "base64"}
+    body = {**_entry(sim, request, path, content), "content": encoded, "encoding": "base64"}
     return Reply(200, body, headers)
 
 
-def _entry(sim: "Simulation", ask: Ask, path: str, content: bytes) -> Json:
-    name, sha = ask.repository.full_name, blob_sha(content)
+def _entry(sim: "Simulation", request: ApiRequest, path: str, content: bytes) -> Json:
+    name, sha = request.repository.full_name, blob_sha(content)
     api, site = f"{sim.base_url}/repos/{name}", f"{sim.base_url}/{name}"
-    ref = ask.query.get("ref") or ask.repository.default_branch
+    ref = request.query.get("ref") or request.repository.default_branch
     links = {
         "self": f"{api}/contents/{path}?ref={ref}",
         "git": f"{api}/git/blobs/{sha}",
@@ -79,64 +86,104 @@ def _entry(sim: "Simulation", ask: Ask, path: str, content: bytes) -> Json:
     }
 
 
-def _directory(sim: "Simulation", ask: Ask, commit: Commit, path: str) -> Reply:
+def _directory(sim: "Simulation", request: ApiRequest, commit: GitCommit, path: str) -> Reply:
     inside = {name: content for name, content in commit.tree.items() if name.startswith(f"{path}/")}
     if not inside:
         raise ApiError(404, "Not Found")
     direct = {name: content for name, content in inside.items() if "/" not in name[len(path) + 1 :]}
-    return Reply(200, [_entry(sim, ask, name, content) for name, content in direct.items()])
+    return Reply(200, [_entry(sim, request, name, content) for name, content in direct.items()])
 
 
-async def create_dispatch(sim: "Simulation", ask: Ask) -> Reply:
-    body = ask.json()
+async def create_dispatch(sim: "Simulation", request: ApiRequest) -> Reply:
+    body = request.json()
     payload = _checked_payload(body)
     sim.world.dispatches.append(
-        Dispatch(
-            repository_id=ask.repository.id,
+        RepositoryDispatch(
+            repository_id=request.repository.id,
             event_type=body["event_type"],
             client_payload=payload,
             received_at=sim.clock.now(),
-            installation_id=ask.identity.installation_id if ask.identity else None,
-            size_bytes=len(ask.body),
+            installation_id=request.caller.installation_id if request.caller else None,
+            size_bytes=len(request.body),
         )
     )
-    runs = sim.ci.start_runs(ask.repository, "repository_dispatch", body["event_type"], payload)
+    runs = sim.ci.start_runs(request.repository, "repository_dispatch", body["event_type"], payload)
     for run in runs:
         if sim.faults.take_early_callback():
             job = run.jobs[0]
             sim.ci.start(run, job)
             report = sim.ci.report_body(run, job, "in_progress")
             await sim.ci.send_report(run, job, report, token=sim.ci.token(run, job))
-    await sim.tell_news()
+    await sim.send_queued_webhooks()
     return Reply(204)
 
 
 def _checked_payload(body: Json) -> Json:
     event_type, payload = body.get("event_type"), body.get("client_payload", {})
     if not isinstance(event_type, str) or not event_type:
-        raise invalid("RepositoryDispatch", "event_type", '"event_type" wasn\'t supplied.')
+        raise validation_error("RepositoryDispatch", "event_type", '"event_type" wasn\'t supplied.')
     if len(event_type) > MOST_TYPE_CHARACTERS:
-        raise invalid(
+        raise validation_error(
             "RepositoryDispatch", "event_type", "event_type is too long (maximum is 100 characters)"
         )
     if not isinstance(payload, dict):
-        raise invalid("RepositoryDispatch", "client_payload", "client_payload is not an object.")
+        raise validation_error("RepositoryDispatch", "client_payload", "client_payload is not an object.")
     if len(payload) > MOST_PAYLOAD_KEYS:
-        raise invalid(
+        raise validation_error(
             "RepositoryDispatch",
             "client_payload",
             "No more than 10 properties are allowed; too many were supplied.",
         )
     if len(json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode()) >= MOST_PAYLOAD_BYTES:
-        raise invalid("RepositoryDispatch", "client_payload", "client_payload is too large.")
+        raise validation_error("RepositoryDispatch", "client_payload", "client_payload is too large.")
     return payload
 
 
-def _commit(sim: "Simulation", ask: Ask, ref: str) -> Commit:
-    found = sim.world.resolve(ask.repository, ref)
+def _commit(sim: "Simulation", request: ApiRequest, ref: str) -> GitCommit:
+    found = sim.world.resolve(request.repository, ref)
     if found is None:
         raise ApiError(404, f"No commit found for the ref {ref}")
     return found
+
+
+async def list_matching_refs(sim: "Simulation", request: ApiRequest) -> Reply:
+    """All refs with this prefix in one answer, sorted by name; an empty list when there is none."""
+    prefix = f"refs/{request.params['ref']}"
+    refs = {f"refs/heads/{branch}": sha for branch, sha in request.repository.branches.items()}
+    names = sorted(name for name in refs if name.startswith(prefix))
+    return Reply(
+        200, [_ref_json(sim.base_url, request.repository.full_name, name, refs[name]) for name in names]
+    )
+
+
+def _ref_json(base: str, full_name: str, ref: str, sha: str) -> Json:
+    api = f"{base}/repos/{full_name}/git"
+    return {
+        "ref": ref,
+        "node_id": node_id(ref, 0),
+        "url": f"{api}/{ref}",
+        "object": {"type": "commit", "sha": sha, "url": f"{api}/commits/{sha}"},
+    }
+
+
+async def advertise_refs(sim: "Simulation", request: ApiRequest) -> Reply:
+    repository = sim.world.find(f"{request.params['owner']}/{request.params['repo'].removesuffix('.git')}")
+    if repository is None or repository.private or request.query.get("service") != GIT_SERVICE:
+        raise ApiError(404, "Not Found")
+    body = _packet_line(f"# service={GIT_SERVICE}\n") + b"0000" + _ref_lines(repository) + b"0000"
+    return Reply(200, raw=body, media=f"application/x-{GIT_SERVICE}-advertisement")
+
+
+def _ref_lines(repository: Repository) -> bytes:
+    symref = f"symref=HEAD:refs/heads/{repository.default_branch} agent=crcr-sim"
+    refs = {f"refs/heads/{name}": sha for name, sha in sorted(repository.branches.items())}
+    first = _packet_line(f"{repository.head_sha} HEAD\0{symref}\n")
+    return first + b"".join(_packet_line(f"{sha} {name}\n") for name, sha in refs.items())
+
+
+def _packet_line(text: str) -> bytes:
+    """Git's pkt-line: the length in four hexadecimal digits, then the text."""
+    return f"{len(text.encode()) + 4:04x}{text}".encode()
 
 
 _REPO = "/repos/{owner}/{repo}"
@@ -152,4 +199,6 @@ ROUTES = (
         get_permission,
         permission=("metadata", "read"),
     ),
+    Route("GET", f"{_REPO}/git/matching-refs/{{ref}}", list_matching_refs, permission=_CONTENTS_READ),
+    Route("GET", "/{owner}/{repo}/info/refs", advertise_refs, Auth.OPEN),
 )

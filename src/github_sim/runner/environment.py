@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from github_sim.bodies.repositories import account_json, repository_json
 from github_sim.oidc.github_actions import ISSUER_PATH
 from github_sim.runner.expressions import to_text
-from github_sim.world.actions import Job, WorkflowRun
+from github_sim.world.actions import WorkflowJob, WorkflowRun
 from github_sim.world.records import Json, Repository
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def github_environment(context: Json, event_path: Path, temp: Path) -> dict[str,
     }
 
 
-def token_environment(sim: "Simulation", run: WorkflowRun, job: Job, token: str) -> Mapping[str, str]:
+def token_environment(sim: "Simulation", run: WorkflowRun, job: WorkflowJob, token: str) -> Mapping[str, str]:
     """How a job that may mint asks for its tokens; `&audience=` is appended to the address."""
     address = f"{sim.base_url}{ISSUER_PATH}/request?run={run.id}&job={job.id}&api-version=2.0"
     return {"ACTIONS_ID_TOKEN_REQUEST_URL": address, "ACTIONS_ID_TOKEN_REQUEST_TOKEN": token}

@@ -182,7 +182,7 @@ Node = Callable[["Scope"], Any]
 @dataclass(frozen=True)
 class Scope:
     contexts: Contexts
-    standing: StatusFunctions | None = None
+    status: StatusFunctions | None = None
 
     def context(self, name: str) -> Any:
         if name.lower() not in self.contexts:
@@ -190,9 +190,9 @@ class Scope:
         return self.contexts[name.lower()]
 
     def call(self, name: str, values: list[Any]) -> Any:
-        if name in STATUS and self.standing is None:
+        if name in STATUS and self.status is None:
             raise WorkflowError(f"{name}() can be asked only in an `if`")
-        known = {**FUNCTIONS, **(self.standing.functions() if self.standing else {})}
+        known = {**FUNCTIONS, **(self.status.functions() if self.status else {})}
         if name not in known:
             raise WorkflowError(f"there is no function {name}()")
         try:
@@ -207,9 +207,9 @@ class Expression:
     node: Node
     asks_status: bool
 
-    def value(self, contexts: Contexts, standing: StatusFunctions | None = None) -> Any:
+    def value(self, contexts: Contexts, status: StatusFunctions | None = None) -> Any:
         try:
-            return self.node(Scope(contexts, standing))
+            return self.node(Scope(contexts, status))
         except WorkflowError as problem:
             raise WorkflowError(f"{problem} (in `{self.source.strip()}`)") from None
 
@@ -417,15 +417,15 @@ def evaluate_text(template: Any, contexts: Contexts) -> str:
     return to_text(evaluate(template, contexts))
 
 
-def condition_holds(condition: Any, contexts: Contexts, standing: StatusFunctions) -> bool:
+def condition_holds(condition: Any, contexts: Contexts, status: StatusFunctions) -> bool:
     """An `if`; one that does not ask how things stand holds only while everything succeeded."""
     source = "success()" if condition is None else to_text(condition).strip()
     if OPEN in source:
         source = _bare(source)
     expression = parse(source)
-    if not expression.asks_status and not standing.functions()["success"]():
+    if not expression.asks_status and not status.functions()["success"]():
         return False
-    return truthy(expression.value(contexts, standing))
+    return truthy(expression.value(contexts, status))
 
 
 def _bare(source: str) -> str:

@@ -28,10 +28,10 @@ from github_sim.runner.steps import (
     run_action,
     settable_variables,
 )
-from github_sim.runner.workflow_file import JobFile, Step, WorkflowFile
+from github_sim.runner.workflow_file import JobFile, WorkflowFile, WorkflowStep
 from github_sim.runner.workspace import JobFolders
 from github_sim.runner.yaml_text import WorkflowError
-from github_sim.world.actions import Job, StepRun, WorkflowRun
+from github_sim.world.actions import StepRun, WorkflowJob, WorkflowRun
 from github_sim.world.records import Json
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class JobExecution:
         runner: "Runner",
         joined: JoinedRepository,
         run: WorkflowRun,
-        job: Job,
+        job: WorkflowJob,
         *,
         workflow: WorkflowFile,
         file: JobFile,
@@ -55,7 +55,7 @@ class JobExecution:
         self.joined = joined
         self.run = run
         self.job = job
-        self.room: JobFolders = runner.place.room()
+        self.folders: JobFolders = runner.folders.new_job_folders()
         self._workflow = workflow
         self.file = file
         self._contexts = contexts
@@ -66,37 +66,37 @@ class JobExecution:
             evaluate(file.given.get("timeout-minutes", 360), contexts)
         )
 
-    async def execute(self, minting: Mapping[str, str]) -> str:
-        """Run all steps; `minting` are the variables of a job that may ask for tokens. Returns the conclusion."""
+    async def execute(self, token_env: Mapping[str, str]) -> str:
+        """Run all steps; `token_env` are the variables of a job that may ask for tokens. Returns the conclusion."""
         base = {**self._contexts, "secrets": self.joined.secrets, "runner": self._runner()}
         above, own = (
             _texts(evaluate(each.get("env") or {}, base)) for each in (self._workflow.given, self.file.given)
         )
-        frame = StepScope(dispatch_inputs(self.run), {**above, **own}, cancelled=self._cancelled)
-        self._base = self._base_environment(minting)
-        await self.steps(self.file.steps, frame, self.job.steps)
+        scope = StepScope(dispatch_inputs(self.run), {**above, **own}, cancelled=self._cancelled)
+        self._base = self._base_environment(token_env)
+        await self.steps(self.file.steps, scope, self.job.steps)
         given = self.file.given.get("outputs") or {}
-        self.job.outputs = _texts(evaluate(given, self.contexts(frame)))
+        self.job.outputs = _texts(evaluate(given, self.contexts(scope)))
         if self._cancelled.is_set():
             return "cancelled"
-        return "failure" if frame.failed else "success"
+        return "failure" if scope.failed else "success"
 
-    def _base_environment(self, minting: Mapping[str, str]) -> dict[str, str]:
-        event_path = self.room.temp / "_github_workflow" / "event.json"
+    def _base_environment(self, token_env: Mapping[str, str]) -> dict[str, str]:
+        event_path = self.folders.temp / "_github_workflow" / "event.json"
         event_path.parent.mkdir()
         event_path.write_text(json.dumps(self._contexts["github"]["event"], indent=2))
         shown = {**self._contexts["github"], **self._own_github()}
         return {
-            **clean_environment(self.room.home, self.runner.place.tools),
-            **github_environment(shown, event_path, self.room.temp),
-            **minting,
+            **clean_environment(self.folders.home, self.runner.folders.tools),
+            **github_environment(shown, event_path, self.folders.temp),
+            **token_env,
         }
 
     def _own_github(self) -> Json:
-        return {"job": self.file.id, "workspace": str(self.room.workspace)}
+        return {"job": self.file.id, "workspace": str(self.folders.workspace)}
 
     def _runner(self) -> Json:
-        temp = str(self.room.temp)
+        temp = str(self.folders.temp)
         return {
             "os": "Linux",
             "arch": "X64",
@@ -106,91 +106,91 @@ class JobExecution:
             "tool_cache": temp,
         }
 
-    def contexts(self, frame: StepScope, step_env: Mapping[str, str] | None = None) -> Json:
+    def contexts(self, scope: StepScope, step_env: Mapping[str, str] | None = None) -> Json:
         """What an expression of a step sees."""
         token = {"token": self.joined.secrets.get("GITHUB_TOKEN", "")}
-        own = {**self._own_github(), **token, "action_path": frame.action_path}
+        own = {**self._own_github(), **token, "action_path": scope.action_path}
         return {
             **self._contexts,
             "github": {**self._contexts["github"], **own},
             "runner": self._runner(),
-            "job": {"status": self._status(frame), "check_run_id": self.job.id},
-            "env": {**frame.env, **self._more_env, **(step_env or {})},
-            "steps": frame.steps,
-            "inputs": frame.inputs,
-            **({} if frame.action_path else {"secrets": self.joined.secrets}),
+            "job": {"status": self._status(scope), "check_run_id": self.job.id},
+            "env": {**scope.env, **self._more_env, **(step_env or {})},
+            "steps": scope.steps,
+            "inputs": scope.inputs,
+            **({} if scope.action_path else {"secrets": self.joined.secrets}),
         }
 
-    def _status(self, frame: StepScope) -> str:
-        return "cancelled" if self._cancelled.is_set() else "failure" if frame.failed else "success"
+    def _status(self, scope: StepScope) -> str:
+        return "cancelled" if self._cancelled.is_set() else "failure" if scope.failed else "success"
 
     async def steps(
-        self, steps: Sequence[Step], frame: StepScope, records: list[StepRun] | None = None
+        self, steps: Sequence[WorkflowStep], scope: StepScope, records: list[StepRun] | None = None
     ) -> list[StepOutcome]:
-        """Run steps one after the other; `frame.failed` tells how they ended."""
+        """Run steps one after the other; `scope.failed` tells how they ended."""
         done = []
         for step in steps:
             record = StepRun(step.number, step.label)
             if records is not None:
                 records.append(record)
-            outcome = await self._step(step, frame, record)
+            outcome = await self._step(step, scope, record)
             done.append(outcome)
         return done
 
-    async def _step(self, step: Step, frame: StepScope, record: StepRun) -> StepOutcome:
+    async def _step(self, step: WorkflowStep, scope: StepScope, record: StepRun) -> StepOutcome:
         record.status, record.started_at = "in_progress", self.runner.sim.clock.now()
         outcome = StepOutcome()
         try:
-            if self._holds(step, frame, cancelled=frame.cancelled.is_set()):
-                outcome = await self._act(step, frame)
-                conclusion = self._conclude(step, frame, outcome)
+            if self._holds(step, scope, cancelled=scope.cancelled.is_set()):
+                outcome = await self._act(step, scope)
+                conclusion = self._conclude(step, scope, outcome)
             else:
                 conclusion = "skipped"
         except WorkflowError as problem:
             outcome = StepOutcome(failed=True, log=f"Error: {problem}\n")
-            self.runner.tell(f"{self.where(step)}: {problem}")
-            frame.failed, conclusion = True, "failure"
-        self._note(step, frame, outcome, conclusion)
+            self.runner.report_problem(f"{self.where(step)}: {problem}")
+            scope.failed, conclusion = True, "failure"
+        self._note(step, scope, outcome, conclusion)
         record.log = mask_secrets(outcome.log, self.masks)
         record.status, record.conclusion = "completed", conclusion
         record.completed_at = self.runner.sim.clock.now()
         return outcome
 
-    def where(self, step: Step) -> str:
+    def where(self, step: WorkflowStep) -> str:
         return f"{self.joined.repository.full_name} {self.run.workflow.path} {self.job.name}, {step.label}"
 
-    def _holds(self, step: Step, frame: StepScope, *, cancelled: bool) -> bool:
-        contexts = self.contexts(frame)
+    def _holds(self, step: WorkflowStep, scope: StepScope, *, cancelled: bool) -> bool:
+        contexts = self.contexts(scope)
         contexts.pop("secrets", None)
-        standing = StatusFunctions(not frame.failed, frame.failed, cancelled)
-        return condition_holds(step.given.get("if"), contexts, standing)
+        status = StatusFunctions(not scope.failed, scope.failed, cancelled)
+        return condition_holds(step.given.get("if"), contexts, status)
 
-    def _conclude(self, step: Step, frame: StepScope, outcome: StepOutcome) -> str:
-        if outcome.why == "cancelled":
+    def _conclude(self, step: WorkflowStep, scope: StepScope, outcome: StepOutcome) -> str:
+        if outcome.stop_reason == "cancelled":
             return "cancelled"
-        forgiven = truthy(evaluate(step.given.get("continue-on-error", False), self.contexts(frame)))
-        frame.failed = frame.failed or (outcome.failed and not forgiven)
+        forgiven = truthy(evaluate(step.given.get("continue-on-error", False), self.contexts(scope)))
+        scope.failed = scope.failed or (outcome.failed and not forgiven)
         return "failure" if outcome.failed and not forgiven else "success"
 
-    def _note(self, step: Step, frame: StepScope, outcome: StepOutcome, conclusion: str) -> None:
+    def _note(self, step: WorkflowStep, scope: StepScope, outcome: StepOutcome, conclusion: str) -> None:
         """What later steps see of it."""
         if step.id:
             ended = "failure" if outcome.failed and conclusion == "success" else conclusion
-            frame.steps[step.id] = {"outputs": outcome.outputs, "outcome": ended, "conclusion": conclusion}
+            scope.steps[step.id] = {"outputs": outcome.outputs, "outcome": ended, "conclusion": conclusion}
 
-    async def _act(self, step: Step, frame: StepScope) -> StepOutcome:
-        own = _texts(evaluate(step.given.get("env") or {}, self.contexts(frame)))
-        stop = None if self._holds(step, frame, cancelled=True) else frame.cancelled
+    async def _act(self, step: WorkflowStep, scope: StepScope) -> StepOutcome:
+        own = _texts(evaluate(step.given.get("env") or {}, self.contexts(scope)))
+        stop = None if self._holds(step, scope, cancelled=True) else scope.cancelled
         if "uses" in step.given:
-            return await run_action(self, step, frame, own)
-        return await self._script(step, frame, own, stop)
+            return await run_action(self, step, scope, own)
+        return await self._script(step, scope, own, stop)
 
     async def _script(
-        self, step: Step, frame: StepScope, own: dict[str, str], stop: asyncio.Event | None
+        self, step: WorkflowStep, scope: StepScope, own: dict[str, str], stop: asyncio.Event | None
     ) -> StepOutcome:
-        contexts = self.contexts(frame, own)
-        defaults = {} if frame.action_path else self._defaults()
-        if frame.action_path and "shell" not in step.given:
+        contexts = self.contexts(scope, own)
+        defaults = {} if scope.action_path else self._defaults()
+        if scope.action_path and "shell" not in step.given:
             raise WorkflowError("a `run` of a composite action needs a `shell`")
         script = Script(
             text=evaluate_text(step.given["run"], contexts),
@@ -200,22 +200,22 @@ class JobExecution:
             ),
             limit_s=self._limit_s(step, contexts),
         )
-        env = {**self._base, **_texts(frame.env), **self._more_env, **own, **self._base_again(frame)}
-        ended = await script.run(self.room, self.runner.routed(env), stop)
+        env = {**self._base, **_texts(scope.env), **self._more_env, **own, **self._base_again(scope)}
+        ended = await script.run(self.folders, self.runner.redirect_urls(env), stop)
         self.masks.update(read_masks(ended.output))
         self._more_env.update(settable_variables(script.set_variables()))
         self._base["PATH"] = ":".join([*script.added_paths(), self._base["PATH"]])
-        failed = ended.code != 0 or bool(ended.why)
-        return StepOutcome(failed, ended.why, ended.output, script.outputs())
+        failed = ended.code != 0 or bool(ended.stop_reason)
+        return StepOutcome(failed, ended.stop_reason, ended.output, script.outputs())
 
-    def _base_again(self, frame: StepScope) -> dict[str, str]:
+    def _base_again(self, scope: StepScope) -> dict[str, str]:
         """What no `env` of the file may replace."""
         kept = {
             name: value
             for name, value in self._base.items()
             if name.startswith(("GITHUB_", "RUNNER_", "ACTIONS_"))
         }
-        return {**kept, **({"GITHUB_ACTION_PATH": frame.action_path} if frame.action_path else {})}
+        return {**kept, **({"GITHUB_ACTION_PATH": scope.action_path} if scope.action_path else {})}
 
     def _defaults(self) -> Json:
         found: Json = {}
@@ -223,7 +223,7 @@ class JobExecution:
             found.update((given.get("defaults") or {}).get("run") or {})
         return found
 
-    def _limit_s(self, step: Step, contexts: Json) -> float:
+    def _limit_s(self, step: WorkflowStep, contexts: Json) -> float:
         left: float = self.deadline - asyncio.get_running_loop().time()
         minutes = evaluate(step.given.get("timeout-minutes"), contexts)
         return min([left, self.runner.limit_s, *([60 * float(minutes)] if minutes else [])])

@@ -35,10 +35,10 @@ class FileWorkflow(Workflow):
     file: WorkflowFile | None = None
     github: Callable[[WorkflowRun], Json] = lambda _run: {}
 
-    def wants(self, event: str, event_type: str) -> bool:
-        return self.file is not None and self.file.listens(event, event_type)
+    def is_triggered_by(self, event: str, event_type: str) -> bool:
+        return self.file is not None and self.file.is_triggered_by(event, event_type)
 
-    def planned(self, run: WorkflowRun) -> list[tuple[str, JobSpec]]:
+    def plan_jobs(self, run: WorkflowRun) -> list[tuple[str, JobSpec]]:
         return [(self._name(run, leg), leg) for leg in self.jobs]
 
     def title(self, run: WorkflowRun) -> str:
@@ -76,11 +76,11 @@ def _is_workflow(path: str) -> bool:
 
 
 def _workflow(file: WorkflowFile, github: Callable[[WorkflowRun], Json]) -> FileWorkflow:
-    legs = tuple(
+    combinations = tuple(
         MatrixJob(job.name_of(dict(values)), file=job, values=dict(values))
         for job in file.jobs.values()
-        for values in job.legs
+        for values in job.combinations
     )
     return FileWorkflow(
-        name=file.name, path=file.path, listens=tuple(file.on), jobs=legs, file=file, github=github
+        name=file.name, path=file.path, listens=tuple(file.on), jobs=combinations, file=file, github=github
     )

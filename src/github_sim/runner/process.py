@@ -20,7 +20,7 @@ _GRACE_S = 2.0
 class ProcessResult:
     code: int
     output: str
-    why: str = ""
+    stop_reason: str = ""
     """Empty when it ended by itself; else `cancelled` or `timed_out`."""
 
 

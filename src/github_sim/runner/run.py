@@ -15,7 +15,7 @@ from github_sim.runner.job import JobExecution
 from github_sim.runner.joined_repository import JoinedRepository, MatrixJob, dispatch_inputs
 from github_sim.runner.workflow_file import JobFile, WorkflowFile, may_request_token
 from github_sim.runner.yaml_text import WorkflowError, as_mapping, reject_unknown_keys
-from github_sim.world.actions import Job, WorkflowRun, worst_conclusion
+from github_sim.world.actions import WorkflowJob, WorkflowRun, worst_conclusion
 from github_sim.world.records import Json
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class GroupMember:
     """One member of a group; `cancel` ends it."""
 
     cancel: Callable[[], None]
-    may_go: asyncio.Event = field(default_factory=asyncio.Event)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
@@ -50,21 +50,21 @@ class ConcurrencyGroups:
             return
         group = self._groups.setdefault(key, _Group())
         turn = GroupMember(cancel)
-        self._line_up(group, turn, cancels=cancels)
+        self._enter(group, turn, cancels=cancels)
         try:
-            await turn.may_go.wait()
+            await turn.started.wait()
             yield group.running is turn
         finally:
             self._leave(group, turn)
 
-    def _line_up(self, group: _Group, turn: GroupMember, *, cancels: bool) -> None:
+    def _enter(self, group: _Group, turn: GroupMember, *, cancels: bool) -> None:
         if group.waiting is not None:
             group.waiting.cancel()
-            group.waiting.may_go.set()
+            group.waiting.started.set()
             group.waiting = None
         if group.running is None:
             group.running = turn
-            turn.may_go.set()
+            turn.started.set()
             return
         group.waiting = turn
         if cancels:
@@ -76,7 +76,7 @@ class ConcurrencyGroups:
         if group.running is turn:
             group.running, group.waiting = group.waiting, None
             if group.running is not None:
-                group.running.may_go.set()
+                group.running.started.set()
 
 
 _GOOD = frozenset({"success"})
@@ -101,11 +101,11 @@ class RunExecution:
         try:
             key, cancels = self._group(self._file.given.get("concurrency"), self._contexts())
         except WorkflowError as problem:
-            self._runner.tell(f"{self._joined.repository.full_name} {self._file.path}: {problem}")
+            self._runner.report_problem(f"{self._joined.repository.full_name} {self._file.path}: {problem}")
             await self._end_all("failure")
             return
-        async with self._runner.groups.turn(key, self.cancelled.set, cancels=cancels) as may_go:
-            if may_go:
+        async with self._runner.groups.turn(key, self.cancelled.set, cancels=cancels) as started:
+            if started:
                 await asyncio.gather(*(self._job(name) for name in self._file.jobs))
             else:
                 await self._end_all("cancelled")
@@ -114,7 +114,7 @@ class RunExecution:
         for job in self._run.jobs:
             if job.status != "completed":
                 self._sim.ci.complete(self._run, job, conclusion)
-        await self._sim.tell_news()
+        await self._sim.send_queued_webhooks()
 
     def _group(self, given: object, contexts: Json) -> tuple[tuple[int, str] | None, bool]:
         if given is None:
@@ -136,21 +136,23 @@ class RunExecution:
         finally:
             self._ended[name].set()
 
-    def _records(self, name: str) -> list[Job]:
+    def _records(self, name: str) -> list[WorkflowJob]:
         """The jobs of this attempt that one job of the file became; those carried over are done."""
         return [job for job in self._run.jobs if isinstance(job.spec, MatrixJob) and _id(job) == name]
 
-    async def _leg(self, file: JobFile, job: Job) -> None:
+    async def _leg(self, file: JobFile, job: WorkflowJob) -> None:
         if job.status == "completed":
             return
         contexts = {**self._contexts(), "needs": self._needs(file)}
         try:
-            wanted = condition_holds(file.given.get("if"), contexts, self._standing(file))
+            wanted = condition_holds(file.given.get("if"), contexts, self._status_functions(file))
             survives = wanted and condition_holds(
-                file.given.get("if"), contexts, self._standing(file, cancelled=True)
+                file.given.get("if"), contexts, self._status_functions(file, cancelled=True)
             )
         except WorkflowError as problem:
-            self._runner.tell(f"{self._joined.repository.full_name} {self._file.path} {job.name}: {problem}")
+            self._runner.report_problem(
+                f"{self._joined.repository.full_name} {self._file.path} {job.name}: {problem}"
+            )
             await self._complete(job, "failure")
             return
         if not wanted:
@@ -158,19 +160,23 @@ class RunExecution:
             return
         await self._run_leg(file, job, contexts, asyncio.Event() if survives else self.cancelled)
 
-    async def _run_leg(self, file: JobFile, job: Job, contexts: Json, cancelled: asyncio.Event) -> None:
+    async def _run_leg(
+        self, file: JobFile, job: WorkflowJob, contexts: Json, cancelled: asyncio.Event
+    ) -> None:
         full = {**contexts, "matrix": dict(_leg(job).values), "strategy": {}}
-        async with self._runner.room_for_one:
+        async with self._runner.job_slots:
             if cancelled.is_set():
                 await self._complete(job, "cancelled")
                 return
             self._sim.ci.start(self._run, job)
-            await self._sim.tell_news()
+            await self._sim.send_queued_webhooks()
             await self._complete(job, await self._execute(file, job, full, cancelled))
 
-    async def _execute(self, file: JobFile, job: Job, contexts: Json, cancelled: asyncio.Event) -> str:
+    async def _execute(
+        self, file: JobFile, job: WorkflowJob, contexts: Json, cancelled: asyncio.Event
+    ) -> str:
         token = self._sim.request_tokens.issue(self._run, job) if may_request_token(file.permissions) else ""
-        minting = token_environment(self._sim, self._run, job, token) if token else {}
+        token_env = token_environment(self._sim, self._run, job, token) if token else {}
         try:
             running = JobExecution(
                 self._runner,
@@ -183,20 +189,22 @@ class RunExecution:
                 cancelled=cancelled,
             )
             try:
-                conclusion = await running.execute(minting)
+                conclusion = await running.execute(token_env)
             finally:
-                running.room.clear()
+                running.folders.clear()
         except WorkflowError as problem:
-            self._runner.tell(f"{self._joined.repository.full_name} {self._file.path} {job.name}: {problem}")
+            self._runner.report_problem(
+                f"{self._joined.repository.full_name} {self._file.path} {job.name}: {problem}"
+            )
             conclusion = "failure"
         finally:
             self._sim.request_tokens.revoke(token)
         forgiven = truthy(evaluate(file.given.get("continue-on-error", False), contexts))
         return "success" if conclusion == "failure" and forgiven else conclusion
 
-    async def _complete(self, job: Job, conclusion: str) -> None:
+    async def _complete(self, job: WorkflowJob, conclusion: str) -> None:
         self._sim.ci.complete(self._run, job, conclusion)
-        await self._sim.tell_news()
+        await self._sim.send_queued_webhooks()
 
     def _needs(self, file: JobFile) -> Json:
         return {need: {"result": self._result(need), "outputs": self._outputs(need)} for need in file.needs}
@@ -210,7 +218,7 @@ class RunExecution:
             found.update(job.outputs)
         return found
 
-    def _standing(self, file: JobFile, *, cancelled: bool | None = None) -> StatusFunctions:
+    def _status_functions(self, file: JobFile, *, cancelled: bool | None = None) -> StatusFunctions:
         """How the jobs stand that it needs, and those that they needed: a skipped one is no success."""
         results = {self._result(name) for name in self._ancestors(file)}
         asked = self.cancelled.is_set() if cancelled is None else cancelled
@@ -223,12 +231,12 @@ class RunExecution:
         return above
 
 
-def _leg(job: Job) -> MatrixJob:
+def _leg(job: WorkflowJob) -> MatrixJob:
     if not isinstance(job.spec, MatrixJob):
         raise TypeError(f"{job.name} comes from no file")
     return job.spec
 
 
-def _id(job: Job) -> str:
+def _id(job: WorkflowJob) -> str:
     file = _leg(job).file
     return file.id if file else ""

@@ -36,10 +36,10 @@ class Runner:
         self.limit_s = limit_s
         self.actions = dict(actions or {})
         """Composite actions by `owner/repo/path`, wherever their folders are."""
-        self._place: RunnerFolders | None = None
+        self._folders: RunnerFolders | None = None
         self.groups = ConcurrencyGroups()
-        self.room_for_one = asyncio.Semaphore(MOST_JOBS_AT_ONCE)
-        self.routes: dict[str, str] = {}
+        self.job_slots = asyncio.Semaphore(MOST_JOBS_AT_ONCE)
+        self.redirects: dict[str, str] = {}
         """Addresses in a job's environment that lead to somewhere in the simulator, as a name server would."""
         self.unfinished: set[asyncio.Event] = set()
         """One event for each run that has not ended, set at its end. An extension adds its own work."""
@@ -52,17 +52,17 @@ class Runner:
         sim.on_close.append(self._clear)
 
     @property
-    def place(self) -> RunnerFolders:
+    def folders(self) -> RunnerFolders:
         """Its folders, made when they are first needed."""
-        if self._place is None:
-            self._place = RunnerFolders()
-        return self._place
+        if self._folders is None:
+            self._folders = RunnerFolders()
+        return self._folders
 
     def _clear(self) -> None:
-        if self._place is not None:
-            self._place.clear()
+        if self._folders is not None:
+            self._folders.clear()
 
-    def tell(self, problem: str) -> None:
+    def report_problem(self, problem: str) -> None:
         self.problems.append(problem)
         self._on_problem(problem)
 
@@ -70,7 +70,7 @@ class Runner:
         self, repository: Repository, folder: Path, *, secrets: Mapping[str, str] | None = None
     ) -> JoinedRepository:
         """Take a repository's files from a folder; joining again takes them anew."""
-        snapshot = Snapshot(folder, self.place.new("snapshot"))
+        snapshot = Snapshot(folder, self.folders.new("snapshot"))
         repository.workflows = list(read_workflows(snapshot, self.github))
         commit = self.sim.world.commit(
             repository,
@@ -84,8 +84,8 @@ class Runner:
         self._joined[repository.id] = joined
         return joined
 
-    def routed(self, env: Mapping[str, str]) -> dict[str, str]:
-        return {name: self.routes.get(value, value) for name, value in env.items()}
+    def redirect_urls(self, env: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.redirects.get(value, value) for name, value in env.items()}
 
     def github(self, run: WorkflowRun) -> Json:
         """The `github` context of a run."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from github_sim.runner.expressions import evaluate, to_text
 from github_sim.runner.process import ProcessResult, run_child
-from github_sim.runner.workflow_file import Step, read_steps
+from github_sim.runner.workflow_file import WorkflowStep, read_steps
 from github_sim.runner.workspace import Artifacts, JobFolders, resolve_inside, write_tree
 from github_sim.runner.yaml_text import WorkflowError, as_mapping, read_yaml, reject_unknown_keys
 from github_sim.world.records import Json
@@ -90,7 +90,7 @@ class StepScope:
 @dataclass
 class StepOutcome:
     failed: bool = False
-    why: str = ""
+    stop_reason: str = ""
     log: str = ""
     outputs: dict[str, str] = field(default_factory=dict)
 
@@ -114,15 +114,15 @@ class Script:
     _told: dict[str, Path] = field(default_factory=dict)
 
     async def run(
-        self, room: JobFolders, env: Mapping[str, str], stop: asyncio.Event | None
+        self, folders: JobFolders, env: Mapping[str, str], stop: asyncio.Event | None
     ) -> ProcessResult:
         if self.shell not in _SHELLS:
             raise WorkflowError(f"the simulated runner has no shell {self.shell!r}")
-        cwd = resolve_inside(room.workspace, self.folder or ".")
+        cwd = resolve_inside(folders.workspace, self.folder or ".")
         if not cwd.is_dir():
             raise WorkflowError(f"there is no folder {self.folder}")
-        number = sum(1 for _ in room.temp.glob("step-*"))
-        place = room.temp / f"step-{number}"
+        number = sum(1 for _ in folders.temp.glob("step-*"))
+        place = folders.temp / f"step-{number}"
         place.mkdir()
         self._told = {name: place / name.lower() for name in _FILES}
         for path in self._told.values():
@@ -154,16 +154,16 @@ With = dict[str, str]
 
 
 async def run_action(
-    job: "JobExecution", step: Step, frame: StepScope, env: Mapping[str, str]
+    job: "JobExecution", step: WorkflowStep, scope: StepScope, env: Mapping[str, str]
 ) -> StepOutcome:
     action = str(step.given["uses"])
     given = as_mapping(step.given.get("with"), "with")
-    filled_with = {name: to_text(evaluate(value, job.contexts(frame, env))) for name, value in given.items()}
+    filled_with = {name: to_text(evaluate(value, job.contexts(scope, env))) for name, value in given.items()}
     found = _ACTION.fullmatch(action)
     own = _OWN.get(found["name"]) if found else None
     if own is not None:
         return own(job, filled_with)
-    return await _composite(job, _folder(job, action), frame, filled_with, env)
+    return await _composite(job, _folder(job, action), scope, filled_with, env)
 
 
 def _outcome(log: str, **outputs: str) -> StepOutcome:
@@ -176,7 +176,7 @@ def _failed(why: str) -> StepOutcome:
 
 def _check_out(job: "JobExecution", given: With) -> StepOutcome:
     reject_unknown_keys(dict(given), _CHECKOUT, "actions/checkout")
-    into = resolve_inside(job.room.workspace, given.get("path") or ".")
+    into = resolve_inside(job.folders.workspace, given.get("path") or ".")
     only = [line.strip() for line in given.get("sparse-checkout", "").splitlines() if line.strip()]
     name = given.get("repository") or job.joined.repository.full_name
     if name.lower() == job.joined.repository.full_name.lower() and not given.get("ref"):
@@ -194,7 +194,7 @@ def _check_out(job: "JobExecution", given: With) -> StepOutcome:
 def _upload(job: "JobExecution", given: With) -> StepOutcome:
     reject_unknown_keys(dict(given), _UPLOAD, "actions/upload-artifact")
     patterns = [line.strip() for line in given.get("path", "").splitlines() if line.strip()]
-    kept = _artifacts(job).keep(given.get("name") or "artifact", job.room.workspace, patterns)
+    kept = _artifacts(job).keep(given.get("name") or "artifact", job.folders.workspace, patterns)
     if not kept and given.get("if-no-files-found", "warn") == "error":
         return _failed(f"No files were found with the provided path: {', '.join(patterns)}")
     return _outcome(f"kept {kept} files")
@@ -203,8 +203,8 @@ def _upload(job: "JobExecution", given: With) -> StepOutcome:
 def _download(job: "JobExecution", given: With) -> StepOutcome:
     reject_unknown_keys(dict(given), _DOWNLOAD, "actions/download-artifact")
     wanted = Path(given.get("path") or ".")
-    into = wanted if wanted.is_absolute() else resolve_inside(job.room.workspace, str(wanted))
-    if not into.resolve().is_relative_to(job.room.root.resolve()):
+    into = wanted if wanted.is_absolute() else resolve_inside(job.folders.workspace, str(wanted))
+    if not into.resolve().is_relative_to(job.folders.root.resolve()):
         raise WorkflowError(f"{wanted} leads out of the job's folders")
     name = given.get("name") or "artifact"
     if not _artifacts(job).fetch(name, into):
@@ -213,7 +213,7 @@ def _download(job: "JobExecution", given: With) -> StepOutcome:
 
 
 def _artifacts(job: "JobExecution") -> Artifacts:
-    return Artifacts(job.runner.place.root / "artifacts" / f"{job.run.id}-{job.run.attempt}")
+    return Artifacts(job.runner.folders.root / "artifacts" / f"{job.run.id}-{job.run.attempt}")
 
 
 _OWN: Mapping[str, Callable[["JobExecution", With], StepOutcome]] = {
@@ -226,7 +226,7 @@ _OWN: Mapping[str, Callable[["JobExecution", With], StepOutcome]] = {
 def _folder(job: "JobExecution", action: str) -> Path:
     """Where a composite action is: in the workspace, or in a folder that the runner was told of."""
     if action.startswith("./"):
-        return resolve_inside(job.room.workspace, action)
+        return resolve_inside(job.folders.workspace, action)
     found = _ACTION.fullmatch(action)
     folder = job.runner.actions.get(found["name"]) if found else None
     if folder is None:
@@ -235,14 +235,14 @@ def _folder(job: "JobExecution", action: str) -> Path:
 
 
 async def _composite(
-    job: "JobExecution", folder: Path, frame: StepScope, given: With, env: Mapping[str, str]
+    job: "JobExecution", folder: Path, scope: StepScope, given: With, env: Mapping[str, str]
 ) -> StepOutcome:
     action = _read_action(folder)
     inner = StepScope(
-        inputs=_inputs(action, given, job, frame),
-        env={**frame.env, **env},
+        inputs=_inputs(action, given, job, scope),
+        env={**scope.env, **env},
         action_path=str(folder),
-        cancelled=frame.cancelled,
+        cancelled=scope.cancelled,
     )
     steps = read_steps(action["runs"].get("steps"), str(folder))
     done = await job.steps(steps, inner)
@@ -250,7 +250,7 @@ async def _composite(
         name: to_text(evaluate(each.get("value"), job.contexts(inner)))
         for name, each in (action.get("outputs") or {}).items()
     }
-    why = next((each.why for each in done if each.why), "")
+    why = next((each.stop_reason for each in done if each.stop_reason), "")
     return StepOutcome(inner.failed, why, "".join(each.log for each in done), outputs)
 
 
@@ -265,10 +265,10 @@ def _read_action(folder: Path) -> Json:
     return action
 
 
-def _inputs(action: Json, given: With, job: "JobExecution", frame: StepScope) -> Json:
+def _inputs(action: Json, given: With, job: "JobExecution", scope: StepScope) -> Json:
     declared = action.get("inputs") or {}
     reject_unknown_keys(dict(given), frozenset(declared), "the action's `with`")
-    contexts = {"github": job.contexts(frame)["github"]}
+    contexts = {"github": job.contexts(scope)["github"]}
     return {
         name: given.get(name, to_text(evaluate((each or {}).get("default", ""), contexts)))
         for name, each in declared.items()

@@ -1,4 +1,4 @@
-"""A file of `.github/workflows` as data: what it listens to, its jobs with their legs, and what it may do.
+"""A file of `.github/workflows` as data: what it listens to, its jobs with their combinations, and what it may do.
 
 Expressions stay as they are written; they are evaluated when a run has something to evaluate them with. A key that
 the runner does not know is a `Problem`, so nothing that a file asks for is silently left out.
@@ -30,7 +30,7 @@ Permissions = Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
-class Step:
+class WorkflowStep:
     number: int
     given: Json
 
@@ -51,15 +51,15 @@ class JobFile:
     id: str
     given: Json
     needs: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[WorkflowStep, ...]
     permissions: Permissions
-    legs: Sequence[Json] = ({},)
+    combinations: Sequence[Json] = ({},)
 
-    def name_of(self, leg: Json) -> str:
-        """As GitHub names it: `name` where it is given, else the id with the leg's values."""
+    def name_of(self, combination: Json) -> str:
+        """As GitHub names it: `name` where it is given, else the id with the combination's values."""
         if self.given.get("name"):
             return str(self.given["name"])
-        values = ", ".join(_shown(value) for value in leg.values())
+        values = ", ".join(_shown(value) for value in combination.values())
         return f"{self.id} ({values})" if values else self.id
 
 
@@ -71,7 +71,7 @@ class WorkflowFile:
     given: Json
     jobs: Mapping[str, JobFile] = field(default_factory=dict)
 
-    def listens(self, event: str, event_type: str) -> bool:
+    def is_triggered_by(self, event: str, event_type: str) -> bool:
         if event not in self.on:
             return False
         types = as_list(self.on[event].get("types"))
@@ -109,23 +109,23 @@ def _job(name: str, given: Any, above: Permissions, path: str) -> JobFile:
         raise WorkflowError(f"{where} does not say where it runs (runs-on)")
     own = permissions_of(job["permissions"], where) if "permissions" in job else above
     needs = tuple(as_list(job.get("needs")))
-    return JobFile(name, job, needs, read_steps(job.get("steps"), where), own, _legs(job, where))
+    return JobFile(name, job, needs, read_steps(job.get("steps"), where), own, _combinations(job, where))
 
 
-def read_steps(given: Any, where: str) -> tuple[Step, ...]:
+def read_steps(given: Any, where: str) -> tuple[WorkflowStep, ...]:
     steps = as_list(given)
     if not steps:
         raise WorkflowError(f"{where} has no steps")
     return tuple(_step(number, each, where) for number, each in enumerate(steps, start=1))
 
 
-def _step(number: int, given: Any, where: str) -> Step:
+def _step(number: int, given: Any, where: str) -> WorkflowStep:
     place = f"{where}, step {number}"
     step = as_mapping(given, place)
     reject_unknown_keys(step, _STEP, place)
     if ("uses" in step) == ("run" in step):
         raise WorkflowError(f"{place} needs either `run` or `uses`")
-    return Step(number, step)
+    return WorkflowStep(number, step)
 
 
 def permissions_of(given: Any, where: str) -> Mapping[str, str]:
@@ -145,7 +145,7 @@ def may_request_token(permissions: Permissions) -> bool:
     return given.get("id-token", given.get("*")) == "write"
 
 
-def _legs(job: Json, where: str) -> Sequence[Json]:
+def _combinations(job: Json, where: str) -> Sequence[Json]:
     strategy = as_mapping(job.get("strategy"), f"{where}: strategy")
     reject_unknown_keys(strategy, frozenset({"matrix", "fail-fast", "max-parallel"}), f"{where}: strategy")
     if "matrix" not in strategy:
@@ -157,28 +157,36 @@ def _legs(job: Json, where: str) -> Sequence[Json]:
     made = [
         dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*map(as_list, axes.values()))
     ]
-    kept = [leg for leg in made if not any(_fits(leg, out) for out in as_list(matrix.get("exclude")))]
+    kept = [
+        combination
+        for combination in made
+        if not any(_fits(combination, out) for out in as_list(matrix.get("exclude")))
+    ]
     return _included(kept if axes else [], as_list(matrix.get("include")), set(axes))
 
 
-def _included(legs: list[Json], more: list[Json], axes: set[str]) -> list[Json]:
-    """GitHub's rule: an item extends every leg it does not contradict, else it is a leg of its own."""
-    result = [dict(leg) for leg in legs]
+def _included(combinations: list[Json], more: list[Json], axes: set[str]) -> list[Json]:
+    """GitHub's rule: an item extends every combination it does not contradict, else it is a combination of its own."""
+    result = [dict(combination) for combination in combinations]
     for item in more:
-        fitting = [leg for leg, whole in zip(result, legs, strict=False) if _agrees(whole, item, axes)]
-        for leg in fitting:
-            leg.update(item)
+        fitting = [
+            combination
+            for combination, whole in zip(result, combinations, strict=False)
+            if _agrees(whole, item, axes)
+        ]
+        for combination in fitting:
+            combination.update(item)
         if not fitting:
             result.append(dict(item))
     return result
 
 
-def _agrees(leg: Json, item: Json, axes: set[str]) -> bool:
-    return all(leg[key] == value for key, value in item.items() if key in axes)
+def _agrees(combination: Json, item: Json, axes: set[str]) -> bool:
+    return all(combination[key] == value for key, value in item.items() if key in axes)
 
 
-def _fits(leg: Json, out: Json) -> bool:
-    return all(leg.get(key) == value for key, value in out.items())
+def _fits(combination: Json, out: Json) -> bool:
+    return all(combination.get(key) == value for key, value in out.items())
 
 
 def _check_needs(jobs: Mapping[str, JobFile], path: str) -> None:

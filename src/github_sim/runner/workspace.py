@@ -1,4 +1,4 @@
-"""Where a simulated runner keeps things: a folder of its own with one room for each job, all gone at the end."""
+"""Where a simulated runner keeps things: a folder of its own with one folders for each job, all gone at the end."""
 
 import fnmatch
 import shutil
@@ -50,7 +50,7 @@ class RunnerFolders:
         self._made += 1
         return self.root / f"{kind}-{self._made}"
 
-    def room(self) -> JobFolders:
+    def new_job_folders(self) -> JobFolders:
         return JobFolders(self.new("job")).make()
 
     def clear(self) -> None:

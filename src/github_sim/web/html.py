@@ -72,10 +72,10 @@ def text(words: object) -> Html:
 def tag(name: str, *inside: object, **attributes: str) -> Html:
     """An element; content that is not Html is escaped. `class_` is the attribute class."""
     given = "".join(f' {key.rstrip("_")}="{text(value)}"' for key, value in attributes.items())
-    return Html(f"<{name}{given}>{joined(*inside)}</{name}>")
+    return Html(f"<{name}{given}>{concat(*inside)}</{name}>")
 
 
-def joined(*parts: object) -> Html:
+def concat(*parts: object) -> Html:
     return Html("".join(part if isinstance(part, Html) else text(part) for part in parts))
 
 
@@ -83,17 +83,17 @@ def link(address: str, words: object) -> Html:
     return tag("a", words, href=address)
 
 
-def mark(state: str) -> Html:
+def status_badge(state: str) -> Html:
     """A letter and a colour for a status or conclusion. The page has the word beside it."""
     letter, colour = _MARKS.get(state, ("?", "grey"))
     return tag("span", letter, class_=f"mark {colour}", title=state)
 
 
-def mark_colour(state: str) -> str:
+def status_colour(state: str) -> str:
     return _MARKS.get(state, ("?", "grey"))[1]
 
 
-def state_of(check: CheckRun) -> str:
+def check_state(check: CheckRun) -> str:
     return check.conclusion or check.status
 
 
@@ -133,7 +133,7 @@ def render_markdown(markdown: str) -> Html:
 
 
 def page(title: str, body: Html) -> Reply:
-    head = joined(
+    head = concat(
         Html('<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'),
         Html('<meta http-equiv="refresh" content="3">'),
         tag("title", f"{title} · simulated GitHub"),
@@ -145,7 +145,7 @@ def page(title: str, body: Html) -> Reply:
         " · ",
         tag("strong", "This is the simulated GitHub, not github.com."),
     )
-    whole = joined(
+    whole = concat(
         Html("<!doctype html>"),
         tag("html", tag("head", head), tag("body", banner, tag("main", body)), lang="en"),
     )

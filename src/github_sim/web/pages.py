@@ -1,13 +1,17 @@
 """The simulator's pages that list things: open pull requests, a repository, its merge queue."""
 
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from github_sim.bodies.repositories import APP_NAME, APP_SLUG
-from github_sim.rest.checks import newest
-from github_sim.web.html import Html, joined, link, mark, state_of, tag
+from github_sim.rest.checks import latest_by_name
+from github_sim.rest.exchange import Reply
+from github_sim.web.html import Html, check_state, concat, link, page, status_badge, tag
+from github_sim.web.pull_request import check_page, pull_page
 from github_sim.world import merge_rules
-from github_sim.world.actions import Job, StepRun, WorkflowRun
+from github_sim.world.actions import StepRun, WorkflowJob, WorkflowRun
 from github_sim.world.records import Installation, MergeGroup, PullRequest, Repository
 
 if TYPE_CHECKING:
@@ -18,8 +22,8 @@ def index_page(sim: "Simulation") -> Html:
     own = [each for each in sim.world.repositories.values() if each.parent_id is None]
     busy = [each for each in own if _open_pulls(sim, each)]
     quiet = [each for each in own if each not in busy]
-    others = joined(*(tag("li", _repository_link(each)) for each in quiet))
-    return joined(
+    others = concat(*(tag("li", _repository_link(each)) for each in quiet))
+    return concat(
         tag("h1", "Open pull requests"),
         *(_pulls(sim, each) for each in busy),
         tag("h2", "Without open pull requests") if quiet else "",
@@ -28,7 +32,7 @@ def index_page(sim: "Simulation") -> Html:
 
 
 def repository_page(sim: "Simulation", repository: Repository) -> Html:
-    return joined(
+    return concat(
         tag("h1", repository.full_name),
         tag("p", repository.description or "No description."),
         _pulls(sim, repository),
@@ -51,15 +55,15 @@ def _pulls(sim: "Simulation", repository: Repository) -> Html:
     queue = link(f"/{repository.full_name}/queue", f"Merge queue ({waiting})")
     title = tag("h2", _repository_link(repository), " · ", queue)
     shown = tag("ul", *rows, class_="plain") if rows else tag("p", "No open pull requests.")
-    return joined(title, _rate_limit(sim, repository), shown)
+    return concat(title, _rate_limit(sim, repository), shown)
 
 
 def _rate_limit(sim: "Simulation", repository: Repository) -> Html:
     """What the App has used of the limits of the installation that the repository belongs to."""
     installation = sim.world.installation_of(repository)
     if installation is None or not (counted := sim.call_counts.of(installation.id)).routes:
-        return joined()
-    rate = sim.ledger.headers(("installation", installation.id), sim.clock.now())
+        return concat()
+    rate = sim.rate_limiter.headers(("installation", installation.id), sim.clock.now())
     used, limit = int(rate["x-ratelimit-used"]), int(rate["x-ratelimit-limit"])
     until = datetime.fromtimestamp(int(rate["x-ratelimit-reset"]), UTC)
     return tag(
@@ -78,7 +82,7 @@ def _pull_row(sim: "Simulation", repository: Repository, pull: PullRequest) -> H
     said = ", ".join(state.blocked_by) or ("in the merge queue" if queued else "ready to merge")
     address = f"/{repository.full_name}/pull/{pull.number}"
     words = tag("span", f"by {pull.author.login} · {said}", class_="soft")
-    shown = mark("success" if state.mergeable else _worst(state.blocked_by))
+    shown = status_badge("success" if state.mergeable else _worst(state.blocked_by))
     return tag("li", shown, " ", link(address, f"#{pull.number} {pull.title}"), " ", words)
 
 
@@ -89,7 +93,7 @@ def _worst(reasons: tuple[str, ...]) -> str:
 def queue_page(sim: "Simulation", repository: Repository) -> Html:
     groups = [each for each in sim.world.queue if each.repository_id == repository.id]
     cards = [_group_card(sim, repository, place, group) for place, group in enumerate(groups, 1)]
-    return joined(
+    return concat(
         tag("h1", "Merge queue of ", _repository_link(repository)),
         *(cards or [tag("p", "The merge queue is empty.")]),
     )
@@ -98,14 +102,17 @@ def queue_page(sim: "Simulation", repository: Repository) -> Html:
 def _group_card(sim: "Simulation", repository: Repository, place: int, group: MergeGroup) -> Html:
     pull = sim.world.pulls[(group.repository_id, group.number)]
     reasons = merge_rules.blocked_by(sim.world, repository, group.head_sha, group.base_ref)
-    checks = newest(sim.world.checks_on(repository, group.head_sha))
+    checks = latest_by_name(sim.world.checks_on(repository, group.head_sha))
     address = f"/{repository.full_name}/pull/{pull.number}"
     return tag(
         "div",
         tag("p", f"{place}. ", link(address, f"#{pull.number} {pull.title}"), f" into {group.base_ref}"),
         tag("p", "Group ", tag("code", group.head_sha), " on ", tag("code", group.base_sha)),
         tag("p", f"Waiting for: {', '.join(reasons)}" if reasons else "All required checks have passed."),
-        *(tag("p", mark(state_of(each)), f" {name}: {state_of(each)}") for name, each in checks.items()),
+        *(
+            tag("p", status_badge(check_state(each)), f" {name}: {check_state(each)}")
+            for name, each in checks.items()
+        ),
         class_=f"card {'wait' if reasons else 'good'}",
     )
 
@@ -115,15 +122,17 @@ MOST_LOG_CHARACTERS = 4_000
 
 
 def runs_list(sim: "Simulation", repository: Repository) -> Html:
-    newest = list(sim.world.runs_of(repository))[: -MOST_RUNS - 1 : -1]
-    rows = (tag("li", *_run_row(repository, run)) for run in newest)
-    return joined(tag("h2", "Workflow runs"), tag("ul", *rows, class_="plain")) if newest else joined()
+    latest_by_name = list(sim.world.runs_of(repository))[: -MOST_RUNS - 1 : -1]
+    rows = (tag("li", *_run_row(repository, run)) for run in latest_by_name)
+    return (
+        concat(tag("h2", "Workflow runs"), tag("ul", *rows, class_="plain")) if latest_by_name else concat()
+    )
 
 
 def _run_row(repository: Repository, run: WorkflowRun) -> tuple[Html, str, Html]:
     address = f"/{repository.full_name}/actions/runs/{run.id}"
     words = f"{run.workflow.name} #{run.run_number} · {run.display_title}"
-    return mark(run.conclusion or run.status), " ", link(address, words)
+    return status_badge(run.conclusion or run.status), " ", link(address, words)
 
 
 def run_page(sim: "Simulation", repository: Repository, number: int) -> Html | None:
@@ -131,7 +140,7 @@ def run_page(sim: "Simulation", repository: Repository, number: int) -> Html | N
     if run is None or run.repository_id != repository.id:
         return None
     home = link(f"/{repository.full_name}", repository.full_name)
-    return joined(
+    return concat(
         tag("h1", run.display_title),
         tag("p", f"{run.workflow.name} run {run.run_number}, attempt {run.attempt}"),
         tag("p", home, f" · {run.event} · {run.conclusion or run.status}"),
@@ -139,16 +148,16 @@ def run_page(sim: "Simulation", repository: Repository, number: int) -> Html | N
     )
 
 
-def _job(job: Job) -> Html:
+def _job(job: WorkflowJob) -> Html:
     state = job.conclusion or job.status
     steps = tag("ul", *(_step(step) for step in job.steps), class_="plain") if job.steps else ""
-    return tag("li", mark(state), f" {job.name}: {state}", steps)
+    return tag("li", status_badge(state), f" {job.name}: {state}", steps)
 
 
 def _step(step: StepRun) -> Html:
     state = step.conclusion or step.status
     log = step.log[-MOST_LOG_CHARACTERS:].strip()
-    return tag("li", mark(state), f" {step.name}: {state}", tag("pre", log) if log else "")
+    return tag("li", status_badge(state), f" {step.name}: {state}", tag("pre", log) if log else "")
 
 
 APP_PATH = f"/apps/{APP_SLUG}"
@@ -159,7 +168,7 @@ def app_page(sim: "Simulation") -> Html:
     """Where somebody would install it."""
     rows = [_installation(sim, each) for each in sim.world.installations.values()]
     joining = tag("p", "In the demo, ", tag("code", "crcr demo-join owner/name"), " installs it.")
-    return joined(
+    return concat(
         tag("h1", APP_NAME),
         tag("p", "The GitHub App of the relay."),
         tag("div", joining, class_="card wait"),
@@ -190,10 +199,54 @@ def _file(repository: Repository, ref: str, path: str, content: bytes) -> Html:
     words = content.decode("utf-8", "replace")
     cut = len(words) > MOST_FILE_CHARACTERS
     adding = tag("code", "crcr demo-join")
-    return joined(
+    return concat(
         tag("h1", path),
         tag("p", link(f"/{repository.full_name}", repository.full_name), " at ", tag("code", ref)),
         tag("pre", words[:MOST_FILE_CHARACTERS]),
         tag("p", "The rest is not shown.", class_="soft") if cut else "",
         tag("p", "Read only. In the demo, ", adding, " adds a repository to the allowlist.", class_="soft"),
     )
+
+
+Page = Callable[["Simulation", Repository, int], Html | None]
+_REPOSITORY = re.compile(r"/(?P<name>[^/]+/[^/]+?)(?:/(?P<rest>.+))?/?")
+_BLOB = "blob/"
+_PAGES: tuple[tuple[re.Pattern[str], Page], ...] = (
+    (re.compile(r"pull/(\d+)(?:/.*)?"), pull_page),
+    (re.compile(r"actions/runs/(\d+)(?:/.*)?"), run_page),
+    (re.compile(r"runs/(\d+)"), check_page),
+)
+
+
+def wants_html(method: str, accept: str) -> bool:
+    """Whether a browser asks; what it asks for in vain is a wrong address, and no surprise."""
+    return method == "GET" and "text/html" in accept
+
+
+def page_for(sim: "Simulation", method: str, path: str, accept: str) -> Reply | None:
+    """The page of a path, or None when this is no browser's request for something known."""
+    if method == "GET" and path == "/favicon.ico":
+        return Reply(204)
+    if not wants_html(method, accept):
+        return None
+    if path == "/":
+        return page("Pull requests", index_page(sim))
+    if path == APP_PATH or path.startswith(f"{APP_PATH}/"):
+        return page("App", app_page(sim))
+    found = _REPOSITORY.fullmatch(path)
+    repository = sim.world.find(found["name"]) if found else None
+    if found is None or repository is None:
+        return None
+    return page(repository.full_name, _body(sim, repository, found["rest"] or ""))
+
+
+def _body(sim: "Simulation", repository: Repository, rest: str) -> Html:
+    if rest == "queue":
+        return queue_page(sim, repository)
+    if rest.startswith(_BLOB):
+        shown = file_page(sim, repository, rest.removeprefix(_BLOB))
+        return shown or concat(tag("h1", "No such file"), tag("p", rest.removeprefix(_BLOB)))
+    for pattern, made in _PAGES:
+        if (found := pattern.fullmatch(rest)) and (body := made(sim, repository, int(found[1]))) is not None:
+            return body
+    return repository_page(sim, repository)

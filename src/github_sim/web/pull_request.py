@@ -3,8 +3,17 @@
 from typing import TYPE_CHECKING
 
 from github_sim.clock import stamp
-from github_sim.rest.checks import newest
-from github_sim.web.html import Html, joined, link, mark, mark_colour, render_markdown, state_of, tag
+from github_sim.rest.checks import latest_by_name
+from github_sim.web.html import (
+    Html,
+    check_state,
+    concat,
+    link,
+    render_markdown,
+    status_badge,
+    status_colour,
+    tag,
+)
 from github_sim.world import merge_rules
 from github_sim.world.records import CheckRun, Comment, PullRequest, Repository
 
@@ -16,12 +25,12 @@ def pull_page(sim: "Simulation", repository: Repository, number: int) -> Html | 
     pull = sim.world.pulls.get((repository.id, number))
     if pull is None:
         return None
-    checks = newest(sim.world.checks_on(repository, pull.head_sha))
+    checks = latest_by_name(sim.world.checks_on(repository, pull.head_sha))
     required = merge_rules.required_checks(repository, pull.base_ref)
     in_order = sorted(checks.values(), key=lambda each: (each.name not in required, each.name))
     cards = [_check(repository, each, unfolded=each.name in required) for each in in_order]
     comments = [_comment(each) for each in sim.world.comments_on(pull)]
-    return joined(
+    return concat(
         _title(repository, pull),
         tag("div", render_markdown(pull.body), class_="card") if pull.body else "",
         tag("h2", "Merging"),
@@ -37,8 +46,8 @@ def pull_page(sim: "Simulation", repository: Repository, number: int) -> Html | 
 def _title(repository: Repository, pull: PullRequest) -> Html:
     state = "merged" if pull.merged else "draft" if pull.draft else pull.state
     where = f"{state} · by {pull.author.login} · {pull.head_ref} into {pull.base_ref} of "
-    labels = [joined(tag("span", name, class_="label"), " ") for name in pull.labels]
-    return joined(
+    labels = [concat(tag("span", name, class_="label"), " ") for name in pull.labels]
+    return concat(
         tag("h1", f"{pull.title} #{pull.number}"),
         tag("p", where, link(f"/{repository.full_name}", repository.full_name)),
         tag("p", *labels) if labels else "",
@@ -57,20 +66,24 @@ def check_page(sim: "Simulation", repository: Repository, number: int) -> Html |
         " of ",
         link(f"/{repository.full_name}", repository.full_name),
     )
-    return joined(tag("h1", check.name), head, _check(repository, check, unfolded=True))
+    return concat(tag("h1", check.name), head, _check(repository, check, unfolded=True))
 
 
 def _check(repository: Repository, check: CheckRun, *, unfolded: bool) -> Html:
     """One check. The page reloads itself and folds again, so what matters most is never folded."""
-    state = state_of(check)
-    colour = mark_colour(state)
+    state = check_state(check)
+    colour = status_colour(state)
     where = check.details_url or ""
     details = link(where, "Details") if where.startswith(("http://", "https://")) else ""
     name = link(f"/{repository.full_name}/runs/{check.id}", check.name)
-    line = joined(
-        mark(state), " ", tag("strong", name), f" {state} · {check.output.get('title') or ''} ", details
+    line = concat(
+        status_badge(state),
+        " ",
+        tag("strong", name),
+        f" {state} · {check.output.get('title') or ''} ",
+        details,
     )
-    body = joined(*(render_markdown(str(check.output.get(part) or "")) for part in ("summary", "text")))
+    body = concat(*(render_markdown(str(check.output.get(part) or "")) for part in ("summary", "text")))
     if unfolded or not body:
         return tag("div", tag("p", line), body, class_=f"card {colour}")
     return tag("details", tag("summary", line), body, class_=f"card {colour}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from github_sim.bodies import webhooks
 from github_sim.bodies.comments import comment_json, issue_json
 from github_sim.bodies.repositories import APP_SLUG, app_json, repository_json
-from github_sim.world.records import Account, Comment, Delivery, Json, PullRequest, Reaction
+from github_sim.world.records import Account, Comment, Json, PullRequest, Reaction, WebhookDelivery
 
 if TYPE_CHECKING:
     from github_sim.simulation import Simulation
@@ -64,7 +64,9 @@ def react(sim: "Simulation", comment: Comment, content: str, user: Account) -> t
     return made, True
 
 
-async def tell(sim: "Simulation", comment: Comment, action: str, more: Json | None = None) -> Delivery | None:
+async def tell(
+    sim: "Simulation", comment: Comment, action: str, more: Json | None = None
+) -> WebhookDelivery | None:
     repository = sim.world.repositories[comment.repository_id]
     pull = sim.world.pulls[(comment.repository_id, comment.number)]
     body = {

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import httpx
 
 from github_sim.world.faults import WebhookFate, WebhookFaults
-from github_sim.world.records import Delivery, Json
+from github_sim.world.records import Json, WebhookDelivery
 from github_sim.world.world import World
 
 TIME_OUT_S = 10.0
@@ -34,7 +34,7 @@ class Webhooks:
         self.hook_id = 512_403_118
         self.app_id = 0
         self.content_type: Literal["json", "form"] = "json"
-        self.held: list[Delivery] = []
+        self.held: list[WebhookDelivery] = []
 
     async def emit(
         self,
@@ -44,11 +44,11 @@ class Webhooks:
         installation_id: int | None = None,
         repository_id: int | None = None,
         guid: str | None = None,
-    ) -> Delivery:
+    ) -> WebhookDelivery:
         """Build one delivery and give it its fate; the returned line of the log tells how it went."""
         payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
         guid = guid or str(uuid.UUID(int=self._world.rng.getrandbits(128), version=4))
-        delivery = Delivery(
+        delivery = WebhookDelivery(
             id=self._world.next_id("delivery"),
             guid=guid,
             event=event,
@@ -59,7 +59,7 @@ class Webhooks:
             installation_id=installation_id,
             repository_id=repository_id,
         )
-        await self._meet_fate(delivery, self._faults.fate(event))
+        await self._apply_fault(delivery, self._faults.fate(event))
         return delivery
 
     def headers(self, event: str, guid: str, payload: bytes) -> dict[str, str]:
@@ -82,12 +82,12 @@ class Webhooks:
     def _body(self, payload: bytes) -> bytes:
         return payload if self.content_type == "json" else urlencode({"payload": payload}).encode()
 
-    async def redeliver(self, former: Delivery) -> Delivery:
+    async def redeliver(self, former: WebhookDelivery) -> WebhookDelivery:
         again = self._copy(former)
         await self._send(again)
         return again
 
-    async def release(self, order: list[int] | None = None) -> list[Delivery]:
+    async def release(self, order: list[int] | None = None) -> list[WebhookDelivery]:
         """Send what was held, in the given order of positions (default: as it happened)."""
         waiting, self.held = self.held, []
         chosen = [waiting[place] for place in order] if order is not None else waiting
@@ -95,12 +95,12 @@ class Webhooks:
             await self._send(delivery)
         return chosen
 
-    def log(self) -> list[Delivery]:
+    def log(self) -> list[WebhookDelivery]:
         """The App's delivery log, newest first, as far back as GitHub keeps it."""
         oldest = self._world.now() - KEPT
         return [each for each in reversed(self._world.deliveries) if each.delivered_at >= oldest]
 
-    async def _meet_fate(self, delivery: Delivery, fate: WebhookFate) -> None:
+    async def _apply_fault(self, delivery: WebhookDelivery, fate: WebhookFate) -> None:
         if fate is WebhookFate.HOLD:
             self.held.append(delivery)
             return
@@ -112,8 +112,8 @@ class Webhooks:
         if fate is WebhookFate.DUPLICATE:
             await self.redeliver(delivery)
 
-    def _copy(self, former: Delivery) -> Delivery:
-        return Delivery(
+    def _copy(self, former: WebhookDelivery) -> WebhookDelivery:
+        return WebhookDelivery(
             id=self._world.next_id("delivery"),
             guid=former.guid,
             event=former.event,
@@ -126,7 +126,7 @@ class Webhooks:
             redelivery=True,
         )
 
-    async def _send(self, delivery: Delivery) -> None:
+    async def _send(self, delivery: WebhookDelivery) -> None:
         delivery.delivered_at = self._world.now()
         self._world.deliveries.append(delivery)
         if self.url is None:
@@ -146,11 +146,11 @@ class Webhooks:
         delivery.duration_s = round(asyncio.get_running_loop().time() - started, 2)
 
 
-def _failed(delivery: Delivery, status_code: int, status: str) -> None:
+def _failed(delivery: WebhookDelivery, status_code: int, status: str) -> None:
     delivery.status_code, delivery.status = status_code, status
 
 
-def _answered(delivery: Delivery, answer: httpx.Response) -> None:
+def _answered(delivery: WebhookDelivery, answer: httpx.Response) -> None:
     delivery.status_code = answer.status_code
     delivery.status = "OK" if answer.is_success else f"Invalid HTTP Response: {answer.status_code}"
     delivery.answer_headers = dict(answer.headers)

@@ -48,10 +48,10 @@ class Workflow:
     # As `run-name` in a workflow file; {delivery_id} stands for the dispatch's.
     run_name: str | None = None
 
-    def wants(self, event: str, event_type: str) -> bool:
+    def is_triggered_by(self, event: str, event_type: str) -> bool:
         return event in self.listens and (not self.types or event_type in self.types)
 
-    def planned(self, _run: "WorkflowRun") -> list[tuple[str, JobSpec]]:
+    def plan_jobs(self, _run: "WorkflowRun") -> list[tuple[str, JobSpec]]:
         """The jobs of a run, each with its name."""
         return [(name, spec) for spec in self.jobs for name in spec.names()]
 
@@ -60,7 +60,7 @@ class Workflow:
 
 
 @dataclass
-class Job:
+class WorkflowJob:
     id: int
     name: str
     spec: JobSpec
@@ -100,7 +100,7 @@ class WorkflowRun:
     actor: str
     client_payload: dict[str, Any] = field(default_factory=dict)
     attempt: int = 1
-    attempts: dict[int, list[Job]] = field(default_factory=dict)
+    attempts: dict[int, list[WorkflowJob]] = field(default_factory=dict)
     updated_at: datetime | None = None
     ref: str = "refs/heads/main"
 
@@ -109,7 +109,7 @@ class WorkflowRun:
         return self.ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[WorkflowJob]:
         return self.attempts[self.attempt]
 
     @property
@@ -134,14 +134,14 @@ class WorkflowRun:
     def conclusion(self) -> str | None:
         return worst_conclusion(self.jobs) if self.status == "completed" else None
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> WorkflowJob:
         for job in self.jobs:
             if job.name == name:
                 return job
         raise LookupError(f"run {self.id} attempt {self.attempt} has no job {name!r}")
 
 
-def worst_conclusion(jobs: Sequence[Job]) -> str:
+def worst_conclusion(jobs: Sequence[WorkflowJob]) -> str:
     found = {job.conclusion for job in jobs}
     for conclusion in ("failure", "timed_out", "cancelled", "action_required", "success"):
         if conclusion in found:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 JWKS_PATH = "*/.well-known/jwks"
 
 
-class Kind(enum.Enum):
+class FaultKind(enum.Enum):
     ANSWER = "answer without acting"
     LATENCY = "act after a while"
     HANG = "act once released"
@@ -30,7 +30,7 @@ class Match:
     path: str | None = None
     repository: str | None = None
 
-    def fits(self, method: str, path: str, repository: str | None) -> bool:
+    def matches(self, method: str, path: str, repository: str | None) -> bool:
         return (
             (self.method is None or self.method == method)
             and (self.path is None or fnmatchcase(path, self.path))
@@ -39,7 +39,7 @@ class Match:
 
 
 @dataclass(eq=False)
-class Gate:
+class HeldCalls:
     """Holds calls back. `reached` is set when the first one waits, `release()` lets all of them go."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
@@ -55,7 +55,7 @@ class Gate:
 
 @dataclass(eq=False)
 class Fault:
-    kind: Kind
+    kind: FaultKind
     match: Match
     times: int | None
     status: int = 0
@@ -63,7 +63,7 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     reset_in_s: int | None = None
     latency_s: float = 0.0
-    gate: Gate | None = None
+    gate: HeldCalls | None = None
     used: int = 0
 
     @property
@@ -76,7 +76,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._active: list[Fault] = []
-        self._gates: list[Gate] = []
+        self._gates: list[HeldCalls] = []
         self.webhooks = WebhookFaults()
         self._early_callbacks = 0
 
@@ -91,7 +91,7 @@ class Faults:
     ) -> Fault:
         """Refuse without acting: 500, 502, 503, 404, 403 or 429 with or without Retry-After."""
         headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
-        made = Fault(Kind.ANSWER, on or Match(), times, status=status, message=message, headers=headers)
+        made = Fault(FaultKind.ANSWER, on or Match(), times, status=status, message=message, headers=headers)
         return self._set(made)
 
     def secondary_limit(
@@ -110,7 +110,7 @@ class Faults:
     ) -> Fault:
         """The hourly limit is used up: remaining 0 and a reset time, no Retry-After."""
         made = Fault(
-            Kind.ANSWER,
+            FaultKind.ANSWER,
             on or Match(),
             times,
             status=status,
@@ -121,26 +121,28 @@ class Faults:
         return self._set(made)
 
     def latency(self, seconds: float, *, on: Match | None = None, times: int | None = None) -> Fault:
-        return self._set(Fault(Kind.LATENCY, on or Match(), times, latency_s=seconds))
+        return self._set(Fault(FaultKind.LATENCY, on or Match(), times, latency_s=seconds))
 
-    def hang(self, *, on: Match | None = None, times: int | None = None, after_acting: bool = False) -> Gate:
+    def hang(
+        self, *, on: Match | None = None, times: int | None = None, after_acting: bool = False
+    ) -> HeldCalls:
         """Hold calls until the returned gate is released; `after_acting`: the act is done, the answer waits."""
-        kind = Kind.HANG_AFTER if after_acting else Kind.HANG
-        gate = Gate()
+        kind = FaultKind.HANG_AFTER if after_acting else FaultKind.HANG
+        gate = HeldCalls()
         self._gates.append(gate)
         self._set(Fault(kind, on or Match(), times, gate=gate))
         return gate
 
     def lose_answer(self, *, on: Match | None = None, times: int | None = None) -> Fault:
         """The act happens and the caller never hears of it (a read time-out, or a broken connection)."""
-        return self._set(Fault(Kind.LOSE_ANSWER, on or Match(), times))
+        return self._set(Fault(FaultKind.LOSE_ANSWER, on or Match(), times))
 
     def lose_request(self, *, on: Match | None = None, times: int | None = None) -> Fault:
         """Nothing happens, and the caller sees the same as when only the answer is lost."""
-        return self._set(Fault(Kind.LOSE_REQUEST, on or Match(), times))
+        return self._set(Fault(FaultKind.LOSE_REQUEST, on or Match(), times))
 
     def malformed(self, *, on: Match | None = None, times: int | None = None) -> Fault:
-        return self._set(Fault(Kind.MALFORMED, on or Match(), times))
+        return self._set(Fault(FaultKind.MALFORMED, on or Match(), times))
 
     def jwks(self, status: int = 503, *, times: int | None = None) -> Fault:
         """The issuer's keys cannot be read. For slow keys: `hang(on=Match(path=JWKS_PATH))`."""
@@ -159,8 +161,10 @@ class Faults:
     def claim(self, method: str, path: str, repository: str | None) -> list[Fault]:
         """Every switch for this call, each counted as used once; only the first that answers is taken."""
         taken: list[Fault] = []
-        for fault in [each for each in self._active if each.match.fits(method, path, repository)]:
-            if fault.kind is not Kind.LATENCY and any(each.kind is not Kind.LATENCY for each in taken):
+        for fault in [each for each in self._active if each.match.matches(method, path, repository)]:
+            if fault.kind is not FaultKind.LATENCY and any(
+                each.kind is not FaultKind.LATENCY for each in taken
+            ):
                 continue
             fault.used += 1
             taken.append(fault)

@@ -11,7 +11,7 @@ Tree = Mapping[str, bytes]
 Changes = Mapping[str, bytes | None]
 
 
-def encoded(files: Mapping[str, str | bytes]) -> dict[str, bytes]:
+def encode_files(files: Mapping[str, str | bytes]) -> dict[str, bytes]:
     return {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
 
 
@@ -45,12 +45,12 @@ def _git_hash(kind: bytes, body: bytes) -> str:
     return hashlib.sha1(kind + b" %d\0" % len(body) + body, usedforsecurity=False).hexdigest()
 
 
-def differences(old: Tree, new: Tree) -> dict[str, bytes | None]:
+def diff_trees(old: Tree, new: Tree) -> dict[str, bytes | None]:
     """What turns `old` into `new`, by path."""
     paths = sorted({*old, *new})
     return {path: new.get(path) for path in paths if old.get(path) != new.get(path)}
 
 
-def with_changes(tree: Tree, changes: Changes) -> dict[str, bytes]:
+def apply_changes(tree: Tree, changes: Changes) -> dict[str, bytes]:
     made = {**tree, **changes}
     return {path: content for path, content in made.items() if content is not None}

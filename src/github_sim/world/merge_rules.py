@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 
-from github_sim.rest.checks import newest
+from github_sim.rest.checks import latest_by_name
 from github_sim.world.records import PullRequest, Repository
 from github_sim.world.world import World
 
@@ -32,7 +32,7 @@ def required_checks(repository: Repository, base_ref: str) -> tuple[str, ...]:
 
 
 def blocked_by(world: World, repository: Repository, sha: str, base_ref: str) -> tuple[str, ...]:
-    on_commit = newest(world.checks_on(repository, sha))
+    on_commit = latest_by_name(world.checks_on(repository, sha))
     states: list[tuple[str, str]] = []
     for name in required_checks(repository, base_ref):
         check = on_commit.get(name)

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from github_sim.rest.exchange import ApiError, Identity, Route
+from github_sim.rest.exchange import ApiError, Caller, Route
 
 Subject = tuple[str, int]
 MINUTE = timedelta(minutes=1)
 
 
 @dataclass
-class Limits:
+class RateLimits:
     primary_per_hour: int = 5_000
     concurrent: int = 100
     points_per_minute: int = 900
@@ -34,30 +34,30 @@ class _Window:
     used: int = 0
 
 
-class RateLedger:
-    def __init__(self, limits: Limits) -> None:
+class RateLimiter:
+    def __init__(self, limits: RateLimits) -> None:
         self.limits = limits
         self._windows: dict[Subject, _Window] = {}
         self._points: dict[Subject, deque[tuple[datetime, int]]] = {}
         self._content: dict[Subject, deque[tuple[datetime, int]]] = {}
-        self._at_once: dict[Subject, int] = {}
+        self._in_flight: dict[Subject, int] = {}
 
     @contextmanager
-    def counted(self, subject: Subject, route: Route, now: datetime) -> Iterator[None]:
+    def count_call(self, subject: Subject, route: Route, now: datetime) -> Iterator[None]:
         """Count one call for as long as it lasts, or refuse it."""
         self._spend_primary(subject, now)
         if subject[0] == "app":
             # GitHub documents the secondary limits for tokens; minting one per installation is free of them.
             yield
             return
-        if self._at_once.get(subject, 0) >= self.limits.concurrent:
+        if self._in_flight.get(subject, 0) >= self.limits.concurrent:
             raise self._secondary()
         self._spend_points(subject, route, now)
-        self._at_once[subject] = self._at_once.get(subject, 0) + 1
+        self._in_flight[subject] = self._in_flight.get(subject, 0) + 1
         try:
             yield
         finally:
-            self._at_once[subject] -= 1
+            self._in_flight[subject] -= 1
 
     def headers(self, subject: Subject, now: datetime) -> dict[str, str]:
         window = self._window(subject, now)
@@ -120,9 +120,9 @@ def _spent(log: deque[tuple[datetime, int]], now: datetime) -> int:
     return sum(cost for _, cost in log)
 
 
-def subject_of(identity: Identity | None) -> Subject:
-    if identity is None:
+def rate_limit_subject(caller: Caller | None) -> Subject:
+    if caller is None:
         return ("anonymous", 0)
-    if identity.installation_id is not None:
-        return ("installation", identity.installation_id)
-    return ("app", identity.app_id)
+    if caller.installation_id is not None:
+        return ("installation", caller.installation_id)
+    return ("app", caller.app_id)

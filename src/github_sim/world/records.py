@@ -30,7 +30,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Commit:
+class GitCommit:
     sha: str
     message: str
     author: Account
@@ -58,7 +58,7 @@ class Repository:
     description: str = ""
     parent_id: int | None = None
     branches: dict[str, str] = field(default_factory=dict)
-    commits: dict[str, Commit] = field(default_factory=dict)
+    commits: dict[str, GitCommit] = field(default_factory=dict)
     workflows: list[Workflow] = field(default_factory=list)
     # Paths of workflows that somebody has disabled.
     disabled_workflows: set[str] = field(default_factory=set)
@@ -66,7 +66,7 @@ class Repository:
     roles: dict[str, str] = field(default_factory=dict)
     required_checks: tuple[str, ...] = ()
     # Whether the App hears of runs and jobs here by itself.
-    tells_app: bool = False
+    sends_run_webhooks: bool = False
     next_number: int = 1
     next_run_number: int = 1
 
@@ -103,7 +103,7 @@ class InstallationToken:
 
 
 @dataclass
-class Delivery:
+class WebhookDelivery:
     """One attempt to deliver a webhook: a line of the App's delivery log. A redelivery shares the GUID."""
 
     id: int
@@ -151,7 +151,7 @@ class PullRequest:
     labels: list[str] = field(default_factory=list)
     files: tuple[str, ...] = ()
     commits: int = 0
-    last_delivery: Delivery | None = None
+    last_delivery: WebhookDelivery | None = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Comment:
     updated_at: datetime
     by_app: bool = False
     reactions: list[Reaction] = field(default_factory=list)
-    last_delivery: Delivery | None = None
+    last_delivery: WebhookDelivery | None = None
 
 
 @dataclass
@@ -190,11 +190,11 @@ class MergeGroup:
     base_ref: str
     created_at: datetime
     state: str = "queued"
-    last_delivery: Delivery | None = None
+    last_delivery: WebhookDelivery | None = None
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class RepositoryDispatch:
     """A `repository_dispatch` that was accepted with 204."""
 
     repository_id: int
@@ -252,3 +252,29 @@ class CallbackAnswer:
     status: int
     code: str | None
     at: datetime
+
+
+# Each role with the legacy permission that stands for it.
+LEGACY_PERMISSIONS = {
+    "none": "none",
+    "read": "read",
+    "triage": "read",
+    "write": "write",
+    "maintain": "write",
+    "admin": "admin",
+}
+
+
+def role_of(repository: Repository, account: Account) -> str:
+    if account is repository.owner:
+        return "admin"
+    everybody = "none" if repository.private else "read"
+    return repository.roles.get(account.login.lower(), everybody)
+
+
+def association_by_role(repository: Repository, account: Account) -> str:
+    """The `author_association` that goes with a role."""
+    if account is repository.owner:
+        return "OWNER"
+    given = repository.roles.get(account.login.lower(), "none")
+    return {"none": "NONE", "read": "COLLABORATOR", "triage": "COLLABORATOR"}.get(given, "MEMBER")

@@ -8,21 +8,21 @@ import random
 from collections.abc import Iterator
 from datetime import datetime
 
-from github_sim.clock import Clock
+from github_sim.clock import SimulatorClock
 from github_sim.world.actions import WorkflowRun
-from github_sim.world.git_content import Changes, Tree, differences, with_changes
+from github_sim.world.git_content import Changes, Tree, apply_changes, diff_trees
 from github_sim.world.records import (
     Account,
     CheckRun,
     Comment,
-    Commit,
-    Delivery,
-    Dispatch,
+    GitCommit,
     Installation,
     InstallationToken,
     MergeGroup,
     PullRequest,
     Repository,
+    RepositoryDispatch,
+    WebhookDelivery,
 )
 
 FIRST_IDS = {
@@ -40,7 +40,7 @@ FIRST_IDS = {
 
 
 class World:
-    def __init__(self, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, clock: SimulatorClock, rng: random.Random) -> None:
         self.clock = clock
         self.rng = rng
         self.accounts: dict[str, Account] = {}
@@ -52,8 +52,8 @@ class World:
         self.queue: list[MergeGroup] = []
         self.check_runs: dict[int, CheckRun] = {}
         self.runs: dict[int, WorkflowRun] = {}
-        self.deliveries: list[Delivery] = []
-        self.dispatches: list[Dispatch] = []
+        self.deliveries: list[WebhookDelivery] = []
+        self.dispatches: list[RepositoryDispatch] = []
         self._names: dict[str, int] = {}
         self._former_names: dict[str, int] = {}
         self._workflow_ids: dict[tuple[int, str], int] = {}
@@ -133,17 +133,17 @@ class World:
         parent: str | None,
         merged: str | None = None,
         changes: Changes | None = None,
-    ) -> Commit:
+    ) -> GitCommit:
         """Add a commit on top of `parent` (and of `merged`, a second one); no branch moves."""
         before = repository.commits[parent].tree if parent else {}
         changed = dict(changes or {})
-        made = Commit(
+        made = GitCommit(
             sha=self.new_sha(),
             message=message,
             author=author,
             committed_at=self.now(),
             parents=tuple(each for each in (parent, merged) if each),
-            tree=with_changes(before, changed),
+            tree=apply_changes(before, changed),
             added=tuple(path for path, new in changed.items() if new is not None and path not in before),
             modified=tuple(path for path, new in changed.items() if new is not None and path in before),
             removed=tuple(path for path, new in changed.items() if new is None and path in before),
@@ -151,7 +151,7 @@ class World:
         repository.commits[made.sha] = made
         return made
 
-    def resolve(self, repository: Repository, ref: str) -> Commit | None:
+    def resolve(self, repository: Repository, ref: str) -> GitCommit | None:
         """A branch name, a full ref or a commit hash, as GitHub's `ref` parameters take them."""
         name = ref.removeprefix("refs/heads/").removeprefix("heads/")
         sha = repository.branches.get(name) or repository.branches.get(ref) or ref
@@ -192,4 +192,4 @@ def pull_changes(repository: Repository, pull: PullRequest) -> tuple[Tree, Chang
     """The tree that a pull request started from, and what it changed there."""
     common = merge_base(repository, pull.base_sha, pull.head_sha) or pull.base_sha
     started = repository.commits[common].tree
-    return started, differences(started, repository.commits[pull.head_sha].tree)
+    return started, diff_trees(started, repository.commits[pull.head_sha].tree)

@@ -13,15 +13,13 @@ from sqlalchemy import text
 from crcr.decide.model import Conclusion
 from crcr.decide.report.report import ReportStatus
 from crcr.errors import NotPossible, OutsideUnreachable
-from crcr.record.clickhouse.backfill import Backfill, Counted
-from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
-from crcr.record.clickhouse.feed_state import Feeding
-from crcr.record.clickhouse.feeder import ClickHouseFeeder
-from crcr.record.clickhouse.queries import ClickHouseHistory
-from crcr.record.clickhouse.rows import DISPATCHES, JOBS, TABLES
-from crcr.record.clickhouse.schema import ensure_schema, kept_days, schema_version
+from crcr.record.clickhouse.backfill import Backfill, RowCounts
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
+from crcr.record.clickhouse.feeder import ClickHouseFeeder, FeedQueue
+from crcr.record.clickhouse.history import ClickHouseHistory
+from crcr.record.clickhouse.tables import DISPATCHES, JOBS, TABLES, ensure_schema, kept_days, schema_version
 from crcr.record.schema.all_tables import metadata
-from crcr.record.schema.clickhouse_feed import Mark
+from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.views.relay.metrics import history_lag
@@ -42,7 +40,7 @@ async def fed(stores: Stores) -> AsyncIterator[Fed]:
 
 
 async def counted(fed: Fed, table: str, where: str = "1") -> int:
-    rows = await fed.link.ask(f"SELECT count() AS number FROM {table} FINAL WHERE {where}")  # noqa: S608 - ours
+    rows = await fed.link.query(f"SELECT count() AS number FROM {table} FINAL WHERE {where}")  # noqa: S608 - ours
     number: int = rows[0]["number"]
     return number
 
@@ -107,7 +105,7 @@ async def test_fed_twice_it_counts_once_and_what_moves_meanwhile_is_fed_again(fe
     for _ in range(2):  # inserted, and killed before it was crossed off
         for table, rows in batch.rows:
             await fed.link.insert(table.name, table.columns, rows)
-    await fed.feeding.fed(CORE.key, batch)
+    await fed.feeding.remove(CORE.key, batch)
     assert [row["kind"] for row in await fed.unfed()] == ["job"]
     assert await counted(fed, "crcr_jobs", "ended_as = 'success'") == 1
     await fed.feed()
@@ -148,7 +146,7 @@ async def test_after_a_backup_was_put_back_newer_facts_still_win(fed: Fed) -> No
 
 async def test_tables_are_made_once_by_whoever_starts_first_and_keep_as_long_as_is_set() -> None:
     url = new_database()
-    links = [ClickHouseLink(ClickHousePlace(url)) for _ in range(3)]
+    links = [ClickHouseLink(ClickHouseLocation(url)) for _ in range(3)]
     await asyncio.gather(*(ensure_schema(link, 200) for link in links))
     link = links[0]
     assert await schema_version(link) == 1
@@ -163,7 +161,7 @@ async def test_tables_are_made_once_by_whoever_starts_first_and_keep_as_long_as_
 
 
 async def test_results_go_when_they_are_older_than_is_kept() -> None:
-    link = ClickHouseLink(ClickHousePlace(new_database()))
+    link = ClickHouseLink(ClickHouseLocation(new_database()))
     await ensure_schema(link, 100)
     names = (
         "upstream",
@@ -181,7 +179,7 @@ async def test_results_go_when_they_are_older_than_is_kept() -> None:
     rows = [["a/b", "c/d", "push", at, f"d{at}", "push", at, 1, 1] for at in (old, new)]
     await link.insert(DISPATCHES.name, columns, rows)
     await link.command("OPTIMIZE TABLE crcr_dispatches FINAL")
-    kept = await link.ask("SELECT delivery FROM crcr_dispatches FINAL")
+    kept = await link.query("SELECT delivery FROM crcr_dispatches FINAL")
     assert kept == [{"delivery": f"d{new}"}]
     await link.close()
 
@@ -195,8 +193,8 @@ class BreaksOff(ClickHouseLink):
         await super().insert(table, columns, rows)
 
 
-async def filled(stores: Stores, link: ClickHouseLink, *, anew: bool = False) -> tuple[Counted, ...]:
-    feeding = Feeding(stores.database)
+async def filled(stores: Stores, link: ClickHouseLink, *, anew: bool = False) -> tuple[RowCounts, ...]:
+    feeding = FeedQueue(stores.database)
     work = Backfill(stores.database, feeding, ClickHouseFeeder(feeding, link, None), link)
     told: list[tuple[str, int, int]] = []
     counts = await work.run(lambda *each: told.append(each), Walk(stores, Random(0)).now, anew=anew)
@@ -216,7 +214,7 @@ async def test_the_same_data_is_the_same_history_wherever_it_lies_and_filled_up_
         other = Stores.over(database)
         await copied(stores, other)
         assert await by_sql(other, now) == wanted
-        link = ClickHouseLink(ClickHousePlace(new_database()))
+        link = ClickHouseLink(ClickHouseLocation(new_database()))
         counts = await filled(other, link)
         assert [each.here for each in counts] == [each.there for each in counts]
         assert await by_clickhouse(ClickHouseHistory(link), now) == wanted
@@ -240,7 +238,7 @@ async def _many(statement: Statement, rows: list[dict[str, Any]], tx: Tx) -> Non
 async def test_a_backfill_that_was_broken_off_goes_on_and_takes_away_what_moved_meanwhile(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crcr.record.clickhouse.backfill.COUNTED_AT_ONCE", 2)
+    monkeypatch.setattr("crcr.record.clickhouse.backfill.COUNT_STEP", 2)
     stores, walk = fed.walk.stores, fed.walk
     await pushed(walk)
     await fed.feed()
@@ -259,10 +257,10 @@ async def test_a_backfill_that_was_broken_off_goes_on_and_takes_away_what_moved_
     with pytest.raises(OutsideUnreachable):
         await filled(stores, breaking)
     await breaking.close()
-    assert await fed.feeding.mark(Mark.WHOLE) is None
-    assert JOBS.name in (await fed.feeding.mark(Mark.BACKFILL) or "")
+    assert await fed.feeding.mark(FeedMark.WHOLE) is None
+    assert JOBS.name in (await fed.feeding.mark(FeedMark.BACKFILL) or "")
     counts = await filled(stores, fed.link)
-    assert await fed.feeding.mark(Mark.WHOLE) is not None
+    assert await fed.feeding.mark(FeedMark.WHOLE) is not None
     assert {each.table: each.here for each in counts}["crcr_dispatches"] == total
     assert [each.there for each in counts] == [each.here for each in counts]
     assert await counted(fed, "crcr_dispatches", "sent = 1") == total
@@ -272,16 +270,16 @@ async def test_history_is_whole_at_once_for_who_begins_and_only_after_a_backfill
     open_database: OpenDatabase,
 ) -> None:
     stores = Stores.over(open_database())
-    walk, feeding = Walk(stores, Random(0)), Feeding(stores.database)
+    walk, feeding = Walk(stores, Random(0)), FeedQueue(stores.database)
     await walk.begin()
     await feeding.turn_on([], walk.now)
-    assert await feeding.mark(Mark.WHOLE) is not None
+    assert await feeding.mark(FeedMark.WHOLE) is not None
     await pushed(walk)
     assert await feeding.turn_off()  # something was fed until then, and somebody should be told
     assert not await feeding.turn_off()
     assert await walk.rows("SELECT * FROM unfed") == []
     await feeding.turn_on([CORE.key], walk.now)
-    assert await feeding.mark(Mark.WHOLE) is None
+    assert await feeding.mark(FeedMark.WHOLE) is None
     assert (
         len(await walk.rows("SELECT * FROM effects WHERE kind = 'feed_history' AND state = 'waiting'")) == 1
     )

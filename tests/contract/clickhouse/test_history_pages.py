@@ -12,14 +12,12 @@ from sqlalchemy import text
 
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.report.report import ReportStatus
-from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import ResultKind, Span, Window
+from crcr.decide.statistics.window import HistoryState, ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery
 from crcr.decide.views.overview import Summary
-from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
-from crcr.record.clickhouse.history import LEFT_ALONE, History
-from crcr.record.clickhouse.queries import ClickHouseHistory
-from crcr.record.schema.clickhouse_feed import Mark
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
+from crcr.record.clickhouse.history import RETRY_AFTER, ClickHouseHistory, HistoryReader
+from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.views.sql_views import SqlViews
@@ -58,9 +56,9 @@ class Pages:
     @classmethod
     async def open(cls, stores: Stores, url: str) -> "Pages":
         fed = await Fed.begin(stores, url, 0)
-        source = Counting(ClickHouseLink(ClickHousePlace(url)))
+        source = Counting(ClickHouseLink(ClickHouseLocation(url)))
         views = SqlViews(
-            stores.database, stores.allowlists, (CORE,), history=History(stores.database, source)
+            stores.database, stores.allowlists, (CORE,), history=HistoryReader(stores.database, source)
         )
         return cls(fed, source, views, SqlViews(stores.database, stores.allowlists, (CORE,)))
 
@@ -173,7 +171,9 @@ async def test_a_page_goes_on_from_the_change_before_it_asked(stores: Stores, pa
             return answer
 
     source = Meanwhile(pages.source.link)
-    views = SqlViews(stores.database, stores.allowlists, (CORE,), history=History(stores.database, source))
+    views = SqlViews(
+        stores.database, stores.allowlists, (CORE,), history=HistoryReader(stores.database, source)
+    )
     old = await pages.summary(views)
     assert passed(old) == 0
     newer = await views.changes(old.cursor, 100)
@@ -191,7 +191,7 @@ async def test_far_behind_the_main_store_answers_and_the_page_says_so(pages: Pag
 
 
 async def test_before_it_holds_everything_clickhouse_is_not_asked(pages: Pages) -> None:
-    await pages.fed.feeding.forget_mark(Mark.WHOLE)
+    await pages.fed.feeding.forget_mark(FeedMark.WHOLE)
     told = await pages.summary()
     assert (told.history, pages.source.asked) == (HistoryState.OWN, 0)
 
@@ -214,7 +214,7 @@ async def test_without_clickhouse_the_main_store_answers_and_it_heals_by_itself(
             assert (told.history, passed(told)) == (HistoryState.UNREACHABLE, 1)
         assert pages.source.asked == 2  # after one that failed it is left alone
         server.go_on() if how == "hang" else server.start()
-        pages.fed.walk.now += LEFT_ALONE
+        pages.fed.walk.now += RETRY_AFTER
         assert (await pages.summary()).history is HistoryState.TOLD
     finally:
         await pages.close()

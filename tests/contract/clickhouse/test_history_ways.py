@@ -10,7 +10,7 @@ import pytest
 
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.errors import OutsideFault, OutsideRefused, OutsideUnreachable
-from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
 from crcr.record.store.times import to_us
 from support.data import chdb_story
 from support.data.history_story import Fed
@@ -59,10 +59,10 @@ def _rounded(row: dict[str, Any]) -> dict[str, Any]:
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
 
 
-async def fault_of(place: ClickHousePlace) -> OutsideFault:
+async def fault_of(place: ClickHouseLocation) -> OutsideFault:
     link = ClickHouseLink(place)
     with pytest.raises(OutsideFault) as caught:
-        await link.ask("SELECT 1 AS one")
+        await link.query("SELECT 1 AS one")
     await link.close()
     assert "hunter2" not in caught.value.detail
     return caught.value
@@ -75,18 +75,18 @@ async def test_a_server_is_proved_by_its_ca_and_we_by_our_password(tmp_path: Pat
     server = ClickHouseServer(tmp_path / "engine", password=PASSWORD, certificate=authority.serve(tmp_path))
     server.start()
     try:
-        link = ClickHouseLink(ClickHousePlace(server.url, ca))
-        assert await link.ask("SELECT 1 AS one") == [{"one": 1}]
+        link = ClickHouseLink(ClickHouseLocation(server.url, ca))
+        assert await link.query("SELECT 1 AS one") == [{"one": 1}]
         await link.close()
-        assert isinstance(await fault_of(ClickHousePlace(server.url)), OutsideUnreachable)
+        assert isinstance(await fault_of(ClickHouseLocation(server.url)), OutsideUnreachable)
         wrong = server.url.replace("more", "less")
-        assert isinstance(await fault_of(ClickHousePlace(wrong, ca)), OutsideRefused)
+        assert isinstance(await fault_of(ClickHouseLocation(wrong, ca)), OutsideRefused)
     finally:
         server.stop()
 
 
 async def test_what_is_not_there_is_told_at_once() -> None:
-    fault = await fault_of(ClickHousePlace("clickhouse://default:hunter2@127.0.0.1:1/crcr"))
+    fault = await fault_of(ClickHouseLocation("clickhouse://default:hunter2@127.0.0.1:1/crcr"))
     assert isinstance(fault, OutsideUnreachable)
     assert fault.detail == "ClickHouse at clickhouse://127.0.0.1:1/crcr does not answer: connection refused"
-    assert "hunter2" not in repr(ClickHousePlace("clickhouse://default:hunter2@ch"))
+    assert "hunter2" not in repr(ClickHouseLocation("clickhouse://default:hunter2@ch"))

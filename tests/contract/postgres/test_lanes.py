@@ -91,7 +91,7 @@ async def test_an_effect_that_somebody_always_relies_on_is_claimed_all_the_same(
         assert await outbox.claim(9, NOW) == []
 
         claiming = asyncio.create_task(claim_later(outbox))
-        while not claiming.done() and not await one.database.glance(lambda tx: tx.all(WAITING)):
+        while not claiming.done() and not await one.database.quick_read(lambda tx: tx.all(WAITING)):
             pass
         await holding.end()
         assert [effect.target for effect in await claiming] == ["checks/gate"]

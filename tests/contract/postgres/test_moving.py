@@ -14,9 +14,9 @@ from sqlalchemy import Column, LargeBinary, MetaData, Table, Text
 from crcr.errors import CrcrError, NotFound, NotPossible, StoreUnavailable
 from crcr.record.migrations.run import revision
 from crcr.record.schema.all_tables import metadata
-from crcr.record.sqlite_to_postgres.copy import Move, Progress, move
-from crcr.record.sqlite_to_postgres.rows import Carrying, Tally
-from crcr.record.store.location import PostgresPlace
+from crcr.record.sqlite_to_postgres.copy import CopyProgress, CopyResult, move
+from crcr.record.sqlite_to_postgres.rows import RowConverter, TableChecksum
+from crcr.record.store.database import PostgresLocation
 from crcr.record.store.signals import Signals
 from crcr.record.store.sqlite.database import SqliteDatabase
 from support.data.every_table import HOSTILE, change, counts, grown, on_postgresql, on_sqlite
@@ -30,8 +30,8 @@ SERIALS = {
 }
 
 
-async def moved(path: Path, url: str) -> Move:
-    return await move(path, PostgresPlace(url))
+async def moved(path: Path, url: str) -> CopyResult:
+    return await move(path, PostgresLocation(url))
 
 
 async def refused(path: Path, url: str, kind: type[CrcrError] = NotPossible) -> str:
@@ -128,12 +128,12 @@ def test_nothing_where_a_value_belongs_is_refused() -> None:
         Column("body", LargeBinary, nullable=False),
     )
     with pytest.raises(NotPossible, match=r"things \(name 'a'\).*body holds nothing where a value belongs"):
-        list(Carrying(table).carry(iter([("a", None)])))
+        list(RowConverter(table).carry(iter([("a", None)])))
 
 
 def test_a_checksum_is_blind_to_the_order_of_rows_and_to_nothing_else() -> None:
     def of(*rows: tuple[object, ...]) -> str:
-        tally = Tally()
+        tally = TableChecksum()
         for row in rows:
             tally.add(row)
         return tally.checksum
@@ -171,7 +171,7 @@ async def test_a_target_in_another_encoding_is_refused(tmp_path: Path) -> None:
     )
     url = cluster().url("latin")
     assert "encoding is LATIN1" in await refused(grown(tmp_path / "crcr.db"), url)
-    assert revision(PostgresPlace(url)) is None
+    assert revision(PostgresLocation(url)) is None
 
 
 async def test_another_schema_than_this_releases_is_not_moved(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ async def test_another_schema_than_this_releases_is_not_moved(tmp_path: Path) ->
     assert "schema 0003" in await refused(path, url)
     change(path, "DROP TABLE alembic_version")
     assert "not a database of crcr" in await refused(path, url)
-    assert revision(PostgresPlace(url)) is None
+    assert revision(PostgresLocation(url)) is None
 
 
 async def test_what_is_no_database_is_told_so(tmp_path: Path) -> None:
@@ -216,14 +216,14 @@ async def test_nobody_writes_to_the_file_while_it_is_moved(tmp_path: Path) -> No
     await SqliteDatabase(path, Signals()).close()  # it has a write-ahead log by now, as a relay's has
     said: set[str] = set()
 
-    def write(_: Progress) -> None:
+    def write(_: CopyProgress) -> None:
         try:
             with closing(sqlite3.connect(path, timeout=0)) as connection, connection:
                 connection.execute("DELETE FROM audit")
         except sqlite3.OperationalError as fault:
             said.add(str(fault))
 
-    await move(path, PostgresPlace(url), write)
+    await move(path, PostgresLocation(url), write)
     assert said == {"database is locked"}
     assert len(on_sqlite(path, "audit")) == 7
 
@@ -269,11 +269,11 @@ async def test_what_does_not_arrive_as_it_was_is_not_kept(tmp_path: Path, act: s
 async def test_a_move_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
     path, url, steps = grown(tmp_path / "crcr.db"), new_database(), count()
 
-    def stop(_: Progress) -> None:
+    def stop(_: CopyProgress) -> None:
         if next(steps) == 20:
             moving.cancel()  # as Ctrl-C does
 
-    moving = asyncio.create_task(move(path, PostgresPlace(url), stop))
+    moving = asyncio.create_task(move(path, PostgresLocation(url), stop))
     with pytest.raises(asyncio.CancelledError):
         await moving
     assert counts(url) == {}
@@ -284,13 +284,13 @@ async def test_a_server_that_goes_away_in_the_middle_keeps_nothing(tmp_path: Pat
     path, url, steps = grown(tmp_path / "crcr.db"), new_database(), count()
     name = url.rpartition("/")[2]
 
-    def cut(_: Progress) -> None:
+    def cut(_: CopyProgress) -> None:
         if next(steps) == 20:
             end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = ?"
             run_on(cluster().admin_url, end, name)
 
     with pytest.raises(StoreUnavailable) as fault:
-        await move(path, PostgresPlace(url), cut)
+        await move(path, PostgresLocation(url), cut)
     assert "not kept" in str(fault.value.hint)
     assert counts(url) == {}
 
@@ -299,8 +299,8 @@ async def test_of_two_moves_at_once_one_arrives_whole(tmp_path: Path) -> None:
     first, second = grown(tmp_path / "first.db"), grown(tmp_path / "second.db", rows=5)
     url = new_database(empty=True)
     answers = await asyncio.gather(moved(first, url), moved(second, url), return_exceptions=True)
-    [done] = [each for each in answers if isinstance(each, Move)]
-    [fault] = [each for each in answers if not isinstance(each, Move)]
+    [done] = [each for each in answers if isinstance(each, CopyResult)]
+    [fault] = [each for each in answers if not isinstance(each, CopyResult)]
     assert isinstance(fault, NotPossible)
     assert "not empty" in fault.detail or "in use" in fault.detail
     assert sum(counts(url).values()) == done.rows

@@ -9,7 +9,7 @@ import pytest
 
 import crcr.record
 from crcr.record.store.postgres.batching import _numbered
-from crcr.record.store.statement import Adding, Statement
+from crcr.record.store.statement import Statement, SumUpsert
 from support.services.postgres import new_database
 
 
@@ -27,7 +27,7 @@ def statements() -> dict[str, Statement]:
 def _in(value: object) -> Iterator[Statement]:
     if isinstance(value, Statement):
         yield value
-    elif isinstance(value, Adding):
+    elif isinstance(value, SumUpsert):
         yield value.statement
     elif isinstance(value, dict | tuple):
         for each in value.values() if isinstance(value, dict) else value:
@@ -56,9 +56,12 @@ async def test_a_numbered_statement_asks_and_tells_what_it_did_and_its_number() 
             continue
         columns, parameters = await columns_and_parameters(connection, compiled.sql)
         assert len({column for column, _ in columns}) == len(columns), name
-        both = ([*columns, ("nth_question", "int4")], [*parameters, "int4"])
+        both = ([*columns, ("query_number", "int4")], [*parameters, "int4"])
         assert await columns_and_parameters(connection, numbered) == both, name
     await connection.close()
-    recursive = {name for name in not_numbered if name.startswith(("views_overview.", "views_health."))}
+    recursive = {name for name in not_numbered if name.startswith("crcr.record.views.")}
     assert len(recursive) == 10  # read by pages alone, which have a connection of their own
-    assert not_numbered - recursive == {"outbox._CLAIM.0", "outbox._NEXT_DUE.0"}
+    assert not_numbered - recursive == {
+        "crcr.record.outbox.claims._CLAIM.0",
+        "crcr.record.outbox.claims._NEXT_DUE.0",
+    }

@@ -4,8 +4,7 @@ import asyncpg
 import pytest
 
 from crcr.errors import StoreUnavailable
-from crcr.record.store.database import Tx
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.postgres.connection import PostgresLink
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
@@ -24,9 +23,9 @@ async def works(_: Tx) -> str:
 
 async def test_a_servers_farewell_is_the_store_being_away() -> None:
     url = new_database()
-    database = PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals())
+    database = PostgresDatabase(PostgresLink(PostgresLocation(url)), Signals())
     try:
-        for ask in (database.write, database.glance, database.read):
+        for ask in (database.write, database.quick_read, database.read):
             with pytest.raises(StoreUnavailable):
                 await ask(breaks)
             assert await ask(works) == "done"

@@ -11,8 +11,7 @@ from sqlalchemy import text
 from crcr.errors import StoreUnavailable
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.migrations.run import head, migrate
-from crcr.record.store.database import Tx
-from crcr.record.store.location import Limits, PostgresPlace
+from crcr.record.store.database import PostgresLocation, PostgresTimeouts, Tx
 from crcr.record.store.postgres import database as postgres
 from crcr.record.store.postgres.connection import FAULTS, PostgresLink, connect
 from crcr.record.store.postgres.database import PostgresDatabase
@@ -26,7 +25,7 @@ SOON_S = 15.0
 _SLOW = Statement(text("SELECT pg_sleep(60)"))
 
 
-def opened(place: PostgresPlace) -> PostgresDatabase:
+def opened(place: PostgresLocation) -> PostgresDatabase:
     return PostgresDatabase(PostgresLink(place), Signals())
 
 
@@ -38,14 +37,14 @@ async def note(tx: Tx) -> None:
 def own_cluster() -> Iterator[Cluster]:
     made = Cluster.make(durable=True)
     run_on(made.admin_url, "CREATE DATABASE crcr")
-    migrate(PostgresPlace(made.url("crcr")))
+    migrate(PostgresLocation(made.url("crcr")))
     yield made
     made.remove()
 
 
 @pytest.fixture
 async def database(own_cluster: Cluster) -> AsyncIterator[PostgresDatabase]:
-    database = opened(PostgresPlace(own_cluster.url("crcr")))
+    database = opened(PostgresLocation(own_cluster.url("crcr")))
     yield database
     await asyncio.wait_for(database.close(), SOON_S)
 
@@ -86,7 +85,7 @@ async def test_after_a_restart_the_listener_hears_again(
 ) -> None:
     woken = database.signals.subscribe(CHANGES)
     listening = asyncio.create_task(database.watch_other_processes())
-    other = opened(PostgresPlace(own_cluster.url("crcr")))
+    other = opened(PostgresLocation(own_cluster.url("crcr")))
     await asyncio.wait_for(woken.wait(), SOON_S)
     woken.clear()
     own_cluster.stop("immediate")
@@ -102,8 +101,8 @@ async def test_after_a_restart_the_listener_hears_again(
 
 
 async def test_a_server_that_is_not_there_is_said_to_be_away() -> None:
-    nowhere = opened(PostgresPlace("postgresql://crcr@127.0.0.1:1/none"))
-    for asked in (nowhere.write(nothing), nowhere.read(nothing), nowhere.glance(nothing)):
+    nowhere = opened(PostgresLocation("postgresql://crcr@127.0.0.1:1/none"))
+    for asked in (nowhere.write(nothing), nowhere.read(nothing), nowhere.quick_read(nothing)):
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(asked, SOON_S)
     await nowhere.close()
@@ -111,7 +110,10 @@ async def test_a_server_that_is_not_there_is_said_to_be_away() -> None:
 
 async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang() -> None:
     url = new_database()
-    holding, waiting = opened(PostgresPlace(url)), opened(PostgresPlace(url, limits=Limits(lock_ms=300)))
+    holding, waiting = (
+        opened(PostgresLocation(url)),
+        opened(PostgresLocation(url, timeouts=PostgresTimeouts(lock_ms=300))),
+    )
     held = await halfway(holding, note)
     with pytest.raises(StoreUnavailable, match="lock timeout"):
         await asyncio.wait_for(waiting.write(note, lane="x"), SOON_S)
@@ -121,7 +123,7 @@ async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang() -> Non
 
 
 async def test_a_statement_that_takes_for_ever_is_broken_off() -> None:
-    database = opened(PostgresPlace(new_database(), limits=Limits(statement_ms=300)))
+    database = opened(PostgresLocation(new_database(), timeouts=PostgresTimeouts(statement_ms=300)))
     with pytest.raises(StoreUnavailable, match="statement timeout"):
         await asyncio.wait_for(database.read(lambda tx: tx.one(_SLOW)), SOON_S)
     await database.write(nothing)
@@ -129,7 +131,7 @@ async def test_a_statement_that_takes_for_ever_is_broken_off() -> None:
 
 
 async def test_a_process_that_froze_in_a_write_is_thrown_out() -> None:
-    place = PostgresPlace(new_database(), limits=Limits(idle_in_transaction_ms=300))
+    place = PostgresLocation(new_database(), timeouts=PostgresTimeouts(idle_in_transaction_ms=300))
     frozen, database = await connect(place), opened(place)
     await frozen.execute(f"BEGIN; SELECT pg_advisory_xact_lock({postgres._LOCKS}, 0)")
     await frozen.execute("INSERT INTO changes (upstream, kind, at) VALUES ('a/b', 'job', 0)")
@@ -142,7 +144,7 @@ async def test_a_process_that_froze_in_a_write_is_thrown_out() -> None:
 
 
 async def test_limits_are_in_force_on_every_connection_of_ours() -> None:
-    link = PostgresLink(PostgresPlace(new_database()))
+    link = PostgresLink(PostgresLocation(new_database()))
     limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "jit")
     found = []
     for pool in (link.reading, link.writing):
@@ -156,7 +158,7 @@ async def test_a_full_server_is_an_outage(own_cluster: Cluster) -> None:
     await asyncio.to_thread(run_on, own_cluster.admin_url, "ALTER DATABASE crcr CONNECTION LIMIT 0")
     await asyncio.to_thread(run_on, own_cluster.admin_url, "CREATE ROLE plain LOGIN")
     url = own_cluster.url("crcr").replace("crcr@", "plain@")
-    database = opened(PostgresPlace(url))
+    database = opened(PostgresLocation(url))
     with pytest.raises(StoreUnavailable, match="too many connections"):
         await database.read(nothing)
     await database.close()
@@ -164,7 +166,7 @@ async def test_a_full_server_is_an_outage(own_cluster: Cluster) -> None:
 
 
 def test_of_processes_that_migrate_an_empty_database_at_once_one_does_and_all_find_it_done() -> None:
-    place = PostgresPlace(new_database(empty=True))
+    place = PostgresLocation(new_database(empty=True))
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(migrate, [place] * 4))
     assert {after for _, after in found} == {head()}
@@ -173,7 +175,7 @@ def test_of_processes_that_migrate_an_empty_database_at_once_one_does_and_all_fi
 
 async def test_pools_open_no_more_connections_than_the_setting_says() -> None:
     url = new_database()
-    database = opened(PostgresPlace(url, connections=6))
+    database = opened(PostgresLocation(url, connections=6))
     writes = [database.write(note, lane=f"lane {n}") for n in range(40)]
     reads = [database.read(nothing) for _ in range(40)]
     await asyncio.gather(*writes, *reads)

@@ -19,8 +19,8 @@ from contract.store.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES,
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
-from crcr.record.store.location import PostgresPlace
-from crcr.record.store.postgres.transaction import PostgresTx
+from crcr.record.store.database import PostgresLocation
+from crcr.record.store.postgres.batching import PostgresTx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
@@ -198,7 +198,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 async def test_what_pages_ask_of_a_store_with_a_past_walks_nothing(past: tuple[Path, str]) -> None:
     path, url = past
-    database, asked = opened(PostgresPlace(url)), Asked()
+    database, asked = opened(PostgresLocation(url)), Asked()
     stores = Stores.over(database)
     await stores.acts.register_upstreams((UPSTREAM,), LATE)
     await stores.allowlists.take_reading(UPSTREAM, AllowlistReading("test", ALLOWLIST), LATE)

@@ -2,13 +2,12 @@
 
 from contextlib import AsyncExitStack
 
-from crcr.record.store.counters import Uncounted
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import NoCounters, PostgresLocation
 from crcr.record.store.postgres.connection import PostgresLink
 from support.services.postgres import drop_database, new_database
 
 
-class Pools(Uncounted):
+class Pools(NoCounters):
     def __init__(self) -> None:
         self.told: dict[str, tuple[int, int]] = {}
 
@@ -18,7 +17,7 @@ class Pools(Uncounted):
 
 async def test_a_full_pool_is_told_as_full_while_the_other_is_idle() -> None:
     url, pools = new_database(empty=True), Pools()
-    link = PostgresLink(PostgresPlace(url, connections=5), pools)
+    link = PostgresLink(PostgresLocation(url, connections=5), pools)
     try:
         async with link.reading(), AsyncExitStack() as writers:
             for _ in range(2):

@@ -28,8 +28,7 @@ from crcr.record.reports.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.schema.core import deliveries, dispatches
-from crcr.record.store.database import Database
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.sqlite.database import InMemory
 from crcr.record.store.statement import Statement, inserting
@@ -115,7 +114,7 @@ class Relay:
         return await self.reports.take(parse_report(body), who, standing, body, NOW)
 
     async def jobs(self) -> list[dict[str, Any]]:
-        rows = await self.database.glance(lambda tx: tx.all(_JOBS))
+        rows = await self.database.quick_read(lambda tx: tx.all(_JOBS))
         return [{name: row[name] for name in row.keys()} for row in rows]  # noqa: SIM118  a driver's row
 
 
@@ -219,7 +218,7 @@ async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) ->
 async def busy(database: Database) -> AsyncIterator[None]:
     """Another process in the middle of a write of its own."""
     where = place_of(database)
-    if isinstance(where, PostgresPlace):
+    if isinstance(where, PostgresLocation):
         assert isinstance(database, PostgresDatabase)
         writing = await halfway(database, nothing)
         yield

@@ -1,4 +1,4 @@
-"""What every limiter promises, over all adapters of `ports.Limits`."""
+"""What every limiter promises, over all adapters of `ports.RequestLimiter`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -10,28 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.errors import LimiterUnavailable, RateLimited
-from crcr.ports import Clock, Limits
+from crcr.ports import Clock, RequestLimiter
 from crcr.receive.callback.intake import CALLBACK, FAILED_AUTHENTICATION
 from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.record.limits.redis import RedisLimits
-from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.redis.connection import RedisLink, parse_redis_url
 from support.clock import ManualClock
 from support.services.redis import new_name, shared_redis
 
 RULES = {CALLBACK: Rule(limit=300, window_s=60), FAILED_AUTHENTICATION: Rule(limit=30, window_s=60)}
 
-Build = Callable[[Mapping[str, Rule], Clock], AbstractAsyncContextManager[Limits]]
+Build = Callable[[Mapping[str, Rule], Clock], AbstractAsyncContextManager[RequestLimiter]]
 """Makes a limiter whose windows are all empty."""
 
 
 @asynccontextmanager
-async def in_memory(rules: Mapping[str, Rule], clock: Clock) -> AsyncIterator[Limits]:
+async def in_memory(rules: Mapping[str, Rule], clock: Clock) -> AsyncIterator[RequestLimiter]:
     yield MemoryLimits(rules, clock)
 
 
 @asynccontextmanager
-async def in_redis(rules: Mapping[str, Rule], clock: Clock) -> AsyncIterator[Limits]:
-    link = RedisLink(redis_place(shared_redis().url), name=new_name())
+async def in_redis(rules: Mapping[str, Rule], clock: Clock) -> AsyncIterator[RequestLimiter]:
+    link = RedisLink(parse_redis_url(shared_redis().url), name=new_name())
     yield RedisLimits(rules, link, clock)
     await link.aclose()
 
@@ -50,29 +50,33 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def limits(build: Build, clock: ManualClock) -> AsyncIterator[Limits]:
+async def limits(build: Build, clock: ManualClock) -> AsyncIterator[RequestLimiter]:
     async with build(RULES, clock) as made:
         yield made
 
 
-async def take(limits: Limits, times: int, *, subject: str = "org/backend", scope: str = CALLBACK) -> None:
+async def take(
+    limits: RequestLimiter, times: int, *, subject: str = "org/backend", scope: str = CALLBACK
+) -> None:
     for _ in range(times):
         await limits.take(scope, subject)
 
 
-async def refusal(limits: Limits, *, subject: str = "org/backend", scope: str = CALLBACK) -> RateLimited:
+async def refusal(
+    limits: RequestLimiter, *, subject: str = "org/backend", scope: str = CALLBACK
+) -> RateLimited:
     with pytest.raises(RateLimited) as caught:
         await limits.take(scope, subject)
     return caught.value
 
 
-async def test_sixty_matrix_jobs_that_start_at_once_pass(limits: Limits) -> None:
+async def test_sixty_matrix_jobs_that_start_at_once_pass(limits: RequestLimiter) -> None:
     """Fault 21, with `in_progress` and `completed` of each job within the same minute."""
     await asyncio.gather(*(limits.take(CALLBACK, "org/backend") for _ in range(120)))
 
 
 async def test_the_301st_in_a_minute_is_refused_until_the_time_it_is_told(
-    limits: Limits, clock: ManualClock
+    limits: RequestLimiter, clock: ManualClock
 ) -> None:
     await take(limits, 1)
     clock.advance(12.345678)
@@ -86,14 +90,14 @@ async def test_the_301st_in_a_minute_is_refused_until_the_time_it_is_told(
     assert (await refusal(limits)).retry_after_s == pytest.approx(12.345678)
 
 
-async def test_of_300_who_race_for_the_last_place_one_gets_it(limits: Limits) -> None:
+async def test_of_300_who_race_for_the_last_place_one_gets_it(limits: RequestLimiter) -> None:
     await take(limits, 299)
     racing = [limits.take(CALLBACK, "org/backend") for _ in range(300)]
     outcomes = await asyncio.gather(*racing, return_exceptions=True)
     assert outcomes.count(None) == 1
 
 
-async def test_a_refused_take_does_not_count(limits: Limits, clock: ManualClock) -> None:
+async def test_a_refused_take_does_not_count(limits: RequestLimiter, clock: ManualClock) -> None:
     await take(limits, 300)
     for _ in range(59):
         clock.advance(1)
@@ -102,14 +106,14 @@ async def test_a_refused_take_does_not_count(limits: Limits, clock: ManualClock)
     await take(limits, 300)
 
 
-async def test_subjects_and_scopes_have_windows_of_their_own(limits: Limits) -> None:
+async def test_subjects_and_scopes_have_windows_of_their_own(limits: RequestLimiter) -> None:
     await take(limits, 30, subject="192.0.2.1", scope=FAILED_AUTHENTICATION)
     await refusal(limits, subject="192.0.2.1", scope=FAILED_AUTHENTICATION)
     await take(limits, 1, subject="192.0.2.2", scope=FAILED_AUTHENTICATION)
     await take(limits, 1, subject="192.0.2.1", scope=CALLBACK)
 
 
-async def test_check_refuses_like_take_and_counts_nothing(limits: Limits, clock: ManualClock) -> None:
+async def test_check_refuses_like_take_and_counts_nothing(limits: RequestLimiter, clock: ManualClock) -> None:
     for _ in range(1_000):
         await limits.check(CALLBACK, "org/backend")
     await take(limits, 300)
@@ -119,7 +123,7 @@ async def test_check_refuses_like_take_and_counts_nothing(limits: Limits, clock:
     await limits.check(CALLBACK, "org/backend")
 
 
-async def test_a_refusal_says_the_limit_the_window_and_what_to_do(limits: Limits) -> None:
+async def test_a_refusal_says_the_limit_the_window_and_what_to_do(limits: RequestLimiter) -> None:
     await take(limits, 30, scope=FAILED_AUTHENTICATION)
     refused = await refusal(limits, scope=FAILED_AUTHENTICATION)
     assert refused.detail == f"more than 30 in 60 s ({FAILED_AUTHENTICATION})"
@@ -129,7 +133,7 @@ async def test_a_refusal_says_the_limit_the_window_and_what_to_do(limits: Limits
 
 
 @pytest.mark.parametrize("subject", ["", "a:b", "a b", "é", "a\nb", "*", "x" * 10_000, "\ud800", "\0"])
-async def test_any_text_is_a_subject(limits: Limits, subject: str) -> None:
+async def test_any_text_is_a_subject(limits: RequestLimiter, subject: str) -> None:
     await take(limits, 300, subject=subject)
     await refusal(limits, subject=subject)
     await take(limits, 1, subject=subject + "!")

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from crcr.cli.doctor.relay.redis import redis_findings
 from crcr.join.findings.finding import SetupFinding, State
-from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.redis.connection import RedisLink, parse_redis_url
 from crcr.settings import load_settings
 from support.services.redis import RedisServer
 
@@ -43,7 +43,7 @@ async def findings(folder: Path, url: str = "") -> tuple[SetupFinding, ...]:
 
 
 async def configure(server: RedisServer, **settings: str) -> None:
-    link = RedisLink(redis_place(server.url))
+    link = RedisLink(parse_redis_url(server.url))
     for name, value in settings.items():
         await link.call(lambda redis, name=name, value=value: redis.config_set(name.replace("_", "-"), value))  # type: ignore[misc]
     await link.aclose()

@@ -14,7 +14,7 @@ from crcr.decide.report.identity import IssuerKind, KeySetText
 from crcr.errors import KeysUnavailable, NotAuthentic
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS, issuer_of
 from crcr.receive.oidc.jwks import KeyCache
-from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.redis.connection import RedisLink, parse_redis_url
 from crcr.record.redis.key_sets import RedisKeySets
 from support.clock import ManualClock, settle
 from support.services.redis import RedisServer, new_name, shared_redis
@@ -58,7 +58,7 @@ async def links() -> AsyncIterator[OpenLink]:
     name = new_name()
 
     def open_one(url: str | None = None) -> RedisLink:
-        opened.append(RedisLink(redis_place(url or shared_redis().url), name=name))
+        opened.append(RedisLink(parse_redis_url(url or shared_redis().url), name=name))
         return opened[-1]
 
     yield open_one

@@ -13,7 +13,7 @@ import pytest
 from crcr.errors import LimiterUnavailable, RateLimited
 from crcr.record.limits.memory import Rule
 from crcr.record.limits.redis import RedisLimits
-from crcr.record.redis.connection import CALL_S, RedisLink, redis_place
+from crcr.record.redis.connection import CALL_S, RedisLink, parse_redis_url
 from support.clock import ManualClock
 from support.deploy.certificates import Authority
 from support.services.redis import RedisServer, new_name, shared_redis
@@ -42,7 +42,7 @@ async def links() -> AsyncIterator[Callable[..., RedisLink]]:
     name = new_name()
 
     def open_one(url: str | None = None, ca: Path | None = None) -> RedisLink:
-        opened.append(RedisLink(redis_place(url or shared_redis().url, ca), name=name))
+        opened.append(RedisLink(parse_redis_url(url or shared_redis().url, ca), name=name))
         return opened[-1]
 
     yield open_one
@@ -238,7 +238,7 @@ class Surprising(RedisLink):
 
 
 async def test_a_fault_that_nobody_expects_leaves_nobody_waiting() -> None:
-    link = Surprising(redis_place("redis://127.0.0.1:1/0"))
+    link = Surprising(parse_redis_url("redis://127.0.0.1:1/0"))
     limits = RedisLimits(RULES, link)
     for _ in range(2):
         asked = [limits.take("door", str(number)) for number in range(200)]  # more than go together

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from redis.asyncio import Redis
 
-from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.redis.connection import RedisLink, parse_redis_url
 from crcr.record.redis.signals import RedisSignals
 from crcr.record.store.signals import ALLOWLIST, CHANGES, EFFECTS, Signals
 from support.services.redis import RedisServer, new_name, shared_redis
@@ -19,9 +19,9 @@ ENOUGH_S = 20
 @asynccontextmanager
 async def replica(name: str, url: str | None = None) -> AsyncIterator[tuple[Signals, RedisSignals]]:
     signals = Signals()
-    link = RedisLink(redis_place(url or shared_redis().url), name=name)
+    link = RedisLink(parse_redis_url(url or shared_redis().url), name=name)
     carried = RedisSignals(link, signals)
-    signals.carry_by(carried)
+    signals.forward_to(carried.carry)
     running = asyncio.create_task(carried.run())
     yield signals, carried
     running.cancel()
@@ -80,7 +80,7 @@ async def test_what_was_heard_is_not_told_again(signals_name: str) -> None:
 
 
 async def test_a_storm_of_commits_is_a_few_messages(signals_name: str) -> None:
-    watcher = RedisLink(redis_place(shared_redis().url), name=signals_name)
+    watcher = RedisLink(parse_redis_url(shared_redis().url), name=signals_name)
     async with (
         replica(signals_name) as (one, here),
         watcher.alone() as client,
@@ -119,7 +119,7 @@ async def published(redis: Redis, channel: str, message: bytes) -> None:
 
 
 async def test_strange_messages_wake_nobody_and_break_nothing(signals_name: str) -> None:
-    stranger = RedisLink(redis_place(shared_redis().url), name=signals_name)
+    stranger = RedisLink(parse_redis_url(shared_redis().url), name=signals_name)
     async with replica(signals_name) as (one, here):
         await woken_both(here)
         heard, other = one.subscribe(CHANGES), one.subscribe("made-up")

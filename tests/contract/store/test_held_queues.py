@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import pytest
 
+from crcr.decide.github.values import Urgency
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.decide.outbox.urgency import Urgency
 from crcr.deliver.worker import Worker
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.record.outbox.effects import add_effects, add_once, add_paced, effect_row

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.record.outbox.leader import Leaders
+from crcr.record.outbox.leases import LeaderElection
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from support.stores.databases import OpenDatabase
@@ -16,8 +16,8 @@ SECOND = timedelta(seconds=1)
 DUTY = "upkeep"
 
 
-def process(database: Database, name: str, gone: frozenset[str] = frozenset()) -> Leaders:
-    return Leaders(database, name, LEASE, gone.__contains__)
+def process(database: Database, name: str, gone: frozenset[str] = frozenset()) -> LeaderElection:
+    return LeaderElection(database, name, LEASE, gone.__contains__)
 
 
 async def test_one_process_leads_and_the_other_stands_by(open_database: OpenDatabase) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import sqlite3
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
@@ -14,16 +16,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
-from crcr.decide.checks.confirmation import awaits_github
 from crcr.decide.checks.gate import GatePolicy, GateState, judge_gate
-from crcr.decide.dispatch.body_compression import compress_body
+from crcr.decide.checks.verification import awaits_github
+from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.model import RepoName
 from crcr.errors import StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.checks.commit_facts import load_commit
 from crcr.record.migrations.run import _config, _on_postgres, head, migrate
 from crcr.record.schema.all_tables import metadata
-from crcr.record.store.location import Place, PostgresPlace
+from crcr.record.store.database import DatabaseLocation, PostgresLocation
 from crcr.record.store.times import from_us
 from support.services.postgres import new_database
 from support.stores.tables import opened, outright
@@ -36,6 +38,17 @@ def test_the_steps_lead_to_the_schema_that_the_code_has(tmp_path: Path) -> None:
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()
+
+
+def test_all_tables_are_known_to_a_process_that_imports_nothing_else(tmp_path: Path) -> None:
+    """`crcr migrate --from` copies the tables of `metadata`: one that is missing there would be left behind."""
+    migrate(tmp_path / "crcr.db")
+    with closing(sqlite3.connect(tmp_path / "crcr.db")) as connection:
+        named = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+        tables = {row[0] for row in connection.execute(named)} - {"alembic_version"}
+    code = "from crcr.record.schema.all_tables import metadata; print(*metadata.tables)"
+    known = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert set(known.split()) == tables
 
 
 def test_migrating_again_changes_nothing_and_keeps_the_rows(tmp_path: Path) -> None:
@@ -154,16 +167,16 @@ LISTED = "L4:\n  - Org/Gating: {oncalls: [bob], jobs: [build, test]}\n"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def grown(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def grown(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
     """A database of the first schema, with rows."""
     if request.param == "sqlite":
-        place: Place = tmp_path / "crcr.db"
+        place: DatabaseLocation = tmp_path / "crcr.db"
         engine = create_engine(f"sqlite:///{place}")
         with engine.begin() as connection:
             leave_rows_of_the_first_schema(connection)
         engine.dispose()
     else:
-        place = PostgresPlace(new_database(empty=True))
+        place = PostgresLocation(new_database(empty=True))
         _on_postgres(place, leave_rows_of_the_first_schema)
     return place
 
@@ -175,7 +188,7 @@ def leave_rows_of_the_first_schema(connection: Connection) -> None:
         connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608
 
 
-def test_every_row_of_the_first_schema_is_still_there_after_the_last(grown: Place) -> None:
+def test_every_row_of_the_first_schema_is_still_there_after_the_last(grown: DatabaseLocation) -> None:
     assert migrate(grown) == ("0001", head())
     with outright(grown).begin() as hand:
         for table, row in LEFT:
@@ -184,7 +197,7 @@ def test_every_row_of_the_first_schema_is_still_there_after_the_last(grown: Plac
             assert found.scalar() == 1, table
 
 
-async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: Place) -> None:
+async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: DatabaseLocation) -> None:
     migrate(grown)
     database, allowlist = opened(grown), read_allowlist(LISTED).allowlist
     assert allowlist is not None
@@ -205,7 +218,7 @@ async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: Pl
 
 @pytest.mark.parametrize(("base", "known"), [("main", True), ("stack", False)])
 async def test_a_head_that_was_dispatched_for_another_base_than_todays_is_unknown(
-    grown: Place, base: str, known: bool
+    grown: DatabaseLocation, base: str, known: bool
 ) -> None:
     body = compress_body(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
     with outright(grown).begin() as hand:

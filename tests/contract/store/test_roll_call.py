@@ -6,8 +6,7 @@ import pytest
 
 from contract.store.test_outbox import dispatch, take, two_targets
 from crcr.decide.outbox.worker_presence import ROLL_CALL_EVERY_S, WorkerRoll
-from crcr.record.outbox.leader import Leaders
-from crcr.record.outbox.worker_registry import RollCall
+from crcr.record.outbox.leases import LeaderElection, WorkerRegistry
 from crcr.record.store.database import Database
 from support.stores.databases import UPSTREAMS, OpenDatabase, Stores
 
@@ -17,11 +16,11 @@ NOTICED_WITHIN = timedelta(seconds=10)
 UPKEEP = "upkeep"
 
 
-def worker(database: Database, name: str, ended: frozenset[str] = frozenset()) -> RollCall:
-    return RollCall(database, name, tuple(each.key for each in UPSTREAMS), ended.__contains__)
+def worker(database: Database, name: str, ended: frozenset[str] = frozenset()) -> WorkerRegistry:
+    return WorkerRegistry(database, name, tuple(each.key for each in UPSTREAMS), ended.__contains__)
 
 
-async def watch_until_gone(watcher: RollCall, since: datetime) -> tuple[WorkerRoll, datetime]:
+async def watch_until_gone(watcher: WorkerRegistry, since: datetime) -> tuple[WorkerRoll, datetime]:
     """Call the roll in its time until somebody seems gone."""
     now = since
     for _ in range(20):
@@ -80,7 +79,7 @@ async def test_fault_72_what_a_gone_worker_held_is_taken_over_marked_and_its_lea
     lead = timedelta(minutes=10)
     await dead.attend(NOW)
     await heir.attend(NOW)
-    await Leaders(stores.database, "dead", lead, lambda _: False).take(UPKEEP, NOW)
+    await LeaderElection(stores.database, "dead", lead, lambda _: False).take(UPKEEP, NOW)
     lost = await stores.outbox("dead").claim(10, NOW)
     roll, now = await watch_until_gone(heir, NOW)
     assert await other.outbox("heir").claim(10, now) == []
@@ -90,7 +89,7 @@ async def test_fault_72_what_a_gone_worker_held_is_taken_over_marked_and_its_lea
     assert sorted(each.effect_id for each in inherited) == sorted(each.effect_id for each in lost)
     assert [each.unsure for each in inherited] == [True, True]
     assert (await dispatch(stores, "org/one"))["unsure"] == 1
-    assert await Leaders(other.database, "heir", lead, lambda _: False).take(UPKEEP, now)
+    assert await LeaderElection(other.database, "heir", lead, lambda _: False).take(UPKEEP, now)
 
 
 async def test_fault_72_a_thawed_worker_learns_that_it_was_gone_and_its_late_answer_changes_nothing(
@@ -141,4 +140,4 @@ async def test_a_process_of_this_machine_that_has_ended_is_noticed_at_once(
 
 async def test_being_there_is_no_lead(open_database: OpenDatabase) -> None:
     await worker(open_database(), "ann").attend(NOW)
-    assert await Leaders(open_database(), "ben", EVERY, lambda _: False).take(UPKEEP, NOW)
+    assert await LeaderElection(open_database(), "ben", EVERY, lambda _: False).take(UPKEEP, NOW)

@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 
 import crcr.record
-from crcr.record.store.statement import Adding, Statement
+from crcr.record.store.statement import Statement, SumUpsert
 from support.services.postgres import new_database
 from support.stage import place_empty_database
 
@@ -27,7 +27,7 @@ def statements() -> Iterator[tuple[str, Statement]]:
 def _within(name: str, value: object) -> Iterator[tuple[str, Statement]]:
     if isinstance(value, Statement):
         yield name, value
-    elif isinstance(value, Adding):
+    elif isinstance(value, SumUpsert):
         yield name, value.statement
     elif isinstance(value, dict):
         for key, each in value.items():

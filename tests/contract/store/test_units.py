@@ -31,7 +31,7 @@ def adding(name: str, *, then: Exception | None = None) -> Unit[str]:
 
 
 async def names(database: Database) -> list[str]:
-    return [row["name"] for row in await database.glance(lambda tx: tx.all(NAMES))]
+    return [row["name"] for row in await database.quick_read(lambda tx: tx.all(NAMES))]
 
 
 async def test_of_a_group_only_the_unit_that_failed_is_undone(database: Database) -> None:

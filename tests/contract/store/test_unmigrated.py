@@ -6,8 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from crcr.errors import SchemaMismatch
-from crcr.record.store.database import Database, Tx
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import Database, PostgresLocation, Tx
 from crcr.record.store.postgres.connection import PostgresLink
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
@@ -27,14 +26,14 @@ def _sqlite(folder: Path) -> Database:
 
 
 def _postgresql(_: Path) -> Database:
-    return PostgresDatabase(PostgresLink(PostgresPlace(new_database(empty=True))), Signals())
+    return PostgresDatabase(PostgresLink(PostgresLocation(new_database(empty=True))), Signals())
 
 
 @pytest.mark.parametrize("opened", [_sqlite, _postgresql])
 async def test_reading_and_writing_say_that_the_schema_is_another(tmp_path: Path, opened: object) -> None:
     database = opened(tmp_path)  # type: ignore[operator]
     try:
-        for way in (database.glance, database.write):
+        for way in (database.quick_read, database.write):
             with pytest.raises(SchemaMismatch) as told:
                 await way(_ask)
             assert "crcr migrate" in (told.value.hint or "")

@@ -12,7 +12,7 @@ import pytest
 from crcr.decide.model import EffectKind, RepoName
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.migrations.run import head, migrate
-from crcr.record.store.location import Place, PostgresPlace
+from crcr.record.store.database import DatabaseLocation, PostgresLocation
 from github_sim.github import GitHub, JobSpec, Workflow
 from support.clock import ManualClock
 from support.downstream.other_hud import HOST, SETTINGS, OtherHud
@@ -172,7 +172,7 @@ def forwards(rows: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
 
 @asynccontextmanager
 async def upgraded(
-    folder: Path, place: Place, release: OldRelease, state: str, **more: str
+    folder: Path, place: DatabaseLocation, release: OldRelease, state: str, **more: str
 ) -> AsyncIterator[Upgraded]:
     """A relay of today on the database that a release before has left, before it has done anything."""
     clock, hud = ManualClock(), OtherHud()
@@ -187,7 +187,7 @@ async def upgraded(
         write_database(place, release.revision, rows)
         assert migrate(place) == (release.revision, head())
         clock.advance(AFTER_S)
-        url = place.url if isinstance(place, PostgresPlace) else f"sqlite:///{place}"
+        url = place.url if isinstance(place, PostgresLocation) else f"sqlite:///{place}"
         await it.open(settings_for(folder, github, allowlist, CRCR_DATABASE_URL=url, **SETTINGS, **more))
         await it.services.clickhouse.begin(it.services.upstreams, clock.now())
         it.write_allowlist(RELISTED)
@@ -200,8 +200,8 @@ async def upgraded(
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return tmp_path / "crcr.db" if request.param == "sqlite" else PostgresPlace(new_database(empty=True))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
+    return tmp_path / "crcr.db" if request.param == "sqlite" else PostgresLocation(new_database(empty=True))
 
 
 TAKEN_OVER = ("waiting", "claimed, lease over", "claimed, lease running", "parked")
@@ -217,7 +217,7 @@ def test_the_rows_hold_effects_of_every_kind() -> None:
 @pytest.mark.parametrize("state", TAKEN_OVER)
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 async def test_every_queued_effect_of_an_older_release_is_done_once(
-    tmp_path: Path, place: Place, release: OldRelease, state: str
+    tmp_path: Path, place: DatabaseLocation, release: OldRelease, state: str
 ) -> None:
     async with upgraded(tmp_path, place, release, state) as up:
         done_before, queued = up.done_before(), up.queued()
@@ -245,13 +245,13 @@ async def test_every_queued_effect_of_an_older_release_is_done_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 async def test_a_result_that_an_older_release_noted_for_clickhouse_is_fed(
-    tmp_path: Path, place: Place, release: OldRelease
+    tmp_path: Path, place: DatabaseLocation, release: OldRelease
 ) -> None:
     url = new_clickhouse()
     async with upgraded(tmp_path, place, release, "waiting", CRCR_CLICKHOUSE_URL=url) as up:
         await up.it.pass_time(60)
         link = up.it.services.clickhouse.link
         assert link is not None
-        fed = await link.ask("SELECT delivery, job_name FROM crcr_jobs FINAL WHERE number = 1")
+        fed = await link.query("SELECT delivery, job_name FROM crcr_jobs FINAL WHERE number = 1")
         assert fed == [{"delivery": DECIDED, "job_name": "build"}]
         assert up.fact(f"unfed WHERE delivery = '{DECIDED}'") == 0

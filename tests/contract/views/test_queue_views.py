@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.queue_state import AlarmFacts, EffectQueue
+from crcr.decide.views.overview import AlarmFacts, EffectQueue
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.views.relay import metrics

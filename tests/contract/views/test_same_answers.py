@@ -29,8 +29,7 @@ from crcr.errors import CrcrError
 from crcr.record.reports.refusals import Refusals
 from crcr.record.reports.sandbox import SandboxJobs
 from crcr.record.schema import checks
-from crcr.record.store.database import Database
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.times import to_us
 from crcr.record.views.logs.effects import STATES
 from crcr.record.views.logs.operator import OperatorViews
@@ -183,7 +182,7 @@ def _of(database: Database, upstream: RepoName) -> tuple[SqlViews, OperatorViews
 
 
 async def compared(twins: Twins, asked: dict[str, Asked]) -> str:
-    stores: list[Database] = [opened(twins.path), opened(PostgresPlace(twins.url))]
+    stores: list[Database] = [opened(twins.path), opened(PostgresLocation(twins.url))]
     different: list[str] = []
     for everything in (False, True):
         for name, ask in asked.items():

@@ -10,7 +10,7 @@ import pytest
 
 from crcr.decide.checks.commit import Verification
 from crcr.decide.checks.status import GateStatus
-from crcr.decide.dispatch.body_compression import compress_body
+from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.github.commit_origin import ELSEWHERE, UNCHECKED, CommitPlace, CommitStanding
 from crcr.decide.model import DispatchState, Level
 from crcr.decide.statistics.window import Span

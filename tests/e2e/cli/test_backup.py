@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from crcr.errors import NotPossible, StoreUnavailable
-from crcr.record.store.sqlite.backup import copy_database
 from crcr.record.store.sqlite.database import connect
+from crcr.record.store.sqlite.file import copy_database
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
 from support.data.operator_database import World, environ_for

@@ -166,7 +166,7 @@ async def test_a_gating_backend_decides_by_its_generated_workflow(
 ) -> None:
     wish = wanted(level=Level.L4, oncalls=("anja",))
     async with joined(tmp_path, wish, build=build) as it:
-        it.github.repository(DOWNSTREAM).tells_app = True
+        it.github.repository(DOWNSTREAM).sends_run_webhooks = True
         pull = await it.github.open_pr(UPSTREAM)
         await it.go()
         await it.it.pass_time(5)

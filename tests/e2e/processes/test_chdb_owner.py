@@ -18,8 +18,12 @@ from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
 from crcr.errors import OutsideHeld
-from crcr.record.clickhouse.chdb_lock import is_held, is_held_by_another
-from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.connection import (
+    ClickHouseLink,
+    ClickHouseLocation,
+    is_locked,
+    is_locked_by_other,
+)
 from crcr.record.store.times import to_us
 from support.data.operator_database import environ_for
 from support.process import crcr, free_port
@@ -91,7 +95,7 @@ async def test_a_relay_lives_on_chdb_and_the_doctor_finds_it_well(tmp_path: Path
             assert (doctor.code, found["state"]) == (0, "unknown"), doctor.out
             assert await relay.stopped() == 0
             assert '"level":"error"' not in await relay.errors()
-    assert not is_held(engine)
+    assert not is_locked(engine)
 
 
 def forget_sums(database: Path) -> None:
@@ -143,12 +147,12 @@ async def test_a_backfill_wants_the_relay_stopped_and_works_then(tmp_path: Path)
 
 async def test_only_a_living_owner_holds_a_folder(tmp_path: Path) -> None:
     engine = tmp_path / "engine"
-    assert not is_held(engine)
+    assert not is_locked(engine)
     async with holding(engine):
-        assert is_held_by_another(engine)
-        link = ClickHouseLink(ClickHousePlace(f"chdb://{engine}"))
+        assert is_locked_by_other(engine)
+        link = ClickHouseLink(ClickHouseLocation(f"chdb://{engine}"))
         with pytest.raises(OutsideHeld, match=HELD):
-            await link.ask("SELECT 1 AS one")
+            await link.query("SELECT 1 AS one")
         await link.close()
     assert (engine / "status").is_file()  # left behind by who was killed
-    assert not is_held(engine)
+    assert not is_locked(engine)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.cli.doctor.relay.sqlite import sqlite_findings
+from crcr.cli.doctor.relay.store import sqlite_findings
 from crcr.record.migrations.run import migrate
 from support.data.operator_database import environ_for
 from support.downstream.init_command import FLAGS, LOCAL_GIT, WORKFLOW, checkout

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from itertools import product
 from pathlib import Path
 
-from github_sim.github import Hostile
+from github_sim.github import HostileToken
 from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, refused
 from support.stage import UPSTREAM, WORKFLOW, stage
 
@@ -17,7 +17,7 @@ async def test_the_first_layer_that_fails_answers(tmp_path: Path) -> None:
     async with dispatched(tmp_path, CRCR_RATE_LIMIT_PER_MIN="1") as (it, run):
         build = run.job("build")
         bad, wrong_event = (
-            it.github.hostile_token(Hostile.TAMPERED, run, build),
+            it.github.hostile_token(HostileToken.TAMPERED, run, build),
             it.github.oidc_token(run, build, event_name="push"),
         )
         stranger = it.github.oidc_token(run, build, repository="stranger/repo", event_name="push")
@@ -46,7 +46,7 @@ async def test_the_first_layer_that_fails_answers(tmp_path: Path) -> None:
 
 async def test_fault_32_identity_is_checked_before_the_body_is_read(tmp_path: Path) -> None:
     async with dispatched(tmp_path) as (it, run):
-        token = it.github.hostile_token(Hostile.STRANGERS_KEY, run, "build")
+        token = it.github.hostile_token(HostileToken.STRANGERS_KEY, run, "build")
         for content in (GARBAGE, b"", b"x" * (3 * 1024 * 1024)):
             answer = await it.http.post(CALLBACK, content=content, headers=bearer(token))
             assert refused(answer) == (401, "not_authentic")

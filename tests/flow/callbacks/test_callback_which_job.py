@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from github_sim.github import Job, WorkflowRun
+from github_sim.github import WorkflowJob, WorkflowRun
 from support.downstream.callbacks import dispatched, outcome, refused, sweep, with_jobs
 from support.stage import Stage
 
@@ -16,11 +16,13 @@ def names_and_states(it: Stage) -> dict[str, str]:
     return {job["job_name"]: job["conclusion"] or job["state"] for job in it.jobs()}
 
 
-async def finish(it: Stage, run: WorkflowRun, job: Job, conclusion: str = "success", **more: Any) -> str:
+async def finish(
+    it: Stage, run: WorkflowRun, job: WorkflowJob, conclusion: str = "success", **more: Any
+) -> str:
     return outcome(await it.github.report(run, job, status="completed", conclusion=conclusion, **more))
 
 
-async def start(it: Stage, run: WorkflowRun, job: Job, **more: Any) -> httpx.Response:
+async def start(it: Stage, run: WorkflowRun, job: WorkflowJob, **more: Any) -> httpx.Response:
     return await it.github.report(run, job, **more)
 
 

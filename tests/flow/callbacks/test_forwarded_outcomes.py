@@ -16,7 +16,7 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.jobs import Outcomes
 from crcr.record.upkeep.timeouts import Sweeps
-from github_sim.github import Job, Workflow, WorkflowRun
+from github_sim.github import Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, outcome, with_jobs
 from support.downstream.other_cis import EVERY
 from support.downstream.other_hud import HOST, SETTINGS, OtherHud
@@ -39,7 +39,7 @@ def both_stores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 async def say(
-    it: Stage, run: WorkflowRun, job: Job | str, status: str, *, payload: Any = None, **workflow: Any
+    it: Stage, run: WorkflowRun, job: WorkflowJob | str, status: str, *, payload: Any = None, **workflow: Any
 ) -> str:
     """Report as our own reporter does, with an empty `payload`; or with another one."""
     chosen = run.job(job) if isinstance(job, str) else job
@@ -48,7 +48,7 @@ async def say(
     return outcome(await _post(it, run, chosen, json.dumps(body).encode()))
 
 
-async def _post(it: Stage, run: WorkflowRun, job: Job, body: bytes) -> httpx.Response:
+async def _post(it: Stage, run: WorkflowRun, job: WorkflowJob, body: bytes) -> httpx.Response:
     token = it.github.oidc_token(run, job, audience=AUDIENCE)
     return await it.http.post(CALLBACK, content=body, headers=bearer(token))
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from github_sim.github import Hostile, WorkflowRun
+from github_sim.github import HostileToken, WorkflowRun
 from support.downstream.callbacks import BACKEND, CALLBACK, bearer, dispatched, outcome, post, refused
 from support.downstream.self_reports import night, tell
 from support.sign_in import ADMIN, TOKENS
@@ -100,7 +100,7 @@ async def test_a_body_that_cannot_be_read_has_no_run_to_name(tmp_path: Path) -> 
 
 async def test_a_token_that_only_came_too_late_or_to_the_wrong_place_is_told_of(tmp_path: Path) -> None:
     async with dispatched(tmp_path) as (it, run):
-        for kind in (Hostile.OTHER_AUDIENCE, Hostile.EXPIRED):
+        for kind in (HostileToken.OTHER_AUDIENCE, HostileToken.EXPIRED):
             token = it.github.hostile_token(kind, run, "build")
             await it.github.report(run, "build", token=token)
             [one] = await told(it)
@@ -109,8 +109,8 @@ async def test_a_token_that_only_came_too_late_or_to_the_wrong_place_is_told_of(
         assert "expired" in one["detail"]
 
 
-@pytest.mark.parametrize("kind", [Hostile.TAMPERED, Hostile.ALG_NONE, Hostile.UNKNOWN_KID])
-async def test_who_proves_nothing_writes_nothing(tmp_path: Path, kind: Hostile) -> None:
+@pytest.mark.parametrize("kind", [HostileToken.TAMPERED, HostileToken.ALG_NONE, HostileToken.UNKNOWN_KID])
+async def test_who_proves_nothing_writes_nothing(tmp_path: Path, kind: HostileToken) -> None:
     async with dispatched(tmp_path) as (it, run):
         await it.github.report(run, "build", token=it.github.hostile_token(kind, run, "build"))
         assert it.rows("SELECT * FROM refusals") == []

@@ -76,7 +76,7 @@ async def test_a_run_whose_name_holds_two_deliveries_is_bound_to_neither_by_gith
         *_, doubtful = await two_named(it)
         known = bound(it)
         for action in ("requested", "in_progress"):
-            await it.github.tell_run(doubtful, action)
+            await it.github.send_run_webhook(doubtful, action)
         await it.act()
 
         assert bound(it) == known

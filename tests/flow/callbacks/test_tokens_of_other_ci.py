@@ -14,7 +14,7 @@ from crcr.decide.report.identity import IssuerKind
 from crcr.errors import KeysUnavailable
 from crcr.receive.oidc.issuers import issuer_of
 from crcr.receive.oidc.jwks import parse_discovery
-from github_sim.github import GitHub, Hostile, WorkflowRun
+from github_sim.github import GitHub, HostileToken, WorkflowRun
 from github_sim.oidc.github_actions import hostile_token
 from support.downstream.callbacks import (
     BACKEND,
@@ -71,7 +71,7 @@ async def test_a_registered_pipeline_reports_for_its_repository(tmp_path: Path, 
 async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(tmp_path: Path, ci: Ci) -> None:
     async with registered(tmp_path, ci) as (it, run):
         claims = ci.of(it.github).claims(AUDIENCE, **ci.claims)
-        for kind in Hostile:
+        for kind in HostileToken:
             token = hostile_token(ci.of(it.github), kind, claims, it.clock.now())
             assert (kind, *refused(await report(it, run, token, run_id=ci.run_id))) == (
                 kind,
@@ -172,7 +172,12 @@ STRANGERS: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-FORGERIES = (Hostile.STRANGERS_KEY, Hostile.EXPIRED, Hostile.OTHER_AUDIENCE, Hostile.ALG_NONE)
+FORGERIES = (
+    HostileToken.STRANGERS_KEY,
+    HostileToken.EXPIRED,
+    HostileToken.OTHER_AUDIENCE,
+    HostileToken.ALG_NONE,
+)
 
 
 @pytest.mark.parametrize("case", STRANGERS)
@@ -220,7 +225,7 @@ async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_t
     published = JSONResponse(GitHub(base_url=SIM).circleci.jwks())
     async with dispatched(tmp_path, outside={"oidc.circleci.com": published}) as (it, run):
         claims = it.github.circleci.claims(AUDIENCE, iss=issuer, project_id="p-1")
-        forged = hostile_token(it.github.circleci, Hostile.STRANGERS_KEY, claims, it.clock.now())
+        forged = hostile_token(it.github.circleci, HostileToken.STRANGERS_KEY, claims, it.clock.now())
         assert refused(await report(it, run, forged)) == (401, "not_authentic")
         answer = await report(it, run, it.github.circleci.sign(claims))
 

@@ -125,13 +125,15 @@ async def test_changes_within_seconds_are_one_write_and_the_gate_does_not_wait(t
         assert cost.calls == 1 + 1 + 3  # gate, backend, jobs
 
 
-@pytest.mark.parametrize(("tells_app", "look_ups"), [(False, 2), (True, 1)], ids=["asked", "told by webhook"])
+@pytest.mark.parametrize(
+    ("sends_run_webhooks", "look_ups"), [(False, 2), (True, 1)], ids=["asked", "told by webhook"]
+)
 async def test_a_dispatch_of_ten_jobs_is_looked_up_once_where_webhooks_come(
-    tmp_path: Path, *, tells_app: bool, look_ups: int
+    tmp_path: Path, *, sends_run_webhooks: bool, look_ups: int
 ) -> None:
     async with large(tmp_path) as it:
         for name in BACKENDS:
-            it.github.repository(name).tells_app = tells_app
+            it.github.repository(name).sends_run_webhooks = sends_run_webhooks
         mark = len(it.github.calls)
         pull, _ = await live_through(it)
 

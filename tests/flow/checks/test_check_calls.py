@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.checks.check_run import Tier
 from github_sim.github import Faults, Match
 from support.github.checks import (
     CREATES,

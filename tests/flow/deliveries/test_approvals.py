@@ -138,7 +138,7 @@ async def test_the_approval_of_one_pull_request_does_not_release_another_with_th
 ) -> None:
     async with gated(tmp_path, APPROVED) as it:
         one = await open_pull(it)
-        await open_pull(it, before_telling=lambda pull: setattr(pull, "head_sha", one.head_sha))
+        await open_pull(it, before_webhook=lambda pull: setattr(pull, "head_sha", one.head_sha))
         await say(it, one, APPROVE)
 
         assert len(it.github.dispatches(GATING)) == 1

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from crcr.receive.webhook.intake import CAP_BYTES
-from github_sim.world.records import Delivery
+from github_sim.world.records import WebhookDelivery
 from support.github.dispatch_log import BOTH, TWO, actions, told
 from support.published_files import EXAMPLES, example, webhook_examples
 from support.stage import UPSTREAM, Stage, stage
@@ -20,7 +20,7 @@ from support.stage import UPSTREAM, Stage, stage
 PATH = "/github/webhook"
 
 
-def answer(delivery: Delivery | None) -> Any:
+def answer(delivery: WebhookDelivery | None) -> Any:
     assert delivery is not None
     return json.loads(delivery.answer_body)
 

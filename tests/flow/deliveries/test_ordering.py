@@ -21,7 +21,7 @@ PULL = "/repos/pytorch-like/core/pulls/1"
 async def push_back(github: GitHub, pull: PullRequest, head: str) -> None:
     """Somebody pushes an older commit by force."""
     before, pull.head_sha = pull.head_sha, head
-    await github._tell(pull, "synchronize", {"before": before, "after": head})
+    await github.send_pull_webhook(pull, "synchronize", {"before": before, "after": head})
 
 
 def deliveries(it: Stage) -> dict[str, str]:

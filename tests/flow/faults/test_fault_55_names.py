@@ -20,13 +20,13 @@ def verified(it: Stage) -> dict[str, tuple[str, str]]:
     return {row["job_name"]: (row["conclusion"], row["verification"]) for row in it.jobs(GATING)}
 
 
-@pytest.mark.parametrize("tells_app", [False, True], ids=["asked", "told by webhook"])
+@pytest.mark.parametrize("sends_run_webhooks", [False, True], ids=["asked", "told by webhook"])
 async def test_fault_55_one_job_that_reports_for_two_failed_jobs_is_held_against_those(
-    tmp_path: Path, *, tells_app: bool
+    tmp_path: Path, *, sends_run_webhooks: bool
 ) -> None:
     async with gated(tmp_path) as it:
         it.github.repository(GATING).workflows = [named("build", "test", "report")]
-        it.github.repository(GATING).tells_app = tells_app
+        it.github.repository(GATING).sends_run_webhooks = sends_run_webhooks
         pull = await open_pull(it)
         run = newest_run(it)
         for status in ("in_progress", "completed"):
@@ -34,7 +34,7 @@ async def test_fault_55_one_job_that_reports_for_two_failed_jobs_is_held_against
                 await it.github.report(run, "report", status=status, job_name=name, conclusion="success")
         for job in run.jobs:
             it.github.ci.complete(run, job, "success" if job.name == "report" else "failure")
-        await it.github.tell_news()
+        await it.github.send_queued_webhooks()
         await it.act()
 
         assert verified(it) == {"build": ("failure", "disputed"), "test": ("failure", "disputed")}

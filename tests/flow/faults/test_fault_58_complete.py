@@ -74,7 +74,7 @@ async def test_fault_58_a_second_workflow_with_the_same_job_name_is_waited_for(t
 async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending_gate(tmp_path: Path) -> None:
     async with gated(tmp_path, l4("jobs: [build]"), downstreams=ONE) as it:
         it.github.repository(GATING).workflows = [workflow("first")]
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it)
         run = newest_run(it)
         await start(it, run)
@@ -88,7 +88,7 @@ async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending
             event_type=run.event_type,
             client_payload=run.client_payload,
         )
-        await it.github.tell_news()
+        await it.github.send_queued_webhooks()
         await it.act()
 
         assert (gate(it, pull), check(it, GATE, pull.head_sha).id != green.id) == ("pending", True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from github_sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
+from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun
 from support.github.gated_upstream import (
     GATE,
     GATING,
@@ -34,7 +34,7 @@ def summary(it: Stage, sha: str) -> str:
     return str(check(it, GATE, sha).output["summary"])
 
 
-async def claim(it: Stage, run: WorkflowRun, *jobs: Job, conclusion: str = "success") -> None:
+async def claim(it: Stage, run: WorkflowRun, *jobs: WorkflowJob, conclusion: str = "success") -> None:
     """Jobs report their end from inside, as every report is sent; GitHub still shows them running."""
     for job in jobs or tuple(run.jobs):
         await it.github.report(run, job)

@@ -70,7 +70,7 @@ async def test_fault_63_a_push_that_begins_with_the_same_digits_is_not_the_head_
         commits = it.github.repository(UPSTREAM).commits
         commits[twin] = replace(commits[before], sha=twin)
         pull.head_sha = twin
-        await it.github._tell(pull, "synchronize", {"before": before, "after": twin})
+        await it.github.send_pull_webhook(pull, "synchronize", {"before": before, "after": twin})
         await it.act()
         await run_all(it, build="failure")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from github_sim.world.records import Delivery
+from github_sim.world.records import WebhookDelivery
 from support.github.commands import WAIVE, failing_pull
 from support.github.dispatch_log import BOTH, TWO
 from support.github.gated_upstream import (
@@ -29,7 +29,7 @@ EVENTS = {"pull_request", "workflow_run", "workflow_job", "installation_reposito
 HOUR, DAY = 3600.0, 86400.0
 
 
-async def replay(it: Stage, captured: Delivery | None) -> dict[str, Any]:
+async def replay(it: Stage, captured: WebhookDelivery | None) -> dict[str, Any]:
     """Send the captured bytes with their captured signature, under a new GUID."""
     assert captured is not None
     guid = str(uuid4())
@@ -98,7 +98,7 @@ async def test_fault_66_a_captured_waiver_comes_to_nothing_once_it_was_taken_bac
 
 async def test_fault_66_what_is_stored_as_no_delivery_is_not_taken_twice_either(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it, labels=["one"])
         await run_all(it)
         for act in (it.github.unlabel_pr, it.github.label_pr):
@@ -153,5 +153,5 @@ async def test_fault_66_what_was_refused_for_an_outage_can_come_again(tmp_path: 
         assert without_id(await replay(it, captured)) == REPEAT
 
 
-def newest(it: Stage, event: str) -> Delivery:
+def newest(it: Stage, event: str) -> WebhookDelivery:
     return next(each for each in reversed(it.github.deliveries()) if each.event == event)

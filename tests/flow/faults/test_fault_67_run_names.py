@@ -61,7 +61,7 @@ def counting(it: Stage, delivery: str | None) -> set[tuple[str, str | None]]:
 
 async def test_fault_67_a_run_that_is_known_by_its_name_reports_for_no_other_delivery(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         failing, honest, forged = await victim_and_other(it)
         answer = await _report(it, forged, "build", honest.delivery_id, "in_progress")
         await look(it, MINUTE)
@@ -95,7 +95,7 @@ async def test_fault_67_a_webhook_about_the_run_takes_its_results_off_too(tmp_pa
         failing, honest, forged = await victim_and_other(it)
         assert await astray(it, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
         assert counting(it, honest.delivery_id) == {(str(forged.id), None)}
-        await it.github.tell_run(forged, "in_progress")
+        await it.github.send_run_webhook(forged, "in_progress")
         assert {run for run, _ in counting(it, honest.delivery_id)} == {str(honest.id)}
         await it.act()
 
@@ -113,7 +113,7 @@ async def test_fault_67_what_a_stranger_writes_into_a_name_takes_nothing_off(tmp
         pull = await open_pull(it, title=str(other.delivery_id))
         run = newest_run(it)
         await start(it, run)
-        await it.github.tell_run(run, "in_progress")
+        await it.github.send_run_webhook(run, "in_progress")
         await finish(it, run, build="failure", test="success")
         await look(it, MINUTE)
 

@@ -50,7 +50,7 @@ async def same_head(it: Stage, pull: PullRequest) -> PullRequest:
     def take_head(twin: PullRequest) -> None:
         twin.head_sha = pull.head_sha
 
-    return await it.github.open_pr(UPSTREAM, before_telling=take_head)
+    return await it.github.open_pr(UPSTREAM, before_webhook=take_head)
 
 
 async def test_fault_68_the_next_pull_request_on_a_closed_head_does_not_merge_by_its_old_green(

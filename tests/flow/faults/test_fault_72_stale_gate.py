@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.checks.check_run import Tier
 from crcr.decide.model import RepoName
 from crcr.wiring.core import open_core
 from crcr.wiring.services import Services, build
@@ -42,7 +42,7 @@ async def open_twin(it: Stage, pull: PullRequest) -> None:
     def same_head(twin: PullRequest) -> None:
         twin.head_sha = pull.head_sha
 
-    await it.github.open_pr(UPSTREAM, before_telling=same_head)
+    await it.github.open_pr(UPSTREAM, before_webhook=same_head)
 
 
 def gate_update(it: Stage, pull: PullRequest) -> Match:

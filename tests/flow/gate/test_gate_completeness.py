@@ -202,7 +202,7 @@ async def test_a_run_that_github_tells_of_later_publishes_a_new_pending_gate(tmp
         await look(it, 3 * MINUTE)
         assert gate(it, pull) == "success"
         lint = await second_run(it, run, LINT)
-        await it.github.tell_run(lint, "requested")
+        await it.github.send_run_webhook(lint, "requested")
         await it.act()
         assert gate(it, pull) == "pending"
         await start(it, lint)
@@ -248,7 +248,7 @@ async def test_the_right_to_read_actions_given_later_opens_the_gate(tmp_path: Pa
         run = await run_all(it)
         await look(it, MINUTE)
         await it.github.change_permissions(GATING, actions="read")
-        await it.github.tell_run(run, "completed")
+        await it.github.send_run_webhook(run, "completed")
         await look(it, MINUTE)
         await look(it, 3 * MINUTE)
 

@@ -59,7 +59,7 @@ async def push_back(it: Stage, pull: PullRequest, sha: str, *, after_s: float = 
     """The author force-pushes an old head."""
     it.clock.advance(after_s)
     before, pull.head_sha = pull.head_sha, sha
-    await it.github._tell(pull, "synchronize", {"before": before, "after": sha})
+    await it.github.send_pull_webhook(pull, "synchronize", {"before": before, "after": sha})
     await it.act()
 
 
@@ -70,7 +70,7 @@ async def twin_of(it: Stage, pull: PullRequest) -> PullRequest:
         twin.head_sha = pull.head_sha
 
     it.clock.advance(1)
-    twin = await it.github.open_pr(UPSTREAM, before_telling=same_head)
+    twin = await it.github.open_pr(UPSTREAM, before_webhook=same_head)
     await it.act()
     return twin
 

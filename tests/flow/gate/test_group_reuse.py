@@ -180,7 +180,7 @@ async def stranger_on(it: Stage, waived: PullRequest) -> PullRequest:
         pull.head_sha = waived.head_sha
         it.github._commit(pull, "And more", ["src/evil.py"])
 
-    return await open_pull(it, author="mallory", before_telling=take_its_commits)
+    return await open_pull(it, author="mallory", before_webhook=take_its_commits)
 
 
 async def test_whoever_takes_a_waived_pull_requests_commits_does_not_get_its_waiver(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from github_sim.github import Job, JobSpec, Match, WorkflowRun
+from github_sim.github import JobSpec, Match, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import BACKEND, dispatched, marks, outcome
 from support.github.gated_upstream import (
     GATE,
@@ -189,7 +189,7 @@ async def test_a_silent_job_that_github_does_not_know_has_timed_out(tmp_path: Pa
     async with dispatched(tmp_path) as (it, run):
         await it.github.report(run, "build", job_name="made up")
         await it.github.report(run, "test", job_name="made up too")
-        run.attempts[1] = [Job(1, "other", JobSpec("other"), 1, it.clock.now())]
+        run.attempts[1] = [WorkflowJob(1, "other", JobSpec("other"), 1, it.clock.now())]
         await wait_and_look(it)
 
         assert {row["state"] for row in it.jobs()} == {"timed_out"}

@@ -225,13 +225,13 @@ async def test_each_dispatch_is_looked_up_once(tmp_path: Path) -> None:
 
 async def test_a_run_that_was_told_of_by_webhook_and_did_not_report_makes_no_results(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it)
         run = newest_run(it)
         for each in run.jobs:
             it.github.ci.start(run, each)
             it.github.ci.complete(run, each, "success")
-        await it.github.tell_news()
+        await it.github.send_queued_webhooks()
         await look(it, MINUTE)
 
         assert [row["reported"] for row in it.rows("SELECT reported FROM runs")] == [0]

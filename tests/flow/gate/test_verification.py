@@ -10,7 +10,7 @@ from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.judge import RejectedReport
 from crcr.receive.callback.parse_report import parse_report
 from github_sim.bodies import webhooks
-from github_sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
+from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun
 from support.data.events_and_reports import a_caller
 from support.downstream.callbacks import dispatched, outcome
 from support.github.gated_upstream import (
@@ -47,13 +47,15 @@ def found(it: Stage, name: str = "build") -> tuple[str, str, str | None, bool]:
     return row["conclusion"], row["verification"], row["github_conclusion"], bool(row["disputed"])
 
 
-async def end(it: Stage, run: WorkflowRun, job: Job | str, *, says: str | None, github: str | None) -> str:
+async def end(
+    it: Stage, run: WorkflowRun, job: WorkflowJob | str, *, says: str | None, github: str | None
+) -> str:
     """A job reports its end, and a moment later GitHub's job ends as well."""
     chosen = run.job(job) if isinstance(job, str) else job
     answer = await it.github.report(run, chosen, status="completed", conclusion=says)
     if github is not None:
         it.github.ci.complete(run, chosen, github)
-        await it.github.tell_news()
+        await it.github.send_queued_webhooks()
     await it.act()
     return outcome(answer)
 
@@ -389,7 +391,7 @@ async def test_where_github_tells_by_webhook_its_word_counts_at_once_and_jobs_ar
     tmp_path: Path,
 ) -> None:
     async with gated(tmp_path) as it:
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it)
         run = newest_run(it)
         await start(it, run)
@@ -403,13 +405,13 @@ async def test_where_github_tells_by_webhook_its_word_counts_at_once_and_jobs_ar
 
 async def test_githubs_word_before_the_report_is_asked_for_again_and_not_lost(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it)
         run = newest_run(it)
         await start(it, run)
         for job in run.jobs:
             it.github.ci.complete(run, job, "failure")
-        await it.github.tell_news()
+        await it.github.send_queued_webhooks()
         for name in ("build", "test"):
             await end(it, run, name, says="success", github=None)
         await look(it, MINUTE)
@@ -420,14 +422,14 @@ async def test_githubs_word_before_the_report_is_asked_for_again_and_not_lost(tm
 async def test_news_of_a_failed_job_that_another_job_closed_counts_at_once(tmp_path: Path) -> None:
     async with gated(tmp_path, ANY_JOB) as it:
         it.github.repository(GATING).workflows = [named("build", "report")]
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         await open_pull(it)
         run = newest_run(it)
         await it.github.start_job(run, "build")
         await it.github.report(run, "report", status="completed", job_name="build", conclusion="success")
         it.github.ci.complete(run, run.job("build"), "failure")
         it.github.ci.complete(run, run.job("report"), "success")
-        await it.github.tell_news()
+        await it.github.send_queued_webhooks()
 
         assert found(it) == ("failure", "disputed", "failure", True)
 
@@ -454,11 +456,11 @@ async def test_news_of_a_repository_whose_id_is_not_the_bound_one_is_ignored(
 
 async def test_news_of_runs_that_answer_no_dispatch_is_ignored(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         it.github.repository(GATING).workflows = [Workflow(listens=("schedule",), jobs=(JobSpec("build"),))]
         run = it.github.start_run(GATING)
         it.github.ci.complete(run, run.job("build"), "failure")
-        await it.github.tell_news()
+        await it.github.send_queued_webhooks()
 
         told = [each for each in it.github.deliveries() if each.event.startswith("workflow_")]
         assert {"ignored" in json.loads(each.answer_body) for each in told} == {True}
@@ -483,14 +485,14 @@ async def test_fault_24_a_report_cannot_choose_the_commit_that_it_speaks_for(tmp
 
 async def test_a_confirmed_result_is_not_changed_by_what_github_tells_later(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it)
         run = newest_run(it)
         await start(it, run)
         await finish(it, run)
         assert found(it)[1] == "confirmed"
         run.job("build").conclusion = "failure"
-        await it.github.tell_job(run, "build")
+        await it.github.send_job_webhook(run, "build")
         await it.act()
 
         assert (found(it)[0], gate(it, pull)) == ("success", "success")

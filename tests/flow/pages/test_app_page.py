@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from crcr.decide.github.inspection import AppFacts
+from crcr.decide.github.repository_setup import AppFacts
 from crcr.deliver.periodic.app_link import ASK_AGAIN_S, AppPage
 from crcr.errors import OutsideUnreachable
 from support.clock import ManualClock

@@ -284,7 +284,7 @@ async def test_the_first_run_is_under_way_until_its_report_is_overdue(
 ) -> None:
     async with joined(tmp_path) as it:
         backend = it.github.repository(BACKEND)
-        backend.tells_app = tells
+        backend.sends_run_webhooks = tells
         backend.workflows[:] = [replace(each, run_name="CI {delivery_id}") for each in backend.workflows]
         sent_at = it.clock.now()
         await it.github.open_pr(UPSTREAM)

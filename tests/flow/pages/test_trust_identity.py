@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 from starlette.responses import JSONResponse
 
-from github_sim.github import JWKS_PATH, GitHub, Hostile, Match, WorkflowRun
+from github_sim.github import JWKS_PATH, GitHub, HostileToken, Match, WorkflowRun
 from support.downstream.callbacks import (
     BACKEND,
     CALLBACK,
@@ -37,7 +37,7 @@ async def knock(http: httpx.AsyncClient, token: str, **headers: str) -> httpx.Re
 
 async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     async with dispatched(tmp_path) as (it, run):
-        for kind in Hostile:
+        for kind in HostileToken:
             token = it.github.hostile_token(kind, run, "build")
             answer = await it.github.report(run, "build", token=token)
             assert (kind, *refused(answer)) == (kind, 401, "not_authentic")
@@ -62,7 +62,7 @@ async def test_fault_25_after_30_failed_authentications_an_address_waits_and_oth
     tmp_path: Path,
 ) -> None:
     async with dispatched(tmp_path) as (it, run):
-        bad = it.github.hostile_token(Hostile.TAMPERED, run, "build")
+        bad = it.github.hostile_token(HostileToken.TAMPERED, run, "build")
         async with from_address(it, "192.0.2.66") as guesser, from_address(it, "192.0.2.7") as other:
             codes = [refused(await knock(guesser, bad))[0] for _ in range(31)]
             limited = await knock(guesser, bad)
@@ -77,7 +77,7 @@ async def test_fault_25_after_30_failed_authentications_an_address_waits_and_oth
 
 async def test_fault_25_a_header_of_its_own_gives_a_guesser_no_new_address(tmp_path: Path) -> None:
     async with dispatched(tmp_path, CRCR_TRUSTED_PROXIES="198.51.100.0/24") as (it, run):
-        bad = it.github.hostile_token(Hostile.TAMPERED, run, "build")
+        bad = it.github.hostile_token(HostileToken.TAMPERED, run, "build")
         async with from_address(it, "192.0.2.66") as guesser, from_address(it, "198.51.100.1") as proxy:
             forged = [
                 refused(await knock(guesser, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
@@ -133,7 +133,7 @@ async def test_fault_25_a_rotated_key_is_found_and_a_retired_one_is_forgotten(tm
 async def test_fault_25_unknown_key_ids_do_not_hammer_the_issuer(tmp_path: Path) -> None:
     async with dispatched(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
-        bad = it.github.hostile_token(Hostile.UNKNOWN_KID, run, "build")
+        bad = it.github.hostile_token(HostileToken.UNKNOWN_KID, run, "build")
         reads = len(it.github.calls_to("GET", JWKS))
         it.clock.advance(31)
         for number in range(100):

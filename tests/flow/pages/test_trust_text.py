@@ -12,7 +12,7 @@ import structlog
 
 from crcr import log
 from crcr.record.store.database import Unit
-from github_sim.github import Hostile
+from github_sim.github import HostileToken
 from support.downstream.callbacks import (
     BACKEND,
     Outage,
@@ -175,7 +175,8 @@ async def go_wrong_everywhere(it: Stage) -> list[str]:
     github = it.github
     run = github.runs(BACKEND)[0]
     told = [
-        await github.report(run, "build", token=github.hostile_token(kind, run, "build")) for kind in Hostile
+        await github.report(run, "build", token=github.hostile_token(kind, run, "build"))
+        for kind in HostileToken
     ]
     told.append(await post(it, run, "build", "completed", conclusion="success"))
     told.append(await github.report(run, "build", body=b"{", token=github.oidc_token(run, "build")))

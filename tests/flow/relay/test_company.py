@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from crcr.deliver.periodic.leader_tasks import UPKEEP
 from crcr.deliver.worker import Worker
-from crcr.record.outbox.leader import Leaders
+from crcr.record.outbox.leases import LeaderElection
 from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
@@ -74,7 +74,7 @@ async def test_of_two_processes_one_leads_and_the_other_does_when_it_stops(tmp_p
 
 async def test_who_does_not_lead_reads_an_allowlist_that_nobody_has_read(tmp_path: Path) -> None:
     async with stage(tmp_path, LISTED) as it:
-        elsewhere = Leaders(it.services.database, "another machine", timedelta(days=1))
+        elsewhere = LeaderElection(it.services.database, "another machine", timedelta(days=1))
         await elsewhere.take(UPKEEP, it.clock.now())
         it.rows("DELETE FROM allowlist_versions")
         company = BackgroundTasks(it.services, work=True)

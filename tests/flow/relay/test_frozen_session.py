@@ -19,11 +19,11 @@ ANSWERED_WITHIN_S = 8.0
 LOCK = "BEGIN; SELECT * FROM jobs FOR UPDATE"
 FREEZING = f"""
 import asyncio, sys
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.connection import connect
 
 async def hold():
-    connection = await connect(PostgresPlace(sys.argv[1]))
+    connection = await connect(PostgresLocation(sys.argv[1]))
     await connection.execute({LOCK!r})
     print("held", flush=True)
     await asyncio.sleep(60)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from crcr.record.schema.clickhouse_feed import Mark
+from crcr.record.schema.statistics import FeedMark
 from support.downstream.callbacks import BACKEND, dispatched, outcome, post
 from support.services.clickhouse import ClickHouseServer
 from support.stage import UPSTREAM, Stage
@@ -44,7 +44,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
             assert await fed(it) == []
             # It was not there from the beginning, so pages wait for a backfill.
             assert it.rows("SELECT * FROM feeding WHERE name = 'whole'") == []
-            await it.services.clickhouse.feeding.set_mark(Mark.WHOLE, "1")
+            await it.services.clickhouse.feeding.set_mark(FeedMark.WHOLE, "1")
             for path in ("/crcr", f"/crcr/{BACKEND}", "/crcr/metrics"):
                 assert READ_FROM in await page(it, path)
             assert await sources(it) == {"clickhouse"}

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.redis.connection import RedisLink, parse_redis_url
 from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import load_settings
 from crcr.wiring.background import BackgroundTasks
@@ -159,7 +159,7 @@ async def test_two_relays_read_an_issuers_keys_once(tmp_path: Path, redis: Redis
 
 
 async def test_a_running_relay_listens_and_tells_of_its_commits(tmp_path: Path, redis: RedisServer) -> None:
-    other = RedisLink(redis_place(redis.url))
+    other = RedisLink(parse_redis_url(redis.url))
     async with (
         dispatched(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run),
         other.alone() as client,
@@ -186,7 +186,7 @@ async def test_a_new_allowlist_is_read_into_memory_before_it_is_asked_for(tmp_pa
         core = it.services.upstreams[0]
         it.write_allowlist("L2:\n  - org/other\n")
         await it.refresh()
-        it.services.signals.heard(ALLOWLIST)
+        it.services.signals.wake(ALLOWLIST)
         while (
             core.key not in it.services.allowlists._cache or it.services.allowlists._cache[core.key][0] != 2
         ):

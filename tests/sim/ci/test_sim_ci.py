@@ -7,7 +7,7 @@ import jwt
 import pytest
 
 from github_sim.clock import ManualClock
-from github_sim.github import GitHub, Hostile, Workflow, WorkflowRun
+from github_sim.github import GitHub, HostileToken, Workflow, WorkflowRun
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 RELAY = {"callback_url": "http://relay.test/github/callback", "audience": "crcr-test"}
@@ -93,9 +93,9 @@ async def test_keys_rotate_and_the_old_one_may_be_retired(
     assert jwt.get_unverified_header(old)["kid"] not in {each["kid"] for each in keys}
 
 
-@pytest.mark.parametrize("kind", Hostile)
+@pytest.mark.parametrize("kind", HostileToken)
 async def test_a_hostile_token_does_not_verify(
-    github: GitHub, api: httpx.AsyncClient, run: WorkflowRun, clock: ManualClock, kind: Hostile
+    github: GitHub, api: httpx.AsyncClient, run: WorkflowRun, clock: ManualClock, kind: HostileToken
 ) -> None:
     token = github.hostile_token(kind, run, "lint")
     now = clock.now().timestamp()

@@ -6,7 +6,7 @@ import httpx
 import jwt
 import pytest
 
-from github_sim.github import GitHub, Hostile
+from github_sim.github import GitHub, HostileToken
 from github_sim.oidc.github_actions import hostile_token
 from github_sim.oidc.other_cis import OtherIssuer
 
@@ -109,5 +109,5 @@ def test_a_forks_build_looks_like_the_real_one_but_for_one_trait(github: GitHub)
 
 def test_hostile_tokens_can_be_made_of_any_issuer(github: GitHub) -> None:
     issuer = github.circleci
-    token = hostile_token(issuer, Hostile.ALG_NONE, issuer.claims(AUDIENCE), github.clock.now())
+    token = hostile_token(issuer, HostileToken.ALG_NONE, issuer.claims(AUDIENCE), github.clock.now())
     assert jwt.get_unverified_header(token)["alg"] == "none"

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from github_sim.ci.autoplay import Player
+from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub, JobSpec, Workflow, WorkflowRun
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
@@ -34,7 +34,7 @@ def told(heard: list[httpx.Request]) -> Told:
 @pytest.fixture
 async def telling(github: GitHub) -> GitHub:
     repository = github.repository("acme/backend")
-    repository.tells_app = True
+    repository.sends_run_webhooks = True
     repository.workflows[:] = [
         Workflow(jobs=[JobSpec("build"), JobSpec("lint")], run_name="CI {delivery_id}")
     ]
@@ -80,7 +80,7 @@ async def test_an_event_tells_how_it_stood_then(telling: GitHub, heard: list[htt
     telling.ci.start(run, run.job("build"))
     telling.ci.cancel(run)
     assert heard == []
-    await telling.tell_news()
+    await telling.send_queued_webhooks()
     bodies = [json.loads(each.content) for each in heard]
     builds = [each["workflow_job"] for each in bodies if each.get("workflow_job", {}).get("name") == "build"]
     assert [(each["status"], each["conclusion"]) for each in builds] == [
@@ -122,7 +122,7 @@ async def test_other_repositories_tell_nothing(
 ) -> None:
     run = await dispatched(github, api, token_for)
     await github.cancel(run)
-    await github.tell_news()
+    await github.send_queued_webhooks()
     assert heard == []
 
 
@@ -134,7 +134,7 @@ async def test_automatic_runs_tell_too(
 
     telling.sleep = at_once
     telling.repository("acme/backend").workflows[:] = [Workflow(automatic=True)]
-    Player(telling)
+    WorkflowAutoplay(telling)
     await dispatched(telling, api, token_for)
     await asyncio.gather(*telling._tasks)
     assert {each[:2] for each in told()} >= {("workflow_run", "completed"), ("workflow_job", "in_progress")}
@@ -144,7 +144,7 @@ async def test_the_app_hears_only_what_it_subscribed_to(telling: GitHub, told: T
     installation = telling.installation("acme/backend")
     installation.events = ("workflow_job",)
     telling.start_run("acme/backend", event="repository_dispatch")
-    await telling.tell_news()
+    await telling.send_queued_webhooks()
     assert {event for event, _, _ in told()} == {"workflow_job"}
     assert await telling.push("acme/backend") is None
 

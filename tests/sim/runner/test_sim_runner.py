@@ -239,7 +239,7 @@ async def test_a_rerun_of_failed_jobs_keeps_the_others_and_their_outputs(
 async def test_githubs_view_agrees_with_what_ran(github: GitHub, tmp_path: Path, token_for: "object") -> None:
     repository = "acme/runs"
     async with bench(github, tmp_path, one_job("true", "false")) as it:
-        github.repository(repository).tells_app = True
+        github.repository(repository).sends_run_webhooks = True
         await it.ran()
     told = [(each.event, each.action) for each in github.deliveries() if each.event.startswith("workflow")]
     assert told == [

@@ -157,7 +157,7 @@ async def test_the_end_of_the_simulation_leaves_no_child_and_no_folder(
     async with bench(github, tmp_path / "files", one_job(f"echo $$ > {place}/shell; sleep 300")) as it:
         it.dispatch()
         await begun(place)
-        root = it.runner.place.root
+        root = it.runner.folders.root
         await github.aclose()
     assert not alive(place, "shell")
     assert gone(root)

@@ -12,14 +12,12 @@ from typing import Any
 
 import httpx
 
-from crcr.demo.nightly import NIGHTLY, NightlyRuns
-from crcr.demo.people import MAINTAINERS, MOST_COMMANDS_AN_HOUR, OUTSIDERS
-from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
+from crcr.demo.traffic import BLOCKED, LABELLED, NIGHTLY, UPSTREAM, NightlyRuns, demo_world, run_traffic
 from crcr.demo.upstream_activity import MOST_OPEN
-from crcr.demo.world import BACKENDS, GATING, NPU_LABEL
+from crcr.demo.world import BACKENDS, GATING, MAINTAINERS, MOST_COMMANDS_AN_HOUR, NPU_LABEL, OUTSIDERS
 from github_sim.clock import ManualClock
 from github_sim.github import CheckRun, GitHub
-from github_sim.world.records import Dispatch, Json
+from github_sim.world.records import Json, RepositoryDispatch
 
 
 class VirtualTime:
@@ -227,7 +225,7 @@ async def test_old_records_are_dropped(github: GitHub) -> None:
         await github.push("org/upstream")
         await github.close_pr(await github.open_pr("org/upstream"))
     kept = await github.open_pr("org/upstream")
-    github.forget_old(2)
+    github.drop_old_records(2)
     assert len(github.deliveries()) == 2
     assert [pull.number for pull in github.world.pulls.values()] == [4, 5, kept.number]
 
@@ -236,7 +234,7 @@ async def test_a_silent_simulator_answers_on_and_tells_nothing(
     github: GitHub, heard: list[httpx.Request]
 ) -> None:
     await github.push("org/upstream")
-    await github.fall_silent()
+    await github.stop_activity()
     told = await github.push("org/upstream")
     assert told is not None
     assert (len(heard), told.status_code) == (1, 502)
@@ -258,7 +256,7 @@ async def test_a_night_is_told_where_the_backend_was_dispatched_from() -> None:
         assert heard == [], "nobody has told it of a relay yet"
         relay = {"callback_url": "http://relay.test/github/callback", "audience": "relay"}
         repository = github.repository(backend)
-        told = Dispatch(repository.id, "push", {"relay": relay}, github.clock.now(), None, 10)
+        told = RepositoryDispatch(repository.id, "push", {"relay": relay}, github.clock.now(), None, 10)
         github.world.dispatches.append(told)
         for _ in range(8):
             await nights.one(backend)

@@ -9,15 +9,14 @@ import sys
 from typing import Any
 
 from crcr.decide.statistics.window import ResultKind, Span, Window
-from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
-from crcr.record.clickhouse.queries import ClickHouseHistory
-from crcr.record.clickhouse.rows import TABLES
-from crcr.record.clickhouse.schema import ensure_schema
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
+from crcr.record.clickhouse.history import ClickHouseHistory
+from crcr.record.clickhouse.tables import TABLES, ensure_schema
 from crcr.record.store.times import from_us
 
 
 async def story(asked: dict[str, Any]) -> dict[str, Any]:
-    link = ClickHouseLink(ClickHousePlace(asked["url"]))
+    link = ClickHouseLink(ClickHouseLocation(asked["url"]))
     await ensure_schema(link, 365)
     for table in TABLES:
         if rows := asked["rows"].get(table.name):

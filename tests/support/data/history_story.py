@@ -12,10 +12,9 @@ from crcr.decide.report.ingested import EchoedEvent, IngestedResult
 from crcr.decide.report.report import Report, ReportStatus
 from crcr.decide.statistics.figures import Durations, Figures
 from crcr.decide.statistics.window import ResultKind, Span, Window
-from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
-from crcr.record.clickhouse.feed_state import Feeding
-from crcr.record.clickhouse.feeder import ClickHouseFeeder
-from crcr.record.clickhouse.queries import ClickHouseHistory
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
+from crcr.record.clickhouse.feeder import ClickHouseFeeder, FeedQueue
+from crcr.record.clickhouse.history import ClickHouseHistory
 from crcr.record.reports.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.times import from_us
@@ -36,16 +35,16 @@ class Fed:
     """A main store whose facts ClickHouse is told."""
 
     walk: Walk
-    feeding: Feeding
+    feeding: FeedQueue
     feeder: ClickHouseFeeder
     link: ClickHouseLink
     history: ClickHouseHistory
-    place: ClickHousePlace
+    place: ClickHouseLocation
 
     @classmethod
     async def begin(cls, stores: Stores, url: str, seed: int, keep_days: int | None = None) -> "Fed":
-        place = ClickHousePlace(url)
-        walk, link, feeding = Walk(stores, Random(seed)), ClickHouseLink(place), Feeding(stores.database)
+        place = ClickHouseLocation(url)
+        walk, link, feeding = Walk(stores, Random(seed)), ClickHouseLink(place), FeedQueue(stores.database)
         await walk.begin()
         await feeding.turn_on([], walk.now)
         feeder = ClickHouseFeeder(feeding, link, keep_days)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from github_sim.github import Job, JobSpec, PullRequest, Workflow, WorkflowRun
+from github_sim.github import JobSpec, PullRequest, Workflow, WorkflowJob, WorkflowRun
 from support.stage import AUDIENCE, UPSTREAM, Stage
 
 ALPHA, BETA, GATING, PROBE, QUIET = "org/alpha", "org/beta", "org/gating", "org/probe", "org/quiet"
@@ -121,9 +121,9 @@ class Story:
                 await self._says(run, job, "completed")
             if self.random.random() < 0.15:
                 await self._says(run, job, "completed", conclusion=self.random.choice(ENDS))
-        await self.it.github.tell_news()
+        await self.it.github.send_queued_webhooks()
 
-    async def _says(self, run: WorkflowRun, job: Job, status: str, **more: Any) -> None:
+    async def _says(self, run: WorkflowRun, job: WorkflowJob, status: str, **more: Any) -> None:
         attempt = str(job.attempt)
         token = self.it.github.oidc_token(run, job, audience=AUDIENCE, run_attempt=attempt)
         answer = await self.it.github.report(

@@ -12,7 +12,7 @@ from crcr.decide.model import Conclusion
 from crcr.decide.report.report import ReportStatus
 from crcr.record.store.database import Database, Row, Tx, Unit
 from crcr.record.store.statement import Statement
-from crcr.record.upkeep.retention import Keeps, Retention
+from crcr.record.upkeep.retention import Retention, RetentionPeriods
 from support.data.sums_walk import Walk
 from support.stores.databases import Stores
 
@@ -23,9 +23,9 @@ SUMS = ("hours", "days", "job_days")
 ENDED: dict[str, Any] = {"status": ReportStatus.COMPLETED, "conclusion": Conclusion.SUCCESS}
 
 DAY = timedelta(days=1)
-FOR_EVER = Keeps(bodies=30 * DAY, effects=7 * DAY, jobs=None, audit=None)
+FOR_EVER = RetentionPeriods(bodies=30 * DAY, effects=7 * DAY, jobs=None, audit=None)
 """As an installation that keeps all it can."""
-A_WHILE = Keeps(bodies=30 * DAY, effects=7 * DAY, jobs=100 * DAY, audit=30 * DAY)
+A_WHILE = RetentionPeriods(bodies=30 * DAY, effects=7 * DAY, jobs=100 * DAY, audit=30 * DAY)
 
 
 class CountingTx:
@@ -75,11 +75,13 @@ class CountingDatabase:
     async def read(self, unit: Unit[T]) -> T:
         return await self._inner.read(unit)
 
-    async def glance(self, unit: Unit[T]) -> T:
-        return await self._inner.glance(unit)
+    async def quick_read(self, unit: Unit[T]) -> T:
+        return await self._inner.quick_read(unit)
 
 
-def retention(database: Database | CountingDatabase, keeps: Keeps = A_WHILE, **more: Any) -> Retention:
+def retention(
+    database: Database | CountingDatabase, keeps: RetentionPeriods = A_WHILE, **more: Any
+) -> Retention:
     return Retention(cast("Database", database), keeps, **more)
 
 

@@ -23,7 +23,7 @@ from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.schema import checks, core, statistics
 from crcr.record.statistics.rebuild import find_extremes, sum_anew
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.sqlite.database import SqliteDatabase
 from crcr.record.store.times import to_us
@@ -216,7 +216,7 @@ async def open_world(
 ) -> AsyncIterator[World]:
     where: Where = folder / "crcr.db"
     if in_postgresql():
-        where = PostgresPlace(database_url(folder))
+        where = PostgresLocation(database_url(folder))
     elif not (folder / "crcr.db").exists():
         place_empty_database(folder / "crcr.db")
     engine, database = outright(where), opened(where)

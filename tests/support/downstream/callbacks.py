@@ -17,7 +17,7 @@ from crcr.record.reports.jobs import Outcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.store.database import Database, Unit
 from crcr.wiring.web_app import build_app
-from github_sim.github import Job, JobSpec, Workflow, WorkflowRun
+from github_sim.github import JobSpec, Workflow, WorkflowJob, WorkflowRun
 from support.stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def bearer(token: str) -> dict[str, str]:
 async def post(
     it: Stage,
     run: WorkflowRun,
-    job: Job | str,
+    job: WorkflowJob | str,
     status: str,
     *,
     http: httpx.AsyncClient | None = None,
@@ -97,11 +97,11 @@ class Outage:
             raise StoreUnavailable("the connection broke after the commit")
         return result
 
-    async def glance(self, unit: Unit[T]) -> T:
+    async def quick_read(self, unit: Unit[T]) -> T:
         if self.reads_to_fail:
             self.reads_to_fail -= 1
             raise StoreUnavailable("the store did not answer")
-        return await self._inner.glance(unit)
+        return await self._inner.quick_read(unit)
 
     async def read(self, unit: Unit[T]) -> T:
         return await self._inner.read(unit)

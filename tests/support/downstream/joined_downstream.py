@@ -144,6 +144,6 @@ async def joined(
         try:
             yield Joined(it, runner, other_cis, checkout, relay.url)
         finally:
-            await it.github.fall_silent()
+            await it.github.stop_activity()
             for server in (relay, gateway):
                 await server.stop()

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from github_sim.github import Job, WorkflowRun
+from github_sim.github import WorkflowJob, WorkflowRun
 from github_sim.rest.server import Server
 from support.downstream.callbacks import BACKEND, LISTED, dispatched
 from support.paths import ROOT
@@ -206,7 +206,7 @@ class ReporterWorld:
         path.write_text(json.dumps(event or told_by_github))
         return path
 
-    def github_env(self, job: Job | str = "build", **more: str) -> dict[str, str]:
+    def github_env(self, job: WorkflowJob | str = "build", **more: str) -> dict[str, str]:
         """The environment of a running job that may ask for tokens."""
         chosen = self.run.job(job) if isinstance(job, str) else job
         if chosen.status == "queued":

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from github_sim.github import Job, Workflow, WorkflowRun
+from github_sim.github import Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import BACKEND, CALLBACK, bearer
 from support.stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage
 
@@ -24,7 +24,7 @@ def night(it: Stage, repository: str = BACKEND, workflow: Workflow = NIGHTLY) ->
 async def tell(
     it: Stage,
     run: WorkflowRun,
-    job: Job | str = "build",
+    job: WorkflowJob | str = "build",
     conclusion: str | None = "success",
     *,
     commit: str | None = None,

@@ -72,7 +72,7 @@ def jobs_named(*names: str, workflow: str = "CI", file: str = "ci.yml") -> Workf
 async def push_back(github: GitHub, pull: PullRequest, head: str) -> None:
     """Somebody pushes an older commit by force."""
     before, pull.head_sha = pull.head_sha, head
-    await github._tell(pull, "synchronize", {"before": before, "after": head})
+    await github.send_pull_webhook(pull, "synchronize", {"before": before, "after": head})
 
 
 async def open_twin(it: Stage, pull: PullRequest, **more: Any) -> PullRequest:
@@ -81,7 +81,7 @@ async def open_twin(it: Stage, pull: PullRequest, **more: Any) -> PullRequest:
     def same_head(twin: PullRequest) -> None:
         twin.head_sha = pull.head_sha
 
-    twin = await it.github.open_pr(UPSTREAM, before_telling=same_head, **more)
+    twin = await it.github.open_pr(UPSTREAM, before_webhook=same_head, **more)
     await it.act()
     return twin
 

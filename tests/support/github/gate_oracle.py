@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from github_sim.github import Comment, Delivery, GitHub, PullRequest, WorkflowRun
+from github_sim.github import Comment, GitHub, PullRequest, WebhookDelivery, WorkflowRun
 from support.stage import UPSTREAM
 
 OPENING = frozenset({"opened", "reopened", "synchronize"})
@@ -209,7 +209,7 @@ def _job(target: str, name: str) -> str | None:
     return (job or None) if backend == name else target
 
 
-def _event(delivery: Delivery) -> Event | None:
+def _event(delivery: WebhookDelivery) -> Event | None:
     if delivery.event != "pull_request" or delivery.action not in OPENING | {"closed"}:
         return None
     body = json.loads(delivery.payload)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from github_sim.github import CheckRun, Job, JobSpec, PullRequest, Workflow, WorkflowRun
+from github_sim.github import CheckRun, JobSpec, PullRequest, Workflow, WorkflowJob, WorkflowRun
 from support.stage import UPSTREAM, Stage, stage
 
 GATING = "org/gating"
@@ -125,8 +125,8 @@ async def look(it: Stage, seconds: float = 0.0) -> None:
 
 
 __all__ = [
-    "Job",
     "Stage",
+    "WorkflowJob",
     "check",
     "finish",
     "gate",

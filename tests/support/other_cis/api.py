@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from github_sim.clock import stamp
 from github_sim.oidc.other_cis import BuildkiteIssuer, CircleCiIssuer, GitLabIssuer
-from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
+from github_sim.rest.exchange import ApiError, ApiRequest, Auth, Reply, Route
 from github_sim.runner.yaml_text import WorkflowError
 from github_sim.simulation import Simulation
 from github_sim.world.records import Json
@@ -46,8 +46,8 @@ class _Api:
     def __init__(self, cis: "OtherCis") -> None:
         self._cis = cis
 
-    async def create_build(self, _sim: Simulation, ask: Ask) -> Reply:
-        project, body = self._buildkite_project(ask), ask.json()
+    async def create_build(self, _sim: Simulation, request: ApiRequest) -> Reply:
+        project, body = self._buildkite_project(request), request.json()
         if not body.get("commit") or not body.get("branch"):
             raise ApiError(422, "Validation failed")
         variables, message = body.get("env") or {}, str(body.get("message", ""))
@@ -57,40 +57,41 @@ class _Api:
             raise ApiError(422, str(problem)) from None
         return Reply(201, _build_json(build, body["branch"]))
 
-    async def list_builds(self, _sim: Simulation, ask: Ask) -> Reply:
-        meta = {name[10:-1]: value for name, value in ask.query.items() if name.startswith("meta_data[")}
+    async def list_builds(self, _sim: Simulation, request: ApiRequest) -> Reply:
+        meta = {name[10:-1]: value for name, value in request.query.items() if name.startswith("meta_data[")}
         builds = [
             build
-            for build in self._cis.builds_of(self._buildkite_project(ask))
-            if meta.items() <= build.meta.items() and ("state[]" not in ask.query or build.state not in ENDED)
+            for build in self._cis.builds_of(self._buildkite_project(request))
+            if meta.items() <= build.meta.items()
+            and ("state[]" not in request.query or build.state not in ENDED)
         ]
         return Reply(200, [_build_json(build, "main") for build in reversed(builds)])
 
-    async def cancel_build(self, _sim: Simulation, ask: Ask) -> Reply:
-        for build in self._cis.builds_of(self._buildkite_project(ask)):
-            if build.number == ask.number("number"):
+    async def cancel_build(self, _sim: Simulation, request: ApiRequest) -> Reply:
+        for build in self._cis.builds_of(self._buildkite_project(request)):
+            if build.number == request.number("number"):
                 build.cancel()
                 return Reply(200, _build_json(build, "main"))
         raise ApiError(404, "Not Found")
 
-    async def buildkite_token(self, _sim: Simulation, ask: Ask) -> Reply:
-        _, job = self._running_job(ask)
-        body = ask.json()
-        if job.mint is None or job.env.get("BUILDKITE_JOB_ID") != ask.params["job"]:
+    async def buildkite_token(self, _sim: Simulation, request: ApiRequest) -> Reply:
+        _, job = self._running_job(request)
+        body = request.json()
+        if job.mint is None or job.env.get("BUILDKITE_JOB_ID") != request.params["job"]:
             raise ApiError(404, "Not Found")
         return Reply(200, {"token": job.mint(body.get("audience") or "", body.get("claims") or [])})
 
-    async def buildkite_step(self, _sim: Simulation, ask: Ask) -> Reply:
-        build, _ = self._running_job(ask)
-        step = build.jobs.get(ask.params["step"])
+    async def buildkite_step(self, _sim: Simulation, request: ApiRequest) -> Reply:
+        build, _ = self._running_job(request)
+        step = build.jobs.get(request.params["step"])
         if step is None:
             raise ApiError(404, "No step found")
         outcome = _OUTCOMES.get(step.state, "neutral")
-        return Reply(200, {"outcome": outcome, "artifacts": str(build.kept / ask.params["step"])})
+        return Reply(200, {"outcome": outcome, "artifacts": str(build.kept / request.params["step"])})
 
-    async def trigger_gitlab_pipeline(self, _sim: Simulation, ask: Ask) -> Reply:
-        body = ask.json()
-        project = self._project("gitlab", ask.params["project"], str(body.get("token", "")))
+    async def trigger_gitlab_pipeline(self, _sim: Simulation, request: ApiRequest) -> Reply:
+        body = request.json()
+        project = self._project("gitlab", request.params["project"], str(body.get("token", "")))
         if body.get("ref") != project.joined.repository.default_branch:
             raise ApiError(400, "Reference not found")
         try:
@@ -99,9 +100,12 @@ class _Api:
             raise ApiError(400, str(problem)) from None
         return Reply(201, {"id": int(build.id), "status": "created", "source": "trigger", "ref": body["ref"]})
 
-    async def start_circleci_pipeline(self, sim: Simulation, ask: Ask) -> Reply:
-        body, slug = ask.json(), "/".join(ask.params[name] for name in ("vcs", "organization", "project"))
-        project = self._project("circleci", slug, ask.headers.get("circle-token", ""))
+    async def start_circleci_pipeline(self, sim: Simulation, request: ApiRequest) -> Reply:
+        body, slug = (
+            request.json(),
+            "/".join(request.params[name] for name in ("vcs", "organization", "project")),
+        )
+        project = self._project("circleci", slug, request.headers.get("circle-token", ""))
         try:
             build = self._cis.start(project, body.get("parameters") or {})
         except WorkflowError as problem:
@@ -111,15 +115,15 @@ class _Api:
             201, {"id": build.id, "number": build.number, "state": "pending", "created_at": created_at}
         )
 
-    async def circleci_token(self, _sim: Simulation, ask: Ask) -> Reply:
-        _, job = self._running_job(ask)
+    async def circleci_token(self, _sim: Simulation, request: ApiRequest) -> Reply:
+        _, job = self._running_job(request)
         if job.mint is None:
             raise ApiError(404, "Not Found")
-        return Reply(200, {"token": job.mint(str(ask.json().get("aud", "")))})
+        return Reply(200, {"token": job.mint(str(request.json().get("aud", "")))})
 
-    def _buildkite_project(self, ask: Ask) -> Project:
-        path = f"{ask.params['organization']}/{ask.params['pipeline']}"
-        return self._project("buildkite", path, _bearer_token(ask))
+    def _buildkite_project(self, request: ApiRequest) -> Project:
+        path = f"{request.params['organization']}/{request.params['pipeline']}"
+        return self._project("buildkite", path, _bearer_token(request))
 
     def _project(self, ci: str, path: str, token: str) -> Project:
         project = self._cis.find_project(ci, path, token)
@@ -127,15 +131,15 @@ class _Api:
             raise ApiError(401, "Authentication required. Please supply a valid API Access Token")
         return project
 
-    def _running_job(self, ask: Ask) -> tuple[Build, PlannedJob]:
-        job = self._cis.find_running_job(_bearer_token(ask))
+    def _running_job(self, request: ApiRequest) -> tuple[Build, PlannedJob]:
+        job = self._cis.find_running_job(_bearer_token(request))
         if job is None:
             raise ApiError(401, "Unauthorized")
         return job
 
 
-def _bearer_token(ask: Ask) -> str:
-    return ask.headers.get("authorization", "").partition(" ")[2]
+def _bearer_token(request: ApiRequest) -> str:
+    return request.headers.get("authorization", "").partition(" ")[2]
 
 
 def _build_json(build: Build, branch: str) -> Json:

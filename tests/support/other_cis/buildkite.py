@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from github_sim.oidc.other_cis import known_id
+from github_sim.oidc.other_cis import stable_id
 from github_sim.runner.yaml_text import WorkflowError, as_list, as_mapping, read_yaml, reject_unknown_keys
 from github_sim.simulation import Simulation
 from github_sim.world.records import Json
@@ -61,7 +61,7 @@ def _holds(condition: Any, env: Mapping[str, str]) -> bool:
 
 def _job(sim: Simulation, build: Build, step: Json, above: Mapping[str, str], live: set[str]) -> PlannedJob:
     key = str(step["key"])
-    id = known_id("buildkite", build.id, key)
+    id = stable_id("buildkite", build.id, key)
     lines = "\n".join(map(str, as_list(step.get("command")) + as_list(step.get("commands"))))
     env = {**above, **{name: _uploaded(value, above) for name, value in _texts(step.get("env")).items()}}
     steps: list[Shell | Deed] = [

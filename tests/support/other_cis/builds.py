@@ -93,7 +93,7 @@ class Build:
         self.jobs: dict[str, JobState] = {}
         self.cancelled = asyncio.Event()
         self.over = asyncio.Event()
-        self.kept = runner.place.new(f"{project.ci}-files")
+        self.kept = runner.folders.new(f"{project.ci}-files")
         """Folder of the files that its jobs keep for each other."""
 
     @property
@@ -130,75 +130,75 @@ class Build:
         if not fits or (job.needs_failure and FAILED not in ends.values()):
             state.end(SKIPPED)
             return
-        async with self._runner.room_for_one:
+        async with self._runner.job_slots:
             state.state = "running"
             state.end(await self._execute(job, state))
 
     async def _execute(self, job: PlannedJob, state: JobState) -> str:
-        room = self._runner.place.room()
+        folders = self._runner.folders.new_job_folders()
         secret = secrets.token_urlsafe(24)
         self._running_jobs[secret] = (self, job)
         try:
-            return await self._steps(job, state, room, secret)
+            return await self._steps(job, state, folders, secret)
         except WorkflowError as problem:
-            self._runner.tell(f"{self.joined.repository.full_name} {self.ci} {job.name}: {problem}")
+            self._runner.report_problem(f"{self.joined.repository.full_name} {self.ci} {job.name}: {problem}")
             state.log += f"Error: {problem}\n"
             return FAILED
         finally:
             self._running_jobs.pop(secret, None)
-            room.clear()
+            folders.clear()
 
-    async def _steps(self, job: PlannedJob, state: JobState, room: JobFolders, secret: str) -> str:
-        env = self._environment(job, room, secret)
+    async def _steps(self, job: PlannedJob, state: JobState, folders: JobFolders, secret: str) -> str:
+        env = self._environment(job, folders, secret)
         failed = False
         for step in job.steps:
             if not isinstance(step, Shell):
                 if not failed:
-                    step(room)
+                    step(folders)
                 continue
             if (step.when == ON_SUCCESS and failed) or (step.when == ON_FAILURE and not failed):
                 continue
             ended = await run_child(
-                (*step.command, "-c", _in_room(step.text, room)),
-                cwd=room.workspace,
+                (*step.command, "-c", _in_job_folders(step.text, folders)),
+                cwd=folders.workspace,
                 env=env,
                 limit_s=self._runner.limit_s,
                 cancelled=self.cancelled,
             )
             state.log += ended.output
-            if ended.why == "cancelled":
+            if ended.stop_reason == "cancelled":
                 return CANCELED
-            failed = failed or ended.code != 0 or bool(ended.why)
+            failed = failed or ended.code != 0 or bool(ended.stop_reason)
         return FAILED if failed else PASSED
 
-    def _environment(self, job: PlannedJob, room: JobFolders, secret: str) -> dict[str, str]:
-        tools = room.root / "bin"
+    def _environment(self, job: PlannedJob, folders: JobFolders, secret: str) -> dict[str, str]:
+        tools = folders.root / "bin"
         tools.mkdir()
         for name, text in job.tools.items():
-            (tools / name).write_text(f"#!{self._runner.place.tools}/python3\n{text}")
+            (tools / name).write_text(f"#!{self._runner.folders.tools}/python3\n{text}")
             (tools / name).chmod(0o755)
-        clean = clean_environment(room.home, self._runner.place.tools)
-        places = {"JOB_SECRET": secret, "WORKSPACE": str(room.workspace)}
-        own = {name: _in_room(_placed(value, places), room) for name, value in job.env.items()}
+        clean = clean_environment(folders.home, self._runner.folders.tools)
+        places = {"JOB_SECRET": secret, "WORKSPACE": str(folders.workspace)}
+        own = {name: _in_job_folders(_placed(value, places), folders) for name, value in job.env.items()}
         return {**clean, "PATH": f"{tools}:{clean['PATH']}", **own}
 
 
 def _placed(value: str, places: Mapping[str, str]) -> str:
-    """`{{NAME}}` stands for what is known only when the job has a room."""
+    """`{{NAME}}` stands for what is known only when the job has a folders."""
     for name, found in places.items():
         value = value.replace("{{" + name + "}}", found)
     return value
 
 
-def _in_room(text: str, room: JobFolders) -> str:
-    """Every job of a real CI has a /tmp of its own; here it is a folder of its room."""
-    ours = str(room.root.parent)
+def _in_job_folders(text: str, folders: JobFolders) -> str:
+    """Every job of a real CI has a /tmp of its own; here it is a folder of its folders."""
+    ours = str(folders.root.parent)
 
     def moved(found: re.Match[str]) -> str:
-        return found[0] if text.startswith(ours, found.start()) else f"{room.temp}/"
+        return found[0] if text.startswith(ours, found.start()) else f"{folders.temp}/"
 
     return _TEMPORARY.sub(moved, text)
 
 
 def check_out(joined: JoinedRepository) -> Deed:
-    return lambda room: joined.snapshot.check_out(room.workspace)
+    return lambda folders: joined.snapshot.check_out(folders.workspace)

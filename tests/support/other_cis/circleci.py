@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from github_sim.oidc.other_cis import known_id
+from github_sim.oidc.other_cis import stable_id
 from github_sim.runner.workspace import JobFolders
 from github_sim.runner.yaml_text import WorkflowError, as_list, as_mapping, read_yaml, reject_unknown_keys
 from github_sim.simulation import Simulation
@@ -84,7 +84,7 @@ class _Flow:
         contexts = as_list(asked.pop("context", []))
         job = self._job_file(kind, asked)
         env = {str(key): _text(value) for key, value in (job.get("environment") or {}).items()}
-        id = known_id("circleci", self._build.id, name)
+        id = stable_id("circleci", self._build.id, name)
         return PlannedJob(
             name=name,
             steps=[self._step(each) for each in as_list(job.get("steps"))],
@@ -126,8 +126,8 @@ class _Flow:
         raise WorkflowError(f"the simulated CircleCI has no step {kind}")
 
     def _attach(self, at: str) -> Deed:
-        def attach(room: JobFolders) -> None:
-            place = room.temp / at.removeprefix("/tmp/")  # noqa: S108 - a folder of the job's room
+        def attach(folders: JobFolders) -> None:
+            place = folders.temp / at.removeprefix("/tmp/")  # noqa: S108 - a folder of the job's folders
             place.mkdir(parents=True, exist_ok=True)
             if self._build.kept.is_dir():
                 shutil.copytree(self._build.kept, place, dirs_exist_ok=True)
@@ -135,10 +135,10 @@ class _Flow:
         return attach
 
     def _persist(self, patterns: list[str]) -> Deed:
-        def persist(room: JobFolders) -> None:
+        def persist(folders: JobFolders) -> None:
             for pattern in patterns:
-                for path in room.workspace.glob(pattern):
-                    target = self._build.kept / path.relative_to(room.workspace)
+                for path in folders.workspace.glob(pattern):
+                    target = self._build.kept / path.relative_to(folders.workspace)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(path, target)
 

@@ -200,9 +200,9 @@ class _Pipeline:
         name = need if isinstance(need, str) else str(need["job"])
         place = self._build.kept / name
 
-        def fetch(room: JobFolders) -> None:
+        def fetch(folders: JobFolders) -> None:
             if place.is_dir():
-                shutil.copytree(place, room.workspace, dirs_exist_ok=True)
+                shutil.copytree(place, folders.workspace, dirs_exist_ok=True)
 
         return fetch
 

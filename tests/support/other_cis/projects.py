@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from github_sim.oidc.other_cis import known_id
+from github_sim.oidc.other_cis import stable_id
 from github_sim.runner.joined_repository import JoinedRepository
 from github_sim.runner.runner import Runner
 from github_sim.runner.yaml_text import WorkflowError
@@ -44,7 +44,7 @@ class OtherCis:
         project = Project(ci, path, joined, secrets.token_hex(20))
         self._projects[ci, "/".join(path) if ci == "buildkite" else path[0]] = project
         joined.secrets[API_TOKEN_SECRETS[ci]] = project.token
-        self._runner.routes[API_URLS[ci]] = f"{self._runner.sim.base_url}/_{ci}"
+        self._runner.redirects[API_URLS[ci]] = f"{self._runner.sim.base_url}/_{ci}"
         return project
 
     def find_project(self, ci: str, path: str, token: str) -> Project | None:
@@ -62,13 +62,13 @@ class OtherCis:
     ) -> Build:
         """Start a build with these variables (at CircleCI: pipeline parameters)."""
         number = 1 + sum(1 for build in self.builds if build.ci == project.ci)
-        id = str(_FIRST_PIPELINE + number) if project.ci == "gitlab" else known_id(project.ci, str(number))
+        id = str(_FIRST_PIPELINE + number) if project.ci == "gitlab" else stable_id(project.ci, str(number))
         build = Build(self._runner, project, number, id, self._running_jobs)
         build.meta = {**(meta or {}), "message": message}
         try:
             plan = self._plan(build, variables)
         except WorkflowError as problem:
-            self._runner.tell(f"{project.joined.repository.full_name} {project.ci}: {problem}")
+            self._runner.report_problem(f"{project.joined.repository.full_name} {project.ci}: {problem}")
             raise
         self.builds.append(build)
         build.start(plan)

@@ -22,7 +22,7 @@ from typing import Any
 import asyncpg
 
 from crcr.record.migrations.run import migrate
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import PostgresLocation
 
 _QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 _ALWAYS = (
@@ -150,7 +150,7 @@ def cluster() -> Cluster:
     run_on(
         made.admin_url, f"CREATE DATABASE {_TEMPLATE} LOCALE_PROVIDER icu ICU_LOCALE 'en' TEMPLATE template0"
     )
-    migrate(PostgresPlace(made.url(_TEMPLATE)))
+    migrate(PostgresLocation(made.url(_TEMPLATE)))
     return made
 
 

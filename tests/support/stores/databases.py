@@ -17,14 +17,13 @@ from sqlalchemy import text
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.admin.operations import Acts
+from crcr.record.admin.operations import AdminOperations
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.outbox.claims import Outbox
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
-from crcr.record.store.database import Database, Tx
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import Database, PostgresLocation, Tx
 from crcr.record.store.postgres.connection import PostgresLink
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
@@ -61,7 +60,7 @@ def _memory(folder: Path) -> OpenDatabase:
 
 
 def _postgresql(_: Path) -> OpenDatabase:
-    place = PostgresPlace(new_database())
+    place = PostgresLocation(new_database())
     return lambda: PostgresDatabase(PostgresLink(place), Signals())
 
 
@@ -81,7 +80,7 @@ class Stores:
     allowlists: Allowlists
     targets: Targets
     inbox: Inbox
-    acts: Acts
+    acts: AdminOperations
 
     @classmethod
     def over(cls, database: Database) -> "Stores":
@@ -89,7 +88,7 @@ class Stores:
         allowlists = Allowlists(database, targets, CheckRefresher({}), read_allowlist)
         ignored: dict[str, tuple[str, ...]] = {each.key: ("refs/heads/gh/**",) for each in UPSTREAMS}
         inbox = Inbox(database, allowlists, targets, CheckRefresher({}), ignored)
-        return cls(database, allowlists, targets, inbox, Acts(database, targets, allowlists))
+        return cls(database, allowlists, targets, inbox, AdminOperations(database, targets, allowlists))
 
     def outbox(self, owner: str) -> Outbox:
         return Outbox(self.database, UPSTREAMS, CheckRefresher({}), owner=owner, lease=LEASE)

@@ -11,8 +11,8 @@ from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
 from crcr.record.sqlite_to_postgres.copy import move
-from crcr.record.store.location import PostgresPlace
-from crcr.record.store.sqlite.backup import copy_database
+from crcr.record.store.database import PostgresLocation
+from crcr.record.store.sqlite.file import copy_database
 from crcr.record.store.times import to_us
 from crcr.settings import PostgresSetting, Settings
 from crcr.settings.readers.service_urls import ServiceUrl
@@ -43,7 +43,7 @@ def elsewhere(settings: Settings, url: str) -> Settings:
 async def move_house(path: Path) -> str:
     """Move a file that nobody has open; return the address of the new database."""
     url = new_database(empty=True)
-    await move(path, PostgresPlace(url))
+    await move(path, PostgresLocation(url))
     return url
 
 

@@ -19,8 +19,7 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.jobs import Outcomes
 from crcr.record.reports.reports import Reports
-from crcr.record.store.database import Tx
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.postgres.connection import Connection, PostgresLink
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
@@ -44,7 +43,7 @@ class Process:
 
     @classmethod
     def at(cls, url: str, *, connections: int = 10) -> "Process":
-        database = PostgresDatabase(PostgresLink(PostgresPlace(url, connections)), Signals())
+        database = PostgresDatabase(PostgresLink(PostgresLocation(url, connections)), Signals())
         stores = Stores.over(database)
         reports = Reports(
             database,

@@ -15,15 +15,14 @@ from sqlalchemy import CursorResult, Executable, create_engine
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from crcr.record.store.database import Database
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.connection import PostgresLink, connect
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
 from crcr.record.store.sqlite.database import InMemory, SqliteDatabase
 
 T = TypeVar("T")
-Where = Path | InMemory | PostgresPlace
+Where = Path | InMemory | PostgresLocation
 
 
 class Hand(Protocol):
@@ -40,7 +39,7 @@ class Outright(Protocol):
 
 
 def outright(where: Where) -> Outright:
-    if isinstance(where, PostgresPlace):
+    if isinstance(where, PostgresLocation):
         return _Elsewhere(where)
     if isinstance(where, InMemory):
         return create_engine("sqlite://", creator=lambda: sqlite3.connect(str(where), uri=True))
@@ -49,20 +48,20 @@ def outright(where: Where) -> Outright:
 
 def place_of(database: Database) -> Where:
     if isinstance(database, PostgresDatabase):
-        return database._link.place
+        return database._link.location
     assert isinstance(database, SqliteDatabase)
     return database._path
 
 
 def opened(where: Where, signals: Signals | None = None) -> SqliteDatabase | PostgresDatabase:
     """One more handle, as another process would have it."""
-    if isinstance(where, PostgresPlace):
+    if isinstance(where, PostgresLocation):
         return PostgresDatabase(PostgresLink(where), signals or Signals())
     return SqliteDatabase(where, signals or Signals())
 
 
 class _Elsewhere:
-    def __init__(self, place: PostgresPlace) -> None:
+    def __init__(self, place: PostgresLocation) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

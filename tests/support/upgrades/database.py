@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from crcr.record.migrations.run import _config, _on_postgres
-from crcr.record.store.location import Place, PostgresPlace
+from crcr.record.store.database import DatabaseLocation, PostgresLocation
 
 Row = dict[str, Any]
 AT = 1_767_225_600_000_000
@@ -63,7 +63,7 @@ def _is_to_be_sent(table: str, row: Row) -> bool:
     return table == "dispatches" and row["state"] == "waiting"
 
 
-def write_database(place: Place, revision: str, rows: Sequence[tuple[str, Row]]) -> None:
+def write_database(place: DatabaseLocation, revision: str, rows: Sequence[tuple[str, Row]]) -> None:
     """Bring an empty database to a release's schema, and write the release's rows."""
 
     def write(connection: Connection) -> None:
@@ -72,7 +72,7 @@ def write_database(place: Place, revision: str, rows: Sequence[tuple[str, Row]])
             columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
             connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608
 
-    if isinstance(place, PostgresPlace):
+    if isinstance(place, PostgresLocation):
         _on_postgres(place, write)
         return
     engine = create_engine(f"sqlite:///{place}", poolclass=NullPool)

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.cli.doctor.downstream.examine import DownstreamRequest, RelayClient
+from crcr.cli.doctor.downstream.relay_api import DownstreamRequest, RelayClient
 from crcr.cli.doctor.downstream.round_trip import RoundTrip
 from crcr.decide.model import RepoName
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.cli.doctor.downstream.examine import DownstreamRequest, RelayClient
-from crcr.cli.doctor.downstream.setup import setup_section
+from crcr.cli.doctor.downstream.examine import setup_section
+from crcr.cli.doctor.downstream.relay_api import DownstreamRequest, RelayClient
 from crcr.cli.doctor.output import FindingSection
 from crcr.decide.model import RepoName
 

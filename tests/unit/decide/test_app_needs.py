@@ -6,8 +6,8 @@ import pytest
 
 from crcr.cli.doctor.relay.allowlists import _rights
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.github import app_permissions
-from crcr.decide.github.inspection import InstallationFacts
+from crcr.decide.github import repository_setup
+from crcr.decide.github.repository_setup import InstallationFacts
 from crcr.decide.model import Level, RepoName
 from crcr.join.findings.finding import State
 from crcr.join.findings.github import _permissions
@@ -20,20 +20,20 @@ MANIFEST = json.loads((ROOT / "docs" / "examples" / "app-manifest.json").read_te
 
 def test_permissions_and_events_are_those_of_the_manifest() -> None:
     assert MANIFEST["default_permissions"] == {
-        **app_permissions.PERMISSIONS_ALWAYS,
-        **app_permissions.PERMISSIONS_FOR_CHECKS,
+        **repository_setup.PERMISSIONS_ALWAYS,
+        **repository_setup.PERMISSIONS_FOR_CHECKS,
     }
-    assert {*app_permissions.EVENTS_ALWAYS, *app_permissions.EVENTS_FOR_CHECKS} == set(
+    assert {*repository_setup.EVENTS_ALWAYS, *repository_setup.EVENTS_FOR_CHECKS} == set(
         MANIFEST["default_events"]
     )
 
 
 def test_more_than_is_wanted_is_enough_and_less_is_not() -> None:
     granted = {"contents": "admin", "metadata": "read", "pull_requests": "read", "checks": "odd"}
-    assert app_permissions.missing_permissions(granted, app_permissions.PERMISSIONS_ALWAYS) == (
+    assert repository_setup.missing_permissions(granted, repository_setup.PERMISSIONS_ALWAYS) == (
         "pull_requests: write",
     )
-    assert app_permissions.missing_permissions(granted, {"checks": "read", "none": "read"}) == (
+    assert repository_setup.missing_permissions(granted, {"checks": "read", "none": "read"}) == (
         "checks: read",
         "none: read",
     )
@@ -64,6 +64,6 @@ def test_a_downstream_and_the_operator_are_told_the_same_of_its_rights(
 
 @pytest.mark.parametrize("level", list(Level))
 def test_without_contents_nothing_can_be_sent_at_any_level(level: Level) -> None:
-    lack = app_permissions.downstream_shortfall({"contents": "read"}, AllowlistEntry(name=REPO, level=level))
+    lack = repository_setup.downstream_shortfall({"contents": "read"}, AllowlistEntry(name=REPO, level=level))
     assert lack is not None
     assert (lack.is_fatal, lack.missing[0]) == (True, "contents: write")

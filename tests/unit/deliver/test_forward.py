@@ -10,7 +10,7 @@ from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.forward_result import ForwardResult
 from crcr.errors import LeaseLost, OutsideUnsure
-from crcr.ports import still_held
+from crcr.ports import check_lease
 from support.data.events_and_reports import NOW
 
 EFFECT = ClaimedEffect(
@@ -54,10 +54,10 @@ async def test_a_worker_that_lost_its_lease_sends_nothing_and_judges_no_answer(
         return httpx.Response(400)
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(take)) as http:
-        before = still_held.set(check)
+        before = check_lease.set(check)
         with pytest.raises(LeaseLost):
             await ForwardResult(http, "https://hud.test", "token")(EFFECT)
-        still_held.reset(before)
+        check_lease.reset(before)
 
     assert seen == steps
 

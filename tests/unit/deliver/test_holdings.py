@@ -14,7 +14,7 @@ from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.worker_presence import GONE_AFTER
 from crcr.deliver.leases import LEASE
 from crcr.deliver.worker import Worker
-from crcr.ports import still_held
+from crcr.ports import check_lease
 from support.clock import ManualClock, settle
 from support.data.events_and_reports import NOW
 from unit.deliver.test_worker import Counted, OneEffect
@@ -86,9 +86,9 @@ class Working:
 
     async def _handle(self, _: ClaimedEffect) -> None:
         await self.go_on.wait()
-        await still_held.get()()
+        await check_lease.get()()
         self.calls += 1
-        await still_held.get()()
+        await check_lease.get()()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from crcr.decide.github.relay_pins import Pinning, callback_address, read_pins
+from crcr.decide.github.repository_setup import Pinning, callback_address, read_pins
 from crcr.deliver.handlers.workflow_pins import MOST_PINS, find_pins_elsewhere
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.join.shipped import bridge

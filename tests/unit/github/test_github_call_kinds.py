@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus
-from crcr.decide.github.values import Budget, CallKind, FileLocation, Target
+from crcr.decide.github.values import Budget, CallKind, FileLocation, Target, Urgency
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideFault
 from crcr.github.api import actions, checks, comments_and_roles, commits, core, delivery_log, setup
 from crcr.github.api.core import Request

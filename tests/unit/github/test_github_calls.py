@@ -8,9 +8,8 @@ import httpx
 import pytest
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus
-from crcr.decide.github.values import DeliveryLogPage, ListedCheck, PostedComment, Role, Target
+from crcr.decide.github.values import DeliveryLogPage, ListedCheck, PostedComment, Role, Target, Urgency
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api.core import MAX_LIST_BYTES
 from crcr.github.client import GitHubClient

@@ -21,7 +21,7 @@ from crcr.errors import (
 )
 from crcr.github.api.core import MAX_ANSWER_BYTES
 from crcr.github.client import GitHubClient
-from crcr.ports import still_held
+from crcr.ports import check_lease
 from support.clock import ManualClock
 from support.github.fake_github import FakeGitHub, connect
 
@@ -344,10 +344,10 @@ async def test_fault_72_nothing_is_sent_for_a_lost_lease_and_its_late_answer_is_
         if checks > passes:
             raise LeaseLost
 
-    token = still_held.set(check)
+    token = check_lease.set(check)
     with pytest.raises(LeaseLost):
         await github.repositories.dispatch(TARGET, BODY)
-    still_held.reset(token)
+    check_lease.reset(token)
     assert server.paths().count(DISPATCHES) == sent
     await github.repositories.dispatch(TARGET, BODY)
     assert server.paths().count(MINT) == 1, "a token is for all, whoever first needed it"

@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.github.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
-from crcr.decide.github.relay_pins import Pinning
-from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
+from crcr.decide.github.repository_setup import (
+    BranchFacts,
+    Inspection,
+    InstallationFacts,
+    LastCallback,
+    LastDispatch,
+    LastRefusal,
+    Pinning,
+    SetupFacts,
+    WorkflowFacts,
+)
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.overview import DispatchAnswer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts

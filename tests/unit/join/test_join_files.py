@@ -208,8 +208,8 @@ def test_only_a_gating_backend_listens_to_the_merge_queue() -> None:
     for level in Level:
         for ci in (Ci.GITHUB, Ci.GITLAB):
             [(_, workflow)] = workflows(wish(ci, level=level))
-            assert workflow.listens("repository_dispatch", "merge_group") is (level is Level.L4)
-            assert workflow.listens("repository_dispatch", "crcr_test")
+            assert workflow.is_triggered_by("repository_dispatch", "merge_group") is (level is Level.L4)
+            assert workflow.is_triggered_by("repository_dispatch", "crcr_test")
 
 
 def test_the_run_is_found_by_the_delivery() -> None:

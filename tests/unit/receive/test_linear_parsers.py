@@ -18,12 +18,12 @@ import pytest
 
 from crcr.decide.checks.commit import FailedTestExcerpt
 from crcr.decide.checks.text import markdown
-from crcr.decide.checks.text.annotations import annotations
+from crcr.decide.checks.text.check import annotations
 from crcr.decide.commands.comment_lines import command_lines
 from crcr.decide.commands.grammar import has_command, parse_commands
-from crcr.decide.dispatch.merge_group import queued_pull_number
-from crcr.decide.dispatch.payload_trim import encode_json, trim_payload
-from crcr.decide.github.actions_vocabulary import delivery_ids_in, parse_check_run_id, path_without_ref
+from crcr.decide.dispatch.payload import encode_json, trim_payload
+from crcr.decide.dispatch.plan import queued_pull_number
+from crcr.decide.github.workflow_runs import delivery_ids_in, parse_check_run_id, path_without_ref
 from crcr.decide.globs import name_glob, path_glob
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.similar_failures import group_similar_failures, normal_line

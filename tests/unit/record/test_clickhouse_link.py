@@ -10,7 +10,12 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from urllib3.exceptions import HTTPError
 
 from crcr.errors import OutsideUnreachable
-from crcr.record.clickhouse.connection import TAKEN_WITHIN_S, WHOLE_WITHIN_S, ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.connection import (
+    INSERT_TIMEOUT_S,
+    SCAN_TIMEOUT_S,
+    ClickHouseLink,
+    ClickHouseLocation,
+)
 
 
 class Answer:
@@ -28,7 +33,7 @@ class Slow:
         return Answer()
 
     def insert(self, *_: Any, **__: Any) -> None:
-        self.lets.wait(TAKEN_WITHIN_S)
+        self.lets.wait(INSERT_TIMEOUT_S)
 
     def close(self) -> None: ...
 
@@ -36,10 +41,10 @@ class Slow:
 async def test_a_page_is_answered_while_all_inserts_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow()
     monkeypatch.setattr("clickhouse_connect.get_client", lambda **_: slow)
-    link = ClickHouseLink(ClickHousePlace("clickhouse://127.0.0.1:1"))
+    link = ClickHouseLink(ClickHouseLocation("clickhouse://127.0.0.1:1"))
     feeding = [asyncio.create_task(link.insert("t", {"a": "String"}, [["b"]])) for _ in range(20)]
     await asyncio.sleep(0)
-    assert await link.ask("SELECT 1 AS one") == [{"one": 1}]
+    assert await link.query("SELECT 1 AS one") == [{"one": 1}]
     assert not [each for each in feeding if each.done()]
     slow.lets.set()
     await asyncio.gather(*feeding)
@@ -54,10 +59,10 @@ async def test_who_waits_for_a_whole_table_has_a_client_that_waits(monkeypatch: 
         return Slow()
 
     monkeypatch.setattr("clickhouse_connect.get_client", made)
-    link = ClickHouseLink(ClickHousePlace("clickhouse://127.0.0.1:1"))
-    await link.ask_patiently("SELECT 1")
-    await link.ask_patiently("SELECT 1", WHOLE_WITHIN_S)
-    assert opened == [TAKEN_WITHIN_S, WHOLE_WITHIN_S]
+    link = ClickHouseLink(ClickHouseLocation("clickhouse://127.0.0.1:1"))
+    await link.query_slowly("SELECT 1")
+    await link.query_slowly("SELECT 1", SCAN_TIMEOUT_S)
+    assert opened == [INSERT_TIMEOUT_S, SCAN_TIMEOUT_S]
     assert logging.getLogger("clickhouse_connect").level == logging.CRITICAL
     await link.close()
 
@@ -80,9 +85,9 @@ async def test_what_is_told_of_an_outage_is_the_place_and_the_innermost_reason(
         raise OperationalError("Error HTTPConnectionPool: Max retries exceeded\nand more") from http
 
     monkeypatch.setattr("clickhouse_connect.get_client", wrapped)
-    link = ClickHouseLink(ClickHousePlace("clickhouse://ada:hunter2@ch.example:8123/relay"))
+    link = ClickHouseLink(ClickHouseLocation("clickhouse://ada:hunter2@ch.example:8123/relay"))
     with pytest.raises(OutsideUnreachable) as caught:
-        await link.ask("SELECT 1")
+        await link.query("SELECT 1")
     assert caught.value.detail == (
         f"ClickHouse at clickhouse://ch.example:8123/relay does not answer: {reason}"
     )

@@ -10,12 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from crcr.app import STATUS
-from crcr.decide.github.values import Budget, CallKind
+from crcr.decide.github.values import Budget, CallKind, Urgency
 from crcr.decide.health.relay import Health
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.outbox.queue_state import AlarmFacts, EffectQueue
-from crcr.decide.outbox.urgency import Urgency
-from crcr.decide.views.overview import Vitals
+from crcr.decide.views.overview import AlarmFacts, EffectQueue, Vitals
 from crcr.errors import HeldBy, StoreUnavailable
 from crcr.show.metrics import health
 from crcr.show.metrics.refusal_layers import LAYERS, layer_of

@@ -118,7 +118,8 @@ def _downstream(
     as_json: bool,
 ) -> None:
     from crcr.cli.doctor.downstream.checkout import find_checkout
-    from crcr.cli.doctor.downstream.examine import DownstreamRequest, examine_downstream, parse_relay_url
+    from crcr.cli.doctor.downstream.examine import examine_downstream
+    from crcr.cli.doctor.downstream.relay_api import DownstreamRequest, parse_relay_url
     from crcr.cli.doctor.output import print_sections
 
     checkout = find_checkout(Path.cwd())

@@ -80,8 +80,7 @@ def init(
     """
     from crcr.cli.init.gather import InitFlags, gather_request
     from crcr.cli.init.next_steps import print_next_steps
-    from crcr.cli.init.target_folder import find_target_folder
-    from crcr.cli.init.write_files import write_files
+    from crcr.cli.init.write_files import find_target_folder, write_files
     from crcr.join.files import generate
     from crcr.join.request import check_request
 

@@ -6,24 +6,67 @@ ends up in files that send tokens, so it is asked over https only.
 
 import shlex
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import typer
 
 from crcr.cli.init.ask_relay import NoOnboardingFacts, OnboardingFacts, fetch_onboarding_facts
+from crcr.cli.init.options import parse_ci, parse_level
 from crcr.cli.init.previous_files import PreviousAnswers, find_previous_ci, read_previous_answers
-from crcr.cli.init.questions import Prompt, Prompts, parse_ci, parse_level, refuse_invalid
-from crcr.cli.init.target_folder import TargetFolder
+from crcr.cli.init.write_files import TargetFolder
 from crcr.cli.options import parse_repo_name
-from crcr.cli.printing import escape_unprintable, print_line, print_warning
+from crcr.cli.printing import escape_unprintable, print_error, print_line, print_warning
 from crcr.decide.model import Level, RepoName
 from crcr.join.ci_kinds import CI_LOCATION_PARTS, Ci, LocationPart
-from crcr.join.request import DEFAULT_COMMAND, JoinRequest, address_problems
+from crcr.join.request import DEFAULT_COMMAND, JoinRequest, address_problems, check_values
+
+Read = TypeVar("Read")
 
 _NO_JUNIT = "none"
 _USUAL = {"command": DEFAULT_COMMAND, "job_name": "build", "runs_on": "ubuntu-latest"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    words: str
+    missing: str
+    """What to tell who cannot be asked: what is missing, and the flag for it."""
+
+
+@dataclass(slots=True)
+class Prompts:
+    """Asks where somebody can answer."""
+
+    can_ask: bool
+    missing: list[str] = field(default_factory=list)
+
+    def need(self, question: Prompt, read: Callable[[str], Read], default: str | None = None) -> Read | None:
+        """Return the answer; None, with a note of it, where there is nobody to ask and no default."""
+        if self.can_ask:
+            return self._ask(question.words, read, default)
+        if default is not None:
+            return read(default)
+        self.missing.append(question.missing)
+        return None
+
+    def offer(self, words: str, read: Callable[[str], Read], default: str) -> Read:
+        return self._ask(words, read, default) if self.can_ask else read(default)
+
+    def agree(self, words: str, *, default: bool) -> bool:
+        return typer.confirm(words, default=default) if self.can_ask else default
+
+    def refuse_missing(self) -> None:
+        if self.missing:
+            print_error("\n".join(self.missing))
+            raise typer.Exit(2)
+
+    def _ask(self, words: str, read: Callable[[str], Read], default: str | None) -> Read:
+        answer: Read = typer.prompt(words, default=default, value_proc=lambda text: read(text.strip()))
+        return answer
+
+
 _RELAY = Prompt(
     "the relay's URL", "it is not known where the relay is: say --relay https://relay.example.org"
 )
@@ -167,20 +210,20 @@ def _upstream(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompt
 
 def _audience(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompts) -> str | None:
     def read(text: str) -> str:
-        refuse_invalid(audience=text)
+        _refuse_invalid(audience=text)
         return text
 
     return flags.audience or (facts.audience if facts else None) or questions.need(_AUDIENCE, read)
 
 
 def _device(text: str) -> str:
-    refuse_invalid(level=Level.L3, device=text)
+    _refuse_invalid(level=Level.L3, device=text)
     return text
 
 
 def _oncalls(text: str) -> tuple[str, ...]:
     found = tuple(each.strip() for each in text.split(",") if each.strip())
-    refuse_invalid(level=Level.L4, oncalls=found)
+    _refuse_invalid(level=Level.L4, oncalls=found)
     return found
 
 
@@ -207,13 +250,13 @@ def _build(flags: InitFlags, previous: PreviousAnswers, questions: Prompts) -> d
 
 
 def _command(text: str) -> str:
-    refuse_invalid(command=text)
+    _refuse_invalid(command=text)
     return text
 
 
 def _junit(text: str) -> str | None:
     glob = None if text == _NO_JUNIT else text
-    refuse_invalid(junit=glob)
+    _refuse_invalid(junit=glob)
     return glob
 
 
@@ -223,7 +266,7 @@ def _branch(
     """Return the default branch, and whether nobody but a guess said so."""
 
     def read(text: str) -> str:
-        refuse_invalid(branch=text)
+        _refuse_invalid(branch=text)
         return text
 
     if found := flags.branch or (target.branch if target.branch_is_known else None):
@@ -251,7 +294,7 @@ def _place(
 
 def _part(ci: Ci, part: LocationPart, questions: Prompts) -> str | None:
     def read(text: str) -> str:
-        refuse_invalid(ci=ci, place={part.name: text})
+        _refuse_invalid(ci=ci, place={part.name: text})
         return text
 
     missing = f"{ci.title} needs {part.meaning}: say --place {part.name}=…"
@@ -274,3 +317,9 @@ def _taken_up(flags: InitFlags, previous: PreviousAnswers) -> Iterator[str]:
             yield f"--place {name}={shlex.quote(value)}"
     if flags.nightly is None and previous.nightly:
         yield "--nightly"
+
+
+def _refuse_invalid(**values: Any) -> None:
+    """Refuse values that no file may hold."""
+    if problems := check_values(**values):
+        raise typer.BadParameter("; ".join(problems))

@@ -5,10 +5,26 @@ from typing import Annotated
 
 import typer
 
-from crcr.cli.init.questions import parse_ci, parse_level
 from crcr.cli.options import parse_repo_name
+from crcr.cli.printing import escape_unprintable
 from crcr.decide.model import Level, RepoName
 from crcr.join.ci_kinds import Ci
+
+
+def parse_ci(text: str) -> Ci:
+    if text.lower() not in set(Ci):
+        raise typer.BadParameter(
+            f"{escape_unprintable(text)!r} is not one of {', '.join(Ci)}. Any other CI can report with action/report.py, "
+            f'which runs anywhere: see "Another CI" in docs/downstream.md'
+        )
+    return Ci(text.lower())
+
+
+def parse_level(text: str) -> Level:
+    if text.upper() not in Level.__members__:
+        raise typer.BadParameter(f"{escape_unprintable(text)!r} is not one of {', '.join(Level.__members__)}")
+    return Level[text.upper()]
+
 
 _WHOSE = "Whose build it is"
 _BUILD = "The build"

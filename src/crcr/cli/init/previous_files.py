@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from crcr.cli.init.questions import find_problems
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import BRIDGE, BRIDGE_WORKFLOW, CI_FILES, NIGHTLY_WORKFLOW, WORKFLOW
+from crcr.join.request import check_values
 
 MADE_BY_US = "Made by `crcr init`"
 
@@ -62,7 +62,7 @@ def read_previous_answers(folder: Path, ci: Ci) -> PreviousAnswers:
     }
     started_by = _ours(folder, _LISTENING[ci is not Ci.GITHUB]) or ""
     return PreviousAnswers(
-        values={name: value for name, value in kept.items() if not find_problems(**{name: value})},
+        values={name: value for name, value in kept.items() if not check_values(**{name: value})},
         place=_place(ci, bridge),
         nightly=_ours(folder, NIGHTLY_WORKFLOW) is not None,
         gates="merge_group, crcr_test]" in started_by,
@@ -106,7 +106,7 @@ def _place(ci: Ci, bridge: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: value
         for name, value in found.items()
-        if isinstance(value, str) and not find_problems(ci=ci, place={name: value})
+        if isinstance(value, str) and not check_values(ci=ci, place={name: value})
     }
 
 

@@ -1,9 +1,11 @@
-"""`crcr allowlist`: check a file, compare two, read the source now, show what is in force."""
+"""`crcr allowlist`: check a file, compare two, read the source now, show the version in force."""
 
+import asyncio
+import io
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
     from crcr.decide.model import RepoName
     from crcr.decide.views.overview import AllowlistState
+    from crcr.settings import Settings
 
 app = typer.Typer(
     name="allowlist",
@@ -109,9 +112,7 @@ def refresh(config: ConfigOption = None, upstream: UpstreamOption = None) -> Non
 
     A source that is bad changes nothing that is in force; the exit code is then 1.
     """
-    from crcr.cli.operate.allowlist_refresh import refresh_now
-
-    refreshed = refresh_now(config, upstream)
+    refreshed = _refresh_now(config, upstream)
     _print_bad(refreshed.state)
     if refreshed.state.newest_is_bad:
         raise typer.Exit(1)
@@ -147,8 +148,12 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[AllowlistProblem, ...
     """Warn of L4 entries that the gate cannot judge, by what the relay knows of the App's rights."""
     import httpx
 
-    from crcr.cli.doctor.downstream.examine import DownstreamRequest, RelayClient, parse_relay_url
-    from crcr.cli.doctor.downstream.relay_answers import json_object
+    from crcr.cli.doctor.downstream.relay_api import (
+        DownstreamRequest,
+        RelayClient,
+        json_object,
+        parse_relay_url,
+    )
     from crcr.decide.allowlist.check import check_actions
 
     def reads_actions(repository: "RepoName") -> bool | None:
@@ -160,6 +165,41 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[AllowlistProblem, ...
         return found if isinstance(found, bool) else None
 
     return tuple(check_actions(allowlist, reads_actions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refreshed:
+    upstream: "RepoName"
+    version: int | None
+    """The new version; None when the source has not changed."""
+    state: "AllowlistState"
+    allowlist: "Allowlist"
+
+
+def _refresh_now(config: Path | None, chosen: "RepoName | None") -> _Refreshed:
+    from crcr import log as logs
+    from crcr.cli.operator_session import read_settings
+
+    settings = read_settings(config)
+    logs.configure("console", "error", io.StringIO())  # the command prints the result itself
+    return asyncio.run(_refresh(settings, chosen))
+
+
+async def _refresh(settings: "Settings", chosen: "RepoName | None") -> _Refreshed:
+    from crcr.cli.operator_session import choose_upstream_to_change, user_name
+    from crcr.record.views.logs.operator import OperatorViews
+    from crcr.wiring.services import build
+
+    services = build(settings)
+    try:
+        upstream = choose_upstream_to_change(services.upstreams, chosen)
+        read = await services.refreshers[upstream.key].refresh()
+        version = read.version if read else None
+        await services.acts.note_refresh(upstream, who=user_name(), now=services.clock.now(), version=version)
+        state, allowlist = await OperatorViews(services.database, services.allowlists).allowlist(upstream)
+    finally:
+        await services.close()
+    return _Refreshed(upstream=upstream, version=version, state=state, allowlist=allowlist)
 
 
 def _read(file: str) -> "CheckedAllowlist":

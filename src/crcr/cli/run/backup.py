@@ -19,7 +19,7 @@ def backup(target: TargetArgument, config: ConfigOption = None) -> None:
     """Copy the SQLite database while the relay runs, and check the copy. PostgreSQL has tools of its own."""
     from crcr.cli.operator_session import read_settings
     from crcr.errors import NotPossible
-    from crcr.record.store.sqlite.backup import copy_database
+    from crcr.record.store.sqlite.file import copy_database
     from crcr.settings import SqliteSetting
     from crcr.wiring.database import require_database
 

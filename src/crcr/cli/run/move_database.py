@@ -16,8 +16,8 @@ import typer
 
 from crcr.cli.operator_session import read_settings
 from crcr.cli.printing import ProgressLine, print_json, print_line, print_warning
-from crcr.record.sqlite_to_postgres.copy import Move, Progress, move
-from crcr.record.store.location import PostgresPlace
+from crcr.record.sqlite_to_postgres.copy import CopyProgress, CopyResult, move
+from crcr.record.store.database import PostgresLocation
 from crcr.settings import PostgresSetting
 from crcr.settings.readers import values
 from crcr.settings.readers.locations import sqlite_file
@@ -32,7 +32,7 @@ _CA = "CRCR_DATABASE_CA"
 
 @dataclass(frozen=True, slots=True)
 class MoveTarget:
-    place: PostgresPlace
+    place: PostgresLocation
     shown: str
 
 
@@ -66,13 +66,13 @@ def _target(written: str) -> MoveTarget:
             "--to must be postgresql://user@host/name; `crcr backup` copies a SQLite file"
         )
     found = _read(_postgres, written, "--to")
-    return MoveTarget(PostgresPlace(found.url.get_secret_value(), ca=_ca()), found.place)
+    return MoveTarget(PostgresLocation(found.url.get_secret_value(), ca=_ca()), found.place)
 
 
 def _from_settings(config: Path | None) -> MoveTarget:
     settings = read_settings(config)
     place = database_location(settings)
-    if not isinstance(place, PostgresPlace):
+    if not isinstance(place, PostgresLocation):
         raise typer.BadParameter(
             "say --to postgresql://user@host/name, or set CRCR_DATABASE_URL to it: it is a SQLite file still"
         )
@@ -106,7 +106,7 @@ class _Pace:
         self._now: tuple[str, bool] | None = None
         self._began = 0.0
 
-    def tell(self, at: Progress) -> None:
+    def tell(self, at: CopyProgress) -> None:
         now = (at.table, at.checking)
         if now != self._now:
             self._now, self._began = now, time.monotonic()
@@ -119,7 +119,7 @@ class _Pace:
         self._line.show(f"{at.table}: {act} {at.done:,} of {at.rows:,} rows{rate}", final=over)
 
 
-def _say(path: Path, to: MoveTarget, moved: Move, took_s: float) -> None:
+def _say(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> None:
     filled = sum(1 for each in moved.tables if each.rows)
     print_line(f"{path} → {to.shown}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
     print_line("every table was read back: counts and checksums agree")
@@ -138,7 +138,7 @@ def _say(path: Path, to: MoveTarget, moved: Move, took_s: float) -> None:
     print_line(f"{path} is unchanged; keep it until you no longer want to go back")
 
 
-def _as_json(path: Path, to: MoveTarget, moved: Move, took_s: float) -> dict[str, object]:
+def _as_json(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> dict[str, object]:
     return {
         "from": str(path),
         "to": to.shown,

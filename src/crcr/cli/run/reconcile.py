@@ -1,5 +1,8 @@
-"""`crcr reconcile`: what the relay does every few minutes, now and before one's eyes."""
+"""`crcr reconcile`: runs the periodic comparison with GitHub once, now, and prints its result."""
 
+import asyncio
+import io
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,6 +13,8 @@ from crcr.cli.printing import ProgressLine, print_error, print_json, print_table
 if TYPE_CHECKING:
     from crcr.decide.github.missed_webhooks import RecoveryProgress
     from crcr.deliver.periodic.reconcile import Reconciled
+    from crcr.deliver.periodic.recover_webhooks import Tell
+    from crcr.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -19,45 +24,62 @@ def register(app: typer.Typer) -> None:
 
 
 def reconcile(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Compare with GitHub now: take up missed webhooks, look into silences, repair checks.
+    """Compare with GitHub now: recover missed webhooks, look up silent runs, repair checks.
 
-    A running relay does the same every few minutes; both at once do no harm. Its worker sends what follows.
+    A running relay does the same every few minutes; running both at once is safe. The worker sends what follows.
     """
-    from crcr.cli.run.reconcile_now import reconcile_now
-
     with ProgressLine(shown=not as_json) as line:
-        done = reconcile_now(config, lambda progress: line.show(_words(progress), final=_is_end(progress)))
+        done = _run(
+            config, lambda progress: line.show(_describe(progress), final=progress.done == progress.total)
+        )
     if as_json:
         print_json(done)
     else:
         print_table(["", "count"], _summary(done))
     if done.recovery.stopped is not None:
-        hint = "nothing is lost: the next run, by hand or of the relay, goes on where this one stopped"
-        print_error(f"stopped early with {done.recovery.left} left: {done.recovery.stopped}", hint)
+        hint = "nothing is lost: the next run, manual or periodic, continues here"
+        print_error(f"stopped early with {done.recovery.left:,} left: {done.recovery.stopped}", hint)
         raise typer.Exit(1)
 
 
-def _words(progress: "RecoveryProgress") -> str:
+def _run(config: Path | None, tell: "Tell") -> "Reconciled":
+    from crcr import log as logs
+    from crcr.cli.operator_session import read_settings
+    from crcr.wiring.database import require_database
+
+    settings = read_settings(config)
+    require_database(settings)
+    logs.configure("console", "error", io.StringIO())  # the command prints the result itself
+    return asyncio.run(_reconcile(settings, tell))
+
+
+async def _reconcile(settings: "Settings", tell: "Tell") -> "Reconciled":
+    from crcr.wiring.services import build
+
+    services = build(settings)
+    try:
+        return await services.reconciler.run(tell, thorough=True)
+    finally:
+        await services.close()
+
+
+def _describe(progress: "RecoveryProgress") -> str:
     if progress.total is None:
-        return f"{progress.stage}: {progress.done} page{'s' if progress.done > 1 else ''}"
-    return f"{progress.stage}: {progress.done} of {progress.total}"
-
-
-def _is_end(progress: "RecoveryProgress") -> bool:
-    return progress.done == progress.total
+        return f"{progress.stage}: {progress.done:,} page{'s' if progress.done > 1 else ''}"
+    return f"{progress.stage}: {progress.done:,} of {progress.total:,}"
 
 
 def _summary(done: "Reconciled") -> list[list[str | int]]:
-    found = done.recovery
-    since = f" since {found.since:%Y-%m-%d %H:%M} UTC" if found.since else ""
+    recovery = done.recovery
+    since = f" since {recovery.since:%Y-%m-%d %H:%M} UTC" if recovery.since else ""
     return [
-        [f"webhooks in GitHub's log{since}", found.logged],
-        ["missed", found.missed],
-        ["  recovered", found.taken - found.superseded],
-        ["  superseded by newer ones", found.superseded],
-        ["  ignored", found.ignored],
-        ["  here already", found.repeated],
-        ["  unusable", found.unusable],
-        ["lookups asked for", done.lookups],
-        ["heads looked at again", done.heads],
+        [f"webhooks in GitHub's log{since}", recovery.logged],
+        ["missed", recovery.missed],
+        ["  recovered", recovery.taken - recovery.superseded],
+        ["  superseded by newer ones", recovery.superseded],
+        ["  ignored", recovery.ignored],
+        ["  already received", recovery.repeated],
+        ["  unusable", recovery.unusable],
+        ["run lookups requested", done.lookups],
+        ["heads refreshed", done.heads],
     ]

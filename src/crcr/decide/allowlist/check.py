@@ -1,21 +1,24 @@
-"""From a file's tree to an allowlist: levels, L3 devices, entries, and every problem with its line.
+"""Turn an allowlist file's tree into entries, and report every problem with its line and a hint.
 
-Nothing here raises for what a file holds. A file with an error yields no allowlist at all, so the caller keeps
-the last good one; a warning is told and does not stop anybody.
+The options of an entry are a table of names, each with the field that it fills and its reader. A reader reports a
+problem and returns None; it never raises, and never guesses a value.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from difflib import get_close_matches
+from enum import StrEnum
 from typing import Any
 
 from crcr.decide.allowlist.entries import (
+    KNOWN_EVENTS,
     Allowlist,
     AllowlistEntry,
     AllowlistProblem,
+    Authors,
     CheckedAllowlist,
     Visibility,
 )
-from crcr.decide.allowlist.options import closest, read_oncalls, read_options
 from crcr.decide.allowlist.tree import (
     MappingNode,
     Node,
@@ -27,7 +30,238 @@ from crcr.decide.allowlist.tree import (
     quote_value,
     read_text,
 )
-from crcr.decide.model import Level, RepoName, is_repo_name
+from crcr.decide.model import Conclusion, Level, RepoName, is_repo_name
+
+_Reader = Callable[[str, Node, ProblemCollector], object | None]
+
+_ONCALL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,38}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
+_EVENT_NAME = re.compile(r"[a-z][a-z_]{0,49}")
+_DURATION = re.compile(r"([0-9]{1,9})\s?([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MAX_DURATION_S = 30 * 86400
+_REPORTING_REFS = ("refs/heads/", "refs/tags/")
+_MAX_TEXT = 256
+_MAX_ITEMS = 100
+_CONCLUSIONS = {str(conclusion): conclusion for conclusion in Conclusion if conclusion is not Conclusion.NONE}
+
+
+def read_options(mapping: MappingNode, findings: ProblemCollector) -> dict[str, Any]:
+    """Return fields of `Entry`; what is missing or wrong is left out."""
+    fields: dict[str, Any] = {}
+    for option, line, node in named_pairs(mapping, "option", findings):
+        if option not in _OPTIONS:
+            findings.error(line, f"unknown option {quote_value(option)}", closest(option, _OPTIONS))
+            continue
+        field, read = _OPTIONS[option]
+        if (value := read(option, node, findings)) is not None:
+            fields[field] = value
+    _check_timeouts(mapping, fields, findings)
+    return fields
+
+
+def closest(word: str, known: Collection[str]) -> str:
+    by_lower = {name.lower(): name for name in known}
+    near = get_close_matches(word[:_MAX_TEXT].lower(), by_lower, n=1)
+    return f"did you mean {by_lower[near[0]]}?" if near else f"known: {', '.join(known)}"
+
+
+def read_oncalls(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
+    """Read `one, two` or a list; an `@` before a name is dropped and repeats are dropped."""
+    if isinstance(node, ScalarNode) and isinstance(node.value, str):
+        text = read_text(node, option, findings)
+        parts = [(part.strip(), node.line) for part in (text or "").split(",") if part.strip()]
+    elif isinstance(node, SequenceNode):
+        texts = ((read_text(item, "an on-call", findings), item.line) for item in node.items)
+        parts = [(text.strip(), line) for text, line in texts if text is not None]
+    else:
+        findings.error(
+            node.line,
+            f"{option} must be text or a list, not {describe_kind(node)}",
+            "write [name, name]; quote numbers",
+        )
+        return None
+    names: dict[str, str] = {}
+    for part, line in parts:
+        if name := _oncall(part, line, findings):
+            names.setdefault(name.lower(), name)
+    return tuple(names.values())
+
+
+def _oncall(part: str, line: int, findings: ProblemCollector) -> str | None:
+    name = part.removeprefix("@")
+    if _ONCALL.fullmatch(name):
+        return name
+    findings.error(line, f"{quote_value(part)} is not an on-call", "write a GitHub login or org/team")
+    return None
+
+
+def _items(option: str, node: Node, findings: ProblemCollector) -> list[tuple[str, int]]:
+    """Read a list of texts; an empty one is an error where this is used: it would leave everything out."""
+    if not isinstance(node, SequenceNode):
+        findings.error(
+            node.line, f"{option} must be a list, not {describe_kind(node)}", f"write {option}: [a, b]"
+        )
+        return []
+    if not node.items:
+        findings.error(node.line, f"{option} is an empty list", "leave the option out for its default")
+    if len(node.items) > _MAX_ITEMS:
+        findings.error(node.line, f"{option} holds more than {_MAX_ITEMS} items")
+        return []
+    texts = ((read_text(item, f"an item of {option}", findings), item.line) for item in node.items)
+    return [(text, line) for text, line in texts if text is not None]
+
+
+def _glob(option: str, pattern: str, line: int, findings: ProblemCollector) -> str | None:
+    if pattern.strip() and len(pattern) <= _MAX_TEXT:
+        return pattern
+    findings.error(line, f"{option} holds {quote_value(pattern)}", f"a glob has 1 to {_MAX_TEXT} characters")
+    return None
+
+
+def _globs(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
+    globs = (_glob(option, pattern, line, findings) for pattern, line in _items(option, node, findings))
+    return tuple(glob for glob in globs if glob is not None)
+
+
+def _events(option: str, node: Node, findings: ProblemCollector) -> frozenset[str] | None:
+    events = set()
+    for event, line in _items(option, node, findings):
+        if event not in KNOWN_EVENTS:
+            findings.error(
+                line, f"{option}: unknown event {quote_value(event)}", closest(event, KNOWN_EVENTS)
+            )
+        events.add(event)
+    # The public file has no word for push: who asks for pull requests alone has always got both.
+    return frozenset(events | {"push"} if events == {"pull_request"} else events)
+
+
+def _allow_events(option: str, node: Node, findings: ProblemCollector) -> frozenset[str] | None:
+    events = _items(option, node, findings)
+    for event, line in events:
+        if not _EVENT_NAME.fullmatch(event):
+            findings.error(
+                line, f"{option}: {quote_value(event)} is not an event's name", "for example workflow_run"
+            )
+    return frozenset(event for event, _ in events)
+
+
+def _report_refs(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
+    globs = []
+    for pattern, line in _items(option, node, findings):
+        # A pull request's ref (`refs/pull/…`) is anybody's: no list makes its runs speak for the repository.
+        if not pattern.startswith(_REPORTING_REFS):
+            findings.error(
+                line,
+                f"{option}: {quote_value(pattern)} is not a full ref",
+                "write refs/heads/name or refs/tags/name",
+            )
+        elif (glob := _glob(option, pattern, line, findings)) is not None:
+            globs.append(glob)
+    return tuple(globs)
+
+
+def _flag(option: str, node: Node, findings: ProblemCollector) -> bool | None:
+    if isinstance(node, ScalarNode) and isinstance(node.value, bool):
+        return node.value
+    findings.error(node.line, f"{option} must be true or false, not {describe_kind(node)}")
+    return None
+
+
+def _text(option: str, node: Node, findings: ProblemCollector) -> str | None:
+    text = read_text(node, option, findings)
+    if text is not None and not 0 < len(text.strip()) <= _MAX_TEXT:
+        findings.error(node.line, f"{option} must have 1 to {_MAX_TEXT} characters")
+        return None
+    return text and text.strip()
+
+
+def _duration(option: str, node: Node, findings: ProblemCollector) -> int | None:
+    seconds = _seconds(node)
+    if seconds is None:
+        found = quote_value(node.value) if isinstance(node, ScalarNode) else describe_kind(node)
+        findings.error(
+            node.line, f"{option}: {found} is not a duration", "write 90s, 30m, 6h, 2d or whole seconds"
+        )
+    elif not 0 < seconds <= _MAX_DURATION_S:
+        findings.error(node.line, f"{option} must be longer than nothing and at most 30d")
+    else:
+        return seconds
+    return None
+
+
+def _seconds(node: Node) -> int | None:
+    match node:
+        # A truth value is an int to Python, and `job_timeout: yes` is not one second.
+        case ScalarNode(value=int(seconds)) if not isinstance(seconds, bool):
+            return seconds
+        case ScalarNode(value=str(text)) if found := _DURATION.fullmatch(text.strip()):
+            return int(found[1]) * _UNIT_S[found[2]]
+    return None
+
+
+def _one_of(kinds: type[StrEnum]) -> _Reader:
+    known = {str(kind): kind for kind in kinds}
+
+    def read(option: str, node: Node, findings: ProblemCollector) -> StrEnum | None:
+        text = read_text(node, option, findings)
+        if text is not None and text not in known:
+            findings.error(node.line, f"{option}: unknown value {quote_value(text)}", closest(text, known))
+        return known.get(text or "")
+
+    return read
+
+
+def _expect(option: str, node: Node, findings: ProblemCollector) -> tuple[tuple[str, Conclusion], ...] | None:
+    if not isinstance(node, MappingNode):
+        findings.error(
+            node.line, f"{option} must be a mapping, not {describe_kind(node)}", 'write {"*xfail*": failure}'
+        )
+        return None
+    expected = []
+    for pattern, line, value in named_pairs(node, "glob", findings):
+        glob = _glob(option, pattern, line, findings)
+        outcome = read_text(value, "an outcome", findings)
+        if outcome is not None and outcome not in _CONCLUSIONS:
+            findings.error(
+                value.line,
+                f"{option}: unknown outcome {quote_value(outcome)}",
+                closest(outcome, _CONCLUSIONS),
+            )
+        elif glob is not None and outcome is not None:
+            expected.append((glob, _CONCLUSIONS[outcome]))
+    return tuple(expected)
+
+
+def _check_timeouts(mapping: MappingNode, fields: dict[str, Any], findings: ProblemCollector) -> None:
+    job_s, gate_s = fields.get("job_timeout_s"), fields.get("gate_timeout_s")
+    if job_s is not None and gate_s is not None and gate_s < job_s:
+        line = next(key.line for key, _ in mapping.pairs if key == ScalarNode(key.line, "gate_timeout"))
+        findings.error(
+            line,
+            "gate_timeout is below job_timeout",
+            "the gate must wait at least as long as a job may be silent",
+        )
+
+
+_OPTIONS: dict[str, tuple[str, _Reader]] = {
+    "oncalls": ("oncalls", read_oncalls),
+    "hardware": ("hardware", _text),
+    "events": ("events", _events),
+    "refs": ("refs", _globs),
+    "paths": ("paths", _globs),
+    "labels": ("labels", _globs),
+    "drafts": ("drafts", _flag),
+    "authors": ("authors", _one_of(Authors)),
+    "jobs": ("jobs", _globs),
+    "may_skip": ("may_skip", _flag),
+    "job_timeout": ("job_timeout_s", _duration),
+    "gate_timeout": ("gate_timeout_s", _duration),
+    "allow_events": ("allow_events", _allow_events),
+    "report_refs": ("report_refs", _report_refs),
+    "visibility": ("visibility", _one_of(Visibility)),
+    "expect": ("expect", _expect),
+}
+
 
 _LEVELS = {level.name: level for level in Level}
 # A label has at most 50 characters, of which `ciflow/crcr/` takes 12.

@@ -79,3 +79,23 @@ class CheckToPublish:
     """What was recorded of it when this was worked out; when that has changed, another worker wrote it too."""
     reread_at: int | None = None
     """Set when GitHub is asked first what it shows; names the doubt that this settles."""
+
+
+class Tier(StrEnum):
+    """What is published first when GitHub lets us write little."""
+
+    GATE = "gate"
+    BACKEND = "backend"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedCheck:
+    name: str
+    tier: Tier
+    downstream: str | None = None
+    incarnation: str
+    """Whose result it shows: another attempt or delivery makes another check of the same name."""
+    shown: CheckContent
+    brief: str | None = None
+    """While it is still to change, what must be published at once when it changes; None: everything."""

@@ -1,16 +1,74 @@
-"""GitHub's own view of a job against what was reported: which of its jobs are meant, and what counts then.
+"""Reported results against GitHub's own view of the jobs.
 
-The worse of the two counts. A reported job is held against GitHub's jobs of its name, so that no job vouches for
-another one. Only an ended job of GitHub's says anything: a report is sent from inside a job that is still running.
+The worse of the two counts. A reported job is compared with GitHub's jobs of the same name, so that no job can vouch
+for another. Only a job that has ended on GitHub counts: a report is sent from inside a job that is still running.
+
+At L4, where the App can read the downstream's Actions, a passing result counts for the gate only once GitHub agrees.
+A name that none of GitHub's jobs has can be confirmed by its run only. Elsewhere a result counts as reported.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
-from crcr.decide.checks.commit import Verification
+from crcr.decide.checks.commit import BackendResults, DispatchRun, JobResult, Verification
 from crcr.decide.github.values import ActionsJob
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.report.lifecycle import badness, worse_conclusion
+
+
+class Confirmation(StrEnum):
+    """What GitHub says of a reported result that would pass."""
+
+    CONFIRMED = "confirmed"
+    AS_REPORTED = "as reported"
+    """Nobody can ask: the CI is elsewhere, or the App may not read its Actions."""
+    OPEN = "open"
+    REFUTED = "refuted"
+    RUN_DELETED = "run deleted"
+
+
+def confirm_result(job: JobResult, backend: BackendResults) -> Confirmation:
+    if job.verification is Verification.CONFIRMED:
+        return Confirmation.CONFIRMED
+    if job.verification is Verification.DISPUTED:
+        # The worse of both counts already; but no dispute is what an entry expects.
+        expected = backend.expected(job.name) is not None
+        return Confirmation.REFUTED if expected else Confirmation.CONFIRMED
+    if job.verification is Verification.SELF_REPORTED or not backend.gates or backend.readable is False:
+        return Confirmation.AS_REPORTED
+    if job.verification is Verification.UNCHECKED:
+        return Confirmation.OPEN
+    return _by_run(job, next((run for run in backend.live_runs if run.run_id == job.run_id), None))
+
+
+def awaits_github(backend: BackendResults, *, late: bool) -> bool:
+    """Whether only GitHub's answer can move a gating backend on, so that a look-up must be under way.
+
+    Past the deadline only how a run ended that is over is still worth a question: the answer is there to be read.
+    """
+    jobs = backend.counted_jobs
+    if any(job.state is JobState.IN_PROGRESS for job in jobs):
+        return False  # its own report, or its silence, asks
+    unconfirmed = [
+        job
+        for job in jobs
+        if job.state is JobState.COMPLETED and confirm_result(job, backend) is Confirmation.OPEN
+    ]
+    ended = {run.run_id for run in backend.live_runs if run.over and run.conclusion is None}
+    return any(not late or job.run_id in ended for job in unconfirmed)
+
+
+def _by_run(job: JobResult, run: DispatchRun | None) -> Confirmation:
+    """Judge a job that GitHub shows under no such name by how its run ended."""
+    if run is None or not run.over or run.conclusion is None:
+        return Confirmation.OPEN
+    if run.conclusion is Conclusion.NONE:
+        return Confirmation.RUN_DELETED
+    skipped = job.conclusion in {Conclusion.SKIPPED, Conclusion.NEUTRAL}
+    if run.conclusion is job.conclusion or (skipped and run.conclusion is Conclusion.SUCCESS):
+        return Confirmation.CONFIRMED
+    return Confirmation.REFUTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

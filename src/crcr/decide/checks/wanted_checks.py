@@ -11,10 +11,10 @@ from enum import StrEnum
 from hashlib import sha256
 
 from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
-from crcr.decide.checks.check_changes import HARMLESS, backend_brief, failed_once, gate_brief
-from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus
+from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus, Tier, WantedCheck
 from crcr.decide.checks.commit import BackendResults, CommitFacts, JobResult, MergeSubject
 from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicy, GateState, judge_for_subject
+from crcr.decide.checks.publication import HARMLESS, backend_brief, failed_once, gate_brief
 from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
 from crcr.decide.checks.text import check
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
@@ -24,14 +24,6 @@ MOST_JOB_CHECKS = 20
 MOST_FAILURE_CHECKS = 3
 """So many failing jobs of a backend get a check of their own; the backend's own check lists them all."""
 _NAME_CHARACTERS = 200
-
-
-class Tier(StrEnum):
-    """What is published first when GitHub lets us write little."""
-
-    GATE = "gate"
-    BACKEND = "backend"
-    JOB = "job"
 
 
 class JobChecks(StrEnum):
@@ -52,18 +44,6 @@ class CheckPolicy:
     show_l3_pending: bool
     job_checks: JobChecks
     hud_url: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedCheck:
-    name: str
-    tier: Tier
-    downstream: str | None = None
-    incarnation: str
-    """Whose result it shows: another attempt or delivery makes another check of the same name."""
-    shown: CheckContent
-    brief: str | None = None
-    """While it is still to change, what must be published at once when it changes; None: everything."""
 
 
 def wanted_checks(

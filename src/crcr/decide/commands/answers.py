@@ -1,12 +1,25 @@
-"""Who gave a command, and what is said to them; and the comment that a gate's button posts."""
+"""Answers to `/crcr` commands: the author's rights, the head that a command refers to, and the text of the waive button.
+
+An author may push or retarget just before a maintainer's comment, or choose two commits that begin alike. So a command
+that opens a gate or releases code names the head, or is written at least a minute after the push, and always at least
+a minute after a change of the base; by GitHub's timestamps.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from crcr.decide.checks.gate import GateJudgement
 from crcr.decide.checks.status import BLOCKED
-from crcr.decide.commands.grammar import HEAD_DIGITS, WaiveCommand, format_command
+from crcr.decide.checks.text.markdown import code
+from crcr.decide.commands.grammar import (
+    HEAD_DIGITS,
+    ApproveCommand,
+    Command,
+    RetryCommand,
+    WaiveCommand,
+    format_command,
+)
 from crcr.decide.github.values import Role
 
 MOST_OFFERED = 10
@@ -62,3 +75,70 @@ def _waivers(judgement: GateJudgement, number: int, head_sha: str) -> Iterable[s
                 yield format_command(
                     WaiveCommand(each.backend.name, None, None, "<reason>", head_sha[:HEAD_DIGITS])
                 )
+
+
+YOUNGEST_HEAD = timedelta(minutes=1)
+_MOST_COMMAND = 1_200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownHead:
+    """The head of a pull request as it is recorded when the command is obeyed."""
+
+    sha: str
+    moved_at: datetime
+    """GitHub's time of the event that brought this head."""
+    earlier: tuple[str, ...] = ()
+    """Other heads of the same pull request."""
+    base_ref: str = ""
+    base_at: datetime | None = None
+    """GitHub's time of the event that brought its base, if that has changed."""
+
+
+def refuse_head(command: Command, head: KnownHead, spoke_at: datetime) -> str | None:
+    """Say in words, with the command to paste, why this command is not about the present head; None when it is."""
+    if not isinstance(command, WaiveCommand | ApproveCommand | RetryCommand):
+        return None
+    if not isinstance(command, RetryCommand) and (words := _is_on_young_base(head, spoke_at)) is not None:
+        return words
+    if command.head is not None:
+        reason = _names_another(command.head, head)
+    elif isinstance(command, RetryCommand):
+        reason = None  # runs what failed again, and opens nothing
+    else:
+        reason = _is_young(head, spoke_at)
+    if reason is None:
+        return None
+    digits = len(head.sha) if _is_ambiguous(head.sha[:HEAD_DIGITS], head) else HEAD_DIGITS
+    ready = code(format_command(replace(command, head=head.sha[:digits])), _MOST_COMMAND)
+    return f"{reason}. Look at the head, and if you mean it, say it again with the head in it: {ready}"
+
+
+def _is_on_young_base(head: KnownHead, spoke_at: datetime) -> str | None:
+    """A retarget just before the comment gives its head another meaning, and no command names a base."""
+    if head.base_at is None or spoke_at - head.base_at >= YOUNGEST_HEAD:
+        return None
+    return (
+        f"the base of this pull request changed to {code(head.base_ref)} less than a minute before the comment, or after it."
+        " Look at what it changes there, and if you mean it, say it again in a minute"
+    )
+
+
+def _names_another(named: str, head: KnownHead) -> str | None:
+    if not head.sha.startswith(named):
+        return f"it names the head {code(named)}, and the head is {code(head.sha[:HEAD_DIGITS])}"
+    if _is_ambiguous(named, head):
+        return f"more than one head of this pull request begins with {code(named)}"
+    return None
+
+
+def _is_ambiguous(digits: str, head: KnownHead) -> bool:
+    return any(sha.startswith(digits) for sha in head.earlier if sha != head.sha)
+
+
+def _is_young(head: KnownHead, spoke_at: datetime) -> str | None:
+    if spoke_at - head.moved_at >= YOUNGEST_HEAD:
+        return None
+    if spoke_at < head.moved_at:
+        return "the head of this pull request has moved since"
+    return "the head of this pull request is less than a minute older than the comment"

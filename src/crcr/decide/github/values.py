@@ -1,11 +1,25 @@
-"""What GitHub is asked about and what it answers, as values that both sides of the port share."""
+"""Requests to GitHub and its answers, as values that callers and the client share.
+
+`Urgency` belongs to the reason for a call, not to its endpoint: the same endpoint publishes a gate that blocks a merge
+and a job check that somebody may read later.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum, StrEnum
 
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.outbox.urgency import Urgency
+
+
+class Urgency(IntEnum):
+    """Classes of calls in the order in which they go out; the lowest number first."""
+
+    FIRST = 0
+    """A merge, a backend or a person waits: gates, dispatches, file questions, merge groups, answers to commands."""
+    CHECKS = 1
+    """The checks of backends."""
+    DETAILS = 2
+    """Job checks, look-ups that no gate waits for, inspections."""
 
 
 @dataclass(frozen=True, slots=True)

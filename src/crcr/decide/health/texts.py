@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.checks.check_run import Tier
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import CHECKS_QUEUE, EffectFault
 from crcr.errors import HeldBy

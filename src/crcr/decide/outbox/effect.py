@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.checks.check_run import Tier
 from crcr.decide.dispatch.payload import PreparedPayload
+from crcr.decide.github.values import Urgency
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.retry import GiveUp, TryAgain
-from crcr.decide.outbox.urgency import Urgency
 
 CHECKS_QUEUE = "checks/"
 """What the target of a publication begins with; its tier follows."""

@@ -19,13 +19,13 @@ from crcr.decide.report.judge import (
     RejectedReport,
     RepeatedReport,
     admit_caller,
+    check_ref,
     dispute_result,
     refuse_run,
 )
 from crcr.decide.report.lifecycle import LIFECYCLE, JobEvent, Reject
 from crcr.decide.report.match_job import JobFacts, MatrixLeg, find_self_reported_job
 from crcr.decide.report.report import Report
-from crcr.decide.report.run_ref import check_ref
 from crcr.errors import BadReport
 
 SELF_REPORT_TRIGGERS = frozenset({DISPATCH_EVENT, "schedule", "workflow_dispatch", "push"})

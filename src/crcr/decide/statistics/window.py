@@ -1,7 +1,7 @@
-"""What a number is about: which kind of event, and which hours.
+"""What a number covers: the kind of event, the hours, and the store that the history was read from.
 
-A window is made of whole hours, or of whole days (UTC) from a week on, the running one included, because the
-store keeps its sums so: every page, API answer, badge and export that names the same range counts the same jobs.
+A window consists of whole hours, or of whole days (UTC) from a week on, the current one included, because the store
+keeps its sums that way: every page, API answer, badge and export that names the same range counts the same jobs.
 """
 
 from dataclasses import dataclass
@@ -89,3 +89,20 @@ class Window:
     def starts(self) -> tuple[datetime, ...]:
         """When each part begins, the oldest first."""
         return tuple(self.since + place * self.width for place in range(self.parts))
+
+
+class HistoryState(StrEnum):
+    """Whether ClickHouse answers for the main store, and why not."""
+
+    OWN = "own"
+    """It is not used, or does not hold everything yet: the main store answers, as ever."""
+    TOLD = "told"
+    """It answered; the main store did for whom it has not been told everything yet."""
+    UNREACHABLE = "unreachable"
+    BEHIND = "behind"
+    """It has not been told the newest results for a while."""
+
+    @property
+    def source(self) -> str:
+        """What a reader is told: which store the numbers came from."""
+        return "clickhouse" if self is HistoryState.TOLD else "database"

@@ -6,8 +6,7 @@ from datetime import datetime
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, Figures, Tally
-from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import ResultKind, Span
+from crcr.decide.statistics.window import HistoryState, ResultKind, Span
 from crcr.decide.views.joining import RefusalView
 from crcr.decide.views.overview import BackendSummary, DispatchView, JobView
 

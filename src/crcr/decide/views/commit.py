@@ -1,12 +1,19 @@
-"""What the pages of a pull request and of a commit show, as values; what stays text is said in `views`."""
+"""The pages of a pull request and of a commit, as values.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+`gate_view` shows a judged gate without the backends that the reader may not see. The check on GitHub says the same in
+Markdown (`checks.text.gate`); here it is plain text, with commands in backquotes.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.checks.gate import GateState
-from crcr.decide.checks.status import GateStatus
+from crcr.decide.checks.commit import BackendResults
+from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
+from crcr.decide.checks.status import GateStatus, JudgedPart
+from crcr.decide.checks.text.gate import gate_title, head_named
+from crcr.decide.checks.text.parts import advice_for, doubt_words, worst_first
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
@@ -142,7 +149,7 @@ def state_of_jobs(jobs: Sequence[JobView]) -> BackendState:
 _JOBS_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.SUCCESS)
 
 
-def failed_first(job: JobView) -> tuple[int, str, str, str]:
+def job_sort_key(job: JobView) -> tuple[int, str, str, str]:
     return _JOBS_FIRST.index(job.counted), job.workflow_name.lower(), job.job_name.lower(), job.run_id
 
 
@@ -179,7 +186,7 @@ class CommitBackend:
     jobs_left_out: int
 
 
-def worst_first(backend: CommitBackend) -> tuple[int, int, RepoName]:
+def backend_sort_key(backend: CommitBackend) -> tuple[int, int, RepoName]:
     """The highest level first, and in it what needs people most."""
     return -backend.level, tuple(BackendState).index(backend.state), backend.name
 
@@ -354,3 +361,86 @@ class CommitView:
     checks: tuple[CheckView, ...]
     timeline: tuple[Moment, ...]
     timeline_left_out: int
+
+
+_MOST_PARTS = 10
+_STANDINGS = tuple(GateStatus)
+
+
+def gate_view(
+    judgement: GateJudgement, public: Collection[str], judged_at: datetime, head_sha: str
+) -> GateView:
+    """`public` holds the key names of the backends that may be seen."""
+    counted = [each.backend for one in judgement.subjects for each in one.backends]
+    whole = all(_is_seen(backend, public) for backend in counted)
+    return GateView(
+        state=GateShown(judgement.state.value),
+        title=gate_title(judgement) if whole else None,
+        judged_at=judged_at,
+        whole=whole,
+        subjects=tuple(_subject(one, public, head_sha) for one in judgement.subjects),
+    )
+
+
+def _is_seen(backend: BackendResults, public: Collection[str]) -> bool:
+    return backend.name.key in public
+
+
+def _subject(one: SubjectJudgement, public: Collection[str], head_sha: str) -> GateSubject:
+    head = head_named(one.subject, head_sha)
+    reused = one.subject.reused_from
+    shown = [each for each in one.backends if reused is None and _is_seen(each.backend, public)]
+    return GateSubject(
+        number=one.subject.number,
+        numbers=one.subject.numbers,
+        state=one.state,
+        in_doubt=one.subject.in_doubt,
+        reused_from=reused,
+        rows=tuple(_row(_without_hidden(each, public), head) for each in sorted(shown, key=_severity)),
+    )
+
+
+def _severity(judged: BackendJudgement) -> tuple[int, str]:
+    return _STANDINGS.index(judged.standing), judged.backend.name.key
+
+
+def _without_hidden(judged: BackendJudgement, public: Collection[str]) -> BackendJudgement:
+    """Leave out the names of hidden entries that a backend may have been renamed to."""
+    backend = judged.backend
+    names = tuple(name for name in backend.possible_renames if name.key in public)
+    if names == backend.possible_renames:
+        return judged
+    parts = tuple(replace(part, reason="checking for a rename") for part in judged.parts)
+    return replace(judged, backend=replace(backend, possible_renames=names), parts=parts)
+
+
+def _row(judged: BackendJudgement, head: str | None) -> GateRow:
+    backend = judged.backend
+    telling = [part for part in worst_first(judged.parts) if part.standing is not GateStatus.PASSED]
+    return GateRow(
+        backend=_name(backend),
+        level=backend.level,
+        standing=judged.standing,
+        parts=tuple(_part(each) for each in telling[:_MOST_PARTS]),
+        parts_left_out=max(0, len(telling) - _MOST_PARTS),
+        passed=len(judged.parts) - len(telling),
+        since=judged.since,
+        deadline=judged.deadline if judged.standing is GateStatus.WAITING else None,
+        advice=advice_for(judged, head, "`{}`".format),
+        oncalls=backend.entry.oncalls if backend.entry else (),
+    )
+
+
+def _name(backend: BackendResults) -> RepoName:
+    """As the allowlist writes it."""
+    return backend.entry.name if backend.entry else backend.name
+
+
+def _part(part: JudgedPart) -> GatePart:
+    return GatePart(
+        name=part.name,
+        standing=part.standing,
+        reason=part.reason,
+        doubt=(doubt_words(part.job) or None) if part.job else None,
+        waived_by=part.waiver.who if part.waiver else None,
+    )

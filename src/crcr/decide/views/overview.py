@@ -1,7 +1,7 @@
 """What pages and the JSON API show, as values.
 
-Made by the store's read models, rendered by the show room. Text in them that a downstream or a pull request's
-author wrote is as it came: whoever renders it treats it as text.
+Built by the store's read models, rendered by the show room. Text written by a downstream or by a pull request's author
+is unescaped here: the renderer must treat it as text.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +14,36 @@ from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.checks.commit import Verification
 from crcr.decide.health.relay import Health
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
-from crcr.decide.outbox.queue_state import AlarmFacts, EffectQueue
 from crcr.decide.report.report import FailedTest
 from crcr.decide.statistics.figures import CountedAs, EndedAs, Figures, LastResult, Tally, count_as
-from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import ResultKind, Span
+from crcr.decide.statistics.window import HistoryState, ResultKind, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectQueue:
+    """The effects of one kind that one upstream has."""
+
+    kind: str
+    waiting: int = 0
+    claimed: int = 0
+    parked: int = 0
+    lag_s: float | None = None
+    """How long the oldest one has been due; None when none is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmFacts:
+    """What is worth an alarm beside the queues."""
+
+    paused: bool = False
+    """Whether an operator has stopped the dispatches."""
+    allowlist_bad: bool = False
+    """Whether the newest version of the allowlist has errors, so that an older one decides."""
+    last_delivery_s: float | None = None
+    """How long ago the newest webhook was recorded; None when there was none."""
+    gate_overdue_s: float = 0.0
+    """How long ago a gate should have been judged anew that was not; 0 when all were."""
+
 
 T = TypeVar("T")
 ChooseRows = Callable[[Sequence[T]], Sequence[T]]

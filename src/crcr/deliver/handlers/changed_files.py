@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.dispatch.merge_group import GroupToRead, pulls_in_group, queued_pull_number
+from crcr.decide.dispatch.plan import GroupToRead, pulls_in_group, queued_pull_number
 from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from crcr.decide.dispatch.payload import RelayFields
-from crcr.decide.github.inspection import InstallationFacts
+from crcr.decide.github.repository_setup import InstallationFacts
 from crcr.decide.github.values import PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad

@@ -9,7 +9,7 @@ import httpx
 
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
-from crcr.ports import still_held
+from crcr.ports import check_lease
 
 _MOST_WAIT_S = 3600.0
 
@@ -31,9 +31,9 @@ class ForwardResult:
         self._timeout = httpx.Timeout(total_s, connect=connect_s)
 
     async def __call__(self, effect: ClaimedEffect) -> None:
-        await still_held.get()()
+        await check_lease.get()()
         answer = await self._post(effect.payload)
-        await still_held.get()()
+        await check_lease.get()()
         _check(answer)
 
     async def _post(self, envelope: bytes | None) -> httpx.Response:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.github.inspection import (
+from crcr.decide.github.repository_setup import (
     BranchFacts,
     Inspection,
     InstallationFacts,

@@ -10,11 +10,10 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.checks.completeness import QUIET
-from crcr.decide.github.run_lookup import RemainingLookup, RunLookup, has_run_webhooks, next_lookup_delay
-from crcr.decide.github.values import ActionsJob, ActionsRun, Target
+from crcr.decide.github.values import ActionsJob, ActionsRun, Target, Urgency
+from crcr.decide.github.workflow_runs import RemainingLookup, RunLookup, has_run_webhooks, next_lookup_delay
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import NotYet, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.ports import Clock

@@ -8,12 +8,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish
-from crcr.decide.checks.wanted_checks import Tier
-from crcr.decide.github.values import ListedCheck, Target
+from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish, Tier
+from crcr.decide.github.values import ListedCheck, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
-from crcr.decide.outbox.urgency import Urgency
 from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import LeaseLost, OutsideRefused
 from crcr.github.client import ChecksApi

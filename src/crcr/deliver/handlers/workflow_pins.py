@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from crcr.decide.github.relay_pins import Pinning, read_pins
+from crcr.decide.github.repository_setup import Pinning, read_pins
 from crcr.deliver.handlers.yaml_tree import NotYaml, TooMuch, Tree, compose, every_pair
 
 MOST_PINS = 20

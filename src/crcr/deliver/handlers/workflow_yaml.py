@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from itertools import islice
 
-from crcr.decide.github.inspection import WorkflowFacts
+from crcr.decide.github.repository_setup import WorkflowFacts
 from crcr.deliver.handlers.workflow_pins import find_pins
 from crcr.deliver.handlers.yaml_tree import NotYaml, TooMuch, Tree, compose, values
 

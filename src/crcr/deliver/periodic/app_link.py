@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.github.inspection import AppFacts
+from crcr.decide.github.repository_setup import AppFacts
 from crcr.deliver.periodic.progress import wait
 from crcr.errors import OutsideFault
 from crcr.ports import Clock

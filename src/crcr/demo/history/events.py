@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from crcr.demo.history.backends import DAY_US, HOUR_US, Spell
-from crcr.demo.people import AUTHORS
+from crcr.demo.world import AUTHORS
 
 EVENTS_PER_PULL = 3.4
 """About how many events with jobs one pull request leads to."""

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from crcr.decide.github.actions_vocabulary import parse_check_run_id, parse_conclusion, path_without_ref
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.values import ActionsJob, ActionsRun, Urgency
+from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.github.api.core import Id, Request, Response, Time, decode, listing, moment
 
 RUNS_A_PAGE = 50

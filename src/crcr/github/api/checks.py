@@ -17,9 +17,8 @@ from crcr.decide.checks.check_run import (
     CheckContent,
     CheckStatus,
 )
-from crcr.decide.github.values import ListedCheck
+from crcr.decide.github.values import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.github.api.core import (
     Id,
     Request,

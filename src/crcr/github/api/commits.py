@@ -11,9 +11,8 @@ from itertools import chain
 
 import msgspec
 
-from crcr.decide.github.values import ChangedFiles, Comparison, Target
+from crcr.decide.github.values import ChangedFiles, Comparison, Target, Urgency
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused
 from crcr.github.api.core import (
     MAX_LIST_BYTES,

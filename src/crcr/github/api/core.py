@@ -18,9 +18,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from crcr.decide.allowlist.entries import AllowlistProblem, decode_text
-from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts
+from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts, Urgency
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import FileNotText, OutsideRefused, OutsideUnsure
 
 JSON_TYPE = "application/vnd.github+json"

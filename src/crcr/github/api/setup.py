@@ -11,9 +11,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from crcr.decide.github.inspection import AppFacts, BranchFacts, HookFacts, InstallationFacts, ListedFile
+from crcr.decide.github.repository_setup import (
+    AppFacts,
+    BranchFacts,
+    HookFacts,
+    InstallationFacts,
+    ListedFile,
+)
+from crcr.decide.github.values import Urgency
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused
 from crcr.github.api.core import RAW_TYPE, Id, Request, Response, Time, decode, listing, segment
 

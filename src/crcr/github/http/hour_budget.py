@@ -9,7 +9,7 @@ checks. Times are seconds since the epoch, as in GitHub's headers.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from crcr.decide.outbox.urgency import Urgency
+from crcr.decide.github.values import Urgency
 
 RESERVED_SHARE = 0.2
 """Of the hour's limit, for the first class: 1,000 of 5,000 calls."""

@@ -16,8 +16,7 @@ from typing import Protocol
 import httpx
 
 from crcr import __version__
-from crcr.decide.github.values import CallKind, Target
-from crcr.decide.outbox.urgency import Urgency
+from crcr.decide.github.values import CallKind, Target, Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.github.api import core
 from crcr.github.api.core import Permissions, Request, Response, Token
@@ -25,7 +24,7 @@ from crcr.github.app_auth import AppAuth, TokenCache, TokenScope
 from crcr.github.http.errors import error_from_response, readable
 from crcr.github.http.hour_budget import RETURN_AFTER_S
 from crcr.github.http.rate_limiter import APP, RateLimiter
-from crcr.ports import Clock, no_lease, still_held
+from crcr.ports import Clock, check_lease, no_lease
 
 _NEVER_SENT = (
     httpx.ConnectError,
@@ -136,7 +135,7 @@ class GitHubTransport:
         return await self._send_within_limits(request, token, scope.installation_id)
 
     async def _mint(self, scope: TokenScope) -> Token:
-        still_held.set(no_lease)  # in a task of its own: other effects wait for this token, too
+        check_lease.set(no_lease)  # in a task of its own: other effects wait for this token, too
         self._reserve(scope.installation_id, 0)
         ids = () if scope.repository_id is None else (scope.repository_id,)
         names = () if scope.repository is None else (scope.repository,)
@@ -162,7 +161,7 @@ class GitHubTransport:
     async def _exchange(self, request: Request, token: Token, installation_id: int, cost: int) -> Response:
         try:
             async with self._limiter.slot():
-                await still_held.get()()
+                await check_lease.get()()
                 # Within the slot, so that points are dated when they are spent.
                 self._reserve(installation_id, cost, urgency=request.urgency, content=request.creates_content)
                 try:
@@ -173,7 +172,7 @@ class GitHubTransport:
             if limit.held_by is None:
                 self._counters.pause(CONCURRENT, request.urgency)
             raise
-        await still_held.get()()
+        await check_lease.get()()
         return response
 
     async def _send_counted(self, request: Request, token: Token) -> Response:

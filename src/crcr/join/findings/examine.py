@@ -7,7 +7,7 @@ so that a repository which is hidden cannot be told from one that is not there.
 from collections.abc import Iterator
 from datetime import datetime
 
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts
 from crcr.join.findings.finding import (
     SetupFinding,
     State,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from crcr.decide.github.inspection import WorkflowFacts
+from crcr.decide.github.repository_setup import WorkflowFacts
 
 
 class State(StrEnum):

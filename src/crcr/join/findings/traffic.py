@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
+from crcr.decide.github.repository_setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import DispatchState, JobState, Level
 from crcr.decide.statistics.figures import ANSWER_WITHIN
 from crcr.decide.views.overview import DispatchAnswer

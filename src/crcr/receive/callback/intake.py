@@ -36,11 +36,12 @@ from crcr.errors import (
     RateLimited,
     Unavailable,
 )
-from crcr.ports import Clock, Limits, Trace, Untraced, Verifier
+from crcr.ports import Clock, NoTrace, RequestLimiter, Trace
 from crcr.receive.callback.parse_report import parse_report
 from crcr.receive.http.answer import Answer
 from crcr.receive.http.body import Bodies
 from crcr.receive.http.client_address import client_address, limit_subject
+from crcr.receive.oidc.verifier import OidcVerifier
 
 log = structlog.get_logger(__name__)
 
@@ -96,14 +97,14 @@ class Tally(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackIntake:
-    verifier: Verifier
-    limits: Limits
+    verifier: OidcVerifier
+    limits: RequestLimiter
     bodies: Bodies
     reports: Reports
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
     clock: Clock
     tally: Tally
-    trace: Trace = field(default_factory=Untraced)
+    trace: Trace = field(default_factory=NoTrace)
     self_reports: SelfReports
     refusals: Refusals
     sandbox: Sandbox | None

@@ -13,7 +13,7 @@ from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import RejectedReport, RepeatedReport
 from crcr.decide.report.report import Report
 from crcr.decide.report.sandbox import SandboxOutcome
-from crcr.ports import Limits
+from crcr.ports import RequestLimiter
 from crcr.receive.http.answer import Answer
 
 SANDBOX = "sandbox"
@@ -30,7 +30,7 @@ class SandboxDoor:
     """Serves the callback's `Sandbox`."""
 
     tried: Tried
-    limits: Limits
+    limits: RequestLimiter
     page: str
     """Where people look at it."""
 

@@ -15,8 +15,8 @@ from typing import Protocol
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
+from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.events import (
     DispatchedEvent,
     Event,
@@ -33,7 +33,7 @@ from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
-from crcr.ports import Clock, Trace, Untraced
+from crcr.ports import Clock, NoTrace, Trace
 from crcr.receive.http.answer import Answer
 from crcr.receive.http.body import Bodies
 from crcr.receive.webhook.parse import parse_event, parse_payload
@@ -97,7 +97,7 @@ class WebhookIntake:
     clock: Clock
     tally: Tally
     refused: RefusedWebhooks
-    trace: Trace = field(default_factory=Untraced)
+    trace: Trace = field(default_factory=NoTrace)
 
     async def handle(self, request: Request) -> Answer:
         name, began_at = request.headers.get("x-github-event", ""), self.clock.now()

@@ -22,7 +22,7 @@ from crcr.decide.events import (
     RepositoryEvent,
     UnusedEvent,
 )
-from crcr.decide.github.inspection import grants
+from crcr.decide.github.repository_setup import grants
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
 from crcr.receive.http.json_body import decode

@@ -5,8 +5,8 @@ attempt that was re-run at once may already show the next one.
 """
 
 from crcr.decide.events import WorkflowJobEvent, WorkflowRunEvent
-from crcr.decide.github.actions_vocabulary import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.receive.webhook import payload_structs as shapes
 from crcr.receive.webhook.payload_fields import branch, id_of, plain, repo_name, utc, utc_or_none
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from crcr.decide.model import RepoName
 from crcr.errors import NotFound
 from crcr.ports import Clock
-from crcr.record.admin.operations import Acts, ParkedFilter
+from crcr.record.admin.operations import AdminOperations, ParkedFilter
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database
@@ -14,9 +14,14 @@ _AT_ONCE = 500
 """How many effects are retried in one transaction."""
 
 
-class AdminDesk:
+class HttpAdminOperations:
     def __init__(
-        self, database: Database, acts: Acts, targets: Targets, upstreams: tuple[RepoName, ...], clock: Clock
+        self,
+        database: Database,
+        acts: AdminOperations,
+        targets: Targets,
+        upstreams: tuple[RepoName, ...],
+        clock: Clock,
     ) -> None:
         self._database = database
         self._acts = acts

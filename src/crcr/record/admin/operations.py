@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.checks.reruns import CUT_OFF
-from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.dispatch.plan import PlannedDispatch
+from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
 from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -122,7 +122,7 @@ class ParkedFilter:
     """Times of parking, both included."""
 
 
-class Acts:
+class AdminOperations:
     def __init__(self, database: Database, targets: Targets, allowlists: Allowlists) -> None:
         self._database = database
         self._targets = targets

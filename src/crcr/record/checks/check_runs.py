@@ -15,14 +15,21 @@ import msgspec
 from sqlalchemy import bindparam, case, text, update
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus, CheckToPublish
+from crcr.decide.checks.check_run import (
+    GATE_NAME,
+    CheckContent,
+    CheckStatus,
+    CheckToPublish,
+    Tier,
+    WantedCheck,
+)
 from crcr.decide.checks.commit import BackendResults, CommitFacts
 from crcr.decide.checks.completeness import awaits_end
-from crcr.decide.checks.confirmation import awaits_github
 from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicy, GateState, judge_gate
 from crcr.decide.checks.publication import CheckAction, PublishedCheck, ending_content, next_action
-from crcr.decide.checks.wanted_checks import CheckPolicy, Tier, WantedCheck, recheck_at, wanted_checks
-from crcr.decide.github.run_lookup import WEBHOOK_GRACE
+from crcr.decide.checks.verification import awaits_github
+from crcr.decide.checks.wanted_checks import CheckPolicy, recheck_at, wanted_checks
+from crcr.decide.github.workflow_runs import WEBHOOK_GRACE
 from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.record.checks.commit_facts import load_commit
 from crcr.record.checks.gates import find_due_gates, record_gate

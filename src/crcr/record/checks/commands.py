@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.checks.text.check import gate_words
 from crcr.decide.checks.text.markdown import code
-from crcr.decide.commands.answers import CommandAnswer, CommandAuthor
+from crcr.decide.commands.answers import CommandAnswer, CommandAuthor, KnownHead, refuse_head
 from crcr.decide.commands.grammar import (
     MOST_COMMANDS_AN_HOUR,
     ApproveCommand,
@@ -24,7 +24,6 @@ from crcr.decide.commands.grammar import (
     format_command,
     refuse_role,
 )
-from crcr.decide.commands.head import KnownHead, refuse_head
 from crcr.decide.health.relay import Health
 from crcr.decide.model import KnownPull, Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -108,7 +107,7 @@ class Commands:
                 return None
             return CommandAnswer(obeyed=row["outcome"] == "obeyed", comment=row["answer"])
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def obey(
         self,

@@ -23,8 +23,8 @@ from crcr.decide.checks.commit import (
     MergeSubject,
     Verification,
 )
-from crcr.decide.dispatch.merge_group import base_branch
 from crcr.decide.dispatch.ordering import has_landed
+from crcr.decide.dispatch.plan import base_branch
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.report.identity import IssuerKind
 from crcr.record.checks.waivers import waivers_in_force

@@ -15,7 +15,8 @@ from typing import Any, Literal
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.checks.wanted_checks import JobChecks, Tier, shows_any
+from crcr.decide.checks.check_run import Tier
+from crcr.decide.checks.wanted_checks import JobChecks, shows_any
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE
 from crcr.record.outbox.effects import add_once, effect_row, insert_unless_waiting

@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.checks.check_run import Tier
 from crcr.decide.checks.commit import BackendResults
 from crcr.decide.checks.gate import GateJudgement, judge_for_subject
 from crcr.decide.checks.reruns import plan_rerun, plan_rerun_of_failed
-from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.commands.answers import waiver_offer
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
-from crcr.decide.dispatch.repeated_bodies import is_too_old
+from crcr.decide.dispatch.webhook_body import is_too_old
 from crcr.decide.events import CheckRunEvent, IssueCommentEvent, PeopleRequest
 from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -171,7 +171,7 @@ class PeopleRequests:
         self, upstream: RepoName, head_sha: str, now: datetime
     ) -> tuple[tuple[int, str], ...]:
         """For each pull request on the head whose gate is blocked: its number and the ready commands."""
-        judgement = await self._database.glance(lambda tx: self.judge(tx, upstream, head_sha, now))
+        judgement = await self._database.quick_read(lambda tx: self.judge(tx, upstream, head_sha, now))
         if judgement is None:
             return ()
         numbers = [one.subject.number for one in judgement.subjects if one.subject.number is not None]

@@ -125,7 +125,7 @@ class Reruns:
 
     async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToRerun | None:
         """The run, with where to ask for it; None when it counts no more."""
-        row = await self._database.glance(
+        row = await self._database.quick_read(
             lambda tx: tx.one(_RUN, run_id=run_id, upstream=upstream.key, downstream=downstream)
         )
         if row is None or row["superseded"]:

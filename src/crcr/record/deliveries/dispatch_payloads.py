@@ -5,8 +5,8 @@ from collections import OrderedDict
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.body_compression import decompress_payload
 from crcr.decide.dispatch.payload import PreparedPayload, prepare_payload, update_payload
+from crcr.decide.dispatch.webhook_body import decompress_payload
 from crcr.decide.model import DispatchState, Level, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.errors import NotFound, OutsideLimited
@@ -44,7 +44,7 @@ class DispatchLoads:
     async def load(self, effect: ClaimedEffect) -> DispatchLoad | None:
         """Return what to send; None when the dispatch was dropped meanwhile."""
         key = {"upstream": effect.upstream.key, "delivery": effect.delivery}
-        row = await self._database.glance(lambda tx: tx.one(_LOAD, downstream=effect.target, **key))
+        row = await self._database.quick_read(lambda tx: tx.one(_LOAD, downstream=effect.target, **key))
         if row is None or row["state"] != DispatchState.WAITING.value:
             return None
         if row["paused_at"] is not None:
@@ -71,7 +71,7 @@ class DispatchLoads:
     async def _prepare(
         self, upstream: str, delivery: str, action: str | None, labels: str | None
     ) -> PreparedPayload:
-        row = await self._database.glance(lambda tx: tx.one(_BODY, upstream=upstream, delivery=delivery))
+        row = await self._database.quick_read(lambda tx: tx.one(_BODY, upstream=upstream, delivery=delivery))
         if row is None or row["body"] is None:
             raise NotFound(f"the body of delivery {delivery} is no longer kept")
         payload = update_payload(

@@ -40,7 +40,9 @@ class Doubts:
 
     async def in_doubt(self, upstream: RepoName, delivery: str) -> tuple[int, int | None] | None:
         """The pull request to ask about, and the installation to ask with; None when the doubt has ended."""
-        row = await self._database.glance(lambda tx: tx.one(_IN_DOUBT, guid=delivery, upstream=upstream.key))
+        row = await self._database.quick_read(
+            lambda tx: tx.one(_IN_DOUBT, guid=delivery, upstream=upstream.key)
+        )
         return (row["number"], row["installation_id"]) if row else None
 
     async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> bool:

@@ -21,7 +21,7 @@ from crcr.decide.dispatch.plan import (
     UpstreamFacts,
     plan_dispatches,
 )
-from crcr.decide.dispatch.repeated_bodies import is_too_old
+from crcr.decide.dispatch.webhook_body import is_too_old
 from crcr.decide.events import DispatchedEvent, MergeGroupEvent, PullRequestEvent, PushEvent
 from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.checks.gate import GateState
-from crcr.decide.dispatch.merge_group import GroupToRead, base_branch, queued_pull_number
+from crcr.decide.dispatch.plan import GroupToRead, base_branch, queued_pull_number
 from crcr.decide.github.values import ChangedFiles
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_change
@@ -50,11 +50,11 @@ class MergeGroups:
                 base_ref=base_branch(group["base_ref"]),
             )
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def queued(self, upstream: RepoName) -> dict[str, int]:
         """The pull requests that the merge queue has made a group for, by the group's head."""
-        groups = await self._database.glance(lambda tx: live_groups(tx, upstream))
+        groups = await self._database.quick_read(lambda tx: live_groups(tx, upstream))
         named = {row["head_sha"]: queued_pull_number(row["head_ref"]) for row in groups}
         return {head_sha: number for head_sha, number in named.items() if number is not None}
 
@@ -69,7 +69,7 @@ class MergeGroups:
             heads = [pull.head_sha for pull in own if pull.is_open]
             return tuple([head for head in heads if await self._speaks_for(tx, upstream, head, group, now)])
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def settle(
         self,

@@ -55,7 +55,7 @@ class PathQuestions:
                 default_branch=row["default_branch"],
             )
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def settle(
         self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime

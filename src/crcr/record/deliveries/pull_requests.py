@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.dispatch.body_compression import decompress_payload
+from crcr.decide.dispatch.webhook_body import decompress_payload
 from crcr.decide.model import KnownPull, RepoName
 from crcr.record.schema.checks import approvals
 from crcr.record.schema.core import pulls

@@ -11,7 +11,7 @@ from itertools import islice
 from sqlalchemy import BindParameter, bindparam, select, text
 
 from crcr.decide.dispatch.plan import ReceivedDelivery
-from crcr.decide.dispatch.repeated_bodies import repeats_within
+from crcr.decide.dispatch.webhook_body import repeats_within
 from crcr.decide.events import Event
 from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome
 from crcr.decide.model import DeliveryState
@@ -137,7 +137,7 @@ class RecoveryStore:
 
     async def upstream_ids(self) -> frozenset[int] | None:
         """The upstreams' repository ids; None while any is not known."""
-        rows = await self._database.glance(lambda tx: tx.all(_UPSTREAM_IDS))
+        rows = await self._database.quick_read(lambda tx: tx.all(_UPSTREAM_IDS))
         ids = [row["repository_id"] for row in rows]
         return None if None in ids or not ids else frozenset(ids)
 
@@ -146,7 +146,7 @@ class RecoveryStore:
 
     async def watermark(self) -> datetime | None:
         """Up to when everything in the log was handled."""
-        row = await self._database.glance(lambda tx: tx.one(_READ_TO, name=_WATERMARK))
+        row = await self._database.quick_read(lambda tx: tx.one(_READ_TO, name=_WATERMARK))
         return from_us_or_none(row["at"] if row else None)
 
     async def complete(self, until: datetime, now: datetime) -> None:

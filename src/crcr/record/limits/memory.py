@@ -1,8 +1,8 @@
-"""Sliding windows in this process's memory: the limiter of a relay without Redis.
+"""Sliding-window rate limits in this process's memory: for a relay without Redis.
 
-Exact: the moment of every counted take is kept until it leaves the window, so no window of any position ever
-holds more than its limit. A refused take is not counted. Memory is bounded by limit x subjects; when that many
-subjects are live at once, new ones are refused rather than old ones forgotten.
+Exact: the time of every counted request is kept until it leaves the window, so no window of any position ever holds
+more than its limit. A refused request is not counted. Memory is bounded by limit x subjects; with that many live
+subjects, new ones are refused rather than old ones dropped.
 """
 
 from collections import OrderedDict, deque
@@ -25,16 +25,16 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.limit < 1 or self.window_s <= 0:
-            raise ValueError("a limit needs at least one take and some time")
+            raise ValueError("a limit needs at least one request and some time")
 
     @property
     def window_us(self) -> int:
-        # Whole microseconds: with floats, a take at exactly the promised moment could still be refused.
+        # Whole microseconds: with floats, a request at exactly the promised time could still be refused.
         return round(self.window_s * 1_000_000)
 
 
-def full(scope: str, rule: Rule, wait_us: int) -> RateLimited:
-    """The refusal of whoever finds a window full, in the words of every limiter."""
+def limit_exceeded(scope: str, rule: Rule, wait_us: int) -> RateLimited:
+    """The error for a full window, the same for every limiter."""
     return RateLimited(
         f"more than {rule.limit} in {rule.window_s:g} s ({scope})",
         retry_after_s=wait_us / 1_000_000,
@@ -43,7 +43,7 @@ def full(scope: str, rule: Rule, wait_us: int) -> RateLimited:
 
 
 class MemoryLimits:
-    """Implements `ports.Limits`. No method awaits anything, so each is atomic on the event loop."""
+    """Implements `ports.RequestLimiter`. No method awaits anything, so each is atomic on the event loop."""
 
     def __init__(self, rules: Mapping[str, Rule], clock: Clock, *, max_subjects: int = _MAX_SUBJECTS) -> None:
         self._clock = clock
@@ -65,11 +65,11 @@ class _Scope:
         self._rule = rule
         self._window_us = rule.window_us
         self._max_subjects = max_subjects
-        # Ordered by the last take, so the windows that have emptied stand in front.
+        # Ordered by the last request, so that the empty windows come first.
         self._taken: OrderedDict[str, deque[int]] = OrderedDict()
 
     def take(self, subject: str, now_us: int) -> None:
-        self._forget_empty(now_us)
+        self._drop_empty(now_us)
         self.check(subject, now_us)
         if subject not in self._taken and len(self._taken) >= self._max_subjects:
             raise LimiterUnavailable(f"too many callers at once ({self._name})")
@@ -83,9 +83,9 @@ class _Scope:
         while taken and taken[0] + self._window_us <= now_us:
             taken.popleft()
         if len(taken) >= self._rule.limit:
-            raise full(self._name, self._rule, taken[0] + self._window_us - now_us)
+            raise limit_exceeded(self._name, self._rule, taken[0] + self._window_us - now_us)
 
-    def _forget_empty(self, now_us: int) -> None:
+    def _drop_empty(self, now_us: int) -> None:
         while self._taken:
             subject, taken = next(iter(self._taken.items()))
             if taken and taken[-1] + self._window_us > now_us:

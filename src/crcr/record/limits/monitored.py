@@ -1,7 +1,6 @@
-"""A limiter that is watched: whoever asks it is answered as before, and it is noted whether it answered at all.
+"""A rate limiter with a health signal: passes calls through, and counts whether the limiter answered.
 
-It is also asked when nobody calls, so that a limiter that is away is known before the first caller finds out, and one
-failed question is not remembered until the next caller comes.
+It also probes the limiter without traffic, so that an outage is known before the first caller, and its end as well.
 """
 
 import asyncio
@@ -10,54 +9,54 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from crcr.errors import LimiterUnavailable, RateLimited
-from crcr.ports import Limits
+from crcr.ports import RequestLimiter
 
-ASK_EVERY_S = 10.0
-_NOBODY = "nobody"
-"""Asks and never takes: no window fills by it."""
+PROBE_EVERY_S = 10.0
+_PROBE = "nobody"
+"""The subject of probes, which are never counted."""
 
 
-class Tally(Protocol):
+class LimiterCounters(Protocol):
     def limiter(self, *, answered: bool) -> None: ...
 
 
-class WatchedLimits:
-    """Implements `ports.Limits`."""
+class MonitoredLimits:
+    """Implements `ports.RequestLimiter`."""
 
-    def __init__(self, inner: Limits, tally: Tally) -> None:
+    def __init__(self, inner: RequestLimiter, counters: LimiterCounters) -> None:
         self._inner = inner
-        self._tally = tally
+        self._counters = counters
 
     async def take(self, scope: str, subject: str) -> None:
-        with self._watched():
+        with self._counted():
             await self._inner.take(scope, subject)
 
     async def check(self, scope: str, subject: str) -> None:
-        with self._watched():
+        with self._counted():
             await self._inner.check(scope, subject)
 
-    async def keep_asking(
+    async def probe_forever(
         self, scope: str, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        """Ask by ourselves, until cancelled."""
+        """Probe the limiter until cancelled."""
         while True:
-            with suppress(LimiterUnavailable):  # it is noted, and there is nobody to tell
-                await self.ask(scope)
-            await pause(ASK_EVERY_S)
+            with suppress(LimiterUnavailable):  # the counters have it
+                await self.probe(scope)
+            await pause(PROBE_EVERY_S)
 
-    async def ask(self, scope: str) -> None:
-        """Raise `LimiterUnavailable` unless it answers."""
+    async def probe(self, scope: str) -> None:
+        """Raise `LimiterUnavailable` unless the limiter answers."""
         with suppress(RateLimited):
-            await self.check(scope, _NOBODY)
+            await self.check(scope, _PROBE)
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _counted(self) -> Iterator[None]:
         try:
             yield
         except RateLimited:
-            self._tally.limiter(answered=True)
+            self._counters.limiter(answered=True)
             raise
         except LimiterUnavailable:
-            self._tally.limiter(answered=False)
+            self._counters.limiter(answered=False)
             raise
-        self._tally.limiter(answered=True)
+        self._counters.limiter(answered=True)

@@ -1,9 +1,9 @@
-"""Sliding windows in Redis: the limiter that all replicas share.
+"""Sliding-window rate limits in Redis, shared by all processes of a relay.
 
-Exact like `memory_limits`: the moments of all counted takes are kept until they leave the window, and one script
-looks and counts at once, so no window of any position ever holds more than its limit, whoever counts. What waits
-while a call is under way goes together with the next one. Redis being away raises `LimiterUnavailable`: nobody
-is let in uncounted. Why the time is the server's own: docs/adr/0021-redis.md.
+Exact like `limits.memory`: the times of all counted requests are kept until they leave the window, and one script
+checks and counts atomically, so no window of any position ever holds more than its limit. Requests that arrive while a
+call is in flight share the next call. When Redis is down every call raises `LimiterUnavailable`: no request passes
+uncounted. Why the time is the server's own: docs/adr/0021-redis.md.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError
 
 from crcr.errors import LimiterUnavailable
 from crcr.ports import Clock
-from crcr.record.limits.memory import Rule, full
+from crcr.record.limits.memory import Rule, limit_exceeded
 from crcr.record.redis.connection import RedisDown, RedisLink
 from crcr.record.store.times import to_us
 
@@ -61,13 +61,13 @@ for i, key in ipairs(KEYS) do
 end
 return waits
 """
-# A clock that went back a little counts on from the newest take, so that a window stays in order; one that went
-# back by more than a window would never get there, and begins anew.
+# When the clock goes back a little, counting continues from the newest request, so that a window stays ordered; when it
+# goes back by more than a window, the window is emptied.
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
+class _PendingCall:
     key: str
     counts: bool
     rule: Rule
@@ -79,60 +79,60 @@ class _Waiting:
 
 
 class RedisLimits:
-    """Implements `ports.Limits`."""
+    """Implements `ports.RequestLimiter`."""
 
     def __init__(self, rules: Mapping[str, Rule], link: RedisLink, clock: Clock | None = None) -> None:
-        """`clock` stands in for the server's own, for tests that move time."""
+        """`clock` replaces the server's own, for tests that move time."""
         self._rules = rules
         self._link = link
         self._clock = clock
-        self._waiting: deque[_Waiting] = deque()
+        self._pending: deque[_PendingCall] = deque()
         self._task: asyncio.Task[None] | None = None
 
     async def take(self, scope: str, subject: str) -> None:
-        await self._ask(scope, subject, counts=True)
+        await self._request(scope, subject, counts=True)
 
     async def check(self, scope: str, subject: str) -> None:
-        await self._ask(scope, subject, counts=False)
+        await self._request(scope, subject, counts=False)
 
-    async def _ask(self, scope: str, subject: str, *, counts: bool) -> None:
+    async def _request(self, scope: str, subject: str, *, counts: bool) -> None:
         rule = self._rules[scope]
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(self._key(scope, subject), counts, rule, answer))
+        self._pending.append(_PendingCall(self._key(scope, subject), counts, rule, answer))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._answer_all(), name="limits in Redis")
+            self._task = asyncio.create_task(self._call_until_empty(), name="limits in Redis")
         wait_us = await answer
         if wait_us > 0:
-            raise full(scope, rule, wait_us)
+            raise limit_exceeded(scope, rule, wait_us)
 
     def _key(self, scope: str, subject: str) -> str:
-        # A digest: what callers send may be long or hold anything, and addresses need not be readable there.
+        # A digest: a caller's text may be long or hold anything, and addresses need not be readable in Redis.
         digest = hashlib.sha256(subject.encode(errors="surrogatepass")).hexdigest()[:32]
         return self._link.key("limit", scope, digest)
 
-    async def _answer_all(self) -> None:
-        group: list[_Waiting] = []
+    async def _call_until_empty(self) -> None:
+        group: list[_PendingCall] = []
         try:
-            while self._waiting:
-                await asyncio.sleep(0)  # let callers that are ready now join this call
-                group = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+            while self._pending:
+                await asyncio.sleep(0)  # let requests that are ready now join this call
+                group = [self._pending.popleft() for _ in range(min(_AT_ONCE, len(self._pending)))]
                 try:
-                    await self._answer(group)
+                    await self._call(group)
                 except RedisDown as down:
                     _fail(group, down)
-        finally:  # stopped, or by a fault of ours: nobody may wait for ever
-            _fail([*group, *self._waiting], RedisDown("the call was broken off"))
-            self._waiting.clear()
+        finally:  # cancelled, or an error of ours: no caller may wait for ever
+            _fail([*group, *self._pending], RedisDown("the call was cancelled"))
+            self._pending.clear()
 
-    async def _answer(self, group: list[_Waiting]) -> None:
+    async def _call(self, group: list[_PendingCall]) -> None:
         waits = await self._link.call(partial(self._evaluate, group=group))
-        for each, wait_us in zip(group, waits, strict=True):
-            if not each.wait_us.done():
-                each.wait_us.set_result(wait_us)
+        for call, wait_us in zip(group, waits, strict=True):
+            if not call.wait_us.done():
+                call.wait_us.set_result(wait_us)
 
-    async def _evaluate(self, redis: "Redis", group: list[_Waiting]) -> list[int]:
-        keys = [each.key for each in group]
-        arguments = [argument for each in group for argument in each.arguments]
+    async def _evaluate(self, redis: "Redis", group: list[_PendingCall]) -> list[int]:
+        keys = [call.key for call in group]
+        arguments = [argument for call in group for argument in call.arguments]
         try:
             answer = redis.evalsha(_SHA, len(keys), *keys, self._now_us(), *arguments)
             return await cast("Awaitable[list[int]]", answer)
@@ -144,10 +144,10 @@ class RedisLimits:
         return to_us(self._clock.now()) if self._clock else ""
 
 
-def _fail(group: list[_Waiting], down: RedisDown) -> None:
-    for each in group:
-        if not each.wait_us.done():
-            each.wait_us.set_exception(
+def _fail(group: list[_PendingCall], down: RedisDown) -> None:
+    for call in group:
+        if not call.wait_us.done():
+            call.wait_us.set_exception(
                 LimiterUnavailable(
                     f"the rate limiter did not answer ({down.detail})",
                     hint="wait for Retry-After and send the same request again; nothing was lost",

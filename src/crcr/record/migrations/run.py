@@ -19,8 +19,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from crcr.errors import StoreUnavailable
 from crcr.record.schema.all_tables import metadata
-from crcr.record.store.location import FOR_EVER, Place, PostgresPlace
-from crcr.record.store.sqlite.private_file import make_private
+from crcr.record.store.database import NO_TIMEOUTS, DatabaseLocation, PostgresLocation
+from crcr.record.store.sqlite.file import make_private
 
 T = TypeVar("T")
 
@@ -34,10 +34,10 @@ _OTHERWISE_COLLATED = text(
 )
 
 
-def migrate(where: Place) -> tuple[str | None, str]:
+def migrate(where: DatabaseLocation) -> tuple[str | None, str]:
     """Apply what is missing; return the revisions before and after."""
     try:
-        if isinstance(where, PostgresPlace):
+        if isinstance(where, PostgresLocation):
             return _on_postgres(where, _upgrade_postgres)
         return _upgrade_sqlite(where)
     except CommandError as fault:
@@ -47,9 +47,9 @@ def migrate(where: Place) -> tuple[str | None, str]:
         ) from fault
 
 
-def revision(where: Place) -> str | None:
+def revision(where: DatabaseLocation) -> str | None:
     """Which revision a database has; None for an empty one. Nothing is changed."""
-    if isinstance(where, PostgresPlace):
+    if isinstance(where, PostgresLocation):
         return _on_postgres(where, current)
     engine = create_engine(f"sqlite:///{where}", poolclass=NullPool)
     try:
@@ -77,8 +77,8 @@ def current(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _named(where: Place) -> str:
-    return "on PostgreSQL" if isinstance(where, PostgresPlace) else str(where)
+def _named(where: DatabaseLocation) -> str:
+    return "on PostgreSQL" if isinstance(where, PostgresLocation) else str(where)
 
 
 def _upgrade_sqlite(path: Path) -> tuple[str | None, str]:
@@ -120,18 +120,18 @@ def _settle_collation(connection: Connection) -> None:
             connection.execute(text(f'ALTER TABLE "{table}" ALTER COLUMN "{column}" TYPE text COLLATE "C"'))
 
 
-def _on_postgres(place: PostgresPlace, act: Callable[[Connection], T]) -> T:
+def _on_postgres(place: PostgresLocation, act: Callable[[Connection], T]) -> T:
     """In a thread of its own: its driver needs an event loop, and the caller may be in one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, _act_on_postgres(place, act)).result()
 
 
-async def _act_on_postgres(place: PostgresPlace, act: Callable[[Connection], T]) -> T:
+async def _act_on_postgres(place: PostgresLocation, act: Callable[[Connection], T]) -> T:
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415  only who uses PostgreSQL pays for it
 
     from crcr.record.store.postgres.connection import connect  # noqa: PLC0415
 
-    patient = replace(place, limits=FOR_EVER)
+    patient = replace(place, timeouts=NO_TIMEOUTS)
     engine = create_async_engine(
         "postgresql+asyncpg://",
         async_creator=lambda: connect(patient, command_s=None),

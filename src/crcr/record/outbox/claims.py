@@ -1,8 +1,9 @@
-"""The outbox: effects are claimed with a lease, done, and finished by whoever holds the lease.
+"""The outbox: a worker claims effects with a lease, carries them out, and finishes those whose lease it holds.
 
 A claim takes at most one effect of each target, the oldest due one whose lane is free, so its cost follows the
-number of targets and not the length of their queues. A lease that ran out, or whose owner is gone (`roll_call`), brings
-the effect back, marked `unsure`: the one who held it may have done it. What a former holder says changes nothing.
+number of targets and not the length of their queues. An effect whose lease ran out,
+or whose owner is gone (`WorkerRegistry`), becomes free and is marked `unsure`: its former owner may have carried it out.
+A former owner can change nothing any more.
 """
 
 import json
@@ -51,8 +52,8 @@ AND (state = 'waiting' OR (state = 'claimed' AND lease_until <= :now))
 RETURNING effect_id, upstream, kind, target, lane, delivery, payload, attempts, unsure, created_at,
   first_attempt_at, lease_until
 """
-# What somebody is just changing is left to the next claim, whom the change's commit will wake. An array, because
-# PostgreSQL would rather join all effects there ever were than look up a number of rows that it cannot guess.
+# Locked rows are left to the next claim, which the other transaction's commit wakes. An array, because PostgreSQL
+# would otherwise join the whole table of effects: it cannot estimate the number of heads.
 _CLAIM = Statement(
     text(_CLAIM_SQL.format(heads="heads h JOIN effects e ON e.effect_id = h.effect_id", lock="")),
     on_postgresql=text(
@@ -63,11 +64,11 @@ _CLAIM = Statement(
     ),
 )
 _CLAIMS = "claims"
-"""The lane of all claims: of a target only one effect may be under way, whichever worker takes it."""
+"""The lane of all claims: at most one effect of a target may be in flight, over all workers."""
 _RENEWALS = "renewals"
 _ALONE_EVERY = timedelta(seconds=2)
-"""Where reports come without a pause, somebody always holds the effect that they all rely on; a claim that runs alone
-finds nothing held."""
+"""Under a constant stream of reports the effect that they share is always locked by one of them; a claim that runs
+alone finds no locked row."""
 _PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
 _ATTEMPTED = Statement(
     text(
@@ -81,7 +82,7 @@ _DONE = Statement(
         " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
     )
 )
-_AGAIN = Statement(
+_RETRY = Statement(
     text(
         "UPDATE effects SET state = 'waiting', due_at = :due_at, unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END,"
         " attempts = attempts - :uncounted, last_error = :error, held_by = :held_by, fault = :fault,"
@@ -104,7 +105,7 @@ _CANCEL_IF_DROPPED = Statement(
         " AND d.delivery = :delivery AND d.downstream = :target AND d.state = 'cancelled')"
     )
 )
-_NOT_CLEAN = Statement(
+_NOTE_FAILED_ATTEMPT = Statement(
     text(
         "UPDATE dispatches SET unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END, reason = :error"
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state = 'waiting'"
@@ -123,13 +124,13 @@ _PARKED_DISPATCH = Statement(
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state = 'waiting'"
     )
 )
-_RUN_OF = Statement(
+_RUN_SINCE = Statement(
     text(
         "SELECT 1 FROM runs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :target"
         " AND first_seen_at >= :since LIMIT 1"
     )
 )
-_SPEAKS = Statement(
+_DISPATCH_WITH_CHECKS = Statement(
     text(
         "SELECT upstream, event, head_sha, level FROM dispatches"
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND level >= 3"
@@ -141,15 +142,15 @@ _PAUSE_TARGET = Statement(
         " AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at < :until"
     )
 )
-# Microseconds apart, so that they come back in the order in which they were asked for. A thousand at a time: a longer
-# transaction would hold up others, and the first of the next thousand holds those behind it.
+# Microseconds apart, so that they become due in their order. A thousand at a time: a longer transaction would block
+# others, and the first of the next thousand holds back those behind it.
 _HOLD = (
     "UPDATE effects SET held_by = :held_by, last_error = :error, due_at = :until + effect_id % 1000000"
     " WHERE effect_id IN (SELECT effect_id FROM effects"
     " WHERE upstream = :upstream AND target = :target AND kind = :kind AND state IN ('waiting', 'claimed')"
     " AND state = 'waiting' AND due_at < :until ORDER BY due_at LIMIT 1000{lock})"
 )
-# Whoever relies on one that waits holds it until its commit; that one is held back when its own turn comes.
+# A row that another transaction relies on is locked until its commit; it is held back at its own next attempt.
 _HOLD_QUEUE = Statement(
     text(_HOLD.format(lock="")), on_postgresql=text(_HOLD.format(lock=" FOR UPDATE SKIP LOCKED"))
 )
@@ -158,7 +159,7 @@ UPDATE effects SET lease_until = :lease_until WHERE effect_id IN (
   SELECT effect_id FROM effects WHERE effect_id IN ({ids}) AND state = 'claimed' AND lease_owner = :owner {lock})
 RETURNING effect_id, lease_until
 """
-# Rows that somebody is just changing are left to the next renewal, so that no two transactions wait for each other.
+# Locked rows are left to the next renewal, so that no two transactions wait for each other.
 _RENEW = Statement(
     text(_RENEW_SQL.format(ids="SELECT value FROM json_each(:ids)", lock="")),
     on_postgresql=text(
@@ -211,15 +212,15 @@ class Outbox:
         self._alone_at: datetime | None = None
 
     async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]:
-        """Take up to `most` due effects; a dispatch among them is marked attempted before anyone sends it."""
+        """Take up to `most` due effects; a dispatch among them is marked attempted before it is sent."""
 
         async def unit(tx: Tx) -> list[ClaimedEffect]:
             claimed: list[ClaimedEffect] = []
             for upstream in self._upstreams:
-                claimed += await self._claim_of(tx, upstream, most - len(claimed), now)
+                claimed += await self._claim_for(tx, upstream, most - len(claimed), now)
             return claimed
 
-        # Another upstream comes first next time, so that a busy one does not take every claim for itself.
+        # Rotate, so that a busy upstream does not take every claim.
         self._upstreams = (*self._upstreams[1:], *self._upstreams[:1])
         alone = self._alone_at is not None and abs(now - self._alone_at) >= _ALONE_EVERY
         if alone or self._alone_at is None:
@@ -227,22 +228,22 @@ class Outbox:
         return await self._database.write(unit, lane=None if alone else _CLAIMS)
 
     async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
-        """Record that the effect was done; False, and nothing recorded, when another worker has taken it over.
+        """Record that the effect was carried out; False, and nothing recorded, when another worker has taken it over.
 
-        Without `began_at` there was nothing left to do, and its dispatch stays what it was.
+        Without `began_at` there was nothing left to do, and its dispatch keeps its state.
         """
 
         async def unit(tx: Tx) -> bool:
             held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
             if held and began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
-                await mark_sent(tx, _row_of(effect), began_at, now, waited_since=effect.created_at)
+                await mark_sent(tx, _dispatch_key(effect), began_at, now, waited_since=effect.created_at)
                 await self._note(tx, effect, now)
             return bool(held)
 
         return await self._database.write(unit, lane=effect.target)
 
     async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None:
-        """Record a failed attempt with what was decided about it, unless another worker has taken it over."""
+        """Record a failed attempt and its retry decision, unless another worker has taken the effect over."""
 
         async def unit(tx: Tx) -> None:
             unsure = int(failure.unsure)
@@ -254,17 +255,17 @@ class Outbox:
             }
             if failure.unsure and await self._answered(tx, effect):
                 if await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now)):
-                    await mark_arrived(tx, _row_of(effect), now, waited_since=effect.created_at)
+                    await mark_arrived(tx, _dispatch_key(effect), now, waited_since=effect.created_at)
                 return
             if isinstance(failure.decision, GiveUp):
                 held = await tx.run(_PARK, at=to_us(now), **mine)
                 if held and effect.kind is EffectKind.SEND_DISPATCH:
-                    await tx.run(_PARKED_DISPATCH, error=failure.error, **_dispatch_of(effect))
+                    await tx.run(_PARKED_DISPATCH, error=failure.error, **_target_key(effect))
                     await self._note(tx, effect, now)
             else:
                 due_at = to_us(failure.decision.due_at)
                 held = await tx.run(
-                    _AGAIN,
+                    _RETRY,
                     due_at=due_at,
                     uncounted=int(not failure.counts),
                     held_by=failure.held_by,
@@ -275,9 +276,9 @@ class Outbox:
                 if held and failure.holds_queue:
                     await self._hold_queue(tx, effect, failure, due_at)
             if held and effect.kind is EffectKind.SEND_DISPATCH:
-                await tx.run(_NOT_CLEAN, error=failure.error, unsure=unsure, **_dispatch_of(effect))
+                await tx.run(_NOTE_FAILED_ATTEMPT, error=failure.error, unsure=unsure, **_target_key(effect))
                 await tx.run(
-                    _CANCEL_IF_DROPPED, effect_id=effect.effect_id, at=to_us(now), **_dispatch_of(effect)
+                    _CANCEL_IF_DROPPED, effect_id=effect.effect_id, at=to_us(now), **_target_key(effect)
                 )
 
         await self._database.write(unit, lane=effect.target)
@@ -294,7 +295,7 @@ class Outbox:
         )
 
     async def postpone(self, effect: ClaimedEffect, until: datetime) -> None:
-        """Leave a target alone for a while: this effect and all that waits behind it."""
+        """Postpone this effect and all waiting ones of its target."""
 
         async def unit(tx: Tx) -> None:
             at = to_us(until)
@@ -309,7 +310,7 @@ class Outbox:
         await self._database.write(unit)
 
     async def renew(self, effect_ids: list[int], now: datetime, *, alone: bool) -> dict[int, datetime]:
-        """Prolong these leases as far as they are ours; return the new ends. `alone` leaves out no row."""
+        """Renew those of these leases that are still ours; return their new ends. `alone` skips no locked row."""
         parameters = {
             "ids": json.dumps(effect_ids),
             "owner": self._owner,
@@ -323,7 +324,7 @@ class Outbox:
         return {row["effect_id"]: from_us(row["lease_until"]) for row in renewed}
 
     async def release(self, effects: list[ClaimedEffect]) -> None:
-        """Give back, untouched, what was claimed and not begun."""
+        """Release effects that were claimed and not begun."""
 
         async def unit(tx: Tx) -> None:
             for effect in effects:
@@ -332,15 +333,17 @@ class Outbox:
         await self._database.write(unit)
 
     async def next_due(self, now: datetime) -> datetime | None:
-        """When something becomes due that is not due now; what is due now was to be claimed."""
+        """When the next effect becomes due that is not due now."""
 
         async def unit(tx: Tx) -> list[Row | None]:
-            return [await tx.one(_NEXT_DUE, upstream=each.key, now=to_us(now)) for each in self._upstreams]
+            return [
+                await tx.one(_NEXT_DUE, upstream=upstream.key, now=to_us(now)) for upstream in self._upstreams
+            ]
 
-        due = [row["at"] for row in await self._database.glance(unit) if row and row["at"] is not None]
+        due = [row["at"] for row in await self._database.quick_read(unit) if row and row["at"] is not None]
         return from_us(min(due)) if due else None
 
-    async def _claim_of(self, tx: Tx, upstream: RepoName, most: int, now: datetime) -> list[ClaimedEffect]:
+    async def _claim_for(self, tx: Tx, upstream: RepoName, most: int, now: datetime) -> list[ClaimedEffect]:
         at = to_us(now)
         state = await tx.one(_PAUSED, upstream=upstream.key)
         rows = await tx.all(
@@ -352,29 +355,29 @@ class Outbox:
             lease_until=to_us(now + self._lease),
             paused=int(bool(state and state["paused_at"])),
         )
-        # The most urgent first, and in the order in which they were asked for; what an UPDATE returns comes in none.
-        claimed = sorted((_claimed(row, upstream) for row in rows), key=_order)
-        sends = [each for each in claimed if each.kind is EffectKind.SEND_DISPATCH]
+        # The most urgent first, then in the order of their ids; an UPDATE returns rows in no order.
+        claimed = sorted((_effect_from(row, upstream) for row in rows), key=_order)
+        sends = [effect for effect in claimed if effect.kind is EffectKind.SEND_DISPATCH]
         await tx.many(
-            _ATTEMPTED, ({**_dispatch_of(each), "at": at, "unsure": int(each.unsure)} for each in sends)
+            _ATTEMPTED, ({**_target_key(effect), "at": at, "unsure": int(effect.unsure)} for effect in sends)
         )
         return claimed
 
     async def _answered(self, tx: Tx, effect: ClaimedEffect) -> bool:
-        """Whether a run has reported for it since it was first tried: then it arrived, whatever was lost.
+        """Whether a run has reported since the first attempt: then the dispatch has arrived.
 
-        Runs from before that answer an earlier sending of the same delivery.
+        Earlier runs belong to an earlier dispatch of the same delivery.
         """
         if effect.kind is not EffectKind.SEND_DISPATCH:
             return False
         since = to_us(effect.first_attempt_at)
-        return await tx.one(_RUN_OF, since=since, **_dispatch_of(effect)) is not None
+        return await tx.one(_RUN_SINCE, since=since, **_target_key(effect)) is not None
 
     async def _note(self, tx: Tx, effect: ClaimedEffect, now: datetime) -> None:
         await note_change(
             tx, effect.upstream, "dispatch", downstream=effect.target, delivery=effect.delivery, now=now
         )
-        dispatch = await tx.one(_SPEAKS, **_dispatch_of(effect))
+        dispatch = await tx.one(_DISPATCH_WITH_CHECKS, **_target_key(effect))
         if dispatch is not None:
             await self._refresher.request_refresh_for(tx, dispatch, now)
 
@@ -383,15 +386,15 @@ def _order(effect: ClaimedEffect) -> tuple[int, int]:
     return effect_urgency(effect.kind, effect.target), effect.effect_id
 
 
-def _row_of(effect: ClaimedEffect) -> dict[str, str | None]:
+def _dispatch_key(effect: ClaimedEffect) -> dict[str, str | None]:
     return {"upstream": effect.upstream.key, "delivery": effect.delivery, "downstream": effect.target}
 
 
-def _dispatch_of(effect: ClaimedEffect) -> dict[str, str | None]:
+def _target_key(effect: ClaimedEffect) -> dict[str, str | None]:
     return {"upstream": effect.upstream.key, "delivery": effect.delivery, "target": effect.target}
 
 
-def _claimed(row: Row, upstream: RepoName) -> ClaimedEffect:
+def _effect_from(row: Row, upstream: RepoName) -> ClaimedEffect:
     return ClaimedEffect(
         effect_id=row["effect_id"],
         upstream=upstream,

@@ -1,7 +1,7 @@
-"""How an effect enters the outbox: always inside the transaction of the fact that wants it.
+"""Adding effects to the outbox, always in the transaction of the fact that calls for them.
 
-`target` is the unit of isolation (one effect of a target is under way at a time, a slow one holds up nobody
-else); `lane` is the unit of order inside it (the events of one pull request arrive in their order).
+`target` is the unit of isolation (one effect of a target is in flight at a time, so a slow target delays no other);
+`lane` is the unit of order inside it (the events of one pull request arrive in their order).
 """
 
 from collections.abc import Iterable
@@ -22,14 +22,14 @@ _ADD = Statement(
         effects, "upstream", "kind", "target", "lane", "delivery", "payload", "state", "due_at", "created_at"
     )
 )
-_QUEUE_OF = (
+_SAME_QUEUE = (
     "upstream = :upstream AND target = :target AND lane = :lane AND kind = :kind"
     " AND state IN ('waiting', 'claimed') AND state = 'waiting'"
 )
-# One that a limit of GitHub's holds back is never hastened: it would only be held back again.
-_LATER = f"{_QUEUE_OF} AND due_at > :soon AND held_by IS NULL"
-# Whoever holds one wants it done as we do, or does it now: we wait for nobody, and add one of our own beside it.
-_HASTEN = Statement(
+# An effect that GitHub's rate limit holds back is never brought forward: it would only be held back again.
+_LATER = f"{_SAME_QUEUE} AND due_at > :soon AND held_by IS NULL"
+# A locked row is being brought forward or claimed by another transaction: do not wait for it, insert another effect.
+_BRING_FORWARD = Statement(
     text(f"UPDATE effects SET due_at = :due_at WHERE {_LATER}"),  # noqa: S608
     on_postgresql=text(
         "UPDATE effects SET due_at = :due_at WHERE effect_id IN"  # noqa: S608
@@ -39,7 +39,7 @@ _HASTEN = Statement(
 _ADD_ONCE = (
     "INSERT INTO effects (upstream, kind, target, lane, delivery, payload, state, due_at, created_at)"  # noqa: S608
     " SELECT :upstream, :kind, :target, :lane, :delivery, {payload}, 'waiting', CAST(:due_at AS bigint),"
-    f" CAST(:created_at AS bigint) WHERE NOT EXISTS (SELECT 1 FROM effects WHERE {_QUEUE_OF}"
+    f" CAST(:created_at AS bigint) WHERE NOT EXISTS (SELECT 1 FROM effects WHERE {_SAME_QUEUE}"
     " AND (due_at <= :soon OR held_by IS NOT NULL) {lock})"
 )
 
@@ -57,20 +57,20 @@ def insert_unless_waiting(condition: str = "") -> Statement:
 
 _ADD_UNLESS_WAITING = insert_unless_waiting()
 _BEGUN_BEFORE = (
-    f"{_QUEUE_OF} AND due_at > :soon"
+    f"{_SAME_QUEUE} AND due_at > :soon"
     " AND (first_attempt_at <= :begun_before OR (first_attempt_at IS NULL AND held_by IS NULL))"
 )
-# One that is held back begins anew as well, so that its first questions are quick, but keeps its time.
-_ANEW = "first_attempt_at = NULL, due_at = CASE WHEN held_by IS NULL THEN :due_at ELSE due_at END"
-_BEGIN_AGAIN = Statement(
-    text(f"UPDATE effects SET {_ANEW} WHERE {_BEGUN_BEFORE}"),  # noqa: S608
+# An effect that is held back restarts as well, so that its first attempts are quick, but keeps its due time.
+_RESTARTED = "first_attempt_at = NULL, due_at = CASE WHEN held_by IS NULL THEN :due_at ELSE due_at END"
+_RESTART = Statement(
+    text(f"UPDATE effects SET {_RESTARTED} WHERE {_BEGUN_BEFORE}"),  # noqa: S608
     on_postgresql=text(
-        f"UPDATE effects SET {_ANEW} WHERE effect_id IN"  # noqa: S608
+        f"UPDATE effects SET {_RESTARTED} WHERE effect_id IN"  # noqa: S608
         f" (SELECT effect_id FROM effects WHERE {_BEGUN_BEFORE} FOR UPDATE SKIP LOCKED)"
     ),
 )
 _SOON_US = 1_000_000
-"""Sooner by less is not worth the lock of a row that many rely on: clocks of two machines differ by as much."""
+"""A smaller gain is not worth the lock of a row that many rely on: clocks of two machines differ by as much."""
 _QUEUE = ("upstream", "kind", "target", "lane", "due_at")
 
 
@@ -99,30 +99,30 @@ def effect_row(
 
 
 async def add_once(tx: Tx, *rows: dict[str, Any], insert: Statement = _ADD_UNLESS_WAITING) -> None:
-    """Add effects that look at the present when they are done: one that waits already is enough, and is hastened.
+    """Add effects that read the current facts when they run, unless one waits already; that one is brought forward.
 
     `insert` is a statement of `insert_unless_waiting`; the rows hold the parameters of its condition as well.
 
-    Whatever a waiting one of the same lane was to do, it will do with the newest facts. One that a limit of GitHub's
-    holds back is enough as well, and keeps its time.
+    A waiting effect of the same lane will use the newest facts. One that GitHub's rate limit holds back is enough as
+    well, and keeps its due time.
     """
     if not rows:
         return
-    wanted = [{**row, "soon": row["due_at"] + _SOON_US} for row in rows]
-    await tx.many(_HASTEN, ({name: row[name] for name in (*_QUEUE, "soon")} for row in wanted))
-    await tx.many(insert, wanted)
+    with_soon = [{**row, "soon": row["due_at"] + _SOON_US} for row in rows]
+    await tx.many(_BRING_FORWARD, ({name: row[name] for name in (*_QUEUE, "soon")} for row in with_soon))
+    await tx.many(insert, with_soon)
     tx.signal(EFFECTS)
 
 
 async def add_paced(tx: Tx, row: dict[str, Any], pace: timedelta) -> None:
-    """Add an effect as `add_once` does; but one that waits and was begun less than `pace` ago keeps its own times.
+    """Add an effect like `add_once`; but a waiting one that was begun less than `pace` ago keeps its due time.
 
-    So any number of facts within that time are looked at by the same few attempts.
+    So the same few attempts serve any number of facts within that time.
     """
     pace_us = pace // timedelta(microseconds=1)
     queue = {name: row[name] for name in _QUEUE}
     soon, begun_before = row["due_at"] + _SOON_US, row["created_at"] - pace_us
-    await tx.run(_BEGIN_AGAIN, **queue, soon=soon, begun_before=begun_before)
+    await tx.run(_RESTART, **queue, soon=soon, begun_before=begun_before)
     await tx.many(_ADD_UNLESS_WAITING, [{**row, "soon": row["due_at"] + pace_us}])
     tx.signal(EFFECTS)
 

@@ -42,7 +42,7 @@ class RedisDown(CrcrError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisPlace:
+class RedisLocation:
     """Where Redis is, how to be let in, and how it proves itself."""
 
     host: str
@@ -54,17 +54,17 @@ class RedisPlace:
     ca: Path | None = None
 
     def __repr__(self) -> str:
-        return f"RedisPlace({self})"
+        return f"RedisLocation({self})"
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'rediss' if self.encrypted else 'redis'}://{host}:{self.port}/{self.number}"
 
 
-def redis_place(url: str, ca: Path | None = None) -> RedisPlace:
+def parse_redis_url(url: str, ca: Path | None = None) -> RedisLocation:
     """Take an address apart that the settings have checked."""
     parts = urlsplit(url)
-    return RedisPlace(
+    return RedisLocation(
         host=parts.hostname or "",
         port=parts.port or _DEFAULT_PORT,
         number=int(parts.path.strip("/") or 0),
@@ -77,7 +77,7 @@ def redis_place(url: str, ca: Path | None = None) -> RedisPlace:
 
 class RedisLink:
     def __init__(
-        self, place: RedisPlace, *, name: str = "crcr", monotonic: Callable[[], float] = time.monotonic
+        self, place: RedisLocation, *, name: str = "crcr", monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         """`name` stands before every key and channel, so that a server can be shared."""
         self.place = place
@@ -141,7 +141,7 @@ async def heeding_cancel() -> AsyncIterator[None]:
         raise asyncio.CancelledError
 
 
-def _pool(place: RedisPlace, connections: int = _CONNECTIONS) -> BlockingConnectionPool:
+def _pool(place: RedisLocation, connections: int = _CONNECTIONS) -> BlockingConnectionPool:
     common: dict[str, Any] = {
         "host": place.host,
         "port": place.port,

@@ -103,13 +103,13 @@ class RedisSignals:
 
     def _heard(self, message: dict[str, Any]) -> None:
         if message["type"] == "subscribe":
-            self._signals.heard_all()
+            self._signals.wake_all()
             self.listening.set()
         elif message["type"] == "message" and len(message["data"]) <= _LONGEST:
             sender, _, names = message["data"].decode(errors="replace").partition(":")
             if sender != self._me:
                 for name in NAMES.intersection(names.split(",")):
-                    self._signals.heard(name)
+                    self._signals.wake(name)
 
 
 async def _publish(redis: "Redis", *, channel: str, message: str) -> int:

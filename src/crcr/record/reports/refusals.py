@@ -67,7 +67,7 @@ class Refusals:
 
     async def note(self, refusal: RefusedReport, now: datetime) -> None:
         """A stranger costs a look at the lists, and no write."""
-        listing = await self._database.glance(lambda tx: self._listing(tx, refusal.caller))
+        listing = await self._database.quick_read(lambda tx: self._listing(tx, refusal.caller))
         if not listing:
             return
 

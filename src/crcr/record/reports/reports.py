@@ -148,7 +148,7 @@ class Reports:
             ]
             return tuple(found) or await self.standings_anywhere(tx, caller)
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def take(
         self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime

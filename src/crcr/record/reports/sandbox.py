@@ -97,7 +97,7 @@ class SandboxJobs:
                     return True
             return False
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def take(self, report: Report, identity: Identity, now: datetime) -> SandboxOutcome:
         """Judge and record in one transaction: of simultaneous reports one is applied, the others repeat it."""

@@ -94,7 +94,7 @@ class SelfReports:
         async def unit(tx: Tx) -> tuple[CallerStanding, ...]:
             return await self._reports.standings_anywhere(tx, identity.repository)
 
-        standings = await self._database.glance(unit)
+        standings = await self._database.quick_read(unit)
         said = report.said_upstream
         if said and self._reports.serves(said) and said.lower() not in {s.upstream.key for s in standings}:
             # Taken for another upstream meanwhile it would stay there.

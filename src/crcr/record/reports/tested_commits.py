@@ -139,7 +139,7 @@ class Commits:
 
     async def is_open(self, upstream: RepoName, sha: str) -> bool:
         """Whether it is still to be found out where it stands; what is in the base stays there."""
-        row = await self._database.glance(lambda tx: tx.one(_PLACE, sha=sha, upstream=upstream.key))
+        row = await self._database.quick_read(lambda tx: tx.one(_PLACE, sha=sha, upstream=upstream.key))
         return row is not None and row["standing"] != CommitStanding.BASE.value
 
     async def settle(self, upstream: RepoName, sha: str, place: CommitPlace, now: datetime) -> None:

@@ -89,7 +89,7 @@ class Allowlists:
             found = await tx.one(_TEXT, upstream=upstream.key, version=version)
             return (version, found["text"]) if found else None
 
-        fresh = await self._database.glance(unit)
+        fresh = await self._database.quick_read(unit)
         if fresh is None:
             return
         allowlist = _recorded(await asyncio.to_thread(self._check, fresh[1]))
@@ -98,14 +98,14 @@ class Allowlists:
             self._cache[upstream.key] = (fresh[0], allowlist)
 
     async def current(self, upstream: RepoName) -> Allowlist:
-        return await self._database.glance(lambda tx: self.in_force(tx, upstream))
+        return await self._database.quick_read(lambda tx: self.in_force(tx, upstream))
 
     async def newest(self, upstream: RepoName) -> AllowlistVersion | None:
         async def unit(tx: Tx) -> AllowlistVersion | None:
             row = await tx.one(_NEWEST, upstream=upstream.key)
             return _version(row) if row else None
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def take_reading(
         self, upstream: RepoName, reading: AllowlistReading, now: datetime

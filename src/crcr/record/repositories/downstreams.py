@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.github.inspection import InstallationFacts
+from crcr.decide.github.repository_setup import InstallationFacts
 from crcr.decide.github.values import RepositoryFacts
 from crcr.decide.model import Binding, EffectKind, Level, RepoName
 from crcr.decide.views.backend import LevelChange
@@ -158,7 +158,7 @@ class Targets:
 
     async def place(self, upstream: RepoName) -> tuple[RepoName, int | None, int | None]:
         """The upstream's written name, its repository id and its installation id, as far as they are known."""
-        row = await self._database.glance(lambda tx: tx.one(_UPSTREAM, upstream=upstream.key))
+        row = await self._database.quick_read(lambda tx: tx.one(_UPSTREAM, upstream=upstream.key))
         if row is None:
             return upstream, None, None
         return RepoName(row["name"]), row["repository_id"], row["installation_id"]

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import msgspec
 from sqlalchemy import text
 
-from crcr.decide.github.inspection import Inspection
+from crcr.decide.github.repository_setup import Inspection
 from crcr.decide.model import EffectKind, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.outbox.effects import add_once, effect_row
@@ -74,12 +74,12 @@ class Inspections:
         return await self._database.write(unit)
 
     async def known(self, upstream: RepoName, downstream: RepoName) -> Inspection | None:
-        row = await self._database.glance(lambda tx: tx.one(_ONE, **_key(upstream, downstream)))
+        row = await self._database.quick_read(lambda tx: tx.one(_ONE, **_key(upstream, downstream)))
         return found_in(row)
 
     async def bound_id(self, upstream: RepoName, downstream: RepoName) -> int | None:
         """The id of the repository that was admitted; None while nobody knows it."""
-        row = await self._database.glance(lambda tx: tx.one(_BOUND, **_key(upstream, downstream)))
+        row = await self._database.quick_read(lambda tx: tx.one(_BOUND, **_key(upstream, downstream)))
         return row["repository_id"] if row else None
 
     async def note(self, upstream: RepoName, downstream: RepoName, found: Inspection, now: datetime) -> None:

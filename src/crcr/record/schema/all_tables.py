@@ -1,5 +1,6 @@
-"""All tables, wherever they are defined: the whole schema as one `metadata`."""
+"""The whole schema as one `metadata`: importing this module defines every table."""
 
+from crcr.record.schema import checks, joining, statistics
 from crcr.record.schema.core import metadata
 
-__all__ = ["metadata"]
+__all__ = ["checks", "joining", "metadata", "statistics"]

@@ -353,3 +353,15 @@ changes = Table(
     Column("at", BigInteger, nullable=False),
     sqlite_autoincrement=True,
 )
+
+
+# Who does what only one process may do at a time (`leaders`); a holder that died loses it when `until_at` is over.
+leaders = Table(
+    "leaders",
+    metadata,
+    key("duty"),
+    Column("holder", Text, nullable=False),
+    Column("since_at", BigInteger, nullable=False),
+    Column("until_at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)

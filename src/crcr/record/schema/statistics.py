@@ -4,6 +4,8 @@ Sums are kept in the transaction of the facts that they sum up (`sums`), so they
 wrong; the pages read them instead of walking millions of jobs. They hold ended jobs only: what runs is few.
 """
 
+from enum import StrEnum
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -18,7 +20,7 @@ from sqlalchemy import (
 )
 
 from crcr.decide.statistics.figures import BUCKETS, COUNTING, EndedAs
-from crcr.record.schema.core import key, metadata
+from crcr.record.schema.core import SERIAL, key, metadata
 
 
 def number(name: str) -> Column[int]:
@@ -149,3 +151,45 @@ levels = Table(
     Column("at", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
+
+
+unfed = Table(
+    "unfed",
+    metadata,
+    Column("seq", SERIAL, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("upstream", Text, nullable=False),
+    Column("downstream", Text, nullable=False),
+    Column("delivery", Text, nullable=False),
+    Column("workflow", Text, nullable=False, server_default=text("''")),
+    Column("run_id", Text, nullable=False, server_default=text("''")),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("job_name", Text, nullable=False, server_default=text("''")),
+    Column("check_run", Text, nullable=False, server_default=text("''")),
+    Column("was_at", BigInteger, nullable=False, server_default=text("0")),
+    Column("due_at", BigInteger, nullable=False),
+    Index("ix_unfed_queue", "upstream", "seq"),
+    sqlite_autoincrement=True,
+)
+"""`was_at` is where in time the fact stood before, if it stood elsewhere; 0 otherwise."""
+
+feeding = Table(
+    "feeding",
+    metadata,
+    key("name"),
+    Column("value", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+
+class FeedMark(StrEnum):
+    """The names in `feeding`."""
+
+    SINCE = "since"
+    """Facts are noted from then on."""
+    WHOLE = "whole"
+    """From then on ClickHouse holds all."""
+    BASE = "base"
+    """Is added to versions."""
+    BACKFILL = "backfill"
+    """How far a backfill is that has not ended."""

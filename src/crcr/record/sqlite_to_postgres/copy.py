@@ -5,8 +5,9 @@ to the same number of rows and the same checksum as what was read from SQLite, s
 whatever, leaves an empty target. Why: docs/adr/0025-moving.md.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,107 @@ from typing import Any
 import asyncpg
 from sqlalchemy import LargeBinary, Table
 
-from crcr.errors import CrcrError, NotPossible, StoreUnavailable
-from crcr.record.migrations.run import migrate
+from crcr.errors import CrcrError, NotFound, NotPossible, StoreUnavailable
+from crcr.record.migrations.run import head, migrate
 from crcr.record.schema.all_tables import metadata
-from crcr.record.sqlite_to_postgres.rows import Carrying, Tally
-from crcr.record.sqlite_to_postgres.source import Source, locked
-from crcr.record.store.location import Limits, PostgresPlace
+from crcr.record.sqlite_to_postgres.rows import RowConverter, TableChecksum
+from crcr.record.store.database import PostgresLocation, PostgresTimeouts
 from crcr.record.store.postgres.connection import FAULTS, Connection, as_unavailable, connect
+
+_PATIENCE_S = 5.0
+_NOT_OURS_TO_MOVE = frozenset({"alembic_version"})
+
+
+class SqliteSource:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def count(self, table: Table) -> int:
+        return int(self._value(f"SELECT count(*) FROM {table.name}"))  # noqa: S608  our own names
+
+    def rows(self, table: Table) -> Generator[Sequence[Any], None, None]:
+        """In the order in which they lie, one at a time."""
+        names = ", ".join(f'"{column.name}"' for column in table.columns)
+        try:
+            yield from self._connection.execute(f"SELECT {names} FROM {table.name}")  # noqa: S608  our own names
+        except sqlite3.Error as fault:
+            raise StoreUnavailable(f"the rows of {table.name} cannot be read: {fault}") from fault
+
+    def last_number(self, table: Table) -> int:
+        """The highest number that the table has ever given, also to rows that were deleted since."""
+        [column] = table.primary_key
+        given = self._value("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", table.name)
+        there = self._value(f"SELECT max({column.name}) FROM {table.name}")  # noqa: S608  our own names
+        return max(given or 0, there or 0)
+
+    def claimed_effects(self) -> int:
+        return int(self._value("SELECT count(*) FROM effects WHERE state = 'claimed'"))
+
+    def foreign_tables(self) -> tuple[str, ...]:
+        """Tables that somebody else has put there."""
+        ask = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
+        names = [row[0] for row in self._connection.execute(ask)]
+        return tuple(each for each in names if each not in metadata.tables and each not in _NOT_OURS_TO_MOVE)
+
+    def _value(self, sql: str, *params: object) -> Any:
+        return self._connection.execute(sql, params).fetchone()[0]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[SqliteSource]:
+    """The database at this release's schema, for us alone."""
+    if not path.exists():
+        raise NotFound(f"there is no database at {path}", hint="check the address after --from")
+    try:
+        with closing(_connect(path)) as connection:
+            _lock(connection, path)
+            _require_this_schema(connection, path)
+            yield SqliteSource(connection)
+    except sqlite3.Error as fault:
+        raise StoreUnavailable(f"the database {path} cannot be read: {fault}") from fault
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # `rw`, since a log that a killed relay left behind has to be read in; nothing else is ever written.
+    address = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=_PATIENCE_S)
+    # What is not UTF-8 is found out with its row, not by the driver in the middle of a table.
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+    return connection
+
+
+def _lock(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("PRAGMA query_only=ON")
+    except sqlite3.OperationalError as fault:
+        if "locked" in str(fault):
+            raise NotPossible(
+                f"the database {path} is in use",
+                hint="stop `crcr serve` and `crcr worker`, and whatever else has it open, then move",
+            ) from fault
+        hint = "run this as the user that the relay runs as, who may write the file and its folder"
+        raise StoreUnavailable(f"the database {path} cannot be locked: {fault}", hint=hint) from fault
+
+
+def _require_this_schema(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.OperationalError:
+        row = None
+    found = row[0] if row else None
+    if found == head():
+        return
+    if found is None:
+        raise NotPossible(f"{path} is not a database of crcr", hint="check the address after --from")
+    hint = "run `crcr migrate` on it first; if a newer release has written it, use that one"
+    raise NotPossible(f"{path} has schema {found}, and this release has {head()}", hint=hint)
+
 
 _MOVING = 0x63726372_6D6F7665
 """The advisory lock that of several moves to one database one holds."""
-_PATIENT = Limits(statement_ms=0, lock_ms=5_000, idle_in_transaction_ms=0)
+_PATIENT = PostgresTimeouts(statement_ms=0, lock_ms=5_000, idle_in_transaction_ms=0)
 _WHOLE_MOVE_S = 7 * 86400.0
 """Longer than any move: our driver has no way to say "without end" for one call."""
 _CLOSE_S = 5.0
@@ -33,7 +124,7 @@ _TELL_EVERY = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CopyProgress:
     table: str
     done: int
     rows: int
@@ -51,7 +142,7 @@ class MovedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class CopyResult:
     tables: tuple[MovedTable, ...]
     claimed: int
     """Effects that a process had claimed and not given back when it ended; they are tried again."""
@@ -67,14 +158,14 @@ class Move:
         return sum(each.replaced for each in self.tables)
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[CopyProgress], None]
 
 
-async def move(source: Path, target: PostgresPlace, tell: Tell = lambda _: None) -> Move:
+async def move(source: Path, target: PostgresLocation, tell: Tell = lambda _: None) -> CopyResult:
     """Copy all rows and compare them, or raise and leave the target as empty as it was."""
     with locked(source) as held:
         try:
-            connection = await connect(replace(target, limits=_PATIENT), command_s=None)
+            connection = await connect(replace(target, timeouts=_PATIENT), command_s=None)
             try:
                 await _require_fit(connection)
                 migrate(target)
@@ -85,13 +176,13 @@ async def move(source: Path, target: PostgresPlace, tell: Tell = lambda _: None)
             raise _told(fault) from fault
 
 
-async def _move(source: Source, connection: Connection, tell: Tell) -> Move:
+async def _move(source: SqliteSource, connection: Connection, tell: Tell) -> CopyResult:
     async with _all_or_nothing(connection):
         await _require_empty(connection)
         moved = [await _move_table(source, connection, table, tell) for table in metadata.sorted_tables]
         await _count_on(source, connection)
         await connection.execute(f"ANALYZE {_names()}", timeout=_WHOLE_MOVE_S)
-    return Move(tuple(moved), source.claimed_effects(), source.foreign_tables())
+    return CopyResult(tuple(moved), source.claimed_effects(), source.foreign_tables())
 
 
 @asynccontextmanager
@@ -144,8 +235,8 @@ async def _require_no_row(connection: Connection, name: str) -> None:
         )
 
 
-async def _move_table(source: Source, connection: Connection, table: Table, tell: Tell) -> MovedTable:
-    expected, carrying = source.count(table), Carrying(table)
+async def _move_table(source: SqliteSource, connection: Connection, table: Table, tell: Tell) -> MovedTable:
+    expected, carrying = source.count(table), RowConverter(table)
     with closing(source.rows(table)) as rows:
         await connection.copy_records_to_table(
             table.name,
@@ -161,12 +252,12 @@ async def _move_table(source: Source, connection: Connection, table: Table, tell
 def _counted(rows: Iterator[Any], name: str, expected: int, tell: Tell) -> Iterator[Any]:
     for done, row in enumerate(rows):
         if done % _TELL_EVERY == 0:
-            tell(Progress(name, done, expected, checking=False))
+            tell(CopyProgress(name, done, expected, checking=False))
         yield row
 
 
-async def _read_back(connection: Connection, table: Table, expected: int, tell: Tell) -> Tally:
-    tally = Tally()
+async def _read_back(connection: Connection, table: Table, expected: int, tell: Tell) -> TableChecksum:
+    tally = TableChecksum()
     names = ", ".join(f'"{column.name}"' for column in table.columns)
     cursor = await connection.cursor(f"SELECT {names} FROM {table.name}")  # noqa: S608  our own names
     wide = any(isinstance(column.type, LargeBinary) for column in table.columns)
@@ -174,12 +265,12 @@ async def _read_back(connection: Connection, table: Table, expected: int, tell: 
         for row in rows:
             tally.add(tuple(row.values()))
         if tally.rows % _TELL_EVERY == 0:
-            tell(Progress(table.name, tally.rows, expected, checking=True))
-    tell(Progress(table.name, tally.rows, expected, checking=True))
+            tell(CopyProgress(table.name, tally.rows, expected, checking=True))
+    tell(CopyProgress(table.name, tally.rows, expected, checking=True))
     return tally
 
 
-def _compare(name: str, expected: int, read: Tally, there: Tally) -> None:
+def _compare(name: str, expected: int, read: TableChecksum, there: TableChecksum) -> None:
     if not expected == read.rows == there.rows:
         counts = f"{expected} were counted, {read.rows} were read, {there.rows} arrived"
         raise NotPossible(f"the rows of {name} do not agree: {counts}", hint="nothing was kept")
@@ -187,7 +278,7 @@ def _compare(name: str, expected: int, read: Tally, there: Tally) -> None:
         raise NotPossible(f"the rows of {name} arrived changed", hint="nothing was kept")
 
 
-async def _count_on(source: Source, connection: Connection) -> None:
+async def _count_on(source: SqliteSource, connection: Connection) -> None:
     """Let numbers go on where SQLite would have: none is ever given twice, as pages hold them as cursors."""
     for table in metadata.sorted_tables:
         if table.autoincrement_column is not None:

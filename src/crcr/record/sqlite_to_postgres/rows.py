@@ -32,7 +32,7 @@ class _Unfit(ValueError):
 
 
 @dataclass(slots=True)
-class Tally:
+class TableChecksum:
     """What the rows of a table come to, in any order: how many, and the sum of their hashes."""
 
     rows: int = 0
@@ -48,11 +48,11 @@ class Tally:
         return f"{self.total:0{2 * _DIGEST_BYTES}x}"
 
 
-class Carrying:
+class RowConverter:
     """The rows of one table, checked and counted on the way."""
 
     def __init__(self, table: Table) -> None:
-        self.tally = Tally()
+        self.tally = TableChecksum()
         self.replaced = 0
         self._table = table
         self._columns = list(table.columns)

@@ -21,13 +21,13 @@ from crcr.record.schema.statistics import (
     job_days,
 )
 from crcr.record.store.database import Tx
-from crcr.record.store.statement import Adding
+from crcr.record.store.statement import SumUpsert
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 
-_HOURS, _DAYS = (Adding.to(table, BACKEND_SUMS, lows=LOWS, highs=HIGHS) for table in (hours, days))
-_JOB_DAYS = Adding.to(job_days, (*ENDED, "execution_sum_s", "execution_known"))
+_HOURS, _DAYS = (SumUpsert.to(table, BACKEND_SUMS, lows=LOWS, highs=HIGHS) for table in (hours, days))
+_JOB_DAYS = SumUpsert.to(job_days, (*ENDED, "execution_sum_s", "execution_known"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

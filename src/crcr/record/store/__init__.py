@@ -1,1 +1,1 @@
-"""The database behind `write`, `read` and `glance`: units of work with group commit."""
+"""The database behind `write`, `read` and `quick_read`: units of work with group commit."""

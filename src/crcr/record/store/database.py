@@ -1,13 +1,15 @@
-"""What every store asks of a database: units of work, committed before they are answered.
+"""The store's contract: units of work, committed before their callers are answered; and where a database is.
 
-A unit is an `async` function of a `Tx`. PostgreSQL really waits in it; SQLite runs it straight through on the
-event loop, so a unit may await nothing but its `Tx`. A unit that raises leaves no trace.
+A unit is an `async` function of a `Tx`. PostgreSQL suspends it at every query; SQLite runs it to its end on the
+event loop, so a unit may await nothing but its `Tx`. A unit that raises is rolled back.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from crcr.record.store.statement import Adding, Statement
+from crcr.record.store.statement import Statement, SumUpsert
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -24,16 +26,16 @@ class Tx(Protocol):
 
     async def many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None: ...
 
-    def add_up(self, adding: Adding, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
+    def add_up(self, upsert: SumUpsert, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
         """Add to a row of sums, at the latest with the commit; a unit that adds does not read them."""
         ...
 
     async def settled_change(self) -> int | None:
-        """Up to which change nothing can come any more, where changes can come out of their order; else None."""
+        """The change up to which no earlier one can still be committed; None where ids are committed in order."""
         ...
 
     def signal(self, name: str) -> None:
-        """Wake those who wait for `name`, once this unit is committed."""
+        """Wake the tasks that wait for `name`, once this unit is committed."""
         ...
 
 
@@ -44,21 +46,84 @@ class Database(Protocol):
     async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:
         """Run the unit and return its result after its commit.
 
-        A unit decides as if no other ran: without a lane none does, with one none of that lane, in any process. A
-        unit may be run again after a race that it lost.
+        A unit decides as if no other ran: without a lane none does, with a lane none of the same lane, in any
+        process. A unit may be run again after it lost a race.
         """
         ...
 
-    async def glance(self, unit: Unit[T]) -> T:
-        """Read a few rows by key from what is committed, without leaving the event loop where that is possible."""
+    async def quick_read(self, unit: Unit[T]) -> T:
+        """Read a few committed rows by key, on the event loop where that is possible."""
         ...
 
     async def read(self, unit: Unit[T]) -> T:
-        """Read for a page, beside the event loop."""
+        """Read for a page: one snapshot, outside of the event loop."""
         ...
 
     async def watch_other_processes(self) -> None:
-        """Wake our waiters when another process has committed, for as long as this runs."""
+        """Wake our waiters when another process has committed, until cancelled."""
         ...
 
     async def close(self) -> None: ...
+
+
+class StoreCounters(Protocol):
+    """Receives a database's counts; implemented by the metrics."""
+
+    def committed(self, units: int, seconds: float) -> None:
+        """A commit with so many units of work took so long."""
+        ...
+
+    def failed(self) -> None:
+        """A write failed."""
+        ...
+
+    def connections(self, *, pool: str, used: int, most: int) -> None:
+        """How many connections of the pool, writing or reading, are in use, and how many it may have."""
+        ...
+
+
+class NoCounters:
+    """Counts nothing."""
+
+    def committed(self, units: int, seconds: float) -> None: ...
+    def failed(self) -> None: ...
+    def connections(self, *, pool: str, used: int, most: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTimeouts:
+    """Server-side time-outs of our connections, in milliseconds; 0 is none.
+
+    A webhook or a callback must be answered within 8 s, be it with 503: then the proxy tries the next relay, and after
+    10 s GitHub gives up. Of these a write waits for up to 2.5 s in its queue (`postgres.database`), then for one lock.
+    """
+
+    statement_ms: int = 15_000
+    lock_ms: int = 4_500
+    idle_in_transaction_ms: int = 2_000
+    """A process that froze in a transaction holds its locks no longer than this. It has two transactions at once, and
+    the second may get its lock when the first is ended: others wait for a lock for longer than both.
+    """
+    write_ms: int = 5_000
+    """For a statement that writes, in place of `statement_ms` where that is longer."""
+
+
+NO_TIMEOUTS = PostgresTimeouts(0, 0, 0, 0)
+"""For a migration, which takes as long as it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresLocation:
+    """The server's address, and how many connections one process may have."""
+
+    url: str
+    connections: int = 10
+    ca: Path | None = None
+    timeouts: PostgresTimeouts = PostgresTimeouts()
+
+    def __repr__(self) -> str:
+        return "PostgresLocation(…)"  # the address may hold a password
+
+
+DatabaseLocation = Path | PostgresLocation
+"""A file of SQLite, or a database of PostgreSQL."""

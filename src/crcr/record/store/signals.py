@@ -1,35 +1,30 @@
-"""Wake-ups: after a commit, whoever waits for that kind of row is told at once, in every process.
+"""Wake-ups: after a commit, the tasks that wait for that kind of row are woken, in every process.
 
-A signal carries nothing; the waiter reads the table. A waiter that was busy misses none: the signal stays set
-until it is taken. `notify` is for what this process committed, and is carried on to the others; `heard` is for
-what another process told us, and goes no further.
+A signal carries no data; the waiter reads the table. A busy waiter misses none: the signal stays set until the
+waiter clears it. `notify` is for this process's own commits and is forwarded to the other processes; `wake` is for
+wake-ups received from another process, and goes no further.
 """
 
 import asyncio
 from collections import defaultdict
-from typing import Protocol
+from collections.abc import Callable
 
 EFFECTS = "effects"
 CHANGES = "changes"
 ALLOWLIST = "allowlist"
 NAMES = frozenset({EFFECTS, CHANGES, ALLOWLIST})
 
-
-class Carrier(Protocol):
-    """A way to the other processes."""
-
-    def carry(self, name: str) -> None:
-        """Tell the others soon. Returns at once and never fails: this is called right after a commit."""
-        ...
+Forward = Callable[[str], None]
+"""Sends a signal to the other processes soon. Returns at once and never fails: it is called right after a commit."""
 
 
 class Signals:
     def __init__(self) -> None:
         self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
-        self._carriers: list[Carrier] = []
+        self._forwards: list[Forward] = []
 
-    def carry_by(self, carrier: Carrier) -> None:
-        self._carriers.append(carrier)
+    def forward_to(self, forward: Forward) -> None:
+        self._forwards.append(forward)
 
     def subscribe(self, name: str) -> asyncio.Event:
         event = asyncio.Event()
@@ -40,17 +35,17 @@ class Signals:
         self._waiters[name].discard(event)
 
     def notify(self, name: str) -> None:
-        """Wake those who wait here, and let the carriers tell the other processes."""
-        self.heard(name)
-        for carrier in self._carriers:
-            carrier.carry(name)
+        """Wake the waiters of this process, and forward the signal to the other processes."""
+        self.wake(name)
+        for forward in self._forwards:
+            forward(name)
 
-    def heard(self, name: str) -> None:
-        """Wake those who wait here."""
+    def wake(self, name: str) -> None:
+        """Wake the waiters of this process."""
         for event in self._waiters.get(name, ()):
             event.set()
 
-    def heard_all(self) -> None:
-        """Wake everybody here: something may have been missed."""
+    def wake_all(self) -> None:
+        """Wake every waiter of this process: a signal may have been missed."""
         for name in self._waiters:
-            self.heard(name)
+            self.wake(name)

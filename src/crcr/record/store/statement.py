@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert, insert  # its ON CONFLICT compiles for SQLite as well
 from sqlalchemy.sql.compiler import SQLCompiler
 
-_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+_NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 _DIALECTS = {
     "sqlite": sqlite.dialect(paramstyle="named"),
@@ -24,20 +24,19 @@ _DIALECTS = {
 
 
 def storable(value: Any) -> Any:
-    """The value as every database holds it: in a text, a NUL or half of a surrogate pair is no character.
+    """The value as both databases can store it: a NUL or half of a surrogate pair in a text is replaced.
 
-    Names with one are refused where they come in; this is for whatever else somebody made up, and for what
-    somebody asks for.
+    Names with one are refused at the edge; this is for free texts, and for search terms.
     """
     if value.__class__ is not str or (value.isascii() and "\0" not in value):
         return value
-    return _NO_CHARACTER.sub("\ufffd", value)
+    return _NOT_STORABLE.sub("\ufffd", value)
 
 
 def all_storable(params: Mapping[str, Any]) -> Mapping[str, Any]:
     for value in params.values():
         if storable(value) is not value:
-            return {name: storable(each) for name, each in params.items()}
+            return {name: storable(param) for name, param in params.items()}
     return params
 
 
@@ -60,7 +59,7 @@ class Statement:
 
     clause: ClauseElement
     on_postgresql: ClauseElement | None = None
-    """What is said differently there, such as which rows to lock."""
+    """The PostgreSQL variant where it differs, such as which rows to lock."""
     _compiled: dict[str, Compiled] = field(default_factory=dict)
 
     def for_dialect(self, name: str) -> Compiled:
@@ -79,23 +78,23 @@ def _compile(clause: ClauseElement, name: str) -> Compiled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Adding:
-    """An upsert that adds to a row of sums; such statements commute, so those of one commit can be joined."""
+class SumUpsert:
+    """An upsert that adds to a row of sums. Such statements commute, so those of one commit are combined."""
 
     name: str
     statement: Statement
     keys: tuple[str, ...]
-    nothing: Mapping[str, float | None]
+    defaults: Mapping[str, float | None]
     extremes: Mapping[str, Callable[[float, float], float]] = field(default_factory=dict)
-    """How two values of a column become one that is no sum."""
+    """How to combine two values of a column that is not summed."""
 
     @classmethod
     def to(
         cls, table: Table, sums: tuple[str, ...], *, lows: tuple[str, ...] = (), highs: tuple[str, ...] = ()
-    ) -> "Adding":
+    ) -> "SumUpsert":
         """Add to the columns `sums` of a table, and keep the least of `lows` and the greatest of `highs`.
 
-        Of other columns that are no key the first value stays.
+        Other columns that are not in the key keep their first value.
         """
         columns = [column.name for column in table.columns]
         # As text: SQLAlchemy takes a tenth of a second to build this for fifty columns.
@@ -105,28 +104,28 @@ class Adding:
             + ", ".join(
                 [
                     *(f"{name} = {table.name}.{name} + excluded.{name}" for name in sums),
-                    *(_nearer(table.name, name, "<=") for name in lows),
-                    *(_nearer(table.name, name, ">=") for name in highs),
+                    *(_more_extreme(table.name, name, "<=") for name in lows),
+                    *(_more_extreme(table.name, name, ">=") for name in highs),
                 ]
             )
         )
         extremes = {**dict.fromkeys(lows, min), **dict.fromkeys(highs, max)}
         keys = tuple(name for name in columns if name not in sums and name not in extremes)
-        nothing = {**dict.fromkeys(sums, 0), **dict.fromkeys(extremes)}
-        return cls(table.name, Statement(text(upsert)), keys, nothing, extremes)
+        defaults = {**dict.fromkeys(sums, 0), **dict.fromkeys(extremes)}
+        return cls(table.name, Statement(text(upsert)), keys, defaults, extremes)
 
     def row(self, key: tuple[Any, ...], amounts: Mapping[str, float]) -> dict[str, Any]:
-        return {**self.nothing, **dict(zip(self.keys, key, strict=True)), **amounts}
+        return {**self.defaults, **dict(zip(self.keys, key, strict=True)), **amounts}
 
 
-def _nearer(table: str, name: str, sign: str) -> str:
-    """Keep the column unless the new value lies beyond it; either of them may be NULL."""
+def _more_extreme(table: str, name: str, sign: str) -> str:
+    """Keep the column unless the new value is more extreme; either may be NULL."""
     kept = f"excluded.{name} IS NULL OR {table}.{name} {sign} excluded.{name}"
     return f"{name} = CASE WHEN {kept} THEN {table}.{name} ELSE excluded.{name} END"
 
 
 def ascii_lower(text: str) -> str:
-    """What `lower` makes of a text on SQLite, and on PostgreSQL of a column that compares by bytes."""
+    """Like SQL's `lower` on SQLite, and on PostgreSQL for a column with the C collation."""
     return text.translate(_LOWER)
 
 

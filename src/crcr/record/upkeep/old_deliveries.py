@@ -122,16 +122,16 @@ _DROP_PULL = Statement(
     )
 )
 
-Place = tuple[int, str]
-START: Place = (0, "")
+DeletionCursor = tuple[int, str]
+START: DeletionCursor = (0, "")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DeletionStep:
     """How far one unit came; `place` is behind what was handled, and None when there is nothing left to look at."""
 
     rows: int
-    place: Place | None
+    place: DeletionCursor | None
 
 
 async def open_effects(tx: Tx, upstream: str) -> frozenset[str]:
@@ -140,22 +140,22 @@ async def open_effects(tx: Tx, upstream: str) -> frozenset[str]:
 
 
 async def forget_deliveries(
-    tx: Tx, upstream: str, *, before: int, place: Place, most: int, kept: frozenset[str]
-) -> Step:
+    tx: Tx, upstream: str, *, before: int, place: DeletionCursor, most: int, kept: frozenset[str]
+) -> DeletionStep:
     """Let go of deliveries from before then, in their order from `place` on, removing about `most` rows at most."""
     left = most
     for _ in range(_LOOKED_AT):
         row = await tx.one(_NEXT, upstream=upstream, before=before, at=place[0], guid=place[1])
         if row is None:
-            return Step(most - left, None)
+            return DeletionStep(most - left, None)
         if not row["is_open"] and row["guid"] not in kept:
             left, finished = await _let_go(tx, row, before, left)
             if not finished:
-                return Step(most - left, place)
+                return DeletionStep(most - left, place)
         place = (row["received_at"], row["guid"])
         if left <= 0:
             break
-    return Step(most - left, place)
+    return DeletionStep(most - left, place)
 
 
 async def _let_go(tx: Tx, row: Row, before: int, left: int) -> tuple[int, bool]:

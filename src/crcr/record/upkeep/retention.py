@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.repeated_bodies import REMEMBERED_FOR
+from crcr.decide.dispatch.webhook_body import REMEMBERED_FOR
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.deliveries.webhooks import FORGET_DIGESTS
@@ -23,7 +23,7 @@ from crcr.record.reports.sandbox import FORGET_SANDBOX, KEPT_FOR
 from crcr.record.store.database import Database, Tx, Unit
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
-from crcr.record.upkeep.old_deliveries import START, Place, forget_deliveries, open_effects
+from crcr.record.upkeep.old_deliveries import START, DeletionCursor, forget_deliveries, open_effects
 from crcr.record.upkeep.old_results import forget_ingested, forget_own_reports, next_backend
 from crcr.record.views.joining.setup import SHOWN_FOR
 
@@ -74,7 +74,7 @@ async def _at_once() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeps:
+class RetentionPeriods:
     """How long each is kept; None is for ever."""
 
     bodies: timedelta
@@ -88,7 +88,7 @@ class Retention:
     def __init__(
         self,
         database: Database,
-        keeps: Keeps,
+        keeps: RetentionPeriods,
         *,
         goes_on: Callable[[], bool] = lambda: True,
         breathe: Callable[[], Awaitable[None]] = _at_once,
@@ -123,7 +123,7 @@ class Retention:
         for ingested, forget in ((False, forget_own_reports), (True, forget_ingested)):
             after = ""
             while self._goes_on() and (
-                downstream := await self._database.glance(
+                downstream := await self._database.quick_read(
                     partial(next_backend, upstream=upstream, after=after, ingested=ingested)
                 )
             ):
@@ -134,7 +134,7 @@ class Retention:
 
     async def _forget_deliveries(self, upstream: str, before: int) -> None:
         kept = await self._database.read(lambda tx: open_effects(tx, upstream))
-        place: Place | None = START
+        place: DeletionCursor | None = START
         while place is not None and self._goes_on():
             unit = partial(
                 forget_deliveries, upstream=upstream, before=before, place=place, most=MOST_ROWS, kept=kept

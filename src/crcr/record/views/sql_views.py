@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from crcr.decide.checks.gate import GatePolicy
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind, Span, Window
@@ -47,7 +47,7 @@ from crcr.decide.views.overview import (
     Vitals,
 )
 from crcr.errors import NotFound
-from crcr.record.clickhouse.history import NOTHING_TOLD, History, Told
+from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer, HistoryReader
 from crcr.record.store.database import Database, Tx, Unit
 from crcr.record.views.backends.backend_rows import BackendReader
 from crcr.record.views.backends.badge import badge_view
@@ -90,10 +90,10 @@ class SqlViews:
         ingests: bool = False,
         sandbox: bool = False,
         everything: bool = False,
-        history: History | None = None,
+        history: HistoryReader | None = None,
     ) -> None:
         self._database = database
-        self._history = history or History(database)
+        self._history = history or HistoryReader(database)
         self._lists = lists
         self._upstreams = upstreams
         self._timeouts = timeouts
@@ -270,7 +270,7 @@ class SqlViews:
         told = (
             await self._history.of_names(upstream, part, now - JOBS_BACK, MOST + 1, now)
             if part
-            else NOTHING_TOLD
+            else NO_ANSWER
         )
 
         async def unit(tx: Tx) -> SearchView:
@@ -321,7 +321,7 @@ class SqlViews:
         return await who_is_seen(tx, self._lists, upstream, everything=self._everything)
 
     async def _reader(
-        self, tx: Tx, upstream: RepoName, span: Span, kind: ResultKind, now: datetime, *, told: Told
+        self, tx: Tx, upstream: RepoName, span: Span, kind: ResultKind, now: datetime, *, told: HistoryAnswer
     ) -> BackendReader:
         seen = await self._seen(tx, upstream)
         return BackendReader(tx, upstream, seen, Window.of(span, now), kind, now, told)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.github.run_lookup import (
+from crcr.decide.github.workflow_runs import (
     FAST_PHASE,
     FIRST_TOGETHER,
     SETTLING,

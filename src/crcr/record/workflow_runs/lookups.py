@@ -12,13 +12,13 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.completeness import QUIET
-from crcr.decide.github.actions_vocabulary import delivery_ids_in
-from crcr.decide.github.run_lookup import (
+from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.workflow_runs import (
     KnownRun,
     RemainingLookup,
     RunLookup,
+    delivery_ids_in,
 )
-from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
@@ -148,7 +148,7 @@ class Lookups:
             runs = [row for row in await tx.all(_RUNS, **key) if row["issuer"] == "github"]
             return _question(upstream, dispatch, runs, await tx.all(_OPEN_QUESTIONS, **key))
 
-        return await self._database.glance(unit)
+        return await self._database.quick_read(unit)
 
     async def settle(
         self,

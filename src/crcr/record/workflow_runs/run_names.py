@@ -11,9 +11,8 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.github.actions_vocabulary import delivery_ids_in, other_delivery_named
-from crcr.decide.github.run_lookup import RunLookup
 from crcr.decide.github.values import ActionsRun
+from crcr.decide.github.workflow_runs import RunLookup, delivery_ids_in, other_delivery_named
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher

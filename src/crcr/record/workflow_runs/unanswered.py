@@ -95,7 +95,7 @@ class Silences:
                     await note_change(tx, upstream, "dispatch", now=now, **about)
             return asked
 
-        found = await self._database.glance(
+        found = await self._database.quick_read(
             lambda tx: tx.one(_UNANSWERED, since=to_us(until - _BACK), until=to_us(until), **where)
         )
         return await self._database.write(unit) if found else 0

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
 from crcr.decide.events import WorkflowJobEvent, WorkflowRunEvent
-from crcr.decide.github.actions_vocabulary import delivery_ids_in
+from crcr.decide.github.workflow_runs import delivery_ids_in
 from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher

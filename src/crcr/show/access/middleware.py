@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crcr.errors import CrcrError, CrossOrigin, LimiterUnavailable, NotSignedIn, RateLimited
-from crcr.ports import Limits
+from crcr.ports import RequestLimiter
 from crcr.show.access.reader import ANYONE, Reader, Way
 from crcr.show.access.sessions import Sessions
 from crcr.show.access.tokens import Tokens
@@ -51,7 +51,7 @@ class Doors:
     proxy_header: str
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
     public_url: str
-    limits: Limits
+    limits: RequestLimiter
     subject_of: Callable[[Request], str]
     """What a caller's failures are counted by."""
     refuse: Callable[[Request, CrcrError], Response]

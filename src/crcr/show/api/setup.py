@@ -13,12 +13,12 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegistered, NotSignedIn
 from crcr.join.findings.examine import examine
 from crcr.join.help_links import HintLinks, hint_links
-from crcr.ports import Clock, Limits, Verifier
+from crcr.ports import Clock, RequestLimiter, VerifyToken
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.access.reader import reader_of
 from crcr.show.access.tokens import Tokens
@@ -58,8 +58,8 @@ class SetupDesk:
     inspections: Inspections
     acts: TestDispatches
     tokens: Tokens
-    verifier: Verifier
-    limits: Limits
+    verify_token: VerifyToken
+    limits: RequestLimiter
     subject_of: Callable[[Request], str]
     clock: Clock
 
@@ -96,7 +96,7 @@ class SetupDesk:
             raise
 
     async def _proved(self, unverified_token: str, upstream: RepoName, repo: RepoName) -> str:
-        identity = await self.verifier.verify(unverified_token)
+        identity = await self.verify_token(unverified_token)
         if identity.repository != repo:
             raise NotAdmin(
                 f"the token is of {identity.repository}, not of {repo}",

@@ -13,7 +13,7 @@ from datetime import datetime
 from crcr.decide.trace_steps import TraceStep
 from crcr.decide.views.overview import Change, Changes
 from crcr.errors import Unavailable
-from crcr.ports import Clock, Trace, Untraced
+from crcr.ports import Clock, NoTrace, Trace
 from crcr.show.live.delay import LiveDelay
 from crcr.show.ports import ChangeLog
 
@@ -43,7 +43,7 @@ class Feed:
         self._wakeups = wakeups
         self._clock = clock
         self._delay = delay or LiveDelay()
-        self._trace = trace or Untraced()
+        self._trace = trace or NoTrace()
         self._streams: set[asyncio.Event] = set()
         self._pump: asyncio.Task[None] | None = None
         self._recent: deque[Change] = deque(maxlen=_KEPT)

@@ -8,8 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from crcr.decide.checks.gate import GateState
 from crcr.decide.health.relay import HealthState
 from crcr.decide.model import EffectKind
-from crcr.decide.outbox.queue_state import EffectQueue
-from crcr.decide.views.overview import Vitals
+from crcr.decide.views.overview import EffectQueue, Vitals
 
 _STATES = ("waiting", "claimed", "parked")
 _HEALTH = {HealthState.GREEN: 0, HealthState.AMBER: 1, HealthState.RED: 2}

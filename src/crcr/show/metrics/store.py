@@ -13,7 +13,7 @@ _UNITS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class StoreNumbers:
-    """Implements `record.store.counters.StoreTally`."""
+    """Implements `record.store.database.StoreCounters`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.github.relay_pins import relay_pin
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts, relay_pin
 from crcr.decide.model import Level, RepoName, is_repo_name
 from crcr.errors import BadRequest, NotFound
 from crcr.join.findings.examine import SetupFinding, State, examine

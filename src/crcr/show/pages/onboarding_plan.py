@@ -13,8 +13,7 @@ from urllib.parse import urlencode
 from crcr.join.files import BRIDGE, REPORTER, NewFile, allowlist_entry, generate, registration
 from crcr.join.help_links import doctor_command
 from crcr.join.manual_steps import ManualStep, manual_steps
-from crcr.join.request import JoinRequest
-from crcr.join.risky_values import chosen_programs, unusual_secret_targets
+from crcr.join.request import JoinRequest, chosen_programs, unusual_secret_targets
 from crcr.join.shipped.texts import bridge_text, reporter_text
 
 PROGRAMS: Mapping[str, tuple[str, str]] = {

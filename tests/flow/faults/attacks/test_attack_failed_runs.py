@@ -35,7 +35,7 @@ async def end_on_github(it: Stage, run: WorkflowRun, *names: str) -> None:
     for name in names:
         it.github.ci.start(run, run.job(name))
         it.github.ci.complete(run, run.job(name), "failure")
-    await it.github.tell_news()
+    await it.github.send_queued_webhooks()
     for _ in range(5):
         await look(it, 60)
 
@@ -71,7 +71,7 @@ async def test_attack_a_rerun_that_fails_without_a_report_takes_the_green_back(
 ) -> None:
     async with gated(tmp_path, l4(options), downstreams=ONE) as it:
         repository = it.github.repository(GATING)
-        repository.workflows, repository.tells_app = [SHARDS], True
+        repository.workflows, repository.sends_run_webhooks = [SHARDS], True
         pull = await open_pull(it)
         run = await run_all(it)
         for _ in range(3):

@@ -24,7 +24,7 @@ async def open_on_stack(it: Stage) -> PullRequest:
     def retarget(pull: PullRequest) -> None:
         pull.base_ref, pull.base_sha = "main", it.github.repository(UPSTREAM).branches["main"]
 
-    return await it.github.open_pr(UPSTREAM, base=STACK, files=["docs/a.md"], before_telling=retarget)
+    return await it.github.open_pr(UPSTREAM, base=STACK, files=["docs/a.md"], before_webhook=retarget)
 
 
 async def move_away(it: Stage, pull: PullRequest, how: str) -> None:

@@ -14,7 +14,7 @@ async def test_attack_the_end_of_a_rerun_is_asked_for_when_nobody_tells_of_it(
     tmp_path: Path, conclusion: str
 ) -> None:
     async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
-        it.github.repository(GATING).tells_app = True
+        it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it)
         run = await run_all(it)
         await look(it, 60)
@@ -22,14 +22,14 @@ async def test_attack_the_end_of_a_rerun_is_asked_for_when_nobody_tells_of_it(
         await it.github.rerun(run)
         for job in run.jobs:
             it.github.ci.start(run, job)
-        await it.github.tell_news()
+        await it.github.send_queued_webhooks()
         await it.act()
         assert gate(it, pull) == "pending"
         for event in ("workflow_run", "workflow_job"):
             it.github.faults.webhooks.lose(event=event)
         for job in run.jobs:
             it.github.ci.complete(run, job, conclusion)
-        await it.github.tell_news()
+        await it.github.send_queued_webhooks()
         await look(it, 60)
 
         assert gate(it, pull) == conclusion

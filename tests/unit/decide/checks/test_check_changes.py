@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.checks.check_changes import backend_brief, gate_brief
 from crcr.decide.checks.commit import BackendResults, MergeSubject
 from crcr.decide.checks.gate import judge_for_subject, judge_gate
+from crcr.decide.checks.publication import backend_brief, gate_brief
 from crcr.decide.model import Conclusion, DispatchState, Level
 from support.data.commits import (
     NOW,

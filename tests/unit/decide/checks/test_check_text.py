@@ -28,8 +28,7 @@ from crcr.decide.checks.gate import BackendJudgement, GatePolicy, judge_backend,
 from crcr.decide.checks.text.check import Words, backend_words, gate_words, is_link, job_words, one_line
 from crcr.decide.checks.text.markdown import code, fit_items, link, prose, row
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.views.commit import GateRow
-from crcr.decide.views.gate import gate_view
+from crcr.decide.views.commit import GateRow, gate_view
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 HUD = "https://hud.example"

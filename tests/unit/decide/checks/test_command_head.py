@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from crcr.decide.commands.answers import KnownHead, refuse_head
 from crcr.decide.commands.grammar import (
     ApproveCommand,
     Command,
@@ -12,7 +13,6 @@ from crcr.decide.commands.grammar import (
     UnwaiveCommand,
     WaiveCommand,
 )
-from crcr.decide.commands.head import KnownHead, refuse_head
 from crcr.decide.model import RepoName
 
 NPU = RepoName("org/npu")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crcr.decide.dispatch.merge_group import pulls_in_group
+from crcr.decide.dispatch.plan import pulls_in_group
 
 
 @pytest.mark.parametrize(

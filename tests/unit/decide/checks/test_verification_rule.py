@@ -13,8 +13,8 @@ from crcr.decide.checks.verification import (
     compare_with_github,
     match_github_jobs,
 )
-from crcr.decide.github.run_lookup import next_lookup_delay
 from crcr.decide.github.values import ActionsJob
+from crcr.decide.github.workflow_runs import next_lookup_delay
 from crcr.decide.model import Conclusion, JobState
 
 C, V = Conclusion, Verification

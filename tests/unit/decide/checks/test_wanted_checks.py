@@ -9,18 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus
+from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus, Tier, WantedCheck
 from crcr.decide.checks.commit import BackendResults, FailureVerdict, GrantedWaiver, JobResult, MergeSubject
 from crcr.decide.checks.gate import GateState, judge_gate
 from crcr.decide.checks.publication import CheckAction, PublishedCheck, ending_content, next_action
-from crcr.decide.checks.wanted_checks import (
-    CheckPolicy,
-    JobChecks,
-    Tier,
-    WantedCheck,
-    is_labelled,
-    wanted_checks,
-)
+from crcr.decide.checks.wanted_checks import CheckPolicy, JobChecks, is_labelled, wanted_checks
 from crcr.decide.model import Conclusion, DispatchState, Level
 from support.data.commits import (
     HEAD,

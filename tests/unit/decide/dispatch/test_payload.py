@@ -8,13 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crcr.decide.dispatch.payload import (
+    MARK,
     MAX_BODY_BYTES,
+    STEPS,
     DispatchBody,
     RelayFields,
+    encode_json,
     prepare_payload,
     update_payload,
 )
-from crcr.decide.dispatch.payload_trim import MARK, STEPS, encode_json
 from crcr.decide.model import Level, RepoName
 from crcr.errors import BadRequest
 from support.published_files import example, webhook_examples

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from crcr.decide.dispatch.repeated_bodies import (
+from crcr.decide.dispatch.webhook_body import (
     CLICK_REPEATS_WITHIN,
     REMEMBERED_FOR,
     is_too_old,

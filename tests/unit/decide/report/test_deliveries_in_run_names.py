@@ -2,7 +2,7 @@
 
 import pytest
 
-from crcr.decide.github.actions_vocabulary import other_delivery_named
+from crcr.decide.github.workflow_runs import other_delivery_named
 
 CLAIMED = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from crcr.decide.model import RepoName
-from crcr.decide.report.run_ref import check_ref
+from crcr.decide.report.judge import check_ref
 from support.data.events_and_reports import a_caller, of_ref
 
 OTHER = RepoName("org/else")

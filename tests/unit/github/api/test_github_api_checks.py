@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.checks.check_run import Annotation, Button, CheckContent, CheckStatus
-from crcr.decide.github.values import ListedCheck
+from crcr.decide.github.values import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import checks
 from crcr.github.api.core import MAX_LIST_BYTES, Request, Response

@@ -5,9 +5,8 @@ import json
 import httpx
 import pytest
 
-from crcr.decide.github.values import Target
+from crcr.decide.github.values import Target, Urgency
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import commits
 from crcr.github.api.core import Response

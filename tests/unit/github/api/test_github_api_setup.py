@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from crcr.decide.github.values import Urgency
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import setup
 from crcr.github.api.core import Response

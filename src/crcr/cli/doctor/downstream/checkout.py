@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crcr.cli.git_checkout import find_local_default_branch, find_origin_name, find_top_folder, run_git
-from crcr.decide.github.relay_pins import Pinning
+from crcr.decide.github.repository_setup import Pinning
 from crcr.decide.model import RepoName
 from crcr.deliver.handlers.workflow_pins import find_pins_elsewhere
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import BRIDGE, CI_FILES, REPORTER
 from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
-from crcr.join.findings.pins import lines_to_add, pinning_finding, pins_relay
+from crcr.join.findings.github import lines_to_add, pinning_finding, pins_relay
 from crcr.join.shipped.texts import bridge_text, reporter_text
 
 _VENDORED = {REPORTER: reporter_text, BRIDGE: bridge_text}

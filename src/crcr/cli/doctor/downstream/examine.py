@@ -1,63 +1,45 @@
-"""A downstream's side, asked of a relay: is it there, what does it find, and does a test come back.
+"""Examines a downstream through a relay: reachability, the set-up as the relay and GitHub see it, a test dispatch.
 
-The token goes only to the relay that was named, never after a redirect, and over plain http only on this machine.
+The relay inspects a repository at GitHub at most once a minute. A user at a terminal has usually just fixed something,
+so the doctor waits for the rest of that minute; a script gets the older answer with its age.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Self
-from urllib.parse import urlencode, urlsplit
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import httpx
-import typer
 
-from crcr import __version__
 from crcr.cli.doctor.downstream.checkout import Checkout, checkout_findings
-from crcr.cli.doctor.downstream.relay_answers import json_object
+from crcr.cli.doctor.downstream.relay_api import (
+    DownstreamRequest,
+    RelayClient,
+    json_object,
+    no_answer_finding,
+    parse_findings,
+    refused_finding,
+    unreadable_finding,
+)
+from crcr.cli.doctor.downstream.round_trip import run_round_trip
 from crcr.cli.doctor.output import FindingSection
-from crcr.cli.doctor.reachability import check_reachable
-from crcr.cli.http_client import is_private_connection, open_client
-from crcr.cli.init.ask_relay import same_host
-from crcr.decide.github.relay_pins import relay_pin
+from crcr.cli.doctor.reachability import check_reachable, parse_date_header
+from crcr.cli.printing import ProgressLine
 from crcr.decide.model import RepoName
-from crcr.join.findings.finding import State
-from crcr.join.request import address_problems
+from crcr.join.findings.finding import SetupFinding, State, warning
 
-_TIMEOUT_S = 10.0
-_CALLBACK = "/github/callback"
+_INSPECTED_WITHIN_S = 30.0
+_ASKED_AT_MOST_EVERY_S = 60.0
+_LOOK_EVERY_S = 0.4
 
-
-@dataclass(frozen=True, slots=True)
-class DownstreamRequest:
-    url: str
-    repository: RepoName
-    upstream: RepoName | None = None
-    token: str | None = field(default=None, repr=False)
-    patience: timedelta | None = None
-    """How long a test may take; None: no test."""
-    waits: bool = False
-    """Somebody waits until GitHub may be asked again."""
-
-
-def parse_relay_url(text: str) -> str:
-    try:
-        parts = urlsplit(text.strip())
-        named = parts.hostname and (parts.port is None or parts.port)
-    except ValueError:
-        named = None
-    if not named or parts.scheme not in {"http", "https"} or parts.query or parts.username:
-        raise typer.BadParameter(f"{text!r} is not an address such as https://relay.example.org")
-    return text.strip().rstrip("/")
+Sleep = Callable[[float], None]
 
 
 def examine_downstream(
     request: DownstreamRequest, checkout: Checkout | None, *, shown: bool
 ) -> Iterator[FindingSection]:
     """Part by part: the relay, the set-up as it sees it, the files here, a test."""
-    from crcr.cli.doctor.downstream.round_trip import run_round_trip
-    from crcr.cli.doctor.downstream.setup import setup_section
-
     with RelayClient(request) as relay:
         there = check_reachable(relay.http, datetime.now(UTC))
         yield FindingSection(f"The relay at {request.url}", there)
@@ -78,75 +60,115 @@ def _local(checkout: Checkout | None, repository: RepoName, pin: str | None = No
     )
 
 
-class RelayClient:
-    """The relay's API, as one downstream asks it."""
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the relay told last, and whether it asked GitHub for it."""
 
-    def __init__(self, request: DownstreamRequest) -> None:
-        self.request = request
-        self.http = open_client(
-            request.url,
-            base_url=request.url,
-            timeout=_TIMEOUT_S,
-            follow_redirects=False,
-            headers={"User-Agent": f"crcr-doctor/{__version__}", "Accept": "application/json"},
-        )
-        self._reads_with_token = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.http.close()
+    response: httpx.Response
+    asked: httpx.Response | None = None
+    late: SetupFinding | None = None
+    followed: bool = False
+    """Whether GitHub was being asked while we looked."""
 
     @property
-    def sends_tokens(self) -> bool:
-        return is_private_connection(self.request.url)
+    def is_fresh(self) -> bool:
+        """Whether GitHub was asked since we came, be it for somebody else."""
+        if self.asked is None or self.late is not None or not self.asked.is_success:
+            return False
+        return not self.was_just_asked or self.followed
 
-    def address(self, path: str) -> str:
-        query = (
-            f"?{urlencode({'upstream': str(self.request.upstream)}, safe='/')}"
-            if self.request.upstream
-            else ""
+    @property
+    def was_just_asked(self) -> bool:
+        """Whether the relay would not ask again so soon."""
+        return (
+            self.asked is not None and self.asked.is_success and json_object(self.asked).get("asked") is False
         )
-        return f"/api/v1/{path}{query}"
 
-    def read(self, path: str) -> httpx.Response:
-        """Without the token first: it may be one that only the test takes."""
-        answer = self._ask("GET", path, with_token=self._reads_with_token)
-        if self._reads_with_token or self.request.token is None or not _wants_token(answer):
-            return answer
-        second = self._ask("GET", path, with_token=True)
-        self._reads_with_token = second.is_success
-        return second if second.is_success else answer
-
-    def pin(self) -> str | None:
-        """How workflows pin this relay; None where it does not say, or names another host than the one it was asked at."""
+    @property
+    def inspected_at(self) -> datetime | None:
         try:
-            answer = self.read("onboarding")
-        except httpx.HTTPError:
+            found = datetime.fromisoformat(str(json_object(self.response).get("inspected_at")))
+        except ValueError:
             return None
-        told = json_object(answer) if answer.is_success else {}
-        url, audience = told.get("callback_url"), told.get("audience")
-        if not isinstance(url, str) or not isinstance(audience, str) or not audience.isprintable():
-            return None
-        own = url.removesuffix(_CALLBACK)
-        if any(address_problems("it", own)) or not same_host(own, self.request.url):
-            return None
-        return relay_pin(own, audience)
+        return found if found.tzinfo else None
 
-    def post(self, path: str, *, with_token: bool | None = None) -> httpx.Response:
-        return self._ask(
-            "POST", path, with_token=self._reads_with_token if with_token is None else with_token
-        )
-
-    def _ask(self, method: str, path: str, *, with_token: bool) -> httpx.Response:
-        headers: Mapping[str, str] = {}
-        if with_token and self.request.token and self.sends_tokens:
-            headers = {"Authorization": f"Bearer {self.request.token}"}
-        return self.http.request(method, self.address(path), headers=headers)
+    @property
+    def age_s(self) -> float | None:
+        """By the relay's clock, which may not be ours."""
+        at = self.inspected_at
+        now = parse_date_header(self.response) or datetime.now(UTC)
+        return max((now - at).total_seconds(), 0.0) if at else None
 
 
-def _wants_token(answer: httpx.Response) -> bool:
-    if answer.status_code in {401, 404}:
-        return True
-    return answer.is_success and json_object(answer).get("listed") is False
+def setup_section(relay: RelayClient, *, shown: bool, sleep: Sleep = time.sleep) -> FindingSection:
+    title = f"The set-up of {relay.request.repository}"
+    try:
+        answer = _ask(relay, sleep, shown=shown)
+    except httpx.HTTPError as error:
+        return FindingSection(title, (no_answer_finding("set-up", error),))
+    at = answer.inspected_at
+    facts = {"inspected_at": at.isoformat() if at else None}
+    return FindingSection(title, _findings(answer), None if answer.is_fresh else _age(answer), facts)
+
+
+def _ask(relay: RelayClient, sleep: Sleep, *, shown: bool) -> _Answer:
+    path = f"setup/{relay.request.repository}"
+    first = relay.read(path)
+    if not json_object(first).get("listed"):
+        return _Answer(first)
+    with ProgressLine(shown=shown) as progress:
+        answer = _asked_anew(relay, path, progress, sleep)
+        if answer.is_fresh or not answer.was_just_asked or not relay.request.waits:
+            return answer
+        _wait(_ASKED_AT_MOST_EVERY_S - (answer.age_s or 0.0), progress, sleep)
+        return _asked_anew(relay, path, progress, sleep)
+
+
+def _asked_anew(relay: RelayClient, path: str, progress: ProgressLine, sleep: Sleep) -> _Answer:
+    """Wait until GitHub was asked; what was known before is told all the same."""
+    asked = relay.post(path)
+    until, followed = time.monotonic() + _INSPECTED_WITHIN_S, False
+    while True:
+        answer = relay.read(path)
+        if not json_object(answer).get("being_inspected"):
+            return _Answer(answer, asked, followed=followed)
+        followed = True
+        if time.monotonic() >= until:
+            break
+        progress.show("the relay asks GitHub …", final=False)
+        sleep(_LOOK_EVERY_S)
+    words = f"The relay has not looked at GitHub within {_INSPECTED_WITHIN_S:.0f} s."
+    hint = "its worker may be busy or away: ask the operator, or try again"
+    return _Answer(answer, asked, warning("inspection", words, hint))
+
+
+def _wait(seconds: float, progress: ProgressLine, sleep: Sleep) -> None:
+    """Until GitHub may be asked again; a second more, because a `Date` header has whole ones only."""
+    for left in range(math.ceil(min(max(seconds, 0.0), _ASKED_AT_MOST_EVERY_S)) + 1, 0, -1):
+        words = f"GitHub is asked at most once a minute; again in {left} s (--no-wait does not wait)"
+        progress.show(words, final=False)
+        sleep(1.0)
+
+
+def _age(answer: _Answer) -> str | None:
+    if answer.age_s is None:
+        return None
+    return f"as GitHub had it {_length(answer.age_s)} ago; it is asked at most once a minute"
+
+
+def _length(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _findings(answer: _Answer) -> tuple[SetupFinding, ...]:
+    if not answer.response.is_success:
+        return (refused_finding("set-up", answer.response),)
+    found = parse_findings(answer.response)
+    if found is None:
+        return (unreadable_finding("set-up"),)
+    if answer.asked is not None and not answer.asked.is_success:
+        return (*found, refused_finding("inspection", answer.asked))
+    return (*found, answer.late) if answer.late else found

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 import httpx
 
-from crcr.cli.doctor.downstream.examine import RelayClient
-from crcr.cli.doctor.downstream.relay_answers import (
+from crcr.cli.doctor.downstream.relay_api import (
     DispatchProgress,
     JobProgress,
+    RelayClient,
     is_not_before,
     no_answer_finding,
     parse_delivery_id,

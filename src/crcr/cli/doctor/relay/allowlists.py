@@ -7,13 +7,13 @@ from datetime import datetime
 
 from crcr.cli.printing import ProgressLine
 from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
-from crcr.decide.github.app_permissions import (
+from crcr.decide.github.repository_setup import (
     PERMISSIONS_ALWAYS,
     PERMISSIONS_FOR_CHECKS,
+    InstallationFacts,
     downstream_shortfall,
     missing_permissions,
 )
-from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.model import RepoName
 from crcr.decide.views.overview import AllowlistState
 from crcr.errors import OutsideFault

@@ -8,11 +8,10 @@ from datetime import datetime
 
 from crcr.errors import OutsideFault, OutsideHeld, StoreUnavailable
 from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
-from crcr.record.clickhouse.connection import ANSWER_WITHIN_S, TAKEN_WITHIN_S, ClickHouseLink
-from crcr.record.clickhouse.feed_state import mark
-from crcr.record.clickhouse.rows import JOBS
-from crcr.record.clickhouse.schema import VERSION, kept_days, schema_version
-from crcr.record.schema.clickhouse_feed import Mark
+from crcr.record.clickhouse.connection import INSERT_TIMEOUT_S, PAGE_TIMEOUT_S, ClickHouseLink
+from crcr.record.clickhouse.feeder import mark
+from crcr.record.clickhouse.tables import JOBS, VERSION, kept_days, schema_version
+from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.metrics import history_lag
@@ -52,8 +51,8 @@ def _in_use(settings: Settings) -> SetupFinding:
 async def _asked(link: ClickHouseLink, settings: Settings) -> tuple[SetupFinding, ...]:
     place = settings.clickhouse_url.place if settings.clickhouse_url else ""
     # chDB is loaded first, which a slow machine takes its time for.
-    within_s = TAKEN_WITHIN_S if place.startswith("chdb:") else ANSWER_WITHIN_S
-    version = (await link.ask_patiently("SELECT version() AS version", within_s))[0]["version"]
+    within_s = INSERT_TIMEOUT_S if place.startswith("chdb:") else PAGE_TIMEOUT_S
+    version = (await link.query_slowly("SELECT version() AS version", within_s))[0]["version"]
     answers = ok("clickhouse", f"ClickHouse {version} at {place} answers.")
     schema = await schema_version(link)
     if schema == 0:
@@ -93,7 +92,7 @@ def _unencrypted(settings: Settings) -> Iterator[SetupFinding]:
 async def _fed(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     async def unit(tx: Tx) -> tuple[bool, bool, list[tuple[str, int, float]]]:
         lags = [(str(each.name), *(await history_lag(tx, each.name.key, now))) for each in settings.upstreams]
-        is_fed, is_whole = [await mark(tx, name) is not None for name in (Mark.SINCE, Mark.WHOLE)]
+        is_fed, is_whole = [await mark(tx, name) is not None for name in (FeedMark.SINCE, FeedMark.WHOLE)]
         return is_fed, is_whole, [(name, number, lag_s or 0.0) for name, number, lag_s in lags]
 
     database = open_database(settings, Signals())

@@ -21,21 +21,22 @@ from crcr.cli.doctor.relay.allowlists import (
 )
 from crcr.cli.doctor.relay.clickhouse import history_findings
 from crcr.cli.doctor.relay.github_app import app_findings, hook_findings, public_finding
-from crcr.cli.doctor.relay.issuers import issuer_findings, registration_findings
 from crcr.cli.doctor.relay.redis import redis_findings
 from crcr.cli.doctor.relay.store import has_current_schema, store_findings
 from crcr.cli.operator_session import choose_upstream_to_read
 from crcr.clock import SystemClock
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
+from crcr.decide.report.identity import IssuerKind
+from crcr.decide.report.registration import RULES, Registration
 from crcr.decide.views.overview import AllowlistState
-from crcr.errors import BadSettings, StoreUnavailable
+from crcr.errors import BadSettings, KeysUnavailable, StoreUnavailable
 from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
 from crcr.join.findings.finding import SetupFinding, State, ok, problem, warning
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.receive.oidc.issuers import GITHUB_ACTIONS
-from crcr.receive.oidc.jwks import http_fetcher
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS, Issuer
+from crcr.receive.oidc.jwks import Fetch, http_fetcher, read_keys
 from crcr.record.repositories.allowlists import text_in_force
 from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
@@ -44,6 +45,7 @@ from crcr.settings import Settings, UpstreamSetting, load_settings
 from crcr.wiring.core import build_github_client
 from crcr.wiring.database import open_database
 from crcr.wiring.drivers import require_drivers
+from crcr.wiring.intakes import build_issuer_table
 
 
 def examine_relay(
@@ -172,3 +174,56 @@ async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _
         return nothing
     finally:
         await database.close()
+
+
+async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[SetupFinding, ...]:
+    """Those that the settings name, and GitHub's; the public ones that nobody is registered with are not asked."""
+    named = {each.issuer for each in settings.oidc_issuers}
+    named |= {each.issuer for each in settings.oidc_registrations}
+    table = build_issuer_table(settings).values()
+    used = [each for each in table if each.issuer in named or each.kind is IssuerKind.GITHUB]
+    found = await asyncio.gather(*(_issuer(each, fetch) for each in used))
+    if any(each.kind is IssuerKind.GITHUB for each in used):
+        return tuple(found)
+    hint = "with a GitHub Enterprise Server, name its issuer in CRCR_OIDC_ISSUERS"
+    return (warning("issuer", "No issuer of GitHub Actions is known: its tokens are refused.", hint), *found)
+
+
+async def _issuer(issuer: Issuer, fetch: Fetch) -> SetupFinding:
+    try:
+        keys = await read_keys(fetch, issuer)
+    except KeysUnavailable as fault:
+        hint = "reports from there are answered with 503 until its keys can be read: check address and proxy"
+        return problem("issuer", f"{issuer.issuer} ({issuer.kind.value}): {fault.detail}.", hint)
+    return ok(
+        "issuer",
+        f"{issuer.issuer} ({issuer.kind.value}): {len(keys)} key{'s' if len(keys) != 1 else ''} can be read.",
+    )
+
+
+def registration_findings(
+    registrations: tuple[Registration, ...], lists: tuple[Allowlist, ...]
+) -> Iterator[SetupFinding]:
+    for each in registrations:
+        ids = ", ".join(f"{name} {value}" for name, value in each.ids.items())
+        what = f"{each.repository}: {each.kind.value} ({ids})"
+        if not any(listed.find(each.repository) for listed in lists):
+            yield warning(
+                "registration",
+                f"{what} is on no allowlist: its reports are refused.",
+                "correct the name, or remove it",
+            )
+        elif each.by_slugs:
+            yield warning(
+                "registration",
+                f"{what} goes by names, which others can take over.",
+                "register the ids instead",
+            )
+        elif not each.tells_steps_apart:
+            yield warning(
+                "registration",
+                f"{what} speaks for it with any of its steps, those that run a pull request's code too.",
+                f"unless none does, add {RULES[each.kind].wise}",
+            )
+        else:
+            yield ok("registration", f"{what} speaks for it.")

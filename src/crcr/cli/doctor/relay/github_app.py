@@ -7,8 +7,8 @@ import httpx
 
 from crcr.cli.doctor.reachability import clock_finding, parse_version, unreachable_finding
 from crcr.cli.http_client import is_on_this_machine
-from crcr.decide.github import app_permissions
-from crcr.decide.github.inspection import AppFacts, HookFacts
+from crcr.decide.github import repository_setup
+from crcr.decide.github.repository_setup import AppFacts, HookFacts
 from crcr.decide.github.values import DeliveryLogPage
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import GitHubClient
@@ -59,14 +59,14 @@ def _key(settings: Settings, app: AppFacts) -> SetupFinding:
 def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[SetupFinding]:
     yield _missing(
         "app_permissions",
-        app_permissions.missing_permissions(app.permissions, app_permissions.PERMISSIONS_ALWAYS),
-        app_permissions.missing_permissions(app.permissions, app_permissions.PERMISSIONS_FOR_CHECKS),
+        repository_setup.missing_permissions(app.permissions, repository_setup.PERMISSIONS_ALWAYS),
+        repository_setup.missing_permissions(app.permissions, repository_setup.PERMISSIONS_FOR_CHECKS),
         has_checks=has_checks,
     )
     yield _missing(
         "app_events",
-        tuple(each for each in app_permissions.EVENTS_ALWAYS if each not in app.events),
-        tuple(each for each in app_permissions.EVENTS_FOR_CHECKS if each not in app.events),
+        tuple(each for each in repository_setup.EVENTS_ALWAYS if each not in app.events),
+        tuple(each for each in repository_setup.EVENTS_FOR_CHECKS if each not in app.events),
         has_checks=has_checks,
     )
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
-from crcr.cli.doctor.relay.schema import schema_finding
+from crcr.cli.doctor.relay.store import schema_finding
 from crcr.errors import StoreUnavailable
 from crcr.join.findings.finding import SetupFinding, ok, problem, warning
 from crcr.record.migrations.run import head, revision
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.connection import FAULTS, WHAT_TO_CHECK, Connection, connect
 
 _OLDEST = 130000
@@ -32,7 +32,7 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
 _TRY = "INSERT INTO watermarks (name, at) VALUES ('crcr doctor', 0)"
 
 
-async def postgres_findings(place: PostgresPlace, shown: str) -> tuple[SetupFinding, ...]:
+async def postgres_findings(place: PostgresLocation, shown: str) -> tuple[SetupFinding, ...]:
     hint = f"{WHAT_TO_CHECK}; requests get 503 until it answers"
     try:
         connection = await connect(place)
@@ -46,14 +46,14 @@ async def postgres_findings(place: PostgresPlace, shown: str) -> tuple[SetupFind
         return (problem("store", f"{shown} cannot be examined: {fault}.", hint),)
 
 
-def is_current(place: PostgresPlace) -> bool:
+def is_current(place: PostgresLocation) -> bool:
     try:
         return revision(place) == head()
     except StoreUnavailable:
         return False
 
 
-async def _examined(connection: Connection, place: PostgresPlace, shown: str) -> tuple[SetupFinding, ...]:
+async def _examined(connection: Connection, place: PostgresLocation, shown: str) -> tuple[SetupFinding, ...]:
     before = datetime.now(UTC)
     [facts] = await connection.fetch(_FACTS)
     off = facts["now"] - (before + (datetime.now(UTC) - before) / 2)
@@ -119,7 +119,7 @@ def _clock(off: timedelta) -> Iterator[SetupFinding]:
         )
 
 
-def _connections(facts: asyncpg.Record, place: PostgresPlace) -> SetupFinding:
+def _connections(facts: asyncpg.Record, place: PostgresLocation) -> SetupFinding:
     left, wanted = max(facts["most"] - facts["used"], 0), place.connections + 1
     text = f"{left} of {facts['most']} connections are free; a process opens up to {wanted}."
     if left < wanted:

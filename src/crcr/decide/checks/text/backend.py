@@ -6,7 +6,6 @@ from crcr.decide.checks.check_run import MOST_TEXT
 from crcr.decide.checks.commit import BackendResults, FailedTestExcerpt, JobResult
 from crcr.decide.checks.gate import BackendJudgement
 from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, shown_standing
-from crcr.decide.checks.text.gate_advice import advice_about_jobs
 from crcr.decide.checks.text.markdown import (
     MarkdownSection,
     code,
@@ -24,6 +23,7 @@ from crcr.decide.checks.text.markdown import (
 from crcr.decide.checks.text.parts import (
     NAME_CHARACTERS,
     OPEN,
+    advice_about_jobs,
     doubt_words,
     live_sections,
     oncall_words,

@@ -8,10 +8,8 @@ from itertools import chain
 
 from crcr.decide.checks.check_run import MOST_TEXT
 from crcr.decide.checks.commit import BackendResults, MergeSubject
-from crcr.decide.checks.confirmation import Confirmation, confirm_result
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
 from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, shown_standing
-from crcr.decide.checks.text.gate_advice import advice_for
 from crcr.decide.checks.text.markdown import (
     MarkdownSection,
     code,
@@ -28,6 +26,7 @@ from crcr.decide.checks.text.markdown import (
 from crcr.decide.checks.text.parts import (
     NAME_CHARACTERS,
     OPEN,
+    advice_for,
     doubt_words,
     live_sections,
     oncall_words,
@@ -35,6 +34,7 @@ from crcr.decide.checks.text.parts import (
     waiver_words,
     waivers_of,
 )
+from crcr.decide.checks.verification import Confirmation, confirm_result
 from crcr.decide.commands.grammar import HEAD_DIGITS
 from crcr.decide.model import Level
 

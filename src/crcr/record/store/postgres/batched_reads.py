@@ -1,88 +1,118 @@
-"""Glances at PostgreSQL: those that come at the same moment share a connection and its journeys."""
+"""Reads by key on PostgreSQL: those that are requested at the same time share a connection and its round trips."""
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import asyncpg
 
 from crcr.errors import StoreUnavailable
 from crcr.record.store.database import Unit
-from crcr.record.store.group_commit import Waiting, answer, fail
-from crcr.record.store.postgres.batching import Walk, walk_in_step
+from crcr.record.store.group_commit import QueuedUnit, fail_units, resolve_units
+from crcr.record.store.postgres.batching import PostgresTx, Steps, run_batched
 from crcr.record.store.postgres.connection import FAULTS, PostgresLink, as_unavailable
-from crcr.record.store.postgres.task_pool import Crew
-from crcr.record.store.postgres.transaction import PostgresTx
 
 T = TypeVar("T")
 
-_TOGETHER = 64
-_SIDE_BY_SIDE = 4
-"""So that a slow one does not hold up all."""
+_BATCH = 64
+_CONCURRENT_BATCHES = 4
+"""So that a slow batch does not hold up all."""
 
 
-class Glances:
+class TaskPool:
+    """Up to `most` tasks that run `work`, which returns when its queue is empty. `start` after every addition."""
+
+    def __init__(self, most: int, work: Callable[[], Awaitable[None]]) -> None:
+        self._most = most
+        self._work = work
+        self._running = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Start one more task unless all are running; a running task checks the queue before it ends."""
+        if self._running < self._most:
+            self._running += 1
+            task = asyncio.create_task(self._run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def join(self) -> None:
+        """Wait for the running tasks. Cancelling the waiter does not cancel the tasks."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self) -> None:
+        try:
+            await self._work()
+        finally:
+            # In the same step as the last check of the queue: a task is done only one step later, and an addition
+            # in between would find the pool full and wait for a task that has ended.
+            self._running -= 1
+
+
+class BatchedReads:
     def __init__(self, link: PostgresLink) -> None:
         self._link = link
-        self._waiting: deque[Waiting[Any]] = deque()
-        self._lookers = Crew(_SIDE_BY_SIDE, self._look)
+        self._queue: deque[QueuedUnit[Any]] = deque()
+        self._readers = TaskPool(_CONCURRENT_BATCHES, self._read_batches)
 
-    async def at(self, unit: Unit[T]) -> T:
-        seen: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(unit, seen))
-        self._lookers.call()
-        return await seen
+    async def read(self, unit: Unit[T]) -> T:
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.append(QueuedUnit(unit, outcome))
+        self._readers.start()
+        return await outcome
 
     async def close(self) -> None:
-        await self._lookers.done()
+        await self._readers.join()
 
-    async def _look(self) -> None:
-        while self._waiting:
-            group: list[Waiting[Any]] = []
+    async def _read_batches(self) -> None:
+        while self._queue:
+            batch: list[QueuedUnit[Any]] = []
             try:
-                await asyncio.sleep(0)  # let those who are ready now come along
-                if not await self._look_together(group):
-                    # Each beside the others, since one of them may take its time again.
+                await asyncio.sleep(0)  # let reads that are ready now join this batch
+                if not await self._read_together(batch):
+                    # Concurrently, since the one that timed out may do so again.
                     await asyncio.gather(
-                        *(self._look_alone(each) for each in group if not each.answer.done())
+                        *(self._read_alone(queued) for queued in batch if not queued.outcome.done())
                     )
             except (StoreUnavailable, *FAULTS) as fault:
-                fail(group or self._all(), as_unavailable(fault) or fault)
+                fail_units(batch or self._take_all(), as_unavailable(fault) or fault)
             except BaseException:
-                fail([*group, *self._all()], StoreUnavailable("the look was broken off"))
+                fail_units([*batch, *self._take_all()], StoreUnavailable("the read was cancelled"))
                 raise
 
-    async def _look_together(self, group: list[Waiting[Any]]) -> bool:
-        """False when one of them failed; whose failure it is, each finds out alone."""
+    async def _read_together(self, batch: list[QueuedUnit[Any]]) -> bool:
+        """Return False when one read failed; each is then repeated on its own to find out which."""
         async with self._link.reading() as connection:
-            group += (self._waiting.popleft() for _ in range(min(_TOGETHER, len(self._waiting))))
+            batch += (self._queue.popleft() for _ in range(min(_BATCH, len(self._queue))))
             try:
-                await walk_in_step(connection, [_walk(waiting) for waiting in group])
+                await run_batched(connection, [_run_one(queued) for queued in batch])
             except FAULTS as fault:
                 if as_unavailable(fault) is not None and not isinstance(fault, asyncpg.QueryCanceledError):
                     raise
                 return False
         return True
 
-    async def _look_alone(self, waiting: Waiting[Any]) -> None:
+    async def _read_alone(self, queued: QueuedUnit[Any]) -> None:
         try:
             async with self._link.reading() as connection:
-                await walk_in_step(connection, [_walk(waiting)])
+                await run_batched(connection, [_run_one(queued)])
         except (StoreUnavailable, *FAULTS) as fault:
-            fail([waiting], as_unavailable(fault) or fault)
+            fail_units([queued], as_unavailable(fault) or fault)
 
-    def _all(self) -> list[Waiting[Any]]:
-        group = list(self._waiting)
-        self._waiting.clear()
-        return group
+    def _take_all(self) -> list[QueuedUnit[Any]]:
+        batch = list(self._queue)
+        self._queue.clear()
+        return batch
 
 
-def _walk(waiting: Waiting[Any]) -> Walk:
+def _run_one(queued: QueuedUnit[Any]) -> Steps:
     try:
-        yield from PostgresTx().walk([waiting])
+        yield from PostgresTx().run_units([queued])
     except FAULTS:
         raise
-    except Exception as failure:  # noqa: BLE001  nothing was written: it is this one's, and the others look on
-        fail([waiting], failure)
+    except Exception as failure:  # noqa: BLE001  nothing was written: it is this caller's own, and the others go on
+        fail_units([queued], failure)
     else:
-        answer([waiting])
+        resolve_units([queued])

@@ -1,12 +1,12 @@
-"""Units of work side by side on one connection: what they ask at the same moment is one journey to PostgreSQL.
+"""Units of work side by side on one connection: queries that are ready at the same time share a round trip.
 
-A journey costs more than the question that it carries. Each unit is written as if it were alone; here they all walk
-until each has asked something, every statement goes out once with everybody's parameters, and they walk on with the
-answers. Why: docs/adr/0020-postgresql.md.
+A round trip costs more than the query. Each unit is written as if it were alone. `run_batched` advances all of them
+to their next query, sends every distinct statement once with all parameter sets, and resumes each unit with its own
+result. Why: docs/adr/0020-postgresql.md.
 """
 
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -15,34 +15,38 @@ from time import perf_counter
 from typing import Any, TypeAlias, cast
 
 from crcr.record.store.database import Row
+from crcr.record.store.group_commit import PendingSums, QueuedUnit
 from crcr.record.store.postgres.connection import FAULTS, Connection
+from crcr.record.store.statement import Statement, SumUpsert
 
-_NTH = "nth_question"
+_NUMBER_COLUMN = "query_number"
 _RETURNS = re.compile(r"\bRETURNING\b")
-_ADDRESSED_ROWS = re.compile(r"\s*(INSERT|UPDATE|DELETE)\b")
+_CHANGES_ROWS = re.compile(r"\s*(INSERT|UPDATE|DELETE)\b")
 
 
-class Wanted(Enum):
+class ResultShape(Enum):
     ONE = "the first row"
     ALL = "all rows"
     COUNT = "how many rows were touched"
-    NOTHING = "nothing, of any number of sets of arguments"
+    NOTHING = "nothing, for any number of parameter sets"
 
 
 @dataclass(slots=True)
-class Question:
-    sql: str
-    wanted: Wanted
-    arguments: list[list[Any]]
-    """One set of them, or for `NOTHING` any number."""
+class Query:
+    """One query of a unit; awaiting it suspends the unit until `run_batched` has the result."""
 
-    def __await__(self) -> Generator["Question", Any, Any]:
+    sql: str
+    shape: ResultShape
+    arguments: list[list[Any]]
+    """One parameter set, or any number of them for `NOTHING`."""
+
+    def __await__(self) -> Generator["Query", Any, Any]:
         return (yield self)
 
 
 @dataclass(slots=True)
-class Slowest:
-    """The statement of a transaction that took longest, also when it failed."""
+class SlowestStatement:
+    """The slowest statement of a transaction, also when it failed."""
 
     sql: str = ""
     took_s: float = 0.0
@@ -58,83 +62,138 @@ class Slowest:
                 self.sql, self.took_s = sql, took_s
 
 
-Walk: TypeAlias = Generator[Question, Any, None]
+Steps: TypeAlias = Generator[Query, Any, None]
+"""Units that run one after the other, as a generator of their queries."""
 
 
-async def walk_in_step(connection: Connection, walks: Iterable[Walk], slowest: Slowest | None = None) -> None:
-    """Walk them all to their ends. If one fails all have: what they did is to be undone together."""
-    walking, slowest = list(walks), slowest or Slowest()
+class PostgresTx:
+    """Implements `Tx` by yielding queries to `run_batched`. Any number of units may share one."""
+
+    def __init__(self, settled: int | None = None) -> None:
+        self._settled = settled
+        self.signals: set[str] = set()
+        self._sums = PendingSums()
+
+    async def one(self, statement: Statement, **params: Any) -> Row | None:
+        return cast("Row | None", await _query(statement, ResultShape.ONE, params))
+
+    async def all(self, statement: Statement, **params: Any) -> list[Row]:
+        return cast("list[Row]", await _query(statement, ResultShape.ALL, params))
+
+    async def run(self, statement: Statement, **params: Any) -> int:
+        return cast("int", await _query(statement, ResultShape.COUNT, params))
+
+    async def many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None:
+        compiled = statement.for_dialect("postgresql")
+        if arguments := [compiled.arguments(row) for row in rows]:
+            await Query(compiled.sql, ResultShape.NOTHING, arguments)
+
+    def add_up(self, upsert: SumUpsert, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
+        self._sums.add(upsert, key, amounts)
+
+    async def settled_change(self) -> int | None:
+        return self._settled
+
+    def signal(self, name: str) -> None:
+        self.signals.add(name)
+
+    def run_units(self, units: Iterable[QueuedUnit[Any]]) -> Steps:
+        """Run the units of one lane in order."""
+        for queued in units:
+            steps = cast("Generator[Query, Any, Any]", queued.unit(self).__await__())
+            queued.result = yield from steps
+
+    def write_sums(self) -> Steps:
+        for statement, rows in self._sums.drain():
+            yield from self.many(statement, rows).__await__()
+
+
+def _query(statement: Statement, shape: ResultShape, params: Mapping[str, Any]) -> Query:
+    compiled = statement.for_dialect("postgresql")
+    return Query(compiled.sql, shape, [compiled.arguments(params)])
+
+
+async def run_batched(
+    connection: Connection, all_steps: Iterable[Steps], slowest: SlowestStatement | None = None
+) -> None:
+    """Run them all to their ends. If one fails, all have failed: the caller must roll back."""
+    running, slowest = list(all_steps), slowest or SlowestStatement()
     try:
-        asking = [pair for walk in walking for pair in _step(walk, walk.send, None)]
-        while asking:
+        pending = [pair for steps in running for pair in _advance(steps, steps.send, None)]
+        while pending:
             try:
-                answers = await _answers(connection, [asked for _, asked in asking], slowest)
+                results = await _execute(connection, [query for _, query in pending], slowest)
             except FAULTS as fault:
-                if len(asking) > 1:
+                if len(pending) > 1:
                     raise
-                [(walk, _)] = asking
-                asking = _step(walk, walk.throw, fault)  # whoever is alone hears of it where it asked
+                [(steps, _)] = pending
+                pending = _advance(
+                    steps, steps.throw, fault
+                )  # a single unit gets the error at its own `await`
             else:
-                told = zip(asking, answers, strict=True)
-                asking = [pair for (walk, _), answer in told for pair in _step(walk, walk.send, answer)]
+                resumed = zip(pending, results, strict=True)
+                pending = [
+                    pair for (steps, _), result in resumed for pair in _advance(steps, steps.send, result)
+                ]
     finally:
-        for walk in walking:
-            walk.close()
+        for steps in running:
+            steps.close()
 
 
-def _step(walk: Walk, way: Callable[[Any], Question], told: Any) -> list[tuple[Walk, Question]]:
-    """Go on to the next question; none is left at the end of the way."""
+def _advance(steps: Steps, resume: Callable[[Any], Query], value: Any) -> list[tuple[Steps, Query]]:
+    """Resume until the next query; empty at the end."""
     try:
-        return [(walk, way(told))]
+        return [(steps, resume(value))]
     except StopIteration:
         return []
 
 
-async def _answers(connection: Connection, questions: list[Question], slowest: Slowest) -> list[Any]:
-    places: dict[tuple[str, Wanted], list[int]] = {}
-    for place, question in enumerate(questions):
-        if not isinstance(question, Question):
+async def _execute(connection: Connection, queries: list[Query], slowest: SlowestStatement) -> list[Any]:
+    positions: dict[tuple[str, ResultShape], list[int]] = {}
+    for position, query in enumerate(queries):
+        if not isinstance(query, Query):
             raise RuntimeError("a unit of work may await nothing but its transaction")  # noqa: TRY004
-        places.setdefault((question.sql, question.wanted), []).append(place)
-    answers: list[Any] = [None] * len(questions)
-    for (sql, wanted), askers in places.items():
-        same = [questions[place] for place in askers]
+        positions.setdefault((query.sql, query.shape), []).append(position)
+    results: list[Any] = [None] * len(queries)
+    for (sql, shape), same in positions.items():
         with slowest.timing(sql):
-            found = await _answer_same(connection, sql, wanted, same)
-        for place, answer in zip(askers, found, strict=True):
-            answers[place] = answer
-    return answers
+            found = await _execute_same(connection, sql, shape, [queries[position] for position in same])
+        for position, result in zip(same, found, strict=True):
+            results[position] = result
+    return results
 
 
-async def _answer_same(
-    connection: Connection, sql: str, wanted: Wanted, questions: list[Question]
+async def _execute_same(
+    connection: Connection, sql: str, shape: ResultShape, queries: list[Query]
 ) -> list[Any]:
-    if wanted is Wanted.NOTHING:
-        rows = [each for question in questions for each in question.arguments]
-        if len(questions) > 1:
-            rows.sort(key=_in_order)  # two transactions that change the same rows do so in the same order
-        if rows:
-            await connection.executemany(sql, rows)
-        return [None] * len(questions)
-    arguments = [question.arguments[0] for question in questions]
-    numbered = _numbered(sql, len(arguments[0]) + 1) if len(arguments) > 1 else None
+    """Execute one statement for all queries that have it, in one round trip where possible."""
+    if shape is ResultShape.NOTHING:
+        parameter_sets = [arguments for query in queries for arguments in query.arguments]
+        if len(queries) > 1:
+            # Two transactions that change the same rows do so in the same order.
+            parameter_sets.sort(key=_sort_key)
+        if parameter_sets:
+            await connection.executemany(sql, parameter_sets)
+        return [None] * len(queries)
+    parameter_sets = [query.arguments[0] for query in queries]
+    numbered = _numbered(sql, len(parameter_sets[0]) + 1) if len(parameter_sets) > 1 else None
     if numbered is None:
-        return [await _answer_one(connection, sql, wanted, each) for each in arguments]
-    found: list[list[Row]] = [[] for _ in arguments]
-    asked = ([*each, number] for number, each in enumerate(arguments))
-    for row in await connection.fetchmany(numbered, asked):
-        found[row[_NTH]].append(cast("Row", row))
-    if wanted is Wanted.ALL:
-        return found
-    if wanted is Wanted.ONE:
-        return [rows[0] if rows else None for rows in found]
-    return [len(rows) for rows in found]
+        return [await _execute_one(connection, sql, shape, arguments) for arguments in parameter_sets]
+    rows_by_query: list[list[Row]] = [[] for _ in parameter_sets]
+    with_numbers = ([*arguments, number] for number, arguments in enumerate(parameter_sets))
+    for row in await connection.fetchmany(numbered, with_numbers):
+        rows_by_query[row[_NUMBER_COLUMN]].append(cast("Row", row))
+    if shape is ResultShape.ALL:
+        return rows_by_query
+    if shape is ResultShape.ONE:
+        return [rows[0] if rows else None for rows in rows_by_query]
+    return [len(rows) for rows in rows_by_query]
 
 
-async def _answer_one(connection: Connection, sql: str, wanted: Wanted, arguments: list[Any]) -> Any:
-    if wanted is Wanted.ALL:
+async def _execute_one(connection: Connection, sql: str, shape: ResultShape, arguments: list[Any]) -> Any:
+    if shape is ResultShape.ALL:
         return await connection.fetch(sql, *arguments)
-    if wanted is Wanted.ONE:
+    if shape is ResultShape.ONE:
         return await connection.fetchrow(sql, *arguments)
     status = await connection.execute(sql, *arguments)
     return int(status.rpartition(" ")[2])
@@ -142,14 +201,14 @@ async def _answer_one(connection: Connection, sql: str, wanted: Wanted, argument
 
 @cache
 def _numbered(sql: str, parameter: int) -> str | None:
-    """The statement whose rows carry the number of their question, or None where that is not so simple."""
-    number = f"${parameter}::int AS {_NTH}"
+    """The statement with its query's number in each returned row, or None where it cannot be added."""
+    number = f"${parameter}::int AS {_NUMBER_COLUMN}"
     if sql.startswith("SELECT"):
-        return f"SELECT asked.*, {number} FROM ({sql}) AS asked"  # noqa: S608  our own statement
-    if _ADDRESSED_ROWS.match(sql):
+        return f"SELECT query.*, {number} FROM ({sql}) AS query"  # noqa: S608  our own statement
+    if _CHANGES_ROWS.match(sql):
         return f"{sql}, {number}" if _RETURNS.search(sql) else f"{sql} RETURNING {number}"
     return None
 
 
-def _in_order(row: list[Any]) -> list[tuple[bool, Any]]:
-    return [(value is not None, value) for value in row]
+def _sort_key(arguments: list[Any]) -> list[tuple[bool, Any]]:
+    return [(value is not None, value) for value in arguments]

@@ -1,25 +1,26 @@
-"""PostgreSQL behind the `Database` port: any number of processes write side by side, and decide as if alone.
+"""PostgreSQL behind the `Database` port: any number of processes write concurrently, and each unit decides as if alone.
 
-A write without a lane excludes all others, of every process; writes with a lane exclude only their own lane. Both
-are advisory locks of the transaction, so a process that dies lets go of them. What waits is committed in groups, as
-on SQLite, the lanes of a group in step with each other. Why: docs/adr/0020-postgresql.md.
+A write without a lane excludes all others, of every process; a write with a lane excludes only its own lane. Both
+are advisory locks of the transaction, so a process that dies releases them. Queued units are committed in groups, as
+on SQLite; the lanes of a group run in one batch. Why: docs/adr/0020-postgresql.md.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar, cast
+from zlib import crc32
 
 import asyncpg
 import structlog
 
 from crcr.errors import StoreUnavailable
-from crcr.record.store.counters import StoreTally, Uncounted
-from crcr.record.store.database import Unit
-from crcr.record.store.group_commit import Waiting, answer, fail
-from crcr.record.store.postgres.batched_reads import Glances
-from crcr.record.store.postgres.batching import Slowest, walk_in_step
+from crcr.record.store.database import NoCounters, StoreCounters, Unit
+from crcr.record.store.group_commit import QueuedUnit, fail_units, resolve_units
+from crcr.record.store.postgres.batched_reads import BatchedReads, TaskPool
+from crcr.record.store.postgres.batching import PostgresTx, SlowestStatement, run_batched
 from crcr.record.store.postgres.connection import (
     FAULTS,
     Connection,
@@ -27,29 +28,30 @@ from crcr.record.store.postgres.connection import (
     as_unavailable,
     is_lost_race,
 )
-from crcr.record.store.postgres.lane_queues import EVERYBODY, Lines, number_of
-from crcr.record.store.postgres.notify import Wake
-from crcr.record.store.postgres.task_pool import Crew
-from crcr.record.store.postgres.transaction import PostgresTx
+from crcr.record.store.postgres.notify import PostgresWakeups
 from crcr.record.store.signals import CHANGES, Signals
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
+EXCLUSIVE = 0
+"""Not a lane: a unit in this queue runs alone."""
+LANES = 1024
+_MOST_LANES = 64
 _GROUP = 128
-_SIDE_BY_SIDE = 2
-"""Transactions at once: while one waits for the server or for a lane, the other gathers."""
-_IN_LINE_S = 2.5
-"""A write that waits longer than this for its transaction fails with `store_unavailable` (`places.Limits`)."""
+_CONCURRENT_GROUPS = 2
+"""Transactions at once: while one waits for the server or for a lane, the next group gathers."""
+_QUEUED_S = 2.5
+"""A unit that no transaction has taken by then fails with 503 (`PostgresTimeouts`)."""
 _LONG_S = 1.0
-"""A transaction that took longer is told in the log."""
+"""A transaction that took longer is logged."""
 _TRIES = 5
 _LOCKS = 0x63726372
-"""The class of our advisory locks; number 0 is everybody's, then one for each lane."""
+"""The class of our advisory locks; number 0 is shared by all writes, then one for each lane."""
 _TRY = f"SELECT lane FROM unnest($1::int[]) AS lane WHERE pg_try_advisory_xact_lock({_LOCKS}, lane)"  # noqa: S608
-# No transaction can still add a change up to this id (see the ADR): none of those under way began below it. Locks that
-# name a change begin with 25448, since others may use advisory locks of one number as well.
+# No transaction can still add a change up to this id (see the ADR): none of the running ones began below it. Locks that
+# name a change begin with 25448, since other applications may use advisory locks of one number as well.
 _SETTLED = """
 SELECT least(seen.newest, locks.lowest) AS settled, coalesce(locks.lowest < seen.newest, false) AS behind
 FROM (SELECT last_value - (CASE WHEN is_called THEN 0 ELSE 1 END) AS newest FROM changes_change_id_seq) AS seen
@@ -60,145 +62,211 @@ LEFT JOIN LATERAL (
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 ) AS locks ON true
 """
-_UNDER_WAY = (
+_MARK_RUNNING = (
     "SELECT pg_advisory_xact_lock_shared((25448::bigint << 48) + last_value"
     " - (CASE WHEN is_called THEN 0 ELSE 1 END)) FROM changes_change_id_seq"
 )
-_LOOK_AGAIN_S = 0.05
+_RECHECK_S = 0.05
 _SHOWN = 120
 _SHOWN_LANES = 5
 """Of a statement's text and of lanes, in the log."""
 
 
+def lane_number(lane: str | None) -> int:
+    """The same in every process; two lanes may share a number, which costs a wait and nothing else."""
+    return EXCLUSIVE if lane is None else 1 + crc32(lane.encode()) % LANES
+
+
+class LaneQueues:
+    """One queue of units for each lane; a lane is taken by at most one of our transactions at a time."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[QueuedUnit[Any]]] = {}
+        self._taken: set[int] = set()
+
+    def add(self, lane: int, queued: QueuedUnit[Any]) -> None:
+        self._queues.setdefault(lane, deque()).append(queued)
+
+    @property
+    def has_free_lane(self) -> bool:
+        """Whether a unit is queued in a lane that no transaction has taken."""
+        return any(lane not in self._taken for lane in self._queues)
+
+    def take_lanes(self) -> list[int]:
+        """Take the lane that is next, and as many others as may run with it; empty when none is free."""
+        free = [lane for lane in self._queues if lane not in self._taken]
+        if free[:1] == [EXCLUSIVE]:
+            lanes = [EXCLUSIVE]
+        else:
+            lanes = [lane for lane in free if lane != EXCLUSIVE][:_MOST_LANES]
+        self._taken.update(lanes)
+        return lanes
+
+    def pop_units(self, lanes: Iterable[int], most: int) -> dict[int, list[QueuedUnit[Any]]]:
+        """Pop the first units of these lanes, `most` in all; a lane with units left moves to the end."""
+        lanes = list(lanes)
+        per_lane = max(1, most // len(lanes))
+        popped: dict[int, list[QueuedUnit[Any]]] = {}
+        for lane in lanes:
+            queue = self._queues.pop(lane, deque())
+            popped[lane] = [queue.popleft() for _ in range(min(per_lane, len(queue)))]
+            if queue:
+                self._queues[lane] = queue
+        return popped
+
+    def peek(self, lane: int) -> list[QueuedUnit[Any]]:
+        return list(self._queues.get(lane, ()))
+
+    def remove(self, lane: int, queued: QueuedUnit[Any]) -> bool:
+        """Remove one unit from its queue; False when a transaction has taken it already."""
+        queue = self._queues.get(lane, deque())
+        if queued not in queue:
+            return False
+        queue.remove(queued)
+        if not queue:
+            del self._queues[lane]
+        return True
+
+    def release_lanes(self, lanes: Iterable[int]) -> None:
+        self._taken.difference_update(lanes)
+
+    def pop_all_free(self) -> list[QueuedUnit[Any]]:
+        """Pop all units, except those of taken lanes."""
+        free = [lane for lane in self._queues if lane not in self._taken]
+        return [queued for lane in free for queued in self._queues.pop(lane)]
+
+
 class PostgresDatabase:
-    def __init__(self, link: PostgresLink, signals: Signals, tally: StoreTally | None = None) -> None:
+    def __init__(self, link: PostgresLink, signals: Signals, counters: StoreCounters | None = None) -> None:
         self.signals = signals
-        self._tally = tally or Uncounted()
+        self._counters = counters or NoCounters()
         self._link = link
-        self._wake = Wake(link, signals)
-        self._glances = Glances(link)
-        self._lines = Lines()
-        self._committers = Crew(_SIDE_BY_SIDE, self._commit_groups)
-        self._again: asyncio.TimerHandle | None = None
+        self._wakeups = PostgresWakeups(link, signals)
+        self._reads = BatchedReads(link)
+        self._queues = LaneQueues()
+        self._committers = TaskPool(_CONCURRENT_GROUPS, self._commit_groups)
+        self._recheck: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         loop = asyncio.get_running_loop()
-        waiting: Waiting[T] = Waiting(unit, loop.create_future(), lane=lane)
-        self._lines.add(number_of(lane), waiting)
-        if self._lines.waits:
-            self._committers.call()
-        deadline = loop.call_later(_IN_LINE_S, self._end_wait, waiting)
+        queued: QueuedUnit[T] = QueuedUnit(unit, loop.create_future(), lane=lane)
+        self._queues.add(lane_number(lane), queued)
+        if self._queues.has_free_lane:
+            self._committers.start()
+        deadline = loop.call_later(_QUEUED_S, self._expire, queued)
         try:
-            return await waiting.answer
+            return await queued.outcome
         finally:
             deadline.cancel()
 
-    async def glance(self, unit: Unit[T]) -> T:
-        return await self._glances.at(unit)
+    async def quick_read(self, unit: Unit[T]) -> T:
+        return await self._reads.read(unit)
 
     async def read(self, unit: Unit[T]) -> T:
         async with self._link.reading() as connection:
-            # Asked before the snapshot is taken: what was settled then, the snapshot holds.
+            # Read before the snapshot is taken: the snapshot contains all changes that were settled then.
             [(settled, behind)] = await connection.fetch(_SETTLED)
             if behind:
-                self._look_again_soon()
-            tx, reading = PostgresTx(settled), Waiting(unit, asyncio.get_running_loop().create_future())
+                self._recheck_soon()
+            tx, queued = PostgresTx(settled), QueuedUnit(unit, asyncio.get_running_loop().create_future())
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                await walk_in_step(connection, [tx.walk([reading])])
-            return cast("T", reading.result)
+                await run_batched(connection, [tx.run_units([queued])])
+            return cast("T", queued.result)
 
     async def close(self) -> None:
-        """Commit what is waiting, then let go of the connections."""
+        """Commit the queued units, then close the connections."""
         self._closed = True
-        if self._again is not None:
-            self._again.cancel()
-        await self._committers.done()
-        await self._glances.close()
-        await self._wake.close()
+        if self._recheck is not None:
+            self._recheck.cancel()
+        await self._committers.join()
+        await self._reads.close()
+        await self._wakeups.close()
         await self._link.close()
 
     async def watch_other_processes(self) -> None:
         """Wake our waiters when another process has committed."""
-        await self._wake.listen()
+        await self._wakeups.listen()
 
-    def _end_wait(self, waiting: Waiting[Any]) -> None:
-        if self._lines.remove(number_of(waiting.lane), waiting):
-            log.warning(
-                "store_waited", lanes=[waiting.lane], waited_s=_IN_LINE_S, waited_for="earlier writes"
-            )
-            fail([waiting], StoreUnavailable("PostgreSQL is busy: earlier writes have not ended"))
+    def _expire(self, queued: QueuedUnit[Any]) -> None:
+        if self._queues.remove(lane_number(queued.lane), queued):
+            log.warning("store_waited", lanes=[queued.lane], waited_s=_QUEUED_S, waited_for="earlier writes")
+            fail_units([queued], StoreUnavailable("PostgreSQL is busy: earlier writes have not ended"))
 
-    def _look_again_soon(self) -> None:
-        """Changes that are committed were held back for a transaction under way, whose end may wake nobody."""
-        if self._again is None or self._again.when() <= asyncio.get_running_loop().time():
-            self._again = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self.signals.heard, CHANGES)
+    def _recheck_soon(self) -> None:
+        """Committed changes were held back for a running transaction, whose end may signal nothing."""
+        if self._recheck is None or self._recheck.when() <= asyncio.get_running_loop().time():
+            self._recheck = asyncio.get_running_loop().call_later(_RECHECK_S, self.signals.wake, CHANGES)
 
     async def _commit_groups(self) -> None:
-        while self._lines.waits:
-            group = _Group(self._lines)
+        while self._queues.has_free_lane:
+            group = _Group(self._queues)
             try:
                 await asyncio.sleep(0)  # let requests that are ready now join this group
                 async with self._link.writing() as connection:
-                    if not group.choose():
+                    if not group.take_lanes():
                         continue
                     began = time.perf_counter()
                     with group.log_slow_transaction():
                         signals = await self._commit(connection, group)
-            except Exception as fault:  # noqa: BLE001  it is told to those who wait
-                self._tally.failed()
-                fail(group.stranded() or self._lines.disperse(), as_unavailable(fault) or fault)
+            except Exception as fault:  # noqa: BLE001  it is raised to the callers
+                self._counters.failed()
+                fail_units(
+                    group.unfinished_units() or self._queues.pop_all_free(), as_unavailable(fault) or fault
+                )
                 continue
             except BaseException:
-                # Nobody else would come for those who still wait in line.
-                stranded = group.stranded()
-                group.part()
-                fail([*stranded, *self._lines.disperse()], StoreUnavailable("the write was broken off"))
+                # No other task would take the units that are still queued.
+                unfinished = group.unfinished_units()
+                group.release()
+                fail_units(
+                    [*unfinished, *self._queues.pop_all_free()], StoreUnavailable("the write was cancelled")
+                )
                 raise
             finally:
-                group.part()
-            self._tally.committed(len(group.units), time.perf_counter() - began)
-            answer(group.units)
+                group.release()
+            self._counters.committed(len(group.units), time.perf_counter() - began)
+            resolve_units(group.units)
             for name in signals:
                 self.signals.notify(name)
 
     async def _commit(self, connection: Connection, group: "_Group") -> set[str]:
-        """Run the group; a race that was lost to another transaction is run again, one by one if it goes on."""
-        for tries in range(1, _TRIES + 1):
+        """Run the group; after a lost race or a failed unit run it again, one unit at a time."""
+        for attempt in range(1, _TRIES + 1):
             try:
-                async with _transaction(connection, group.wants, group.slowest):
+                async with _transaction(connection, group.locks, group.slowest):
                     await group.gather(connection)
-                    return await (_run_units if tries == 1 else _run_apart)(connection, group)
+                    return await (_run_units if attempt == 1 else _run_with_savepoints)(connection, group)
             except asyncpg.PostgresError as fault:
-                if not is_lost_race(fault) or tries == _TRIES:
+                if not is_lost_race(fault) or attempt == _TRIES:
                     raise
-            except _AUnitFailed:
+            except _UnitFailed:
                 pass
         raise StoreUnavailable("the write lost every race against others")
 
 
 class _Group:
-    """What is committed together: units of several lanes, whose locks the transaction holds.
+    """Units of several lanes that are committed together, in a transaction that holds their locks.
 
-    Only for the line whose turn it is does it wait; the others it takes if they are to be had. Holding one it waits
-    for none, so no two wait for each other.
+    It waits only for the lock of the lane that is next; the other lanes are tried without waiting. While it holds a
+    lock it waits for no other, so no two groups deadlock.
     """
 
-    def __init__(self, lines: Lines) -> None:
-        self._lines = lines
-        self._numbers: list[int] = []
-        self.by_lane: dict[int, list[Waiting[Any]]] = {}
-        self.slowest = Slowest()
+    def __init__(self, queues: LaneQueues) -> None:
+        self._queues = queues
+        self._lanes: list[int] = []
+        self.by_lane: dict[int, list[QueuedUnit[Any]]] = {}
+        self.slowest = SlowestStatement()
 
     @property
-    def units(self) -> list[Waiting[Any]]:
-        return [waiting for line in self.by_lane.values() for waiting in line]
+    def units(self) -> list[QueuedUnit[Any]]:
+        return [queued for units in self.by_lane.values() for queued in units]
 
     @contextmanager
     def log_slow_transaction(self) -> Iterator[None]:
-        """Log a transaction that took long, or did not come to its end: which lanes, and what it waited for."""
+        """Log a transaction that took long, also when it failed: its lanes, and its slowest statement."""
         began, error = time.perf_counter(), None
         try:
             yield
@@ -210,97 +278,102 @@ class _Group:
             if waited_s >= _LONG_S:
                 log.warning(
                     "store_waited",
-                    lanes=self._lanes(),
+                    lanes=self._lane_names(),
                     waited_s=round(waited_s, 1),
                     waited_for=" ".join(self.slowest.sql.split())[:_SHOWN],
                     sqlstate=error,
                 )
 
-    def _lanes(self) -> list[str | None]:
-        lines = self.by_lane.values() or [self._lines.peek(self._numbers[0])] if self._numbers else []
-        names = dict.fromkeys(waiting.lane for line in lines for waiting in line)
+    def _lane_names(self) -> list[str | None]:
+        groups = self.by_lane.values() or [self._queues.peek(self._lanes[0])] if self._lanes else []
+        names = dict.fromkeys(queued.lane for units in groups for queued in units)
         return list(names)[:_SHOWN_LANES]
 
-    def choose(self) -> bool:
-        self._numbers = self._lines.choose()
-        return bool(self._numbers)
+    def take_lanes(self) -> bool:
+        self._lanes = self._queues.take_lanes()
+        return bool(self._lanes)
 
     @property
-    def wants(self) -> list[int]:
-        """The locks to begin with. After a lost race these are all, in the order in which everybody waits for them."""
-        return sorted(self.by_lane) or self._numbers[:1]
+    def locks(self) -> list[int]:
+        """The locks to begin with. After a lost race these are all, in the same order in every process."""
+        return sorted(self.by_lane) or self._lanes[:1]
 
     async def gather(self, connection: Connection) -> None:
+        """Take the units of all lanes whose lock is free."""
         if self.by_lane:
             return
-        first, *others = self._numbers
+        first, *others = self._lanes
         if others:
             held = {row["lane"] for row in await connection.fetch(_TRY, others)}
-            self._lines.give_back(number for number in others if number not in held)
-            self._numbers = [first, *(number for number in others if number in held)]
-        self.by_lane = self._lines.leave(self._numbers, _GROUP)
+            self._queues.release_lanes(lane for lane in others if lane not in held)
+            self._lanes = [first, *(lane for lane in others if lane in held)]
+        self.by_lane = self._queues.pop_units(self._lanes, _GROUP)
 
-    def stranded(self) -> list[Waiting[Any]]:
-        """Those whom a failure concerns: all that were gathered, or else the line that was waited for."""
-        if self._numbers and not self.by_lane:
-            self.by_lane = self._lines.leave(self._numbers[:1], _GROUP)
+    def unfinished_units(self) -> list[QueuedUnit[Any]]:
+        """The units that a failure concerns: all that were gathered, or else those of the first lane."""
+        if self._lanes and not self.by_lane:
+            self.by_lane = self._queues.pop_units(self._lanes[:1], _GROUP)
         return self.units
 
-    def part(self) -> None:
-        self._lines.give_back(self._numbers)
+    def release(self) -> None:
+        self._queues.release_lanes(self._lanes)
 
 
-class _AUnitFailed(Exception):
-    """One unit of a group failed; whose failure it is, the run apart finds out."""
+class _UnitFailed(Exception):
+    """One unit of a group failed; the run with savepoints finds out which."""
 
 
 @asynccontextmanager
-async def _transaction(connection: Connection, lanes: list[int], slowest: Slowest) -> AsyncIterator[None]:
-    mine = [f"SELECT pg_advisory_xact_lock({_LOCKS}, {lane})" for lane in lanes if lane != EVERYBODY]
-    everybody = f"SELECT pg_advisory_xact_lock{'_shared' if mine else ''}({_LOCKS}, {EVERYBODY})"
+async def _transaction(
+    connection: Connection, lanes: list[int], slowest: SlowestStatement
+) -> AsyncIterator[None]:
+    lane_locks = [f"SELECT pg_advisory_xact_lock({_LOCKS}, {lane})" for lane in lanes if lane != EXCLUSIVE]
+    common_lock = f"SELECT pg_advisory_xact_lock{'_shared' if lane_locks else ''}({_LOCKS}, {EXCLUSIVE})"
     try:
         with slowest.timing("the lane's lock"):
-            await connection.execute("; ".join(["BEGIN", everybody, *mine, _UNDER_WAY]))
+            await connection.execute("; ".join(["BEGIN", common_lock, *lane_locks, _MARK_RUNNING]))
         yield
         with slowest.timing("COMMIT"):
-            await _keep(connection)
+            await _commit(connection)
     except BaseException:
         with suppress(*FAULTS):
             await connection.execute("ROLLBACK")
         raise
 
 
-async def _keep(connection: Connection) -> None:
-    """A transaction that a swallowed error has broken is undone by COMMIT, and nothing is raised."""
+async def _commit(connection: Connection) -> None:
+    """COMMIT of a transaction that a swallowed error has aborted rolls back, and raises nothing."""
     if await connection.execute("COMMIT") != "COMMIT":
-        raise StoreUnavailable("PostgreSQL took back the transaction")
+        raise StoreUnavailable("PostgreSQL rolled back the transaction")
 
 
 async def _run_units(connection: Connection, group: _Group) -> set[str]:
-    """Run all without savepoints, as nearly always none fails."""
+    """Run all without savepoints, since a unit rarely fails."""
     tx = PostgresTx()
     try:
-        await walk_in_step(connection, [tx.walk(line) for line in group.by_lane.values()], group.slowest)
-        await walk_in_step(connection, [tx.walk_sums()], group.slowest)
+        await run_batched(
+            connection, [tx.run_units(units) for units in group.by_lane.values()], group.slowest
+        )
+        await run_batched(connection, [tx.write_sums()], group.slowest)
     except Exception as failure:
-        if as_unavailable(failure) is not None:  # or a lost race, which is the whole group's
+        if as_unavailable(failure) is not None:  # or a lost race, which concerns the whole group
             raise
-        raise _AUnitFailed from failure
+        raise _UnitFailed from failure
     return tx.signals
 
 
-async def _run_apart(connection: Connection, group: _Group) -> set[str]:
+async def _run_with_savepoints(connection: Connection, group: _Group) -> set[str]:
     signals: set[str] = set()
-    for waiting in group.units:
-        tx, waiting.failure = PostgresTx(), None
+    for queued in group.units:
+        tx, queued.failure = PostgresTx(), None
         await connection.execute("SAVEPOINT unit")
         try:
-            await walk_in_step(connection, [tx.walk([waiting])], group.slowest)
-            await walk_in_step(connection, [tx.walk_sums()], group.slowest)
+            await run_batched(connection, [tx.run_units([queued])], group.slowest)
+            await run_batched(connection, [tx.write_sums()], group.slowest)
         except Exception as failure:
             if as_unavailable(failure) is not None:
                 raise
-            waiting.failure = failure
+            queued.failure = failure
             await connection.execute("ROLLBACK TO unit")
         else:
             signals |= tx.signals

@@ -1,8 +1,8 @@
-"""SQLite behind the `Database` port: one writing connection that commits what is waiting as one group.
+"""SQLite behind the `Database` port: one writing connection that commits the queued units as one group.
 
-Statements run inline on the event loop, and one unit's failure is undone for that unit alone; only the COMMIT, which waits for
-the disk (`synchronous=FULL`), runs in a thread. While one group commits the next one gathers. A caller is
-answered after the commit that holds its rows, never before. Why: docs/adr/0005-group-commit.md.
+Statements run inline on the event loop, and a failed unit is rolled back alone; only the COMMIT, which waits for the
+disk (`synchronous=FULL`), runs in a thread. While one group commits the next one gathers. A caller is answered
+after the commit that holds its rows, never before. Why: docs/adr/0005-group-commit.md.
 """
 
 import asyncio
@@ -18,26 +18,25 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from crcr.errors import SchemaMismatch, StoreUnavailable
-from crcr.record.store.counters import StoreTally, Uncounted
-from crcr.record.store.database import Row, Unit
-from crcr.record.store.group_commit import Sums, Waiting, answer, fail
+from crcr.record.store.database import NoCounters, Row, StoreCounters, Unit
+from crcr.record.store.group_commit import PendingSums, QueuedUnit, fail_units, resolve_units
 from crcr.record.store.signals import Signals
-from crcr.record.store.statement import Adding, Statement, all_storable
+from crcr.record.store.statement import Statement, SumUpsert, all_storable
 
 T = TypeVar("T")
 
 _GROUP = 256
 _BUSY_MS = 10_000
-_FOREIGN_POLL_S = 0.05
+_DATA_VERSION_POLL_S = 0.05
 
 
 class SqliteTx:
-    """Runs statements on one connection. Its methods are `async` by contract and never wait."""
+    """Runs statements on one connection. Its methods are `async` by contract and never suspend."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.signals: set[str] = set()
-        self._sums = Sums()
+        self._sums = PendingSums()
 
     async def one(self, statement: Statement, **params: Any) -> Row | None:
         return cast("Row | None", self._execute(statement, params).fetchone())
@@ -54,11 +53,11 @@ class SqliteTx:
         values = [{**constants, **all_storable(row)} for row in rows]
         self._connection.executemany(compiled.sql, values)
 
-    def add_up(self, adding: Adding, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
-        self._sums.add(adding, key, amounts)
+    def add_up(self, upsert: SumUpsert, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
+        self._sums.add(upsert, key, amounts)
 
     def write_sums(self) -> None:
-        for statement, rows in self._sums.take():
+        for statement, rows in self._sums.drain():
             self._connection.executemany(statement.for_dialect("sqlite").sql, map(all_storable, rows))
 
     async def settled_change(self) -> int | None:
@@ -73,8 +72,8 @@ class SqliteTx:
         return self._connection.execute(compiled.sql, {**constants, **params} if constants else params)
 
 
-def _straight_through(awaitable: Awaitable[T]) -> T:
-    """Run a unit that never waits, without an event loop."""
+def _run_inline(awaitable: Awaitable[T]) -> T:
+    """Run a unit that never suspends, without an event loop."""
     coroutine = cast("Coroutine[Any, Any, T]", awaitable)
     try:
         coroutine.send(None)
@@ -86,9 +85,9 @@ def _straight_through(awaitable: Awaitable[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """A database without a file, which lives as long as somebody has it open: for tests.
+    """A database without a file, which exists while a connection to it is open: for tests.
 
-    SQLite keeps no log of it: its readers and its writer wait for each other.
+    It has no write-ahead log: its readers and its writer wait for each other.
     """
 
     name: str
@@ -119,20 +118,22 @@ def connect(path: Path | InMemory, *, read_only: bool = False) -> sqlite3.Connec
 
 
 class SqliteDatabase:
-    def __init__(self, path: Path | InMemory, signals: Signals, tally: StoreTally | None = None) -> None:
+    def __init__(
+        self, path: Path | InMemory, signals: Signals, counters: StoreCounters | None = None
+    ) -> None:
         self.signals = signals
-        self._tally = tally or Uncounted()
+        self._counters = counters or NoCounters()
         self._path = path
         self._writing = connect(path)
-        # See `_begin`: patience has a place of its own. Without a file a write waits for readers, too.
-        self._patience_ms = 0 if isinstance(path, Path) else _BUSY_MS
-        self._writing.execute(f"PRAGMA busy_timeout={self._patience_ms}")
-        self._glancing = connect(path, read_only=True)
+        # Waiting for the lock belongs in a thread, see `_begin`. Without a file a write waits for readers, too.
+        self._inline_busy_ms = 0 if isinstance(path, Path) else _BUSY_MS
+        self._writing.execute(f"PRAGMA busy_timeout={self._inline_busy_ms}")
+        self._key_reader = connect(path, read_only=True)
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="read")
-        self._reading = threading.local()
-        self._reading_all: list[sqlite3.Connection] = []
-        self._waiting: deque[Waiting[Any]] = deque()
+        self._thread = threading.local()
+        self._thread_connections: list[sqlite3.Connection] = []
+        self._queue: deque[QueuedUnit[Any]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -140,78 +141,78 @@ class SqliteDatabase:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         committed: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(unit, committed))
+        self._queue.append(QueuedUnit(unit, committed))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._commit_groups())
         return await committed
 
-    async def glance(self, unit: Unit[T]) -> T:
+    async def quick_read(self, unit: Unit[T]) -> T:
         try:
-            return _straight_through(unit(SqliteTx(self._glancing)))
+            return _run_inline(unit(SqliteTx(self._key_reader)))
         except sqlite3.Error as fault:
             raise _unavailable(fault) from fault
 
     async def read(self, unit: Unit[T]) -> T:
         loop = asyncio.get_running_loop()
-        return cast("T", await loop.run_in_executor(self._readers, self._read_here, unit))
+        return cast("T", await loop.run_in_executor(self._readers, self._read_in_thread, unit))
 
     async def close(self) -> None:
-        """Commit what is waiting, then let go of the file."""
+        """Commit the queued units, then close the file."""
         self._closed = True
         if self._task is not None:
             await self._task
         self._committer.shutdown()
         self._readers.shutdown()
-        for connection in (*self._reading_all, self._glancing, self._writing):
+        for connection in (*self._thread_connections, self._key_reader, self._writing):
             connection.close()
 
     async def watch_other_processes(self) -> None:
-        """Wake our waiters when another process has committed; SQLite itself cannot tell us."""
+        """Wake our waiters when another process has committed; SQLite has no notifications."""
         seen = None
         while not self._closed:
             with suppress(sqlite3.Error):
-                now = self._glancing.execute("PRAGMA data_version").fetchone()[0]
+                now = self._key_reader.execute("PRAGMA data_version").fetchone()[0]
                 if seen is not None and now != seen:
-                    self.signals.heard_all()
+                    self.signals.wake_all()
                 seen = now
-            await asyncio.sleep(_FOREIGN_POLL_S)
+            await asyncio.sleep(_DATA_VERSION_POLL_S)
 
-    def _read_here(self, unit: Unit[T]) -> T:
-        connection: sqlite3.Connection | None = getattr(self._reading, "connection", None)
+    def _read_in_thread(self, unit: Unit[T]) -> T:
+        connection: sqlite3.Connection | None = getattr(self._thread, "connection", None)
         if connection is None:
-            connection = self._reading.connection = connect(self._path, read_only=True)
-            self._reading_all.append(connection)
+            connection = self._thread.connection = connect(self._path, read_only=True)
+            self._thread_connections.append(connection)
         try:
-            connection.execute("BEGIN")  # one snapshot for all the questions of a page
+            connection.execute("BEGIN")  # one snapshot for all queries of a page
             try:
-                return _straight_through(unit(SqliteTx(connection)))
+                return _run_inline(unit(SqliteTx(connection)))
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.Error as fault:
             raise _unavailable(fault) from fault
 
     async def _commit_groups(self) -> None:
-        while self._waiting:
+        while self._queue:
             await asyncio.sleep(0)  # let requests that are ready now join this group
-            group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+            group = [self._queue.popleft() for _ in range(min(_GROUP, len(self._queue)))]
             began = time.perf_counter()
             try:
                 signals = await self._commit(group)
             except sqlite3.Error as fault:
-                self._tally.failed()
-                fail(group, StoreUnavailable(f"the store did not take the write: {fault}"))
+                self._counters.failed()
+                fail_units(group, StoreUnavailable(f"the store did not take the write: {fault}"))
                 continue
             except BaseException:
-                # Nobody else would come for those who still wait in line.
-                fail([*group, *self._waiting], StoreUnavailable("the write was broken off"))
-                self._waiting.clear()
+                # No other task would take the units that are still queued.
+                fail_units([*group, *self._queue], StoreUnavailable("the write was cancelled"))
+                self._queue.clear()
                 raise
-            self._tally.committed(len(group), time.perf_counter() - began)
-            answer(group)
+            self._counters.committed(len(group), time.perf_counter() - began)
+            resolve_units(group)
             for name in signals:
                 self.signals.notify(name)
 
-    async def _commit(self, group: list[Waiting[Any]]) -> set[str]:
+    async def _commit(self, group: list[QueuedUnit[Any]]) -> set[str]:
         loop = asyncio.get_running_loop()
         await self._begin(loop)
         try:
@@ -224,43 +225,43 @@ class SqliteDatabase:
         return signals
 
     async def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the write lock; when another process holds it, wait for it in the thread, not on the loop."""
+        """Take the write lock; when another process holds it, wait in the thread, not on the event loop."""
         try:
             self._writing.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
-            await loop.run_in_executor(self._committer, self._begin_patiently)
+            await loop.run_in_executor(self._committer, self._begin_waiting)
 
-    def _begin_patiently(self) -> None:
+    def _begin_waiting(self) -> None:
         self._writing.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
         try:
             self._writing.execute("BEGIN IMMEDIATE")
         finally:
-            self._writing.execute(f"PRAGMA busy_timeout={self._patience_ms}")
+            self._writing.execute(f"PRAGMA busy_timeout={self._inline_busy_ms}")
 
-    def _run_units(self, group: list[Waiting[Any]]) -> set[str]:
-        """Run all without savepoints, as nearly always none fails; if one does, again with a savepoint for each."""
+    def _run_units(self, group: list[QueuedUnit[Any]]) -> set[str]:
+        """Run all without savepoints, since a unit rarely fails; if one does, again with a savepoint for each."""
         tx = SqliteTx(self._writing)
         try:
-            for waiting in group:
-                waiting.result = _straight_through(waiting.unit(tx))
+            for queued in group:
+                queued.result = _run_inline(queued.unit(tx))
             tx.write_sums()
-        except Exception:  # noqa: BLE001  whose failure it is, the second run finds out
+        except Exception:  # noqa: BLE001  the second run finds out which unit failed
             self._writing.execute("ROLLBACK")
             self._writing.execute("BEGIN IMMEDIATE")
-            return self._run_units_apart(group)
+            return self._run_with_savepoints(group)
         return tx.signals
 
-    def _run_units_apart(self, group: list[Waiting[Any]]) -> set[str]:
+    def _run_with_savepoints(self, group: list[QueuedUnit[Any]]) -> set[str]:
         signals: set[str] = set()
-        for waiting in group:
+        for queued in group:
             tx = SqliteTx(self._writing)
             self._writing.execute("SAVEPOINT unit")
             try:
-                waiting.result = _straight_through(waiting.unit(tx))
+                queued.result = _run_inline(queued.unit(tx))
                 tx.write_sums()
-            except Exception as failure:  # noqa: BLE001  one caller's failure is not its neighbours'
-                away = isinstance(failure, sqlite3.OperationalError)
-                waiting.failure = _unavailable(failure) if away else failure
+            except Exception as failure:  # noqa: BLE001  the other callers' units are not affected
+                unavailable = isinstance(failure, sqlite3.OperationalError)
+                queued.failure = _unavailable(failure) if unavailable else failure
                 self._writing.execute("ROLLBACK TO unit")
             else:
                 signals |= tx.signals

@@ -11,7 +11,7 @@ from crcr.decide.model import JobState, Level, RepoName
 from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, LastResult, is_silent
 from crcr.decide.statistics.window import ResultKind, Window
 from crcr.decide.views.overview import BackendSummary
-from crcr.record.clickhouse.history import NOTHING_TOLD, Told
+from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -105,7 +105,7 @@ class BackendReader:
     window: Window
     kind: ResultKind
     now: datetime
-    told: Told = NOTHING_TOLD
+    told: HistoryAnswer = NO_ANSWER
     """What ClickHouse knows of the window, where it is used."""
 
     async def cursor(self) -> int:
@@ -354,9 +354,9 @@ def _with_told(reader: BackendReader, found: dict[str, Figures], window: Window)
     told = {
         key: figures_of(rows, window)
         for key, rows in reader.told.figures.items()
-        if key not in reader.told.untold
+        if key not in reader.told.unfed
     }
-    return {**{key: each for key, each in found.items() if key in reader.told.untold}, **told}
+    return {**{key: each for key, each in found.items() if key in reader.told.unfed}, **told}
 
 
 async def _running(reader: BackendReader, standing: Standing) -> dict[str, int]:

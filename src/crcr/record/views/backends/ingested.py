@@ -74,7 +74,7 @@ _DETAILS = Statement(
 
 
 @dataclass(slots=True)
-class Told:
+class HistoryAnswer:
     """Deliveries with their jobs; `next` is from where to go on looking if not all were looked through."""
 
     rows: list[tuple[dict[str, Any], list[JobView]]] = field(default_factory=list)
@@ -82,12 +82,12 @@ class Told:
     next: tuple[str | int, ...] | None = None
 
 
-async def ingested_matrix(tx: Tx, query: BackendQuery, seen: Seen, since_us: int) -> Told:
+async def ingested_matrix(tx: Tx, query: BackendQuery, seen: Seen, since_us: int) -> HistoryAnswer:
     """The deliveries after `query.after` that it asks for, newest first, one more than its limit.
 
     None of a backend that is not to be seen. With filters so many deliveries are looked through and no more.
     """
-    told = Told()
+    told = HistoryAnswer()
     if query.downstream.key not in seen.reporting:
         return told
     where = {"upstream": query.upstream.key, "downstream": query.downstream.key}

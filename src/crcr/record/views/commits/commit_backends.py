@@ -20,12 +20,12 @@ from crcr.decide.views.commit import (
     CommitBackend,
     GateShown,
     GateView,
+    backend_sort_key,
     backend_state,
-    failed_first,
+    gate_view,
+    job_sort_key,
     state_of_jobs,
-    worst_first,
 )
-from crcr.decide.views.gate import gate_view
 from crcr.decide.views.overview import JobView
 from crcr.decide.views.timeline import spell_of
 from crcr.errors import NoAllowlist
@@ -123,7 +123,7 @@ class CommitReader:
                 found.setdefault(row["downstream"], []).append(job_view(row, self.seen))
         rows = [row for row in await self.tx.all(_DISPATCHES, **key) if row["downstream"] in self.seen.public]
         backends = [self._backend(row, found.get(row["downstream"], [])) for row in rows]
-        return await self._with_tests(sorted(backends, key=worst_first))
+        return await self._with_tests(sorted(backends, key=backend_sort_key))
 
     async def reporting_on_their_own(self, head_sha: str) -> tuple[CommitBackend, ...]:
         """Who tested the commit without being told of it, such as nightly; their jobs go by its SHA."""
@@ -133,7 +133,7 @@ class CommitReader:
             if row["downstream"] in self.seen.reporting:
                 found.setdefault((row["downstream"], row["event"]), []).append(row)
         backends = [self._on_its_own(head_sha, rows) for rows in found.values()]
-        return await self._with_tests(sorted(backends, key=worst_first))
+        return await self._with_tests(sorted(backends, key=backend_sort_key))
 
     async def checks(self, head_sha: str, gate: GateView | None) -> tuple[CheckView, ...]:
         """The newest check of each name that GitHub has; the gate's own words only where the gate may be seen."""
@@ -202,7 +202,7 @@ async def commit_reader(
 
 
 def _concerned(entry: AllowlistEntry, found: list[JobView], **told: Any) -> CommitBackend:
-    found.sort(key=failed_first)
+    found.sort(key=job_sort_key)
     return CommitBackend(
         name=entry.name,
         level_now=entry.level,

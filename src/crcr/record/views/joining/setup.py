@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
+from crcr.decide.github.repository_setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, RepoName
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.joining import RefusalList, RefusalView

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.dispatch.body_compression import decompress_body
+from crcr.decide.dispatch.webhook_body import decompress_body
 from crcr.decide.health.relay import Health, judge_health
 from crcr.decide.model import Level, RepoName
 from crcr.decide.views.operator import (

@@ -18,7 +18,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.logs import Hit, HitKind, SearchView
 from crcr.errors import BadRequest
-from crcr.record.clickhouse.history import NOTHING_TOLD, Told
+from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer
 from crcr.record.statistics.sums import DAY_US
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, ascii_lower
@@ -88,7 +88,7 @@ async def search(
     text: str,
     now: datetime,
     *,
-    told: Told = NOTHING_TOLD,
+    told: HistoryAnswer = NO_ANSWER,
     after: tuple[str | int, ...] | None = None,
 ) -> SearchView:
     """Find all kinds of things; `after` a page of an author's pull requests, only the next of these."""
@@ -175,7 +175,7 @@ class _Finder:
     upstream: RepoName
     seen: Seen
     now: datetime
-    told: Told
+    told: HistoryAnswer
 
     async def groups(self, asked: _Asked) -> list[list[Hit]]:
         """What was found of each kind, one more than is listed where there is more.
@@ -379,7 +379,7 @@ class JobFinder:
     upstream: str
     seen: Seen
     now: datetime
-    told: Told
+    told: HistoryAnswer
 
     async def find(self, part: str, limit: int) -> list[Hit]:
         if not self.seen.reporting:

@@ -10,9 +10,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.checks.check_run import GATE_NAME
+from crcr.decide.checks.check_run import GATE_NAME, Tier
 from crcr.decide.checks.gate import GateState
-from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.health.relay import (
     Health,
     HealthFacts,

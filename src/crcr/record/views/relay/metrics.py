@@ -9,9 +9,9 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.queue_state import AlarmFacts, EffectQueue
-from crcr.record.clickhouse.feed_state import mark
-from crcr.record.schema.clickhouse_feed import Mark
+from crcr.decide.views.overview import AlarmFacts, EffectQueue
+from crcr.record.clickhouse.feeder import mark
+from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
@@ -94,7 +94,7 @@ _OLDEST = Statement(text("SELECT due_at FROM unfed WHERE upstream = :upstream OR
 
 async def history_lag(tx: Tx, upstream: str, now: datetime) -> tuple[int, float | None]:
     """The number and the lag in seconds, 0 while nothing is due; None where ClickHouse is not fed."""
-    if await mark(tx, Mark.SINCE) is None:
+    if await mark(tx, FeedMark.SINCE) is None:
         return 0, None
     counted = await tx.one(_UNFED, upstream=upstream, most=_MOST)
     oldest = await tx.one(_OLDEST, upstream=upstream)

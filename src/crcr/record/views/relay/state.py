@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.checks.check_run import Tier
 from crcr.decide.model import RepoName
 from crcr.decide.views.overview import (
     Change,

@@ -15,8 +15,7 @@ from crcr.decide.health.relay import HealthState, ReasonCode
 from crcr.decide.health.texts import EffectClass
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
 from crcr.decide.statistics.figures import CountedAs, EndedAs
-from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import ResultKind, Span
+from crcr.decide.statistics.window import HistoryState, ResultKind, Span
 from crcr.decide.views.backend import JobKey
 from crcr.decide.views.overview import DispatchAnswer
 from crcr.show.api.models import examples

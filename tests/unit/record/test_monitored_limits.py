@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from crcr.errors import LimiterUnavailable, RateLimited
-from crcr.record.limits.monitored import WatchedLimits
+from crcr.record.limits.monitored import MonitoredLimits
 
 
 class Limiter:
@@ -35,7 +35,7 @@ async def test_an_answer_is_told_apart_from_none_and_passed_on(
     asks: str, answer: Exception | None, answered: bool
 ) -> None:
     told = Told()
-    limits = WatchedLimits(Limiter(answer), told)
+    limits = MonitoredLimits(Limiter(answer), told)
     if answer is None:
         await getattr(limits, asks)("callback", "org/repo")
     else:
@@ -54,5 +54,5 @@ async def test_a_limiter_that_nobody_calls_is_asked_all_the_same_and_its_return_
         limiter.answer = answers.pop(0)
 
     with pytest.raises(asyncio.CancelledError):
-        await WatchedLimits(limiter, told).keep_asking("callback", pause)
+        await MonitoredLimits(limiter, told).probe_forever("callback", pause)
     assert told.answers == [False, False, True, True]

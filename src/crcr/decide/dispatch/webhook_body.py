@@ -1,13 +1,30 @@
-"""For how long the same webhook body again is a repeat, whatever GUID it comes under.
+"""Webhook bodies: their compressed form in the store, and for how long an identical body counts as a repeat.
 
-GitHub signs the body alone: whoever has captured one can send it again under a GUID of their own. Bodies of two events
-differ, because they hold an id that is given once (a comment, a run's attempt) or the second in which something changed
-(`updated_at`, `pushed_at`). Only a person's click holds neither: the same button may be meant twice.
+GitHub signs the body alone: an attacker who captured one could send it again under another GUID. The bodies of two
+events differ, because they contain an id that is given once (a comment, a run's attempt) or the second of a change
+(`updated_at`, `pushed_at`). Only a click on a button has neither: the same button may be meant twice.
 """
 
+import json
+import zlib
 from datetime import datetime, timedelta
+from typing import Any
 
 from crcr.decide.events import CheckRunEvent, CheckSuiteEvent, Event, IssueCommentEvent, PushEvent
+
+
+def compress_body(body: bytes) -> bytes:
+    return zlib.compress(body, 1)
+
+
+def decompress_body(packed: bytes) -> bytes:
+    return zlib.decompress(packed)
+
+
+def decompress_payload(packed: bytes) -> dict[str, Any]:
+    payload: dict[str, Any] = json.loads(zlib.decompress(packed))
+    return payload
+
 
 REMEMBERED_FOR = timedelta(days=3)
 """As long as GitHub keeps its own log of deliveries."""

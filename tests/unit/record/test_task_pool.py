@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from crcr.record.store.postgres.task_pool import Crew
+from crcr.record.store.postgres.batched_reads import TaskPool
 
 
 async def test_who_comes_just_as_the_last_one_goes_is_served() -> None:
@@ -14,11 +14,11 @@ async def test_who_comes_just_as_the_last_one_goes_is_served() -> None:
             await asyncio.sleep(0)
             waiting.popleft().set_result(1)
 
-    crew, served = Crew(1, serve), 0
+    crew, served = TaskPool(1, serve), 0
     for _ in range(10):
         turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         waiting.append(turn)
-        crew.call()
+        crew.start()
         served += await asyncio.wait_for(turn, 5)
     assert served == 10
 
@@ -33,12 +33,12 @@ async def test_no_more_are_at_work_than_may_be() -> None:
         await go.wait()
         here -= 1
 
-    crew = Crew(2, work)
+    crew = TaskPool(2, work)
     for _ in range(5):
-        crew.call()
+        crew.start()
         await asyncio.sleep(0)
     go.set()
-    await crew.done()
+    await crew.join()
     assert (here, most) == (0, 2)
 
 
@@ -49,8 +49,8 @@ async def test_one_who_failed_makes_room() -> None:
         turns.append(1)
         raise ValueError
 
-    crew = Crew(1, fail)
+    crew = TaskPool(1, fail)
     for _ in range(3):
-        crew.call()
-        await crew.done()
+        crew.start()
+        await crew.join()
     assert len(turns) == 3

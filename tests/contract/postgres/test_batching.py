@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from crcr.errors import NotFound, StoreUnavailable
-from crcr.record.store.database import Tx, Unit
-from crcr.record.store.location import Limits, PostgresPlace
+from crcr.record.store.database import PostgresLocation, PostgresTimeouts, Tx, Unit
 from crcr.record.store.postgres.connection import Connection, PostgresLink
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
@@ -38,7 +37,7 @@ BROKEN = Statement(text("SELECT 1 / CAST(:by AS integer) AS part"))
 
 @pytest.fixture
 async def database() -> AsyncIterator[PostgresDatabase]:
-    opened = PostgresDatabase(PostgresLink(PostgresPlace(new_database())), Signals())
+    opened = PostgresDatabase(PostgresLink(PostgresLocation(new_database())), Signals())
     yield opened
     await opened.close()
 
@@ -78,7 +77,7 @@ async def together(database: PostgresDatabase, *units: Unit[Any]) -> list[Any]:
 
 
 async def names(database: PostgresDatabase) -> list[str]:
-    return sorted(row["upstream"] for row in await database.glance(asking_all(NAMED, like="%")))
+    return sorted(row["upstream"] for row in await database.quick_read(asking_all(NAMED, like="%")))
 
 
 async def test_each_is_given_its_own_rows_in_their_order(database: PostgresDatabase) -> None:
@@ -181,10 +180,10 @@ async def test_glances_at_the_same_moment_share_their_journeys_and_fail_alone(
 ) -> None:
     await database.write(asking_run(ADD, name="a"))
     journeys.clear()
-    asked = [database.glance(asking_one(BROKEN, by=by)) for by in (1, 1, 1, 1)]
+    asked = [database.quick_read(asking_one(BROKEN, by=by)) for by in (1, 1, 1, 1)]
     assert [row and row["part"] for row in await asyncio.gather(*asked)] == [1, 1, 1, 1]
     assert journeys.total() <= 2
-    failing = [database.glance(asking_one(BROKEN, by=by)) for by in (1, 0, 1)]
+    failing = [database.quick_read(asking_one(BROKEN, by=by)) for by in (1, 0, 1)]
     found = await asyncio.gather(*failing, return_exceptions=True)
     assert [type(each).__name__ for each in found] == ["Record", "DivisionByZeroError", "Record"]
 
@@ -206,10 +205,10 @@ async def test_a_unit_may_await_nothing_but_its_transaction(
 
 
 async def test_a_glance_that_takes_too_long_costs_nobody_else_an_answer() -> None:
-    place = PostgresPlace(new_database(), limits=Limits(statement_ms=1_000))
+    place = PostgresLocation(new_database(), timeouts=PostgresTimeouts(statement_ms=1_000))
     database = PostgresDatabase(PostgresLink(place), Signals())
     looks = (asking_one(SLOW), twice, twice, twice)
-    found = await asyncio.gather(*map(database.glance, looks), return_exceptions=True)
+    found = await asyncio.gather(*map(database.quick_read, looks), return_exceptions=True)
     assert isinstance(found[0], StoreUnavailable)
     assert found[1:] == [1, 1, 1]
     await database.close()
@@ -229,7 +228,7 @@ async def test_a_number_that_no_column_can_hold_is_its_askers_trouble_alone(
     if how == "write":
         found = await together(database, *asked)
     else:
-        found = await asyncio.gather(*(database.glance(each) for each in asked), return_exceptions=True)
+        found = await asyncio.gather(*(database.quick_read(each) for each in asked), return_exceptions=True)
     assert [type(each).__name__ for each in found] == ["Record", "Record", "DataError", "Record"]
     assert await together(database, asking_run(ADD, name="after")) == [1]
 
@@ -244,7 +243,7 @@ async def test_an_error_of_ours_in_a_glance_is_told_to_its_asker_alone(
     await twice_at_once(database)
     journeys.clear()
     found = await asyncio.gather(
-        database.glance(fails), *(database.glance(twice) for _ in range(3)), return_exceptions=True
+        database.quick_read(fails), *(database.quick_read(twice) for _ in range(3)), return_exceptions=True
     )
     assert isinstance(found[0], NotFound)
     assert found[1:] == [1, 1, 1]
@@ -252,7 +251,7 @@ async def test_an_error_of_ours_in_a_glance_is_told_to_its_asker_alone(
 
 
 async def twice_at_once(database: PostgresDatabase) -> None:
-    await asyncio.gather(*(database.glance(twice) for _ in range(4)))
+    await asyncio.gather(*(database.quick_read(twice) for _ in range(4)))
 
 
 # Nobody waits for ever
@@ -260,10 +259,12 @@ async def twice_at_once(database: PostgresDatabase) -> None:
 
 async def test_when_the_server_refuses_every_line_is_told(database: PostgresDatabase) -> None:
     """A role that may not do what every write begins with: no outage, and nothing that others could heal."""
-    url = database._link.place.url
+    url = database._link.location.url
     run_on(url, "CREATE ROLE stranger LOGIN")
     try:
-        stranger = PostgresDatabase(PostgresLink(PostgresPlace(url.replace("crcr@", "stranger@"))), Signals())
+        stranger = PostgresDatabase(
+            PostgresLink(PostgresLocation(url.replace("crcr@", "stranger@"))), Signals()
+        )
         writes = [stranger.write(asking_run(ADD, name=f"{n}"), lane=f"{n}") for n in range(5)]
         found = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), 20)
         assert {type(each) for each in found} == {asyncpg.InsufficientPrivilegeError}
@@ -286,6 +287,6 @@ async def test_who_waits_behind_a_write_that_is_broken_off_is_told(database: Pos
 async def test_whoever_gives_up_waiting_for_the_end_breaks_off_nobody(database: PostgresDatabase) -> None:
     held = await halfway(database, asking_run(ADD, name="a"), lane="x")
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(database._committers.done(), 0.05)
+        await asyncio.wait_for(database._committers.join(), 0.05)
     await held.end()
     assert await names(database) == ["a"]

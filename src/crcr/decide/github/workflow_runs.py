@@ -1,13 +1,62 @@
-"""A question to GitHub's Actions about one dispatch, and how long to wait before it is asked again.
+"""Workflow runs and jobs on GitHub Actions: how their fields are read, and when a dispatch's runs are looked up.
 
-One question serves all runs and jobs of the dispatch. Where webhooks about runs arrive, GitHub is hardly ever asked.
+GitHub has conclusions that a report cannot have: each maps to the nearest one of ours, and an unknown one counts as a
+failure, so that nothing passes by being unknown. One look-up covers all runs and jobs of a dispatch. Where
+`workflow_run` webhooks arrive, GitHub is hardly ever polled.
 """
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from crcr.decide.model import RepoName
+from crcr.decide.model import Conclusion, RepoName
+
+_CONCLUSIONS = {known.value: known for known in Conclusion if known is not Conclusion.NONE} | {
+    "startup_failure": Conclusion.FAILURE,
+    "stale": Conclusion.CANCELLED,
+}
+# GitHub adds the ref to the path of some runs (`.github/workflows/ci.yml@main`); ours are told apart without it.
+_PATH_WITH_REF = re.compile(r"(?P<path>.*?\.ya?ml)@.*", re.DOTALL)
+_CHECK_RUN_URL = re.compile(r".*/check-runs/([0-9]{1,20})/?", re.DOTALL)
+_GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_MOST_NAMED = 20
+_MOST_TITLE = 4_096
+"""Characters of a run's name that are looked at."""
+
+
+def parse_conclusion(word: str | None) -> Conclusion | None:
+    return None if word is None else _CONCLUSIONS.get(word, Conclusion.FAILURE)
+
+
+def path_without_ref(path: str) -> str:
+    found = _PATH_WITH_REF.fullmatch(path)
+    return found["path"] if found else path
+
+
+def parse_check_run_id(url: str | None) -> str | None:
+    """The id at the end of a job's `check_run_url`, which is the one that its token signs."""
+    found = _CHECK_RUN_URL.fullmatch(url or "")
+    return found[1] if found else None
+
+
+def delivery_ids_in(display_title: str) -> tuple[str, ...]:
+    """What looks like a delivery's id in a run's name, as far as anybody would look."""
+    title = display_title[:_MOST_TITLE]
+    return tuple(dict.fromkeys(each.lower() for each in _GUID.findall(title)))[:_MOST_NAMED]
+
+
+def other_delivery_named(display_title: str, claimed: str, sent: Collection[str]) -> str | None:
+    """The delivery that a run's name holds instead of the claimed one: just one of those sent to its repository.
+
+    None where the name holds the claimed one as well: it may hold what anybody wrote beside it.
+    """
+    if claimed.lower() in display_title.lower():
+        return None
+    named = {guid for guid in delivery_ids_in(display_title) if guid in sent}
+    return named.pop() if len(named) == 1 else None
+
 
 _SOONEST = timedelta(seconds=15)
 _LATEST = timedelta(minutes=10)

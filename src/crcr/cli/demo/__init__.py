@@ -1,1 +1,0 @@
-"""`crcr demo` and `crcr demo-join`."""

@@ -50,7 +50,7 @@ def comment_marker(kind: str, subject: str) -> str:
 
 def waiver_offer(judgement: GateJudgement, number: int, head_sha: str) -> str | None:
     """The commands that would open the gate of a pull request's head, as text to copy; None when nothing blocks it."""
-    commands = list(_waivers(judgement, number, head_sha))
+    commands = list(_waive_commands(judgement, number, head_sha))
     if not commands:
         return None
     lines = [
@@ -66,7 +66,7 @@ def waiver_offer(judgement: GateJudgement, number: int, head_sha: str) -> str | 
     return "\n".join(lines)
 
 
-def _waivers(judgement: GateJudgement, number: int, head_sha: str) -> Iterable[str]:
+def _waive_commands(judgement: GateJudgement, number: int, head_sha: str) -> Iterable[str]:
     for one in judgement.subjects:
         if one.subject.number != number:
             continue
@@ -99,14 +99,14 @@ def refuse_head(command: Command, head: KnownHead, spoke_at: datetime) -> str | 
     """Say in words, with the command to paste, why this command is not about the present head; None when it is."""
     if not isinstance(command, WaiveCommand | ApproveCommand | RetryCommand):
         return None
-    if not isinstance(command, RetryCommand) and (words := _is_on_young_base(head, spoke_at)) is not None:
+    if not isinstance(command, RetryCommand) and (words := _refuse_young_base(head, spoke_at)) is not None:
         return words
     if command.head is not None:
-        reason = _names_another(command.head, head)
+        reason = _refuse_named_head(command.head, head)
     elif isinstance(command, RetryCommand):
         reason = None  # runs what failed again, and opens nothing
     else:
-        reason = _is_young(head, spoke_at)
+        reason = _refuse_young_head(head, spoke_at)
     if reason is None:
         return None
     digits = len(head.sha) if _is_ambiguous(head.sha[:HEAD_DIGITS], head) else HEAD_DIGITS
@@ -114,7 +114,7 @@ def refuse_head(command: Command, head: KnownHead, spoke_at: datetime) -> str | 
     return f"{reason}. Look at the head, and if you mean it, say it again with the head in it: {ready}"
 
 
-def _is_on_young_base(head: KnownHead, spoke_at: datetime) -> str | None:
+def _refuse_young_base(head: KnownHead, spoke_at: datetime) -> str | None:
     """A retarget just before the comment gives its head another meaning, and no command names a base."""
     if head.base_at is None or spoke_at - head.base_at >= YOUNGEST_HEAD:
         return None
@@ -124,7 +124,7 @@ def _is_on_young_base(head: KnownHead, spoke_at: datetime) -> str | None:
     )
 
 
-def _names_another(named: str, head: KnownHead) -> str | None:
+def _refuse_named_head(named: str, head: KnownHead) -> str | None:
     if not head.sha.startswith(named):
         return f"it names the head {code(named)}, and the head is {code(head.sha[:HEAD_DIGITS])}"
     if _is_ambiguous(named, head):
@@ -136,7 +136,7 @@ def _is_ambiguous(digits: str, head: KnownHead) -> bool:
     return any(sha.startswith(digits) for sha in head.earlier if sha != head.sha)
 
 
-def _is_young(head: KnownHead, spoke_at: datetime) -> str | None:
+def _refuse_young_head(head: KnownHead, spoke_at: datetime) -> str | None:
     if spoke_at - head.moved_at >= YOUNGEST_HEAD:
         return None
     if spoke_at < head.moved_at:

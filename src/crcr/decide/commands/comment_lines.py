@@ -42,7 +42,7 @@ def command_lines(body: str) -> Iterator[str]:
     if len(lines) > MOST_LINES:
         return
     for paragraph in _paragraphs(lines):
-        for line in _own_lines(paragraph):
+        for line in _unquoted_lines(paragraph):
             if found := _COMMAND.fullmatch(line.rstrip()):
                 yield (found["rest"] or "").strip()
 
@@ -50,7 +50,7 @@ def command_lines(body: str) -> Iterator[str]:
 # Paragraphs
 
 
-def _own_lines(paragraph: list[str]) -> Iterator[str]:
+def _unquoted_lines(paragraph: list[str]) -> Iterator[str]:
     """Leave out the lines that belong to a quote or a link above them, or that may stand between two backticks.
 
     Markdown continues a quote on the lines that follow it without a blank line, with or without a `>`.

@@ -134,7 +134,7 @@ def has_command(body: str) -> bool:
 
 def parse_commands(body: str) -> tuple[Command | InvalidCommand, ...]:
     """Read the comment's commands in their order, at most the first ten."""
-    return tuple(_parse(line) for line in islice(command_lines(body), MOST_COMMANDS_A_COMMENT))
+    return tuple(_parse_line(line) for line in islice(command_lines(body), MOST_COMMANDS_A_COMMENT))
 
 
 def format_command(command: Command) -> str:
@@ -157,82 +157,84 @@ def format_command(command: Command) -> str:
 
 def usage_text() -> str:
     """All commands in their right form, as Markdown of which no line is itself a command."""
-    return "\n".join(["The commands are:", "", *(f"- {_shown(form)}" for form, _ in _VERBS.values())])
+    return "\n".join(["The commands are:", "", *(f"- {_quote(form)}" for form, _ in _VERBS.values())])
 
 
 class _Unclear(Exception):
     """The words do not fit the verb's form; told to the writer, never raised out of here."""
 
 
-def _parse(line: str) -> Command | InvalidCommand:
+def _parse_line(line: str) -> Command | InvalidCommand:
     word, *more = line.split(maxsplit=1) or [""]
     form, read = _VERBS.get(word.lower(), (None, None))
     if form is None or read is None:
-        return InvalidCommand(_kept(line), *_unknown(word))
+        return InvalidCommand(_quote_line(line), *_explain_unknown(word))
     try:
         return read("".join(more))
     except _Unclear as unclear:
-        return InvalidCommand(_kept(line), str(unclear), f"write {_shown(form)}")
+        return InvalidCommand(_quote_line(line), str(unclear), f"write {_quote(form)}")
 
 
-def _kept(line: str) -> str:
+def _quote_line(line: str) -> str:
     return one_line(f"/crcr {line}")[:_KEPT_CHARACTERS]
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return code(text, _SHOWN_CHARACTERS)
 
 
-def _unknown(word: str) -> tuple[str, str]:
-    why = f"{_shown(word)} is no command" if word else "there is no command after `/crcr`"
+def _explain_unknown(word: str) -> tuple[str, str]:
+    why = f"{_quote(word)} is no command" if word else "there is no command after `/crcr`"
     for near in get_close_matches(word[:20].lower(), _VERBS, n=1):
-        return why, f"did you mean {_shown(_VERBS[near][0])}?"
+        return why, f"did you mean {_quote(_VERBS[near][0])}?"
     return why, "the commands are " + ", ".join(f"`{known}`" for known in _VERBS)
 
 
-def _waive(text: str) -> WaiveCommand:
-    downstream, job, rest = _read_target(text)
+def _parse_waive(text: str) -> WaiveCommand:
+    downstream, job, rest = _split_target(text)
     because = _BECAUSE.search(rest)
     if because is None:
-        raise _Unclear(_missing_reason(rest))
+        raise _Unclear(_explain_missing_reason(rest))
     words, head = _split_head(rest[: because.start()])
     words, until = _split_until(words)
     if head is None:
         words, head = _split_head(words)
-    return WaiveCommand(downstream, _job(job, words), until, _reason(rest[because.end() :]), head)
+    return WaiveCommand(
+        downstream, _choose_job(job, words), until, _parse_reason(rest[because.end() :]), head
+    )
 
 
-def _unwaive(text: str) -> UnwaiveCommand:
-    downstream, job, rest = _read_target(text)
+def _parse_unwaive(text: str) -> UnwaiveCommand:
+    downstream, job, rest = _split_target(text)
     if _BECAUSE.search(rest) or _UNTIL.search(rest):
         raise _Unclear(
             "`unwaive` takes no reason and no time; a job's name that holds these words stands in quotes"
         )
-    return UnwaiveCommand(downstream, _job(job, rest))
+    return UnwaiveCommand(downstream, _choose_job(job, rest))
 
 
-def _retry(text: str) -> RetryCommand:
+def _parse_retry(text: str) -> RetryCommand:
     words, head = _split_head(text)
-    return RetryCommand(_downstream(words.strip()) if words.strip() else None, head)
+    return RetryCommand(_parse_downstream(words.strip()) if words.strip() else None, head)
 
 
-def _approve(text: str) -> ApproveCommand:
+def _parse_approve(text: str) -> ApproveCommand:
     words, head = _split_head(text)
     _refuse_words(words)
     return ApproveCommand(head)
 
 
-def _status(text: str) -> StatusCommand:
+def _parse_status(text: str) -> StatusCommand:
     _refuse_words(text)
     return StatusCommand()
 
 
-def _read_target(text: str) -> tuple[RepoName, str | None, str]:
+def _split_target(text: str) -> tuple[RepoName, str | None, str]:
     """Split off `owner/repo:"job"`; the job is "" when its name is unquoted and so still in the rest."""
     found = _TARGET.fullmatch(text)
     if found is None:
         raise _Unclear("the backend is missing")
-    downstream = _downstream(found["name"])
+    downstream = _parse_downstream(found["name"])
     if found["colon"] is None:
         return downstream, None, found["rest"]
     if not found["rest"].startswith(_OPENING_QUOTES):
@@ -241,25 +243,25 @@ def _read_target(text: str) -> tuple[RepoName, str | None, str]:
     if quoted is None:
         raise _Unclear("the quotes around the job's name are not closed")
     job = quoted["curly"] if quoted["straight"] is None else quoted["straight"].replace('""', '"')
-    return downstream, _fitting(job), quoted["rest"]
+    return downstream, _check_job_name(job), quoted["rest"]
 
 
-def _downstream(text: str) -> RepoName:
+def _parse_downstream(text: str) -> RepoName:
     try:
         return RepoName(text)
     except ValueError:
-        raise _Unclear(f"{_shown(text)} is not `owner/repo`") from None
+        raise _Unclear(f"{_quote(text)} is not `owner/repo`") from None
 
 
-def _job(job: str | None, words: str) -> str | None:
+def _choose_job(job: str | None, words: str) -> str | None:
     """The job that was quoted, or else the words where its name may stand."""
     if job == "":
-        return _fitting(words.strip())
+        return _check_job_name(words.strip())
     _refuse_words(words)
     return job
 
 
-def _fitting(job: str) -> str:
+def _check_job_name(job: str) -> str:
     if not job.strip():
         raise _Unclear("the job's name after the colon is empty")
     if len(job) > MOST_JOB_CHARACTERS:
@@ -269,9 +271,9 @@ def _fitting(job: str) -> str:
 
 def _refuse_words(text: str) -> None:
     if re.match(r"\s*at(?:\s|$)", text, re.IGNORECASE) and not _AT_HEAD.search(text.rstrip()):
-        raise _Unclear(f"{_shown(text)} names no commit: 7 to 40 hexadecimal digits of the head follow `at`")
+        raise _Unclear(f"{_quote(text)} names no commit: 7 to 40 hexadecimal digits of the head follow `at`")
     if text.strip():
-        raise _Unclear(f"{_shown(text)} does not belong there")
+        raise _Unclear(f"{_quote(text)} does not belong there")
 
 
 def _split_head(text: str) -> tuple[str, str | None]:
@@ -285,14 +287,14 @@ def _split_until(text: str) -> tuple[str, timedelta | None]:
     found = list(_UNTIL.finditer(text))
     if not found:
         return text, None
-    return text[: found[-1].start()], _duration(text[found[-1].end() :].strip())
+    return text[: found[-1].start()], _parse_duration(text[found[-1].end() :].strip())
 
 
-def _duration(text: str) -> timedelta:
+def _parse_duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text)
     if found is None:
         raise _Unclear(
-            f"{_shown(text)} is not a time such as `30m`, `12h` or `3d`; "
+            f"{_quote(text)} is not a time such as `30m`, `12h` or `3d`; "
             "a job's name that holds the word `until` stands in quotes"
         )
     count, unit = int(found["count"]), _UNITS[found["unit"].lower()]
@@ -303,7 +305,7 @@ def _duration(text: str) -> timedelta:
     return count * unit
 
 
-def _reason(text: str) -> str:
+def _parse_reason(text: str) -> str:
     reason = one_line(text)
     if not reason:
         raise _Unclear("a waiver needs a reason after `because`")
@@ -312,10 +314,10 @@ def _reason(text: str) -> str:
     return reason
 
 
-def _missing_reason(text: str) -> str:
+def _explain_missing_reason(text: str) -> str:
     words = [word[:20].lower() for word in text.split(maxsplit=50)]
     for near in get_close_matches("because", words, n=1, cutoff=0.7):
-        return f"a waiver needs a reason: did you mean `because` by {_shown(near)}?"
+        return f"a waiver needs a reason: did you mean `because` by {_quote(near)}?"
     return "a waiver needs a reason after `because`"
 
 
@@ -337,9 +339,9 @@ def _duration_text(duration: timedelta) -> str:
 
 
 _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
-    "waive": ("/crcr waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>", _waive),
-    "unwaive": ("/crcr unwaive owner/repo[:job]", _unwaive),
-    "retry": ("/crcr retry [owner/repo] [at 1a2b3c4]", _retry),
-    "approve": ("/crcr approve [at 1a2b3c4]", _approve),
-    "status": ("/crcr status", _status),
+    "waive": ("/crcr waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>", _parse_waive),
+    "unwaive": ("/crcr unwaive owner/repo[:job]", _parse_unwaive),
+    "retry": ("/crcr retry [owner/repo] [at 1a2b3c4]", _parse_retry),
+    "approve": ("/crcr approve [at 1a2b3c4]", _parse_approve),
+    "status": ("/crcr status", _parse_status),
 }

@@ -45,11 +45,13 @@ UNKNOWN = CommitPlace(CommitStanding.UNKNOWN)
 
 def branches_to_ask(default: str, releases: Iterable[str]) -> tuple[str, ...]:
     """In this order: most nightlies test the default branch, few an old release."""
-    newest = sorted((each for each in releases if each.startswith(RELEASE_BRANCHES)), key=_age, reverse=True)
+    newest = sorted(
+        (each for each in releases if each.startswith(RELEASE_BRANCHES)), key=_release_sort_key, reverse=True
+    )
     return tuple(dict.fromkeys((default, NIGHTLY_BRANCH, *newest[:MOST_RELEASES])))
 
 
-def _age(branch: str) -> tuple[tuple[int, int, str], ...]:
+def _release_sort_key(branch: str) -> tuple[tuple[int, int, str], ...]:
     """By the numbers in its name, so that 2.10 is newer than 2.9; a word is older than a number."""
     parts = _DIGITS.split(branch.removeprefix(RELEASE_BRANCHES))
     return tuple((1, int(each), "") if each.isdigit() else (0, 0, each) for each in parts if each)

@@ -19,12 +19,14 @@ LOG_KEPT = timedelta(days=3)
 OVERLAP = timedelta(minutes=15)
 """How far behind the watermark is read again: a line appears late, and clocks differ."""
 
-_PULLS = "pull_request"
-_PLACES = frozenset({"installation", "installation_repositories", "repository"})
-_OF_UPSTREAMS = frozenset({_PULLS, "push", "merge_group", "check_run", "check_suite", "issue_comment"})
+_PULL_REQUEST = "pull_request"
+_REPOSITORY_EVENTS = frozenset({"installation", "installation_repositories", "repository"})
+_UPSTREAM_EVENTS = frozenset(
+    {_PULL_REQUEST, "push", "merge_group", "check_run", "check_suite", "issue_comment"}
+)
 _WITHOUT_ACTION = frozenset({"push"})
 
-_in_order = attrgetter("first_at", "first_id")
+_chronological = attrgetter("first_at", "first_id")
 
 
 class RecoveryOutcome(StrEnum):
@@ -100,10 +102,10 @@ def group_attempts(entries: Iterable[LoggedDelivery]) -> list[LoggedWebhook]:
     attempts: dict[str, list[LoggedDelivery]] = {}
     for entry in entries:
         attempts.setdefault(entry.guid, []).append(entry)
-    return [_webhook(each) for each in attempts.values()]
+    return [_merge_attempts(each) for each in attempts.values()]
 
 
-def _webhook(attempts: Sequence[LoggedDelivery]) -> LoggedWebhook:
+def _merge_attempts(attempts: Sequence[LoggedDelivery]) -> LoggedWebhook:
     first = min(attempts, key=attrgetter("delivered_at", "log_id"))
     return LoggedWebhook(
         guid=first.guid,
@@ -126,11 +128,11 @@ def possibly_missing(
 def _may_be_missing(webhook: LoggedWebhook) -> bool:
     # What was acknowledged is durable, unless the database was restored from an older copy. Of all events only
     # those of pull requests are recorded without exception, so only their absence says that.
-    return not webhook.acknowledged or webhook.event == _PULLS
+    return not webhook.acknowledged or webhook.event == _PULL_REQUEST
 
 
 def _may_be_ours(webhook: LoggedWebhook, upstream_ids: frozenset[int] | None) -> bool:
-    if webhook.event not in _OF_UPSTREAMS or upstream_ids is None or webhook.repository_id is None:
+    if webhook.event not in _UPSTREAM_EVENTS or upstream_ids is None or webhook.repository_id is None:
         return True
     return webhook.repository_id in upstream_ids
 
@@ -139,11 +141,11 @@ def missing_webhooks(logged: Iterable[LoggedWebhook], known: KnownWebhooks) -> l
     """Those to take up, in the order to do it."""
     here = known.taken | known.recovered
     unknown = [each for each in logged if each.guid not in here]
-    places = [each for each in unknown if each.event in _PLACES]
-    pulls = [each for each in unknown if each.event == _PULLS]
-    others = [each for each in unknown if each.event not in _PLACES | {_PULLS}]
+    places = [each for each in unknown if each.event in _REPOSITORY_EVENTS]
+    pulls = [each for each in unknown if each.event == _PULL_REQUEST]
+    others = [each for each in unknown if each.event not in _REPOSITORY_EVENTS | {_PULL_REQUEST}]
     return [
-        *sorted(places, key=_in_order),
-        *sorted(pulls, key=_in_order, reverse=True),
-        *sorted(others, key=_in_order),
+        *sorted(places, key=_chronological),
+        *sorted(pulls, key=_chronological, reverse=True),
+        *sorted(others, key=_chronological),
     ]

@@ -53,10 +53,10 @@ def group_similar_failures(jobs: Iterable[JobView]) -> tuple[LikeFailures, ...]:
     A group by message that has no job more than a group by test says nothing new and is left out.
     """
     failed = [job for job in jobs if job.counted is CountedAs.FAILURE and job.failed_tests]
-    by_test = _grouped(Alike.TEST, failed, _names)
+    by_test = _group_by(Alike.TEST, failed, _names)
     by_test = _without_repeats(by_test)
-    by_message = _without_known(_grouped(Alike.MESSAGE, failed, _first_lines), by_test)
-    return tuple(sorted((*by_test, *by_message), key=_biggest))
+    by_message = _without_known(_group_by(Alike.MESSAGE, failed, _first_lines), by_test)
+    return tuple(sorted((*by_test, *by_message), key=_by_size))
 
 
 def normal_line(text: str | None) -> str | None:
@@ -95,7 +95,7 @@ def _first_lines(job: JobView) -> dict[str, str | None]:
     return {line: first.message} if line else {}
 
 
-def _grouped(
+def _group_by(
     alike: Alike, jobs: Sequence[JobView], keys: Callable[[JobView], dict[str, str | None]]
 ) -> list[LikeFailures]:
     found: dict[str, list[tuple[JobView, str | None]]] = {}
@@ -138,5 +138,5 @@ def _without_known(groups: list[LikeFailures], known: list[LikeFailures]) -> lis
     ]
 
 
-def _biggest(group: LikeFailures) -> tuple[int, str, str]:
+def _by_size(group: LikeFailures) -> tuple[int, str, str]:
     return -len(group.jobs), group.alike.value, group.what

@@ -54,17 +54,17 @@ class TimelineFacts:
 def build_timeline(known: TimelineFacts) -> tuple[tuple[Moment, ...], int]:
     """The moments newest first, at most so many of the commit and of older ones each, and how many more there are."""
     moments = [
-        *_arrivals(known.arrivals, known.pull),
-        *_backends(known.backends),
-        *_gate(known.gate, known.checks),
-        *(moment for waiver in known.waivers for moment in _waiver(waiver)),
-        *(moment for group in known.groups for moment in _group(group)),
+        *_arrival_moments(known.arrivals, known.pull),
+        *_backend_moments(known.backends),
+        *_gate_moments(known.gate, known.checks),
+        *(moment for waiver in known.waivers for moment in _waiver_moments(waiver)),
+        *(moment for group in known.groups for moment in _group_moments(group)),
     ]
     kept = [
-        *_most_telling(each for each in moments if not each.superseded),
-        *_most_telling(each for each in moments if each.superseded),
+        *_most_important(each for each in moments if not each.superseded),
+        *_most_important(each for each in moments if each.superseded),
     ]
-    return tuple(sorted(kept, key=_newest, reverse=True)), len(moments) - len(kept)
+    return tuple(sorted(kept, key=_newest_first, reverse=True)), len(moments) - len(kept)
 
 
 def spell_of(jobs: Iterable[JobView]) -> Spell:
@@ -88,7 +88,7 @@ def spell_of(jobs: Iterable[JobView]) -> Spell:
     )
 
 
-def _arrivals(arrivals: tuple[Arrival, ...], pull: PullState | None) -> Iterator[Moment]:
+def _arrival_moments(arrivals: tuple[Arrival, ...], pull: PullState | None) -> Iterator[Moment]:
     merged = pull is PullState.MERGED
     for each in arrivals:
         kind = MomentKind.ARRIVED
@@ -105,11 +105,11 @@ def _arrivals(arrivals: tuple[Arrival, ...], pull: PullState | None) -> Iterator
         )
 
 
-def _backends(backends: tuple[CommitBackend, ...]) -> Iterator[Moment]:
+def _backend_moments(backends: tuple[CommitBackend, ...]) -> Iterator[Moment]:
     for delivery in dict.fromkeys(each.delivery for each in backends):
         of_one = [each for each in backends if each.delivery == delivery]
-        yield from _sent(of_one)
-        yield from _started(of_one)
+        yield from _dispatch_moments(of_one)
+        yield from _start_moments(of_one)
     for backend in backends:
         ended = backend.spell.ended_at
         at = ended or backend.spell.failed_at
@@ -123,7 +123,7 @@ def _backends(backends: tuple[CommitBackend, ...]) -> Iterator[Moment]:
             )
 
 
-def _sent(backends: list[CommitBackend]) -> Iterator[Moment]:
+def _dispatch_moments(backends: list[CommitBackend]) -> Iterator[Moment]:
     sent = [each.dispatch.sent_at for each in backends if each.dispatch and each.dispatch.sent_at]
     if len(sent) == 1:
         yield Moment(kind=MomentKind.SENT, at=sent[0], number=1, event=backends[0].event)
@@ -132,28 +132,28 @@ def _sent(backends: list[CommitBackend]) -> Iterator[Moment]:
             yield Moment(kind=kind, at=at, number=len(sent), event=backends[0].event)
 
 
-def _started(backends: list[CommitBackend]) -> Iterator[Moment]:
+def _start_moments(backends: list[CommitBackend]) -> Iterator[Moment]:
     started = [(each.spell.started_at, each) for each in backends if each.spell.started_at]
     if started:
         at, first = min(started, key=lambda pair: pair[0])
         yield Moment(kind=MomentKind.STARTED, at=at, subject=str(first.name), event=first.event)
 
 
-def _gate(gate: GateView | None, checks: tuple[CheckView, ...]) -> Iterator[Moment]:
+def _gate_moments(gate: GateView | None, checks: tuple[CheckView, ...]) -> Iterator[Moment]:
     if gate is not None and gate.state in _DECIDED:
         yield Moment(kind=MomentKind.JUDGED, at=gate.judged_at, gate=gate.state)
     for check in checks:
         if check.name == GATE_NAME and check.published_at is not None:
-            yield Moment(kind=MomentKind.PUBLISHED, at=check.published_at, gate=_published(check))
+            yield Moment(kind=MomentKind.PUBLISHED, at=check.published_at, gate=_publication_moments(check))
 
 
-def _published(check: CheckView) -> GateShown:
+def _publication_moments(check: CheckView) -> GateShown:
     if check.status != CheckStatus.COMPLETED.value:
         return GateShown.PENDING
     return _PUBLISHED.get(check.conclusion or "", GateShown.OVER)
 
 
-def _waiver(waiver: WaiverView) -> Iterator[Moment]:
+def _waiver_moments(waiver: WaiverView) -> Iterator[Moment]:
     happened = (
         (MomentKind.WAIVED, waiver.created_at, waiver.who),
         (MomentKind.USED, waiver.used_at, waiver.who),
@@ -167,18 +167,18 @@ def _waiver(waiver: WaiverView) -> Iterator[Moment]:
             )
 
 
-def _group(group: GroupView) -> Iterator[Moment]:
+def _group_moments(group: GroupView) -> Iterator[Moment]:
     yield Moment(kind=MomentKind.QUEUED, at=group.created_at, head_sha=group.head_sha)
     if group.destroyed_at is not None:
         yield Moment(kind=MomentKind.UNQUEUED, at=group.destroyed_at, head_sha=group.head_sha)
 
 
-def _most_telling(moments: Iterable[Moment]) -> list[Moment]:
-    newest_first = sorted(moments, key=_newest, reverse=True)
-    return sorted(newest_first, key=_telling)[:MOST_MOMENTS]
+def _most_important(moments: Iterable[Moment]) -> list[Moment]:
+    newest_first = sorted(moments, key=_newest_first, reverse=True)
+    return sorted(newest_first, key=_importance)[:MOST_MOMENTS]
 
 
-def _telling(moment: Moment) -> int:
+def _importance(moment: Moment) -> int:
     """First the way itself, then who did not pass, then the rest of the results, then what changed nothing."""
     if moment.arrival is not None:
         changed = moment.arrival.dispatches or moment.kind is not MomentKind.ARRIVED
@@ -188,6 +188,6 @@ def _telling(moment: Moment) -> int:
     return 2 if moment.kind in _OF_WAIVERS else 0
 
 
-def _newest(moment: Moment) -> tuple[datetime, int, str]:
+def _newest_first(moment: Moment) -> tuple[datetime, int, str]:
     who = moment.arrival.guid if moment.arrival else moment.subject
     return moment.at, _ORDER[moment.kind], who or ""

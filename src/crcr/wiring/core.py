@@ -24,7 +24,7 @@ from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamP
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.migrations.run import migrate
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.jobs import Outcomes
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database

@@ -38,7 +38,7 @@ from crcr.receive.webhook.intake import WebhookIntake
 from crcr.record.admin.operations import AdminOperations
 from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
-from crcr.record.deliveries.missed_webhooks import RecoveryStore
+from crcr.record.deliveries.webhooks import RecoveryStore
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
 from crcr.record.outbox.leases import LeaderElection, WorkerRegistry, new_owner

@@ -257,7 +257,7 @@ async def test_a_parked_dispatch_is_told_in_words_and_to_administrators_in_full(
         await it.github.open_pr(UPSTREAM)
         await it.act()
         told = words(await seen(it), "dispatch")
-        assert "GitHub did not take the dispatch" in told
+        assert "GitHub rejected the dispatch" in told
         assert "odd words" not in told
         assert "odd words" in words(await seen(it, **EYES), "dispatch")
 
@@ -292,7 +292,7 @@ async def test_the_first_run_is_under_way_until_its_report_is_overdue(
         it.clock.advance(240)
         found = await seen(it)
         assert state(found, "callback") == "unknown"
-        assert f"{what} is under way since {sent_at:%Y-%m-%d %H:%M} UTC (4 minutes ago)" in words(
+        assert f"{what} is in progress since {sent_at:%Y-%m-%d %H:%M} UTC (4 minutes ago)" in words(
             found, "callback"
         )
         it.clock.advance(3600)

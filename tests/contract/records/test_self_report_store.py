@@ -21,10 +21,10 @@ from crcr.errors import NoAllowlist
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.self_reports import SelfReports
-from crcr.record.reports.tested_commits import Commits
+from crcr.record.reports.tested_commits import TestedCommits
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from support.data.events_and_reports import a_caller
@@ -54,15 +54,15 @@ class Relay:
             stores.database,
             allowlists=stores.allowlists,
             targets=stores.targets,
-            outcomes=Outcomes(self.forwards),
+            outcomes=JobOutcomes(self.forwards),
             refresher=CheckRefresher({}),
             upstreams=(CORE, OTHER),
             job_timeout=timedelta(hours=6),
         )
         self.own = SelfReports(
-            stores.database, reports=reports, targets=stores.targets, outcomes=Outcomes(self.forwards)
+            stores.database, reports=reports, targets=stores.targets, outcomes=JobOutcomes(self.forwards)
         )
-        self.commits = Commits(stores.database)
+        self.commits = TestedCommits(stores.database)
 
     async def tell(
         self, conclusion: str = "success", *, who: Identity = WHO, now: datetime = NOW, **said: Any

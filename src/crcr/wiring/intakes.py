@@ -22,7 +22,7 @@ from crcr.receive.oidc.verifier import OidcVerifier
 from crcr.receive.webhook.intake import WebhookIntake
 from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
 from crcr.record.deliveries.inbox import Inbox
-from crcr.record.deliveries.refused_webhooks import RefusalCounts
+from crcr.record.deliveries.webhooks import RefusalCounts
 from crcr.record.reports.ingested import IngestedResults
 from crcr.record.reports.refusals import Refusals
 from crcr.record.reports.reports import Reports

@@ -83,7 +83,7 @@ class BackgroundTasks:
         for upstream in services.upstreams:
             newest = await services.allowlists.newest(upstream)
             if newest is None or not newest.good:
-                await services.refreshers[upstream.key].refresh_or_complain()
+                await services.refreshers[upstream.key].refresh_or_log()
 
     async def stop(self) -> None:
         self._stopping.set()
@@ -138,10 +138,7 @@ class BackgroundTasks:
 def _duties(services: Services) -> tuple[LeaderTask, ...]:
     refreshers = services.refreshers.values()
     return (
-        *(
-            LeaderTask("refresh", each.refresh_or_complain, REFRESH_EVERY_S, at_start=True)
-            for each in refreshers
-        ),
+        *(LeaderTask("refresh", each.refresh_or_log, REFRESH_EVERY_S, at_start=True) for each in refreshers),
         LeaderTask("sweep", services.sweeper.sweep, SWEEP_EVERY_S, at_start=True),
         LeaderTask("forget", services.sweeper.forget, FORGET_EVERY_S),
         LeaderTask("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),

@@ -14,7 +14,7 @@ from crcr.errors import BadSettings
 from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
-from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.rate_limiter import GitHubRateLimiter
 from crcr.github.http.transport import GitHubTransport
 from crcr.ports import Clock, NoTrace, Trace
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -69,7 +69,7 @@ class Core:
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
     forward_http: httpx.AsyncClient
-    limiter: RateLimiter
+    limiter: GitHubRateLimiter
     github: GitHubClient
 
     @property
@@ -94,7 +94,7 @@ def open_core(settings: Settings, seams: Seams) -> Core:
     targets = Targets(database, refresher)
     allowlists = Allowlists(database, targets, refresher, read_allowlist)
     checks = _checks(settings, database, allowlists, refresher)
-    api_http, limiter = seams.http(settings.github_api_url), RateLimiter()
+    api_http, limiter = seams.http(settings.github_api_url), GitHubRateLimiter()
     return Core(
         settings=settings,
         seams=seams,
@@ -174,13 +174,13 @@ def build_github_client(
     http: httpx.AsyncClient,
     clock: Clock,
     metrics: Metrics | None = None,
-    limiter: RateLimiter | None = None,
+    limiter: GitHubRateLimiter | None = None,
 ) -> GitHubClient:
     try:
         auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
     except ValueError as fault:
         raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
-    limiter = limiter or RateLimiter()
+    limiter = limiter or GitHubRateLimiter()
     if metrics is not None:
         metrics.github.watch(lambda: limiter.budgets(clock.now().timestamp()))
     transport = GitHubTransport(

@@ -78,7 +78,7 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             github.comments,
             voice,
             clock,
-            health=core.health,
+            read_health=core.health.of,
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(core.desk, upstreams, voice, clock),
         EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github.commits, clock),

@@ -23,7 +23,7 @@ from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.rate_limiter import GitHubRateLimiter
 from crcr.ports import Clock, RequestLimiter, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,
@@ -103,7 +103,7 @@ class Services:
     reconciler: Reconciler
     leaders: LeaderElection
     attendance: WorkerHeartbeat
-    limiter: RateLimiter
+    limiter: GitHubRateLimiter
     owner: str
     """Who this process is, as a holder of leases."""
     worker: Worker

@@ -55,7 +55,7 @@ from crcr.show.access.login import AUDITED_FAILURE
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.api.setup import INSPECTION, TEST_DISPATCH
 from crcr.show.live.shared_health import SharedHealth
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
@@ -107,7 +107,7 @@ class Services:
     owner: str
     """Who this process is, as a holder of leases."""
     worker: Worker
-    metrics: Metrics
+    metrics: RelayMetrics
     trace: Trace
     webhook: WebhookIntake
     callback: CallbackIntake
@@ -187,7 +187,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
 
 def _inbox(core: Core) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in core.settings.upstreams}
-    return Inbox(core.database, core.allowlists, core.targets, core.refresher, ignored)
+    return Inbox(core.database, core.allowlists, core.refresher, ignored)
 
 
 def _reports(core: Core) -> Reports:

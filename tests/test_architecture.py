@@ -170,7 +170,7 @@ def test_everything_is_caught_only_in_the_worker_and_at_the_edge() -> None:
         <= {
             "app.py",
             "deliver/worker.py",
-            "deliver/periodic/recover_webhooks.py",  # a webhook that broke us live is in the log, and would break every start
+            "deliver/periodic/reconcile.py",  # a webhook that broke us live is in the log, and would break every start
             "record/store/postgres/batched_reads.py",  # the same, below
             "record/store/postgres/database.py",  # the same, below
             "record/store/sqlite/database.py",  # one caller's failure is handed back to that caller; a failed group is rolled back

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from crcr import __version__
 from crcr.decide.report.judge import RejectedReport
 from crcr.errors import CrcrError, NotSignedIn, Unavailable
-from crcr.receive.http.answer import Answer
+from crcr.receive.http.response import IntakeResponse
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ _ENCODE = msgspec.json.Encoder().encode
 _JSON = (b"content-type", b"application/json")
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 
-Intake = Callable[[Request], Awaitable[Answer | RejectedReport]]
+Intake = Callable[[Request], Awaitable[IntakeResponse | RejectedReport]]
 ProblemPage = Callable[[Request, CrcrError, int, Mapping[str, str]], Response | None]
 """A problem as a page, for who looks at one there; None for everybody else."""
 
@@ -131,7 +131,7 @@ class Edge:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, intake: Intake, request: Request) -> Answer | Response:
+    async def _answer(self, intake: Intake, request: Request) -> IntakeResponse | Response:
         if request.method != "POST":
             return refusal("method_not_allowed", "this endpoint takes POST", request_id=uuid4().hex)
         try:

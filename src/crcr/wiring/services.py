@@ -10,15 +10,17 @@ import httpx
 import structlog
 
 from crcr.decide.model import RepoName
-from crcr.deliver.allowlist_source import AllowlistRefresher, Source
-from crcr.deliver.allowlist_source import FileSource as FileReader
-from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
+from crcr.deliver.allowlist_source import (
+    AllowlistFileSource,
+    AllowlistGitHubSource,
+    AllowlistRefresher,
+    AllowlistSource,
+)
 from crcr.deliver.leases import LEASE, Presence
 from crcr.deliver.periodic.leader_tasks import LEASE as LEADER_LEASE
-from crcr.deliver.periodic.reconcile import Reconciler
-from crcr.deliver.periodic.recover_webhooks import Intake, Recovery
+from crcr.deliver.periodic.reconcile import Reconciler, Recovery, RecoveryIntake
 from crcr.deliver.periodic.sweeper import Sweeper
-from crcr.deliver.periodic.worker_count import Attendance
+from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
 from crcr.github.http.rate_limiter import RateLimiter
@@ -100,7 +102,7 @@ class Services:
     sweeper: Sweeper
     reconciler: Reconciler
     leaders: LeaderElection
-    attendance: Attendance
+    attendance: WorkerHeartbeat
     limiter: RateLimiter
     owner: str
     """Who this process is, as a holder of leases."""
@@ -139,7 +141,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read, shared=shared.key_sets
     )
     stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
-    attendance = build_worker_count(core, owner)
+    attendance = build_worker_heartbeat(core, owner)
     refreshers = {
         each.name.key: AllowlistRefresher(
             each.name, allowlist_source(each, core.github), core.allowlists, clock
@@ -185,7 +187,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
 
 def _inbox(core: Core) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in core.settings.upstreams}
-    return Inbox(core.database, core.allowlists, core.targets, core.refresher, ignored)
+    return Inbox(core.database, core.allowlists, core.refresher, ignored)
 
 
 def _reports(core: Core) -> Reports:
@@ -228,10 +230,10 @@ def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, p
     )
 
 
-def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> Source:
+def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> AllowlistSource:
     if isinstance(upstream.allowlist, AllowlistFile):
-        return FileReader(upstream.allowlist.path)
-    return GitHubReader(github.repositories, upstream.allowlist.place)
+        return AllowlistFileSource(upstream.allowlist.path)
+    return AllowlistGitHubSource(github.repositories, upstream.allowlist.place)
 
 
 _BREATH_S = 0.02
@@ -242,9 +244,9 @@ def build_leaders(core: Core, owner: str) -> LeaderElection:
     return LeaderElection(core.database, owner, LEADER_LEASE)
 
 
-def build_worker_count(core: Core, owner: str) -> Attendance:
+def build_worker_heartbeat(core: Core, owner: str) -> WorkerHeartbeat:
     roll_call = WorkerRegistry(core.database, owner, tuple(each.key for each in core.upstreams))
-    return Attendance(roll_call, core.limiter.share_among, clock=core.clock)
+    return WorkerHeartbeat(roll_call, core.limiter.share_among, clock=core.clock)
 
 
 def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
@@ -271,7 +273,7 @@ def _days_or_ever(days: int) -> timedelta | None:
     return timedelta(days=days) if days else None
 
 
-def build_reconciler(core: Core, intake: Intake, stopping: asyncio.Event) -> Reconciler:
+def build_reconciler(core: Core, intake: RecoveryIntake, stopping: asyncio.Event) -> Reconciler:
     silences = Silences(core.database, core.allowlists, core.upstreams, core.job_timeout)
     repairs = CheckRepairs(core.database, core.refresher, core.upstreams)
     recovery = Recovery(

@@ -12,15 +12,15 @@ from jwt.algorithms import RSAAlgorithm
 
 from crcr.decide.report.identity import IssuerKind, KeySetText
 from crcr.errors import KeysUnavailable, NotAuthentic
-from crcr.receive.oidc.issuers import GITHUB_ACTIONS, issuer_of
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS, complete_issuer
 from crcr.receive.oidc.jwks import KeyCache
 from crcr.record.redis.connection import RedisLink, parse_redis_url
 from crcr.record.redis.key_sets import RedisKeySets
 from support.clock import ManualClock, settle
 from support.services.redis import RedisServer, new_name, shared_redis
 
-GITHUB = issuer_of(GITHUB_ACTIONS, IssuerKind.GITHUB)
-OTHER = issuer_of("https://ghe.example/_services/token", IssuerKind.GITHUB)
+GITHUB = complete_issuer(GITHUB_ACTIONS, IssuerKind.GITHUB)
+OTHER = complete_issuer("https://ghe.example/_services/token", IssuerKind.GITHUB)
 OLD, NEW, FORGED = (rsa.generate_private_key(65537, 2048).public_key() for _ in range(3))
 SECRET = b"the webhook secret of this relay"
 

@@ -91,6 +91,12 @@ def hold_reason(
     return PATHS if entry.paths is not None and concerned is None else None
 
 
+def may_need_approval(allowlist: Allowlist, association: str) -> bool:
+    """Whether any entry waits for an approval of this author's pull requests."""
+    trusted = is_trusted(association)
+    return any(_needs_approval(entry, trusted=trusted) for entry in allowlist.entries)
+
+
 def _needs_approval(entry: AllowlistEntry, *, trusted: bool) -> bool:
     if entry.authors is Authors.TRUSTED:
         return entry.level is Level.L4 and not trusted

@@ -19,8 +19,8 @@ from crcr.record.store.times import to_us
 
 _KNOWN = Statement(
     text(
-        "SELECT event, test, state, attempted_at, sent_at, delay_s FROM dispatches WHERE upstream = :upstream"
-        " AND delivery = :delivery AND downstream = :downstream"
+        "SELECT upstream, event, head_sha, level, test, state, attempted_at, sent_at, delay_s FROM dispatches"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
     )
 )
 _SENT = Statement(
@@ -33,12 +33,13 @@ _SENT = Statement(
 
 async def mark_sent(
     tx: Tx, where: Mapping[str, Any], at: datetime, now: datetime, *, waited_since: datetime
-) -> None:
-    """The dispatch was sent; `waited_since` is when it could have been at the earliest."""
+) -> Row | None:
+    """Record that the dispatch was sent, and return its row; `waited_since` is the earliest time it could have been sent."""
     known = await tx.one(_KNOWN, **where)
     if known is not None:
         await _mark(tx, where, known, to_us(at), (at - waited_since).total_seconds())
         note_dispatch(tx, where, now, was_us=known["sent_at"])
+    return known
 
 
 async def mark_arrived(

@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "github": {"github", "decide", "ports", "errors", ""},
     "deliver": {"deliver", "record", "github", "decide", "ports", "errors"},
     "join": {"join", "decide", "errors"},
-    "show": {"show", "join", "decide", "ports", "errors", ""},
+    "show": {"show", "record", "join", "decide", "ports", "errors", ""},
     "settings": {"settings", "decide", "errors"},
     "docs": {"settings", "decide", "app"},
     "app": {"decide", "errors", "receive", ""},
@@ -87,6 +87,12 @@ def rooms_imported(path: Path) -> set[str]:
     ours = {name for name in imports(path) if name == "crcr" or name.startswith("crcr.")}
     rooms = {name.split(".")[1] if "." in name else "" for name in ours}
     return {"" if room == "__version__" else room for room in rooms}
+
+
+def test_show_imports_only_views_and_admin_actions_of_record() -> None:
+    allowed = ("crcr.record.views.", "crcr.record.admin.", "crcr.record.repositories.inspections")
+    found = {name for path in (SOURCE / "show").rglob("*.py") for name in imports(path)}
+    assert [name for name in found if name.startswith("crcr.record") and not name.startswith(allowed)] == []
 
 
 def test_a_room_imports_only_what_the_rule_allows() -> None:

@@ -55,7 +55,7 @@ from crcr.show.access.login import AUDITED_FAILURE
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.api.setup import INSPECTION, TEST_DISPATCH
 from crcr.show.live.shared_health import SharedHealth
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
@@ -107,7 +107,7 @@ class Services:
     owner: str
     """Who this process is, as a holder of leases."""
     worker: Worker
-    metrics: Metrics
+    metrics: RelayMetrics
     trace: Trace
     webhook: WebhookIntake
     callback: CallbackIntake

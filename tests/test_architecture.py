@@ -202,7 +202,7 @@ def test_a_jobs_outcome_is_written_in_one_place_that_forwards_it() -> None:
     assert writers == {"jobs.py"}
     names = {"open_job", "close_job", "dispute_job", "time_out_job", "verify_job", "end_job"}
     callers = {path.name for path in modules() if names & names_in(path)}
-    assert callers == {"jobs.py", "outcomes.py"}
+    assert callers == {"jobs.py"}
 
 
 def names_in(path: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""The relay's Redis, looked at for its operator: does it answer, how fast, can it forget what it should keep.
+"""`crcr doctor` for Redis, which counts rate limits: does it answer, how fast, and may it evict what still counts.
 
 Nothing is written there.
 """
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
 from crcr.settings import Settings, SqliteSetting
 from crcr.settings.readers.values import LOOPBACK
-from crcr.wiring.redis import link_of
+from crcr.wiring.rate_limits import open_redis
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from crcr.record.redis.connection import RedisLink
+    from crcr.record.limits.redis_connection import RedisLink
 
 _SLOW_S = 0.05
 _KEEPS_ALL = "noeviction"
 
 
 async def redis_findings(settings: Settings) -> tuple[SetupFinding, ...]:
-    link = link_of(settings)
+    link = open_redis(settings)
     if link is None:
         return (_unused(settings),)
     try:
@@ -36,13 +36,13 @@ def _unused(settings: Settings) -> SetupFinding:
         return ok("redis", "Redis is not used; one machine does not need it.")
     return warning(
         "redis",
-        "Redis is not used, so each process counts callers for itself.",
+        "Redis is not used, so each process counts rate limits for itself.",
         "with more than one `crcr serve`, set CRCR_REDIS_URL",
     )
 
 
 async def _asked(link: "RedisLink") -> tuple[SetupFinding, ...]:
-    from crcr.record.redis.connection import RedisDown  # the driver is large, and few need it
+    from crcr.record.limits.redis_connection import RedisDown  # the driver is large, and few need it
 
     try:
         await link.call(_connect)
@@ -56,12 +56,12 @@ async def _asked(link: "RedisLink") -> tuple[SetupFinding, ...]:
         facts = await link.call(_info)
     except RedisDown:
         hint = "let the user run INFO to have it examined; the relay does not need it"
-        return (unknown("redis", f"Redis at {link.place} answers and does not describe itself.", hint),)
+        return (unknown("redis", f"Redis at {link.location} answers and does not describe itself.", hint),)
     return (_answers(link, facts, took_s), *_memory(facts))
 
 
 def _answers(link: "RedisLink", facts: Mapping[str, Any], took_s: float) -> SetupFinding:
-    what = f"Redis {facts.get('redis_version', '?')} at {link.place} answers in {took_s * 1000:.1f} ms"
+    what = f"Redis {facts.get('redis_version', '?')} at {link.location} answers in {took_s * 1000:.1f} ms"
     if took_s > _SLOW_S:
         return warning("redis", f"{what}.", "every callback waits for it twice; put it nearer")
     return ok("redis", f"{what}.")
@@ -78,10 +78,10 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[SetupFinding]:
 
 
 def _unencrypted(link: "RedisLink") -> Iterator[SetupFinding]:
-    if not link.place.encrypted and link.place.host not in LOOPBACK:
+    if not link.location.encrypted and link.location.host not in LOOPBACK:
         yield warning(
             "redis_tls",
-            f"The way to {link.place} is not encrypted.",
+            f"The way to {link.location} is not encrypted.",
             "use rediss:// unless the network between is yours alone",
         )
 

@@ -1,5 +1,5 @@
-"""A stateful GitHub on loopback, for the demo and the tests.
+"""A simulated GitHub for tests of GitHub Apps: REST API, webhooks, Actions and OIDC, in memory and over real HTTP.
 
-It speaks real HTTP and imports nothing else of crcr, so it cannot agree with our mistakes by sharing code.
-`github_sim.github.GitHub` is the way in.
+`github_sim.github.GitHub` is the entry point; README.md beside this file shows how to test a bot with it. The package
+imports nothing of `crcr`, so a misunderstanding of GitHub's protocol in `crcr` cannot be repeated here by shared code.
 """

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from browser.conftest import Site, site
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
-from crcr.show.urls.job_tokens import key_of
+from crcr.show.urls.job_tokens import decode_job_key
 from github_sim.github import JobSpec, Workflow, WorkflowRun
 from github_sim.rest.server import Server
 from support.data.store_rows import UPSTREAM as STORED
@@ -102,7 +102,7 @@ async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
         await expect(panel).to_contain_text("failure")
         await expect(panel).to_be_focused()
         await expect(cell).to_have_attribute("aria-current", "true")
-        key = key_of(job_in(page.url))
+        key = decode_job_key(job_in(page.url))
         assert key is not None
         assert key.job_name == "test"
         deep = await page.locator("#panel-link").input_value()

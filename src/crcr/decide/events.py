@@ -1,6 +1,6 @@
 """The closed set of webhook events that the relay knows; everything else is `UnusedEvent` with a reason.
 
-These are the facts that decisions need, nothing more: the raw body stays beside them for the dispatch.
+Only the fields that decisions need; the raw body is kept beside them for the dispatch.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class PullRequestEvent:
     number: int
     head_sha: str
     before: str | None
-    """The head before a `synchronize`; None for other actions."""
+    """The previous head of a `synchronize`; None for other actions."""
     base_ref: str
     updated_at: datetime
     is_open: bool
@@ -32,9 +32,9 @@ class PullRequestEvent:
     author_association: str
     installation_id: int | None
     default_branch: str | None = None
-    """Of the repository, where the webhook says it."""
+    """The repository's default branch, where the webhook contains it."""
     changes_base: bool = False
-    """An `edited` that says itself that the base is another one now."""
+    """An `edited` event whose `changes` contain the base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class InstallationEvent:
     account: str
     repositories: tuple[InstalledRepository, ...]
     reads_actions: bool | None = None
-    """Whether its permissions let the App read Actions; None where they are not told."""
+    """Whether the installation's permissions include reading Actions; None where the webhook has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class InstallationRepositoriesEvent:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryEvent:
-    """`repository` renamed or transferred: the same id under a new name; or edited: the name as it is."""
+    """`repository` renamed or transferred: the same id under a new name; or edited: the current name."""
 
     action: str
     repository_id: int
@@ -98,7 +98,7 @@ class RepositoryEvent:
 
 @dataclass(frozen=True, slots=True)
 class MergeGroupEvent:
-    """`merge_group` (checks_requested, destroyed): a commit that the merge queue made and wants judged."""
+    """`merge_group` (checks_requested, destroyed): a commit made by the merge queue that needs checks."""
 
     upstream: RepoName
     repository_id: int
@@ -110,12 +110,12 @@ class MergeGroupEvent:
     installation_id: int | None
     default_branch: str | None = None
     merged: bool = False
-    """`destroyed`, because it was merged; the other reasons are `invalidated` and `dequeued`."""
+    """`destroyed` after a merge; the other reasons are `invalidated` and `dequeued`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRunEvent:
-    """`check_run` rerequested (Re-run beside one check) or requested_action (a button of it, by `identifier`)."""
+    """`check_run` rerequested (Re-run of one check) or requested_action (one of its buttons, by `identifier`)."""
 
     upstream: RepoName
     repository_id: int
@@ -152,7 +152,7 @@ class IssueCommentEvent:
     comment_id: int
     author: str
     author_is_person: bool
-    """False for bots, Apps and deleted accounts: none of them commands."""
+    """False for bots, Apps and deleted accounts, whose commands are ignored."""
     body: str
     created_at: datetime
     installation_id: int | None
@@ -160,7 +160,7 @@ class IssueCommentEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowRunEvent:
-    """`workflow_run` of a downstream where the App is installed: GitHub's own word about a run."""
+    """`workflow_run` of a downstream where the App is installed: GitHub's own view of a run."""
 
     repository: RepoName
     repository_id: int
@@ -171,7 +171,7 @@ class WorkflowRunEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowJobEvent:
-    """`workflow_job` of a downstream where the App is installed: GitHub's own word about a job."""
+    """`workflow_job` of a downstream where the App is installed: GitHub's own view of a job."""
 
     repository: RepoName
     repository_id: int
@@ -188,19 +188,19 @@ class PingEvent:
 
 @dataclass(frozen=True, slots=True)
 class UnusedEvent:
-    """Authentic, understood, and of no interest."""
+    """Authentic and well-formed, but the relay does nothing with it."""
 
     reason: str
 
 
 DispatchedEvent = PullRequestEvent | PushEvent | MergeGroupEvent
-"""What downstreams are told of."""
+"""Events that are dispatched to downstreams."""
 PeopleRequest = CheckRunEvent | CheckSuiteEvent | IssueCommentEvent
-"""What people ask of the relay on the upstream's pages."""
+"""What people request from the relay on GitHub: a re-run, a button, a comment."""
 WorkflowEvent = WorkflowRunEvent | WorkflowJobEvent
-"""What GitHub says of a downstream's Actions."""
+"""Webhooks about a downstream's workflow runs and jobs."""
 DownstreamEvent = WorkflowRunEvent | WorkflowJobEvent | RepositoryEvent
-"""What tells a downstream's default branch beside what it is about."""
+"""Webhooks that also contain a downstream's default branch."""
 Event = (
     DispatchedEvent
     | PeopleRequest
@@ -238,4 +238,4 @@ USED_ACTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         "repository": frozenset({"renamed", "transferred", "edited"}),
     }
 )
-"""Of events that have actions, those that the relay does something with."""
+"""For events that have actions, the actions that the relay handles."""

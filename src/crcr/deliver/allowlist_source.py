@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 _CAP_BYTES = 1024 * 1024
 
 
-class Source(Protocol):
+class AllowlistSource(Protocol):
     async def read(self, etag: str | None) -> AllowlistReading | None:
         """Return what stands there now; None when it still is what `etag` names."""
         ...
@@ -36,7 +36,7 @@ class Allowlists(Protocol):
     ) -> AllowlistVersion | None: ...
 
 
-class FileSource:
+class AllowlistFileSource:
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -58,7 +58,7 @@ class FileSource:
         return AllowlistReading(source, text)
 
 
-class GitHubSource:
+class AllowlistGitHubSource:
     def __init__(self, repositories: RepositoriesApi, file: FileLocation) -> None:
         self._repositories = repositories
         self._file = file
@@ -81,7 +81,9 @@ class GitHubSource:
 
 
 class AllowlistRefresher:
-    def __init__(self, upstream: RepoName, source: Source, allowlists: Allowlists, clock: Clock) -> None:
+    def __init__(
+        self, upstream: RepoName, source: AllowlistSource, allowlists: Allowlists, clock: Clock
+    ) -> None:
         self._upstream = upstream
         self._source = source
         self._allowlists = allowlists

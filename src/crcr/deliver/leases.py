@@ -1,7 +1,7 @@
-"""What a worker holds: each claim with the end of its lease, renewed while the worker has it.
+"""The effects that a worker has claimed, each with the end of its lease, which is renewed while the worker holds it.
 
-A claim may be acted on while its lease lasts and the worker is present (`attendance`). After a pause that was longer
-than either, the store is asked before anything else is done: a claim that another worker has taken over is lost.
+A claim may be acted on while its lease lasts and the worker's heartbeat is current. After a pause longer than either, the
+store is queried first: a claim that another worker has taken over is lost.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ log = structlog.get_logger(__name__)
 LEASE = timedelta(seconds=20)
 """Twice what one call may take (`github.http.transport`)."""
 _LEAST_LEASE = timedelta(seconds=11)
-"""More than any one call may take: with less left, nothing is begun."""
+"""More than any one call may take: with less left, no effect is started."""
 _RENEW_BELOW = timedelta(seconds=15)
 _URGENT_BELOW = timedelta(seconds=10)
-"""From here on a renewal waits for the rows that others have locked, instead of leaving them for the next time."""
+"""Below this a renewal waits for locked rows, instead of skipping them until the next time."""
 _RENEW_EVERY_S = 2.0
 
 
 class Leases(Protocol):
     async def renew(self, effect_ids: list[int], now: datetime, *, alone: bool) -> dict[int, datetime]:
-        """Prolong these leases as far as they are ours; return the new ends. `alone` leaves out no row."""
+        """Extend those of the leases that are ours; return their new ends. `alone` skips no locked row."""
         ...
 
 
@@ -39,16 +39,16 @@ class Presence(Protocol):
 
     @property
     def is_current(self) -> bool: ...
-    async def attend(self) -> None: ...
+    async def beat(self) -> None: ...
 
 
 class AlwaysPresent:
-    """For a worker that nobody watches: in tests and one-shot commands."""
+    """For a worker without a heartbeat: in tests and one-shot commands."""
 
     lapses = 0
     is_current = True
 
-    async def attend(self) -> None: ...
+    async def beat(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -58,19 +58,19 @@ class _Held:
     lapses: int
 
 
-class Holdings:
+class HeldEffects:
     def __init__(self, leases: Leases, presence: Presence, clock: Clock) -> None:
         self._leases = leases
         self._presence = presence
         self._clock = clock
-        self._attending = asyncio.Lock()
+        self._catching_up = asyncio.Lock()
         self._held: dict[int, _Held] = {}
 
     def add(self, effect: ClaimedEffect) -> bool:
-        """Note a claim; False when the same effect is under way here, and only its lease had run out.
+        """Add a claim; False when this worker is already working on the effect, and only its lease had expired.
 
-        One that was under way before this worker was counted as gone is begun anew: what the old attempt has read may
-        have changed since, and it may not go on.
+        An effect that was started before this worker was counted as gone is started again: what the old attempt has
+        read may have changed since, and it may not continue.
         """
         held = self._held.get(effect.effect_id)
         if held is not None and held.lapses == self._presence.lapses:
@@ -80,12 +80,12 @@ class Holdings:
         return True
 
     def has(self, effect: ClaimedEffect) -> bool:
-        """Whether this very claim is the last one known here of its effect."""
+        """Whether this claim is the newest one of its effect in this worker."""
         held = self._held.get(effect.effect_id)
         return held is not None and held.effect is effect
 
     def require(self, effect: ClaimedEffect) -> None:
-        """Raise `LeaseLost` when this worker has claimed the effect again since; the store is not asked."""
+        """Raise `LeaseLost` when this worker has claimed the effect again since; does not query the store."""
         if not self.has(effect):
             raise LeaseLost
 
@@ -94,33 +94,33 @@ class Holdings:
             if self.has(effect):
                 del self._held[effect.effect_id]
 
-    async def be_present(self) -> None:
-        """Attend again after a pause, before anything is claimed or begun."""
+    async def ensure_present(self) -> None:
+        """Send a heartbeat after a pause, before any effect is claimed or started."""
         if not self._presence.is_current:
-            async with self._attending:
+            async with self._catching_up:
                 if not self._presence.is_current:
-                    await self._presence.attend()
+                    await self._presence.beat()
 
-    def may_begin(self, effect: ClaimedEffect) -> bool:
+    def may_start(self, effect: ClaimedEffect) -> bool:
         if not (self._is_current(effect) and self._presence.is_current):
             return False
         return self._held[effect.effect_id].lease_until - self._clock.now() >= _LEAST_LEASE
 
     async def confirm(self, effect: ClaimedEffect) -> None:
-        """Raise `LeaseLost` unless the effect is still ours. Without a pause this asks nobody."""
-        await self.be_present()
+        """Raise `LeaseLost` unless the effect is still ours. Without a pause this queries nothing."""
+        await self.ensure_present()
         if self._is_current(effect) and self._held[effect.effect_id].lease_until <= self._clock.now():
             await self._renew([effect.effect_id], alone=True)
         if not self._is_current(effect):
             raise LeaseLost
 
     async def renew_in_time(self) -> None:
-        """Renew what runs out soon, until cancelled."""
+        """Renew leases that expire soon, until cancelled."""
         while True:
             await self._clock.sleep(_RENEW_EVERY_S)
             now = self._clock.now()
-            left = {number: held.lease_until - now for number, held in self._held.items()}
-            soon = [number for number, rest in left.items() if rest < _RENEW_BELOW]
+            left = {effect_id: held.lease_until - now for effect_id, held in self._held.items()}
+            soon = [effect_id for effect_id, rest in left.items() if rest < _RENEW_BELOW]
             if soon and self._presence.is_current:
                 try:
                     await self._renew(soon, alone=min(left.values()) < _URGENT_BELOW)
@@ -132,8 +132,8 @@ class Holdings:
 
     async def _renew(self, effect_ids: list[int], *, alone: bool) -> None:
         renewed = await self._leases.renew(effect_ids, self._clock.now(), alone=alone)
-        for number in effect_ids:
-            if number in renewed and number in self._held:
-                self._held[number].lease_until = renewed[number]
+        for effect_id in effect_ids:
+            if effect_id in renewed and effect_id in self._held:
+                self._held[effect_id].lease_until = renewed[effect_id]
             elif alone:
-                self._held.pop(number, None)
+                self._held.pop(effect_id, None)

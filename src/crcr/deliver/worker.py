@@ -17,7 +17,7 @@ from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, EffectFault, FailedAttempt, effect_urgency
 from crcr.decide.outbox.retry import CircuitBreaker, GiveUp, retry_after_fault, retry_after_limit
 from crcr.decide.trace_steps import TraceStep
-from crcr.deliver.leases import AlwaysPresent, Holdings, Presence
+from crcr.deliver.leases import AlwaysPresent, HeldEffects, Presence
 from crcr.errors import (
     HeldBy,
     LeaseLost,
@@ -43,7 +43,7 @@ Handler = Callable[[ClaimedEffect], Awaitable[bool | None]]
 """Does one effect; False says that it was no longer wanted, and that nothing was done."""
 
 
-class Outbox(Protocol):
+class EffectQueue(Protocol):
     async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]: ...
     async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool: ...
     async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None: ...
@@ -53,7 +53,7 @@ class Outbox(Protocol):
     async def next_due(self, now: datetime) -> datetime | None: ...
 
 
-class Tally(Protocol):
+class EffectCounters(Protocol):
     """Where outcomes are counted."""
 
     def effect(self, kind: str, outcome: str) -> None: ...
@@ -63,12 +63,12 @@ class Tally(Protocol):
 class Worker:
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: EffectQueue,
         handlers: Mapping[EffectKind, Handler],
         *,
         clock: Clock,
         chance: Callable[[], float],
-        tally: Tally,
+        tally: EffectCounters,
         concurrency: int = 64,
         on_crash: Callable[[Exception], None] = lambda _: None,
         trace: Trace | None = None,
@@ -84,7 +84,7 @@ class Worker:
         self._on_crash = on_crash
         self._trace = trace or NoTrace()
         self._on_round = on_round
-        self._holdings = Holdings(outbox, presence or AlwaysPresent(), clock)
+        self._holdings = HeldEffects(outbox, presence or AlwaysPresent(), clock)
         self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
         self._claimed: deque[ClaimedEffect] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -139,7 +139,7 @@ class Worker:
         return done
 
     async def _step(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
-        await self._holdings.be_present()
+        await self._holdings.ensure_present()
         if not self._claimed and len(self._under_way) < self._concurrency:
             await self._claim()
         while self._claimed and len(self._under_way) < self._concurrency and not stopping.is_set():
@@ -158,7 +158,7 @@ class Worker:
 
     async def _begin_or_give_back(self, effect: ClaimedEffect) -> None:
         # What waited through a pause may be another worker's, or soon be: it is not begun any more.
-        if not self._holdings.may_begin(effect):
+        if not self._holdings.may_start(effect):
             self._holdings.drop([effect])
             await self._outbox.release([effect])
             return

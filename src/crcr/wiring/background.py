@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from crcr.deliver.periodic.leader_tasks import Duties, Duty
+from crcr.deliver.periodic.leader_tasks import LeaderTask, LeaderTasks
 from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.periodic.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
 from crcr.errors import NoAllowlist, StoreUnavailable
@@ -65,7 +65,7 @@ class BackgroundTasks:
         self._watching: asyncio.Task[None] | None = None
         self._attending: asyncio.Task[None] | None = None
         self._ends: asyncio.Task[None] | None = None
-        self.duties = Duties(
+        self.duties = LeaderTasks(
             services.leaders,
             _duties(services),
             clock=services.clock,
@@ -84,7 +84,7 @@ class BackgroundTasks:
             if freed := await self._free_leases(is_gone):
                 log.warning("leases_freed", effects=freed)
             await self._make_ready()
-            await services.attendance.attend()  # nobody claims anything unseen
+            await services.attendance.beat()  # no claim before the first heartbeat
             self._attending = self._started(services.attendance.run())
             self._run(services.worker.run(services.signals.subscribe(EFFECTS), self._stopping))
             self._run(self.duties.run())
@@ -96,7 +96,7 @@ class BackgroundTasks:
         Two processes that start at once may both read one; the store takes what both read as one version.
         """
         services = self._services
-        if await self.duties.begin():
+        if await self.duties.start():
             return
         for upstream in services.upstreams:
             newest = await services.allowlists.newest(upstream)
@@ -153,14 +153,14 @@ class BackgroundTasks:
             self._stopping.set()
 
 
-def _duties(services: Services) -> tuple[Duty, ...]:
+def _duties(services: Services) -> tuple[LeaderTask, ...]:
     refreshers = services.refreshers.values()
     return (
         *(
-            Duty("refresh", each.refresh_or_complain, REFRESH_EVERY_S, before_work=True)
+            LeaderTask("refresh", each.refresh_or_complain, REFRESH_EVERY_S, at_start=True)
             for each in refreshers
         ),
-        Duty("sweep", services.sweeper.sweep, SWEEP_EVERY_S, before_work=True),
-        Duty("forget", services.sweeper.forget, FORGET_EVERY_S),
-        Duty("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),
+        LeaderTask("sweep", services.sweeper.sweep, SWEEP_EVERY_S, at_start=True),
+        LeaderTask("forget", services.sweeper.forget, FORGET_EVERY_S),
+        LeaderTask("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),
     )

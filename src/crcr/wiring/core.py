@@ -24,7 +24,7 @@ from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamP
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.migrations.run import migrate
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.jobs import Outcomes
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database
@@ -32,7 +32,7 @@ from crcr.record.store.signals import Signals
 from crcr.record.views.relay.health import HealthViews
 from crcr.settings import Settings, SqliteSetting, UpstreamSetting
 from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse, open_clickhouse
 from crcr.wiring.database import database_location, open_database
 from crcr.wiring.drivers import require_drivers
@@ -56,7 +56,7 @@ class Core:
     settings: Settings
     seams: Seams
     signals: Signals
-    metrics: Metrics
+    metrics: RelayMetrics
     trace: Trace
     database: Database
     clickhouse: ClickHouse
@@ -154,8 +154,8 @@ def _checks(
     )
 
 
-def build_metrics(settings: Settings, clock: Clock) -> Metrics:
-    metrics = Metrics(lambda: clock.now().timestamp())
+def build_metrics(settings: Settings, clock: Clock) -> RelayMetrics:
+    metrics = RelayMetrics(lambda: clock.now().timestamp())
     if isinstance(settings.database, SqliteSetting):
         metrics.store.watch_disk(settings.database.path.parent)
     return metrics
@@ -173,7 +173,7 @@ def build_github_client(
     settings: Settings,
     http: httpx.AsyncClient,
     clock: Clock,
-    metrics: Metrics | None = None,
+    metrics: RelayMetrics | None = None,
     limiter: RateLimiter | None = None,
 ) -> GitHubClient:
     try:

@@ -6,14 +6,14 @@ from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.allowlist_source import AllowlistRefresher
 from crcr.deliver.handlers.changed_files import AskFiles, ReadGroup
-from crcr.deliver.handlers.commands import AnswerCommand, OfferWaiver, Voice
+from crcr.deliver.handlers.commands import AnswerCommand, CommentWriter, OfferWaiver
 from crcr.deliver.handlers.dispatch import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
 from crcr.deliver.handlers.forward_result import ForwardResult
 from crcr.deliver.handlers.inspect_repository import InspectRepository
 from crcr.deliver.handlers.look_up_runs import LookUp
 from crcr.deliver.handlers.publish_checks import PublishChecks
 from crcr.deliver.handlers.rerun import Rerun
-from crcr.deliver.handlers.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.deliver.handlers.verify_commit import VerifyCommit
 from crcr.deliver.worker import Handler
 from crcr.record.checks.commands import Commands
@@ -54,7 +54,7 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
 def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
     """What is asked and said on the upstream's pull requests, and of the downstreams' Actions for it."""
     database, github, clock, refresher = core.database, core.github, core.clock, core.refresher
-    upstreams, voice = Upstreams(core.targets, github.repositories), Voice(github.comments)
+    upstreams, voice = UpstreamTargets(core.targets, github.repositories), CommentWriter(github.comments)
     return {
         EffectKind.PUBLISH_CHECKS: PublishChecks(core.checks, upstreams, github.checks, clock),
         EffectKind.ASK_FILES: AskFiles(

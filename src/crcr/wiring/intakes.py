@@ -7,16 +7,22 @@ from crcr.ports import Clock, RequestLimiter
 from crcr.receive.callback.intake import (
     CallbackIntake,
 )
-from crcr.receive.callback.sandbox import SandboxDoor
-from crcr.receive.http.body import Bodies
+from crcr.receive.callback.sandbox import SandboxIntake
+from crcr.receive.http.body import BodyReader
 from crcr.receive.ingest.intake import IngestIntake
-from crcr.receive.oidc.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table, known_issuers
+from crcr.receive.oidc.issuers import (
+    GITHUB_ACTIONS,
+    TrustedIssuer,
+    complete_issuer,
+    issuer_table,
+    known_issuers,
+)
 from crcr.receive.oidc.jwks import KeyCache
 from crcr.receive.oidc.verifier import OidcVerifier
 from crcr.receive.webhook.intake import WebhookIntake
-from crcr.receive.webhook.refused_webhooks import RefusedWebhooks
+from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
 from crcr.record.deliveries.inbox import Inbox
-from crcr.record.deliveries.refused_webhooks import RefusalCounts
+from crcr.record.deliveries.webhooks import RefusalCounts
 from crcr.record.reports.ingested import IngestedResults
 from crcr.record.reports.refusals import Refusals
 from crcr.record.reports.reports import Reports
@@ -32,8 +38,8 @@ _BODIES_AT_ONCE = 128 * 1024 * 1024
 PUBLIC_API = "api.github.com"
 
 
-def _bodies(settings: Settings) -> Bodies:
-    return Bodies(_BODIES_AT_ONCE, trusted_proxies=settings.trusted_proxies)
+def _bodies(settings: Settings) -> BodyReader:
+    return BodyReader(_BODIES_AT_ONCE, trusted_proxies=settings.trusted_proxies)
 
 
 def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
@@ -46,14 +52,14 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
         secret=core.settings.github_webhook_secret.get_secret_value().encode(),
         bodies=_bodies(core.settings),
         inbox=inbox,
-        desk=core.desk,
+        people_requests=core.desk,
         actions_news=ActionsNews(core.database, core.refresher, build_outcomes(core)),
         installations=Installations(core.database),
         upstreams=frozenset(core.upstreams),
-        allowlist_places=on_github,
+        allowlist_files=on_github,
         clock=core.clock,
-        tally=core.metrics,
-        refused=RefusedWebhooks(RefusalCounts(core.database), core.clock),
+        count=core.metrics.delivery,
+        refused=RefusedWebhookCounter(RefusalCounts(core.database), core.clock),
         trace=core.trace,
     )
 
@@ -66,7 +72,7 @@ def callback_intake(core: Core, keys: KeyCache, limits: RequestLimiter, reports:
         reports=reports,
         trusted_proxies=core.settings.trusted_proxies,
         clock=core.clock,
-        tally=core.metrics,
+        count=core.metrics.callback,
         trace=core.trace,
         self_reports=SelfReports(
             core.database, reports=reports, targets=core.targets, outcomes=build_outcomes(core)
@@ -76,9 +82,9 @@ def callback_intake(core: Core, keys: KeyCache, limits: RequestLimiter, reports:
     )
 
 
-def _sandbox(core: Core, limits: RequestLimiter) -> SandboxDoor:
-    tried = SandboxJobs(core.database, core.allowlists, core.upstreams)
-    return SandboxDoor(tried, limits, f"{core.settings.public_url.rstrip('/')}/crcr/sandbox")
+def _sandbox(core: Core, limits: RequestLimiter) -> SandboxIntake:
+    jobs = SandboxJobs(core.database, core.allowlists, core.upstreams)
+    return SandboxIntake(jobs, limits, f"{core.settings.public_url.rstrip('/')}/crcr/sandbox")
 
 
 def ingest_intake(core: Core) -> IngestIntake:
@@ -89,14 +95,14 @@ def ingest_intake(core: Core) -> IngestIntake:
         results=IngestedResults(core.database, core.allowlists, core.upstreams),
         trusted_proxies=core.settings.trusted_proxies,
         clock=core.clock,
-        tally=core.metrics,
+        count=core.metrics.ingest,
     )
 
 
-def build_issuer_table(settings: Settings) -> dict[str, Issuer]:
+def build_issuer_table(settings: Settings) -> dict[str, TrustedIssuer]:
     """Whose tokens are taken here."""
     extra = [
-        issuer_of(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
+        complete_issuer(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
         for each in settings.oidc_issuers
     ]
     told = {each.issuer for each in (*known_issuers(), *extra)}
@@ -104,7 +110,7 @@ def build_issuer_table(settings: Settings) -> dict[str, Issuer]:
         [
             *extra,
             *(
-                issuer_of(each.issuer, each.kind)
+                complete_issuer(each.issuer, each.kind)
                 for each in settings.oidc_registrations
                 if each.issuer not in told
             ),

@@ -10,15 +10,17 @@ import httpx
 import structlog
 
 from crcr.decide.model import RepoName
-from crcr.deliver.allowlist_source import AllowlistRefresher, Source
-from crcr.deliver.allowlist_source import FileSource as FileReader
-from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
+from crcr.deliver.allowlist_source import (
+    AllowlistFileSource,
+    AllowlistGitHubSource,
+    AllowlistRefresher,
+    AllowlistSource,
+)
 from crcr.deliver.leases import LEASE, Presence
 from crcr.deliver.periodic.leader_tasks import LEASE as LEADER_LEASE
-from crcr.deliver.periodic.reconcile import Reconciler
-from crcr.deliver.periodic.recover_webhooks import Intake, Recovery
+from crcr.deliver.periodic.reconcile import Reconciler, Recovery, RecoveryIntake
 from crcr.deliver.periodic.sweeper import Sweeper
-from crcr.deliver.periodic.worker_count import Attendance
+from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
 from crcr.github.http.rate_limiter import RateLimiter
@@ -36,7 +38,7 @@ from crcr.receive.webhook.intake import WebhookIntake
 from crcr.record.admin.operations import AdminOperations
 from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
-from crcr.record.deliveries.missed_webhooks import RecoveryStore
+from crcr.record.deliveries.webhooks import RecoveryStore
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
 from crcr.record.outbox.leases import LeaderElection, WorkerRegistry, new_owner
@@ -53,7 +55,7 @@ from crcr.show.access.login import AUDITED_FAILURE
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.api.setup import INSPECTION, TEST_DISPATCH
 from crcr.show.live.shared_health import SharedHealth
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
@@ -100,12 +102,12 @@ class Services:
     sweeper: Sweeper
     reconciler: Reconciler
     leaders: LeaderElection
-    attendance: Attendance
+    attendance: WorkerHeartbeat
     limiter: RateLimiter
     owner: str
     """Who this process is, as a holder of leases."""
     worker: Worker
-    metrics: Metrics
+    metrics: RelayMetrics
     trace: Trace
     webhook: WebhookIntake
     callback: CallbackIntake
@@ -137,7 +139,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     rate_limits, inbox, reports = open_rate_limits(core, _rules(settings)), _inbox(core), _reports(core)
     keys = KeyCache(http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read)
     stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
-    attendance = build_worker_count(core, owner)
+    attendance = build_worker_heartbeat(core, owner)
     refreshers = {
         each.name.key: AllowlistRefresher(
             each.name, allowlist_source(each, core.github), core.allowlists, clock
@@ -183,7 +185,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
 
 def _inbox(core: Core) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in core.settings.upstreams}
-    return Inbox(core.database, core.allowlists, core.targets, core.refresher, ignored)
+    return Inbox(core.database, core.allowlists, core.refresher, ignored)
 
 
 def _reports(core: Core) -> Reports:
@@ -226,10 +228,10 @@ def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, p
     )
 
 
-def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> Source:
+def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> AllowlistSource:
     if isinstance(upstream.allowlist, AllowlistFile):
-        return FileReader(upstream.allowlist.path)
-    return GitHubReader(github.repositories, upstream.allowlist.place)
+        return AllowlistFileSource(upstream.allowlist.path)
+    return AllowlistGitHubSource(github.repositories, upstream.allowlist.place)
 
 
 _BREATH_S = 0.02
@@ -240,9 +242,9 @@ def build_leaders(core: Core, owner: str) -> LeaderElection:
     return LeaderElection(core.database, owner, LEADER_LEASE)
 
 
-def build_worker_count(core: Core, owner: str) -> Attendance:
+def build_worker_heartbeat(core: Core, owner: str) -> WorkerHeartbeat:
     roll_call = WorkerRegistry(core.database, owner, tuple(each.key for each in core.upstreams))
-    return Attendance(roll_call, core.limiter.share_among, clock=core.clock)
+    return WorkerHeartbeat(roll_call, core.limiter.share_among, clock=core.clock)
 
 
 def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
@@ -269,7 +271,7 @@ def _days_or_ever(days: int) -> timedelta | None:
     return timedelta(days=days) if days else None
 
 
-def build_reconciler(core: Core, intake: Intake, stopping: asyncio.Event) -> Reconciler:
+def build_reconciler(core: Core, intake: RecoveryIntake, stopping: asyncio.Event) -> Reconciler:
     silences = Silences(core.database, core.allowlists, core.upstreams, core.job_timeout)
     repairs = CheckRepairs(core.database, core.refresher, core.upstreams)
     recovery = Recovery(

@@ -22,7 +22,7 @@ from crcr.record.schema.all_tables import metadata
 from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting
-from crcr.record.views.relay.clickhouse_lag import history_lag
+from crcr.record.views.relay.metrics import history_lag
 from support.data.history_story import Fed, by_clickhouse, by_sql
 from support.data.sums_walk import Walk
 from support.services.clickhouse import new_database

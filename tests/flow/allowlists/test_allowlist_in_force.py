@@ -5,7 +5,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from crcr.deliver.allowlist_source import AllowlistRefresher, FileSource
+from crcr.deliver.allowlist_source import AllowlistFileSource, AllowlistRefresher
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
@@ -158,7 +158,7 @@ async def test_another_process_sees_a_refresh_with_its_next_delivery(tmp_path: P
             database, Targets(database, CheckRefresher({})), CheckRefresher({}), read_allowlist
         )
         path = it.write_allowlist("L1:\n  - org/two\n")
-        await AllowlistRefresher(repo(UPSTREAM), FileSource(path), other, it.clock).refresh()
+        await AllowlistRefresher(repo(UPSTREAM), AllowlistFileSource(path), other, it.clock).refresh()
         await database.close()
         await it.github.open_pr(UPSTREAM)
         await it.act()

@@ -14,7 +14,7 @@ from crcr.decide.model import RepoName
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.jobs import Outcomes
 from crcr.record.upkeep.timeouts import Sweeps
 from github_sim.github import Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, outcome, with_jobs

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 
 from crcr.decide.report.identity import IssuerKind
 from crcr.errors import KeysUnavailable
-from crcr.receive.oidc.issuers import issuer_of
+from crcr.receive.oidc.issuers import complete_issuer
 from crcr.receive.oidc.jwks import parse_discovery
 from github_sim.github import GitHub, HostileToken, WorkflowRun
 from github_sim.oidc.github_actions import hostile_token
@@ -365,7 +365,7 @@ async def test_fault_28_a_run_that_another_ci_signs_with_the_number_of_a_run_of_
 
 
 def test_keys_of_an_instance_with_tls_are_not_read_without_it() -> None:
-    issuer = issuer_of("https://gitlab.example", IssuerKind.GITLAB)
+    issuer = complete_issuer("https://gitlab.example", IssuerKind.GITLAB)
     for address, good in (("https://keys.example/jwks", True), ("http://127.0.0.1:9/jwks", False)):
         document = json.dumps({"issuer": issuer.issuer, "jwks_uri": address}).encode()
         if good:

@@ -1,14 +1,10 @@
 """What time does: silent jobs time out by their downstream's own patience, and what is old is let go."""
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from crcr.deliver.periodic.sweeper import repeat
-from crcr.errors import StoreUnavailable
-from support.clock import settle
 from support.downstream.callbacks import BACKEND, LISTED, dispatched, end_unreported, outcome, sweep
 from support.stage import UPSTREAM, Stage, stage
 
@@ -126,25 +122,6 @@ async def test_a_result_is_taken_after_the_body_of_its_delivery_is_forgotten(tmp
         await it.services.sweeper.forget()
 
         assert outcome(await it.github.complete_job(run, "build")) == "applied"
-
-
-async def test_the_loop_outlives_a_store_that_is_away(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED) as it:
-        calls: list[timedelta] = []
-        began, stopping = it.clock.now(), asyncio.Event()
-
-        async def sweep() -> None:
-            calls.append(it.clock.now() - began)
-            if len(calls) == 1:
-                raise StoreUnavailable
-
-        loop = asyncio.create_task(repeat(sweep, 30.0, it.clock, stopping))
-        await it.clock.pass_time(60)
-        stopping.set()
-        await settle()
-
-        assert loop.done()
-        assert calls[-2:] == [timedelta(seconds=30), timedelta(seconds=60)]
 
 
 @pytest.mark.parametrize("sweep_first", [True, False])

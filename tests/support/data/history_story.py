@@ -19,9 +19,8 @@ from crcr.record.reports.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.times import from_us
 from crcr.record.views.backends.figures import figures_of, read_figures
-from crcr.record.views.backends.job_detail import jobs_by_name, worst_first
-from crcr.record.views.logs.search import search
-from crcr.record.views.logs.search_jobs import JOBS_BACK
+from crcr.record.views.backends.jobs import jobs_by_name, worst_first
+from crcr.record.views.logs.search import JOBS_BACK, search
 from crcr.record.views.visibility import who_is_seen
 from support.data.events_and_reports import a_start
 from support.data.sums_walk import BACKENDS, JOBS, Walk

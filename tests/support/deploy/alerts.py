@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from support.deploy.deploy_files import DEPLOY
 
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
@@ -54,7 +54,7 @@ def named(expression: str) -> set[str]:
 def series() -> frozenset[str]:
     """The names of all series that a process can tell."""
     found = set()
-    for family in Metrics().registry.collect():
+    for family in RelayMetrics().registry.collect():
         ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         found |= {family.name + end for end in ends}
     return frozenset(found)

@@ -87,7 +87,7 @@ class Stores:
         targets = Targets(database, CheckRefresher({}))
         allowlists = Allowlists(database, targets, CheckRefresher({}), read_allowlist)
         ignored: dict[str, tuple[str, ...]] = {each.key: ("refs/heads/gh/**",) for each in UPSTREAMS}
-        inbox = Inbox(database, allowlists, targets, CheckRefresher({}), ignored)
+        inbox = Inbox(database, allowlists, CheckRefresher({}), ignored)
         return cls(database, allowlists, targets, inbox, AdminOperations(database, targets, allowlists))
 
     def outbox(self, owner: str) -> Outbox:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from crcr.deliver.periodic.leader_tasks import LEASE, RENEW_EVERY_S, Duties, Duty
+from crcr.deliver.periodic.leader_tasks import LEASE, RENEW_EVERY_S, LeaderTask, LeaderTasks
 from crcr.errors import StoreUnavailable
 from support.clock import ManualClock, settle
 
@@ -48,15 +48,17 @@ class Process:
     clock: ManualClock
     row: Row
     name: str
-    before_work: bool = False
+    at_start: bool = False
     act: Callable[[], Awaitable[None]] | None = None
     ran: list[float] = field(default_factory=list)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.began = self.clock.now()
-        duty = Duty("sweep", self.sweep, EVERY_S, before_work=self.before_work)
-        self.duties = Duties(Lead(self.row, self.name), (duty,), clock=self.clock, stopping=self.stopping)
+        duty = LeaderTask("sweep", self.sweep, EVERY_S, at_start=self.at_start)
+        self.duties = LeaderTasks(
+            Lead(self.row, self.name), (duty,), clock=self.clock, stopping=self.stopping
+        )
 
     async def sweep(self) -> None:
         self.ran.append((self.clock.now() - self.began).total_seconds())
@@ -86,9 +88,9 @@ async def test_a_duty_runs_at_once_where_the_lead_is_and_then_in_its_time() -> N
 
 async def test_what_was_done_before_the_work_began_is_not_done_again_at_once() -> None:
     clock, row = ManualClock(), Row()
-    ann, ben = (Process(clock, row, name, before_work=True) for name in ("ann", "ben"))
+    ann, ben = (Process(clock, row, name, at_start=True) for name in ("ann", "ben"))
 
-    assert [await ann.duties.begin(), await ben.duties.begin()] == [True, False]
+    assert [await ann.duties.start(), await ben.duties.start()] == [True, False]
     ann.start()
     ben.start()
     await clock.pass_time(EVERY_S)

@@ -56,14 +56,14 @@ class Seen:
     def is_current(self) -> bool:
         return self._clock.now() - self._attended_at < GONE_AFTER
 
-    async def attend(self) -> None:
+    async def beat(self) -> None:
         self._attended_at = self._clock.now()
         self.lapses += self._store.taken_over
 
     async def run(self) -> None:
         while True:
             await self._clock.sleep(2)
-            await self.attend()
+            await self.beat()
 
 
 class Working:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome, RecoveryProgress
 from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
-from crcr.deliver.periodic.recover_webhooks import Recovery
+from crcr.deliver.periodic.reconcile import Recovery
 from crcr.errors import (
     BadRequest,
     NoAllowlist,
@@ -17,7 +17,6 @@ from crcr.errors import (
     OutsideUnsure,
     StoreUnavailable,
 )
-from crcr.receive.http.answer import Answer
 from support.clock import ManualClock, settle
 
 PAGE = 10
@@ -79,11 +78,11 @@ class Intake:
     trouble: dict[str, Exception] = field(default_factory=dict)
     taken: list[str] = field(default_factory=list)
 
-    async def recover(self, guid: str, name: str, body: bytes) -> Answer:
+    async def recover(self, guid: str, name: str, body: bytes) -> RecoveryOutcome:
         if guid in self.trouble:
             raise self.trouble[guid]
         self.taken.append(guid)
-        return Answer(202, {"ok": True, "delivery": guid, "dispatches": 1})
+        return RecoveryOutcome.TAKEN
 
 
 class World:

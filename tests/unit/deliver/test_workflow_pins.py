@@ -5,8 +5,7 @@ import time
 import pytest
 
 from crcr.decide.github.repository_setup import Pinning, callback_address, read_pins
-from crcr.deliver.handlers.workflow_pins import MOST_PINS, find_pins_elsewhere
-from crcr.deliver.handlers.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.workflow_yaml import MOST_PINS, find_pins_elsewhere, workflow_facts
 from crcr.join.shipped import bridge
 from support.downstream.reporter import reporter
 

@@ -3,8 +3,7 @@
 import pytest
 
 from crcr.decide.github.repository_setup import WorkflowFacts
-from crcr.deliver.handlers.workflow_yaml import workflow_facts
-from crcr.deliver.handlers.yaml_tree import MAX_DEPTH, MAX_NODES
+from crcr.deliver.handlers.workflow_yaml import MAX_DEPTH, MAX_NODES, workflow_facts
 
 
 def read(text: str) -> WorkflowFacts:

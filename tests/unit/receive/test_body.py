@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from crcr.errors import BadRequest, RateLimited, TooLarge, Unavailable
-from crcr.receive.http.body import LARGE_PER_ADDRESS, Bodies
+from crcr.receive.http.body import LARGE_PER_ADDRESS, BodyReader
 from crcr.show.http.forms import read_form
 
 
@@ -30,14 +30,14 @@ def request(*parts: bytes, length: str | None = None, ends: bool = True) -> Requ
 
 @pytest.mark.parametrize("parts", [[b""], [b"abc"], [b"ab", b"c"], [b"", b"abc", b""]])
 async def test_a_body_is_the_same_in_however_many_parts_it_comes(parts: Sequence[bytes]) -> None:
-    async with Bodies(10).read(request(*parts), 5) as body:
+    async with BodyReader(10).read(request(*parts), 5) as body:
         assert body == b"".join(parts)
 
 
 @pytest.mark.parametrize("asked", [request(b"123456"), request(b"123", b"456"), request(b"1", length="6")])
 async def test_more_than_the_cap_is_refused_announced_or_not(asked: Request) -> None:
     with pytest.raises(TooLarge):
-        async with Bodies(10).read(asked, 5):
+        async with BodyReader(10).read(asked, 5):
             pass
 
 
@@ -47,12 +47,12 @@ async def test_a_length_that_is_no_number_is_a_bad_request(length: str) -> None:
         {"type": "http", "method": "POST", "headers": [(b"content-length", length.encode("latin-1"))]}
     )
     with pytest.raises(BadRequest):
-        async with Bodies(10).read(asked, 5):
+        async with BodyReader(10).read(asked, 5):
             pass
 
 
 async def test_bodies_share_a_cap_while_they_are_held_and_give_it_back() -> None:
-    bodies = Bodies(8)
+    bodies = BodyReader(8)
     async with bodies.read(request(b"12345"), 5):
         with pytest.raises(Unavailable):
             async with bodies.read(request(b"67890"), 5):
@@ -62,7 +62,7 @@ async def test_bodies_share_a_cap_while_they_are_held_and_give_it_back() -> None
 
 
 async def test_what_a_sender_left_unfinished_is_given_back() -> None:
-    bodies = Bodies(5)
+    bodies = BodyReader(5)
     with pytest.raises(ClientDisconnect):
         async with bodies.read(request(b"123", ends=False), 5):
             pass
@@ -83,7 +83,7 @@ def slow(*parts: bytes) -> Request:
 
 @pytest.mark.parametrize("parts", [[], [b""], [b"a=1"], [b"a", b"="]])
 async def test_a_body_or_form_that_does_not_arrive_in_time_is_given_up(parts: Sequence[bytes]) -> None:
-    bodies = Bodies(5, deadline_s=0)
+    bodies = BodyReader(5, deadline_s=0)
     with pytest.raises(BadRequest, match="did not arrive"):
         async with bodies.read(slow(*parts), 5):
             pass
@@ -96,13 +96,13 @@ async def test_a_body_or_form_that_does_not_arrive_in_time_is_given_up(parts: Se
 class Sender:
     """Sends what the test gives it, when the test gives it."""
 
-    def __init__(self, bodies: Bodies, address: str = "192.0.2.1", length: int | None = None) -> None:
+    def __init__(self, bodies: BodyReader, address: str = "192.0.2.1", length: int | None = None) -> None:
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         headers = [] if length is None else [(b"content-length", str(length).encode())]
         scope = {"type": "http", "method": "POST", "headers": headers, "client": (address, 1)}
         self._task = asyncio.create_task(self._read(bodies, Request(scope, self._messages.get)))
 
-    async def _read(self, bodies: Bodies, asked: Request) -> bytes:
+    async def _read(self, bodies: BodyReader, asked: Request) -> bytes:
         async with bodies.read(asked, 100) as body:
             return body
 
@@ -123,7 +123,7 @@ class Sender:
 
 
 async def test_a_full_memory_gives_up_the_body_that_has_been_arriving_for_the_longest() -> None:
-    bodies = Bodies(10)
+    bodies = BodyReader(10)
     senders = [Sender(bodies) for _ in range(3)]
     for sender in senders:
         await sender.send(b"1234")
@@ -134,7 +134,7 @@ async def test_a_full_memory_gives_up_the_body_that_has_been_arriving_for_the_lo
 
 
 async def test_large_bodies_take_half_of_the_memory_and_give_each_other_up_first() -> None:
-    bodies = Bodies(40, large_bytes=8)
+    bodies = BodyReader(40, large_bytes=8)
     small = Sender(bodies)
     await small.send(b"small")
     large = [Sender(bodies, f"192.0.2.{number}") for number in range(3)]
@@ -145,7 +145,7 @@ async def test_large_bodies_take_half_of_the_memory_and_give_each_other_up_first
 
 
 async def test_a_body_that_alone_is_more_than_large_ones_may_take_is_refused() -> None:
-    bodies = Bodies(40, large_bytes=8)
+    bodies = BodyReader(40, large_bytes=8)
     with pytest.raises(Unavailable):
         async with bodies.read(request(b"x" * 21), 30):
             pass
@@ -155,7 +155,7 @@ async def test_a_body_that_alone_is_more_than_large_ones_may_take_is_refused() -
 
 @pytest.mark.parametrize("length", [None, 9])
 async def test_of_one_address_four_large_bodies_are_read_at_once(length: int | None) -> None:
-    bodies = Bodies(1000, large_bytes=8)
+    bodies = BodyReader(1000, large_bytes=8)
     senders = [Sender(bodies, length=length) for _ in range(LARGE_PER_ADDRESS)]
     for sender in senders:
         await sender.send(b"123456789" if length is None else b"1")
@@ -187,7 +187,7 @@ class Piece(bytes):
 @pytest.mark.parametrize("reason", ["given up", "too late"])
 async def test_the_memory_of_a_body_that_is_broken_off_is_free_at_once(reason: str) -> None:
     """It waited for the collector of garbage, so that 600 slow bodies took 900 MB of a budget of 128 MB."""
-    bodies = Bodies(100, deadline_s=0.01 if reason == "too late" else 60.0)
+    bodies = BodyReader(100, deadline_s=0.01 if reason == "too late" else 60.0)
     never = asyncio.Event()
 
     async def receive() -> Message:

@@ -19,7 +19,7 @@ from jwt.algorithms import RSAAlgorithm
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.errors import CrcrError, KeysUnavailable, NotAuthentic, NotRegistered
-from crcr.receive.oidc.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS, TrustedIssuer, complete_issuer, issuer_table
 from crcr.receive.oidc.jwks import KeyCache
 from crcr.receive.oidc.verifier import MAX_TOKEN_BYTES, OidcVerifier
 from support.clock import ManualClock
@@ -91,7 +91,7 @@ class World:
     """A verifier over the real key cache; `published` is what every issuer's endpoint answers."""
 
     published: bytes | None = field(default_factory=lambda: jwks(k1=KEY))
-    issuers: tuple[Issuer, ...] = ()
+    issuers: tuple[TrustedIssuer, ...] = ()
     max_proofs: int = 10
     clock: ManualClock = field(default_factory=lambda: ManualClock(START))
     fetched: list[str] = field(default_factory=list)
@@ -308,7 +308,7 @@ async def test_the_workflow_is_the_path_in_its_signed_ref(workflow_ref: str, pat
 
 
 async def test_an_enterprise_server_is_an_issuer_by_configuration_and_signs_no_check_run() -> None:
-    world = World(issuers=(issuer_of("https://ghe.example/_services/token", IssuerKind.GITHUB),))
+    world = World(issuers=(complete_issuer("https://ghe.example/_services/token", IssuerKind.GITHUB),))
     signed = token(iss="https://ghe.example/_services/token", check_run_id=...)
     identity = await world.verifier.verify(signed)
     assert (identity.kind, identity.check_run_id) == (IssuerKind.GITHUB, None)
@@ -328,7 +328,7 @@ FORGED: dict[str, dict[str, Any]] = {
 
 def without_registrations() -> World:
     others = (("https://ci.example", IssuerKind.GENERIC), ("https://gitlab.com", IssuerKind.GITLAB))
-    return World(issuers=tuple(issuer_of(url, kind, jwks_url=f"{url}/keys") for url, kind in others))
+    return World(issuers=tuple(complete_issuer(url, kind, jwks_url=f"{url}/keys") for url, kind in others))
 
 
 @pytest.mark.parametrize("issuer", UNREGISTERED)
@@ -401,7 +401,7 @@ async def test_a_long_lived_token_that_was_taken_ends_with_its_age() -> None:
 @pytest.mark.parametrize("published", [jwks(k2=STRANGER), jwks(k1=STRANGER)], ids=["kid gone", "kid reused"])
 async def test_a_token_that_was_taken_falls_with_its_key(published: bytes) -> None:
     world = World(
-        issuers=(Issuer(GITHUB_ACTIONS, IssuerKind.GITHUB, "https://keys.example", max_age_s=9_000),)
+        issuers=(TrustedIssuer(GITHUB_ACTIONS, IssuerKind.GITHUB, "https://keys.example", max_age_s=9_000),)
     )
     good = token(exp=NOW + 9_000)
     await world.verifier.verify(good)
@@ -443,9 +443,9 @@ def test_a_verifier_without_an_audience_cannot_be_made(audiences: tuple[str, ...
 )
 def test_an_unsafe_issuer_cannot_be_configured(url: str, algorithms: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"must be"):
-        Issuer("https://ci.example", IssuerKind.GENERIC, url, algorithms)
+        TrustedIssuer("https://ci.example", IssuerKind.GENERIC, url, algorithms)
 
 
 def test_an_issuer_on_this_machine_may_be_configured_without_tls() -> None:
-    keys = issuer_of("http://127.0.0.1:8100", IssuerKind.GITHUB).jwks_url
+    keys = complete_issuer("http://127.0.0.1:8100", IssuerKind.GITHUB).jwks_url
     assert keys == "http://127.0.0.1:8100/.well-known/jwks"

@@ -14,12 +14,12 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from crcr.decide.report.identity import IssuerKind
 from crcr.errors import CrcrError, KeysUnavailable, NotAuthentic
-from crcr.receive.oidc.issuers import GITHUB_ACTIONS, issuer_of
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS, complete_issuer
 from crcr.receive.oidc.jwks import MAX_JWKS_BYTES, KeyCache, http_fetcher, parse_jwks
 from support.clock import ManualClock, settle
 
-GITHUB = issuer_of(GITHUB_ACTIONS, IssuerKind.GITHUB)
-ENTERPRISE = issuer_of("https://ghe.example/_services/token", IssuerKind.GITHUB)
+GITHUB = complete_issuer(GITHUB_ACTIONS, IssuerKind.GITHUB)
+ENTERPRISE = complete_issuer("https://ghe.example/_services/token", IssuerKind.GITHUB)
 OLD = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
 NEW = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
 WEAK = rsa.generate_private_key(public_exponent=65537, key_size=1024).public_key()  # noqa: S505 - to be refused

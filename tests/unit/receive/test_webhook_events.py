@@ -60,13 +60,13 @@ def _refusal(name: str, body: Any) -> str:
 def test_every_published_example_is_taken() -> None:
     events = Counter(type(parse_event(name, body)).__name__ for name, body in webhook_examples())
     assert events == {
-        "PullRequest": 19,
+        "PullRequestEvent": 19,
         "PushEvent": 7,
-        "MergeGroup": 2,
-        "CheckAsked": 3,
-        "SuiteAsked": 2,
-        "RunTold": 5,
-        "JobTold": 7,
+        "MergeGroupEvent": 2,
+        "CheckRunEvent": 3,
+        "CheckSuiteEvent": 2,
+        "WorkflowRunEvent": 5,
+        "WorkflowJobEvent": 7,
         "InstallationEvent": 7,
         "InstallationRepositoriesEvent": 3,
         "RepositoryEvent": 6,

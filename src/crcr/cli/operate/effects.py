@@ -151,7 +151,7 @@ async def _batches(
 
 def _line(each: "EffectLine") -> list[str | int | None]:
     from crcr.clock import SystemClock
-    from crcr.show.render.effect_texts import waits_for
+    from crcr.show.render.status import waiting_reason
 
     marked = f"{each.attempts} (unsure)" if each.unsure else each.attempts
     due = format_age(each.due_at) if each.state == "waiting" else None
@@ -164,7 +164,7 @@ def _line(each: "EffectLine") -> list[str | int | None]:
         marked,
         since,
         due,
-        waits_for(each, SystemClock().now()),
+        waiting_reason(each, SystemClock().now()),
         each.delivery,
         each.last_error,
     ]

@@ -12,8 +12,7 @@ from crcr.cli.printing import ProgressLine, print_error, print_json, print_table
 
 if TYPE_CHECKING:
     from crcr.decide.github.missed_webhooks import RecoveryProgress
-    from crcr.deliver.periodic.reconcile import Reconciled
-    from crcr.deliver.periodic.recover_webhooks import Tell
+    from crcr.deliver.periodic.reconcile import OnProgress, Reconciled
     from crcr.settings import Settings
 
 
@@ -42,7 +41,7 @@ def reconcile(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def _run(config: Path | None, tell: "Tell") -> "Reconciled":
+def _run(config: Path | None, tell: "OnProgress") -> "Reconciled":
     from crcr import log as logs
     from crcr.cli.operator_session import read_settings
     from crcr.wiring.database import require_database
@@ -53,7 +52,7 @@ def _run(config: Path | None, tell: "Tell") -> "Reconciled":
     return asyncio.run(_reconcile(settings, tell))
 
 
-async def _reconcile(settings: "Settings", tell: "Tell") -> "Reconciled":
+async def _reconcile(settings: "Settings", tell: "OnProgress") -> "Reconciled":
     from crcr.wiring.services import build
 
     services = build(settings)

@@ -82,12 +82,12 @@ def read_oncalls(option: str, node: Node, findings: ProblemCollector) -> tuple[s
         return None
     names: dict[str, str] = {}
     for part, line in parts:
-        if name := _oncall(part, line, findings):
+        if name := _read_oncall(part, line, findings):
             names.setdefault(name.lower(), name)
     return tuple(names.values())
 
 
-def _oncall(part: str, line: int, findings: ProblemCollector) -> str | None:
+def _read_oncall(part: str, line: int, findings: ProblemCollector) -> str | None:
     name = part.removeprefix("@")
     if _ONCALL.fullmatch(name):
         return name
@@ -95,7 +95,7 @@ def _oncall(part: str, line: int, findings: ProblemCollector) -> str | None:
     return None
 
 
-def _items(option: str, node: Node, findings: ProblemCollector) -> list[tuple[str, int]]:
+def _read_items(option: str, node: Node, findings: ProblemCollector) -> list[tuple[str, int]]:
     """Read a list of texts; an empty one is an error where this is used: it would leave everything out."""
     if not isinstance(node, SequenceNode):
         findings.error(
@@ -111,21 +111,23 @@ def _items(option: str, node: Node, findings: ProblemCollector) -> list[tuple[st
     return [(text, line) for text, line in texts if text is not None]
 
 
-def _glob(option: str, pattern: str, line: int, findings: ProblemCollector) -> str | None:
+def _read_glob(option: str, pattern: str, line: int, findings: ProblemCollector) -> str | None:
     if pattern.strip() and len(pattern) <= _MAX_TEXT:
         return pattern
     findings.error(line, f"{option} holds {quote_value(pattern)}", f"a glob has 1 to {_MAX_TEXT} characters")
     return None
 
 
-def _globs(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
-    globs = (_glob(option, pattern, line, findings) for pattern, line in _items(option, node, findings))
+def _read_globs(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
+    globs = (
+        _read_glob(option, pattern, line, findings) for pattern, line in _read_items(option, node, findings)
+    )
     return tuple(glob for glob in globs if glob is not None)
 
 
-def _events(option: str, node: Node, findings: ProblemCollector) -> frozenset[str] | None:
+def _read_events(option: str, node: Node, findings: ProblemCollector) -> frozenset[str] | None:
     events = set()
-    for event, line in _items(option, node, findings):
+    for event, line in _read_items(option, node, findings):
         if event not in KNOWN_EVENTS:
             findings.error(
                 line, f"{option}: unknown event {quote_value(event)}", closest(event, KNOWN_EVENTS)
@@ -135,8 +137,8 @@ def _events(option: str, node: Node, findings: ProblemCollector) -> frozenset[st
     return frozenset(events | {"push"} if events == {"pull_request"} else events)
 
 
-def _allow_events(option: str, node: Node, findings: ProblemCollector) -> frozenset[str] | None:
-    events = _items(option, node, findings)
+def _read_allow_events(option: str, node: Node, findings: ProblemCollector) -> frozenset[str] | None:
+    events = _read_items(option, node, findings)
     for event, line in events:
         if not _EVENT_NAME.fullmatch(event):
             findings.error(
@@ -145,9 +147,9 @@ def _allow_events(option: str, node: Node, findings: ProblemCollector) -> frozen
     return frozenset(event for event, _ in events)
 
 
-def _report_refs(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
+def _read_report_refs(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
     globs = []
-    for pattern, line in _items(option, node, findings):
+    for pattern, line in _read_items(option, node, findings):
         # A pull request's ref (`refs/pull/…`) is anybody's: no list makes its runs speak for the repository.
         if not pattern.startswith(_REPORTING_REFS):
             findings.error(
@@ -155,19 +157,19 @@ def _report_refs(option: str, node: Node, findings: ProblemCollector) -> tuple[s
                 f"{option}: {quote_value(pattern)} is not a full ref",
                 "write refs/heads/name or refs/tags/name",
             )
-        elif (glob := _glob(option, pattern, line, findings)) is not None:
+        elif (glob := _read_glob(option, pattern, line, findings)) is not None:
             globs.append(glob)
     return tuple(globs)
 
 
-def _flag(option: str, node: Node, findings: ProblemCollector) -> bool | None:
+def _read_flag(option: str, node: Node, findings: ProblemCollector) -> bool | None:
     if isinstance(node, ScalarNode) and isinstance(node.value, bool):
         return node.value
     findings.error(node.line, f"{option} must be true or false, not {describe_kind(node)}")
     return None
 
 
-def _text(option: str, node: Node, findings: ProblemCollector) -> str | None:
+def _read_plain_text(option: str, node: Node, findings: ProblemCollector) -> str | None:
     text = read_text(node, option, findings)
     if text is not None and not 0 < len(text.strip()) <= _MAX_TEXT:
         findings.error(node.line, f"{option} must have 1 to {_MAX_TEXT} characters")
@@ -175,8 +177,8 @@ def _text(option: str, node: Node, findings: ProblemCollector) -> str | None:
     return text and text.strip()
 
 
-def _duration(option: str, node: Node, findings: ProblemCollector) -> int | None:
-    seconds = _seconds(node)
+def _read_duration(option: str, node: Node, findings: ProblemCollector) -> int | None:
+    seconds = _parse_seconds(node)
     if seconds is None:
         found = quote_value(node.value) if isinstance(node, ScalarNode) else describe_kind(node)
         findings.error(
@@ -189,7 +191,7 @@ def _duration(option: str, node: Node, findings: ProblemCollector) -> int | None
     return None
 
 
-def _seconds(node: Node) -> int | None:
+def _parse_seconds(node: Node) -> int | None:
     match node:
         # A truth value is an int to Python, and `job_timeout: yes` is not one second.
         case ScalarNode(value=int(seconds)) if not isinstance(seconds, bool):
@@ -199,7 +201,7 @@ def _seconds(node: Node) -> int | None:
     return None
 
 
-def _one_of(kinds: type[StrEnum]) -> _Reader:
+def _enum_reader(kinds: type[StrEnum]) -> _Reader:
     known = {str(kind): kind for kind in kinds}
 
     def read(option: str, node: Node, findings: ProblemCollector) -> StrEnum | None:
@@ -211,7 +213,9 @@ def _one_of(kinds: type[StrEnum]) -> _Reader:
     return read
 
 
-def _expect(option: str, node: Node, findings: ProblemCollector) -> tuple[tuple[str, Conclusion], ...] | None:
+def _read_expect(
+    option: str, node: Node, findings: ProblemCollector
+) -> tuple[tuple[str, Conclusion], ...] | None:
     if not isinstance(node, MappingNode):
         findings.error(
             node.line, f"{option} must be a mapping, not {describe_kind(node)}", 'write {"*xfail*": failure}'
@@ -219,7 +223,7 @@ def _expect(option: str, node: Node, findings: ProblemCollector) -> tuple[tuple[
         return None
     expected = []
     for pattern, line, value in named_pairs(node, "glob", findings):
-        glob = _glob(option, pattern, line, findings)
+        glob = _read_glob(option, pattern, line, findings)
         outcome = read_text(value, "an outcome", findings)
         if outcome is not None and outcome not in _CONCLUSIONS:
             findings.error(
@@ -245,21 +249,21 @@ def _check_timeouts(mapping: MappingNode, fields: dict[str, Any], findings: Prob
 
 _OPTIONS: dict[str, tuple[str, _Reader]] = {
     "oncalls": ("oncalls", read_oncalls),
-    "hardware": ("hardware", _text),
-    "events": ("events", _events),
-    "refs": ("refs", _globs),
-    "paths": ("paths", _globs),
-    "labels": ("labels", _globs),
-    "drafts": ("drafts", _flag),
-    "authors": ("authors", _one_of(Authors)),
-    "jobs": ("jobs", _globs),
-    "may_skip": ("may_skip", _flag),
-    "job_timeout": ("job_timeout_s", _duration),
-    "gate_timeout": ("gate_timeout_s", _duration),
-    "allow_events": ("allow_events", _allow_events),
-    "report_refs": ("report_refs", _report_refs),
-    "visibility": ("visibility", _one_of(Visibility)),
-    "expect": ("expect", _expect),
+    "hardware": ("hardware", _read_plain_text),
+    "events": ("events", _read_events),
+    "refs": ("refs", _read_globs),
+    "paths": ("paths", _read_globs),
+    "labels": ("labels", _read_globs),
+    "drafts": ("drafts", _read_flag),
+    "authors": ("authors", _enum_reader(Authors)),
+    "jobs": ("jobs", _read_globs),
+    "may_skip": ("may_skip", _read_flag),
+    "job_timeout": ("job_timeout_s", _read_duration),
+    "gate_timeout": ("gate_timeout_s", _read_duration),
+    "allow_events": ("allow_events", _read_allow_events),
+    "report_refs": ("report_refs", _read_report_refs),
+    "visibility": ("visibility", _enum_reader(Visibility)),
+    "expect": ("expect", _read_expect),
 }
 
 
@@ -287,7 +291,7 @@ def check_allowlist(document: Node | None) -> CheckedAllowlist:
     if _is_blank(document):
         return CheckedAllowlist(None, (NO_LEVEL,))
     if isinstance(document, MappingNode):
-        entries = list(_entries(document, findings))
+        entries = list(_read_entries(document, findings))
     elif document is not None:
         findings.error(
             document.line, f"the file must map levels to entries, not be {describe_kind(document)}", "L1: …"
@@ -309,18 +313,18 @@ def _is_blank(document: Node | None) -> bool:
             return False
 
 
-def _entries(document: MappingNode, findings: ProblemCollector) -> Iterator[AllowlistEntry]:
+def _read_entries(document: MappingNode, findings: ProblemCollector) -> Iterator[AllowlistEntry]:
     for name, line, node in named_pairs(document, "level", findings):
         level = _LEVELS.get(name)
         if level is None:
             findings.error(line, f"unknown level {quote_value(name)}", closest(name, _LEVELS))
         elif level is Level.L3:
-            yield from _devices(node, findings)
+            yield from _read_devices(node, findings)
         else:
-            yield from _group(level, None, node, findings)
+            yield from _read_group(level, None, node, findings)
 
 
-def _devices(node: Node, findings: ProblemCollector) -> Iterator[AllowlistEntry]:
+def _read_devices(node: Node, findings: ProblemCollector) -> Iterator[AllowlistEntry]:
     if node == ScalarNode(node.line, None):
         return
     if not isinstance(node, MappingNode):
@@ -335,10 +339,10 @@ def _devices(node: Node, findings: ProblemCollector) -> Iterator[AllowlistEntry]
         if not _DEVICE.fullmatch(device):
             hint = "letters, digits, dot, dash and underscore, at most 38: it becomes part of a label"
             findings.error(line, f"{quote_value(device)} is not a device name", hint)
-        yield from _group(Level.L3, device, group, findings)
+        yield from _read_group(Level.L3, device, group, findings)
 
 
-def _group(
+def _read_group(
     level: Level, device: str | None, node: Node, findings: ProblemCollector
 ) -> Iterator[AllowlistEntry]:
     place = level.name if device is None else f"device {quote_value(device)}"
@@ -348,19 +352,19 @@ def _group(
         case MappingNode(pairs=pairs):
             named = list(pairs)
         case SequenceNode(items=items):
-            named = [pair for item in items for pair in _list_item(item, findings)]
+            named = [pair for item in items for pair in _read_list_item(item, findings)]
         case _:
             findings.error(
                 node.line, f"{place} must hold a list or a mapping of entries, not {describe_kind(node)}"
             )
             return
     for key, content in named:
-        name, fields = _name(key, findings), _fields(content, findings)
+        name, fields = _read_name(key, findings), _read_fields(content, findings)
         if name is not None:
             yield AllowlistEntry(name=name, level=level, device=device, line=key.line, **fields)
 
 
-def _list_item(item: Node, findings: ProblemCollector) -> Iterator[tuple[Node, Node]]:
+def _read_list_item(item: Node, findings: ProblemCollector) -> Iterator[tuple[Node, Node]]:
     """Read a name alone, or a mapping of one name."""
     if not isinstance(item, MappingNode):
         yield item, ScalarNode(item.line, None)
@@ -373,7 +377,7 @@ def _list_item(item: Node, findings: ProblemCollector) -> Iterator[tuple[Node, N
         findings.error(key.line, f"a list item holds one repository, and {quote_value(name)} beside it", hint)
 
 
-def _name(key: Node, findings: ProblemCollector) -> RepoName | None:
+def _read_name(key: Node, findings: ProblemCollector) -> RepoName | None:
     name = read_text(key, "a repository's name", findings)
     if name is None:
         return None
@@ -384,7 +388,7 @@ def _name(key: Node, findings: ProblemCollector) -> RepoName | None:
     return None
 
 
-def _fields(content: Node, findings: ProblemCollector) -> dict[str, Any]:
+def _read_fields(content: Node, findings: ProblemCollector) -> dict[str, Any]:
     match content:
         case ScalarNode(value=None):
             return {}

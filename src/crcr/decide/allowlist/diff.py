@@ -1,6 +1,6 @@
-"""What one allowlist changes against another, as values with a line of text each for people.
+"""The changes between two allowlists, each with a line of text.
 
-Order in the file, comments and the case of names are no changes.
+The order in the file, comments and the case of names do not count as changes.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class EntryAdded:
 
     @property
     def text(self) -> str:
-        return f"{self.entry.name}: added at {_place(self.entry)}"
+        return f"{self.entry.name}: added at {_describe_level(self.entry)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class EntryRemoved:
 
     @property
     def text(self) -> str:
-        return f"{self.entry.name}: removed from {_place(self.entry)}"
+        return f"{self.entry.name}: removed from {_describe_level(self.entry)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,17 @@ class LevelChanged:
 class OptionChanged:
     name: RepoName
     option: str
-    """As it is written in the file; `device` for the L3 group."""
+    """The option's name in the file; `device` for the L3 group."""
     before: object
     after: object
 
     @property
     def text(self) -> str:
         duration = self.option.endswith("_timeout")
-        before, after = _shown(self.before, duration=duration), _shown(self.after, duration=duration)
+        before, after = (
+            _format_value(self.before, duration=duration),
+            _format_value(self.after, duration=duration),
+        )
         return f"{self.name}: {self.option} from {before} to {after}"
 
 
@@ -81,30 +84,30 @@ def _changes(before: AllowlistEntry | None, after: AllowlistEntry | None) -> Ite
             yield OptionChanged(after.name, field.name.removesuffix("_s"), was, now)
 
 
-def _place(entry: AllowlistEntry) -> str:
+def _describe_level(entry: AllowlistEntry) -> str:
     return entry.level.name if entry.device is None else f"{entry.level.name} ({entry.device})"
 
 
-def _shown(value: object, *, duration: bool) -> str:
+def _format_value(value: object, *, duration: bool) -> str:
     match value:
         case None:
             return "default"
         case bool():
             return str(value).lower()
         case int() if duration:
-            return _duration(value)
+            return _format_duration(value)
         case frozenset():
-            return _listed(sorted(map(str, value)))
+            return _format_list(sorted(map(str, value)))
         case tuple():
-            return _listed([": ".join(item) if isinstance(item, tuple) else str(item) for item in value])
+            return _format_list([": ".join(item) if isinstance(item, tuple) else str(item) for item in value])
     return str(value)
 
 
-def _listed(items: list[str]) -> str:
+def _format_list(items: list[str]) -> str:
     return f"[{', '.join(items)}]"
 
 
-def _duration(seconds: int) -> str:
+def _format_duration(seconds: int) -> str:
     for unit, size_s in _UNITS:
         if seconds % size_s == 0:
             return f"{seconds // size_s}{unit}"

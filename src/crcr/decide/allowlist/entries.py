@@ -1,6 +1,6 @@
-"""Who takes part: the entries of an upstream's allowlist and the problems found while reading one.
+"""The entries of an upstream's allowlist, and the problems found while reading one.
 
-Values only. `allowlist_check` makes them from a file's content, `selection` asks them about an event. An
+Values only. `allowlist.check` makes them from a file's content, `dispatch.selection` selects entries for an event. An
 `Allowlist` never holds a repository twice, and a `CheckedAllowlist` holds an allowlist only if it has no error.
 """
 
@@ -20,12 +20,12 @@ _UTF_16 = "the file is UTF-16: save it as UTF-8"
 
 
 class Authors(StrEnum):
-    """Whose pull requests a downstream tests."""
+    """The authors whose pull requests a downstream tests."""
 
     ANY = "any"
     TRUSTED = "trusted"
     APPROVED = "approved"
-    """Everybody's, each head after a person with write rights said `/crcr approve`."""
+    """Any author, but each head only after `/crcr approve` by a person with write access."""
 
 
 class Visibility(StrEnum):
@@ -38,13 +38,13 @@ class Visibility(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowlistEntry:
-    """One downstream and what it asked for. None in a list of globs means that nothing is left out."""
+    """One downstream and its options. None instead of a list of globs means that everything matches."""
 
     name: RepoName
     level: Level
     device: str | None = None
     line: int = field(default=0, compare=False)
-    """Where it stands in the file; moving an entry does not change it."""
+    """Its line in the file, which is not compared: moving an entry does not change it."""
     oncalls: tuple[str, ...] = ()
     hardware: str | None = None
     events: frozenset[str] = DEFAULT_EVENTS
@@ -59,18 +59,18 @@ class AllowlistEntry:
     gate_timeout_s: int | None = None
     allow_events: frozenset[str] = frozenset()
     report_refs: tuple[str, ...] = ()
-    """Globs over full refs whose runs may send self-reports, beside the default branch."""
+    """Globs over full refs whose runs may send self-reports, besides the default branch."""
     visibility: Visibility = Visibility.PUBLIC
     expect: tuple[tuple[str, Conclusion], ...] = ()
-    """Globs over job names, with the outcome that counts as a pass."""
+    """Globs over job names, with the conclusion that counts as a pass."""
 
     @property
     def names_jobs(self) -> bool:
-        """Whether its `jobs` are literal names: only they tell without GitHub's word that all have reported."""
+        """Whether its `jobs` are literal names: only these prove without GitHub's view that all have reported."""
         return self.jobs is not None and all(name_glob(each).is_literal for each in self.jobs)
 
     def expected(self, job_name: str) -> Conclusion | None:
-        """The outcome that counts as a pass of this job, where one is expected."""
+        """Return the conclusion that counts as a pass of this job, where one is expected."""
         return next((outcome for glob, outcome in self.expect if name_glob(glob).matches(job_name)), None)
 
 
@@ -101,15 +101,15 @@ class Allowlist:
 
     @property
     def has_checks(self) -> bool:
-        """Whether anybody in it is shown on pull requests."""
+        """Whether any entry has checks on pull requests (L3 or L4)."""
         return bool(self._by_level[Level.L3] or self._by_level[Level.L4])
 
     def taking(self, event: str) -> tuple[AllowlistEntry, ...]:
-        """Return the entries that list this event, worked out once because every webhook asks."""
+        """Return the entries that list this event; computed once, because every webhook needs them."""
         return self._by_event.get(event, ())
 
     def by_level(self) -> Iterator[tuple[Level, tuple[AllowlistEntry, ...]]]:
-        """Go through all four levels, L1 first, each with its entries in the file's order."""
+        """Iterate over all four levels, L1 first, each with its entries in the file's order."""
         for level in Level:
             yield level, tuple(entry for entry in self.entries if entry.level is level)
 
@@ -123,7 +123,7 @@ class AllowlistProblem:
 
 
 def decode_text(data: bytes) -> str | AllowlistProblem:
-    """Decode a file as UTF-8, or name the line and the column of the first byte that is not."""
+    """Decode a file as UTF-8, or report the line and column of the first invalid byte."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -137,7 +137,7 @@ def decode_text(data: bytes) -> str | AllowlistProblem:
 
 @dataclass(frozen=True, slots=True)
 class CheckedAllowlist:
-    """What a file holds. One error and there is no allowlist, so that nobody can keep a bad file as good."""
+    """The result of checking a file. With an error there is no allowlist, so that a bad file can never take effect."""
 
     allowlist: Allowlist | None
     problems: tuple[AllowlistProblem, ...]
@@ -150,7 +150,7 @@ class CheckedAllowlist:
 
 @dataclass(frozen=True, slots=True)
 class AllowlistReading:
-    """One reading of an allowlist's source; `failure` when there was nothing to read."""
+    """The content read from an allowlist's source; `failure` when it could not be read."""
 
     source: str
     text: str
@@ -160,7 +160,7 @@ class AllowlistReading:
 
 @dataclass(frozen=True, slots=True)
 class AllowlistVersion:
-    """A reading that said something new, as it was recorded."""
+    """A recorded reading that differs from the one before."""
 
     version: int
     good: bool

@@ -1,6 +1,6 @@
-"""A file's content as a neutral tree with line numbers, and the findings made while walking it.
+"""A file's content as a neutral tree with line numbers, and the problems found while reading it.
 
-The tree knows nothing of YAML. Mappings are lists of pairs, so a key that stands twice is still visible.
+The tree is independent of YAML. Mappings are lists of pairs, so that a duplicate key is still visible.
 """
 
 import unicodedata
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
 
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Joiners are part of ordinary words and emoji in many languages.
+# Joiners occur in ordinary words and emoji of many languages.
 _JOINERS = frozenset("\u200c\u200d")
 _SHOWN_CHARACTERS = 60
 
@@ -38,7 +38,7 @@ Node = ScalarNode | SequenceNode | MappingNode
 
 @dataclass(slots=True)
 class ProblemCollector:
-    """Collects every problem, so that one reading of the file tells all of them."""
+    """Collects every problem, so that one reading of the file reports all of them."""
 
     problems: list[AllowlistProblem] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class ProblemCollector:
 
 
 def hidden_character(text: str) -> str | None:
-    """Find a character that a reviewer does not see: controls, direction marks, odd line breaks."""
+    """Return the first character that a reviewer cannot see: controls, direction marks, odd line breaks."""
     if text.isascii() and text.isprintable():
         return None
     for character in text:
@@ -68,7 +68,7 @@ def hidden_character(text: str) -> str | None:
 
 
 def quote_value(value: object) -> str:
-    """Quote a value of the file for a message: escaped and short, whatever it holds."""
+    """Quote a value of the file for a message, escaped and shortened."""
     if isinstance(value, bool):
         return str(value).lower()
     text = repr(value)
@@ -76,7 +76,7 @@ def quote_value(value: object) -> str:
 
 
 def read_text(node: Node, what: str, findings: ProblemCollector) -> str | None:
-    """Take a text from the tree, or report why there is none."""
+    """Return a node's text, or report why it is not text."""
     if not isinstance(node, ScalarNode):
         findings.error(node.line, f"{what} must be text, not {describe_kind(node)}")
     elif not isinstance(node.value, str):
@@ -105,7 +105,7 @@ def describe_kind(node: Node) -> str:
 def named_pairs(
     mapping: MappingNode, what: str, findings: ProblemCollector, *, fold: bool = False
 ) -> Iterator[tuple[str, int, Node]]:
-    """Go through a mapping's keys that are text and stand once, with their lines; `fold` ignores case."""
+    """Iterate over a mapping's unique text keys, with their lines; `fold` ignores case."""
     seen: dict[str, int] = {}
     for key, value in mapping.pairs:
         name = read_text(key, what, findings)

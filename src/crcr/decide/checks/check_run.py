@@ -1,6 +1,7 @@
-"""A check run as we want GitHub to show it: data, with the limits that GitHub sets on it.
+"""A check run as data, with GitHub's limits on its size.
 
-What a check says is made in `check_text`, whether it exists in `checks`, how it gets there in `deliver.handlers.publish_checks`.
+`checks.text.check` writes its texts, `wanted_checks` decides which checks exist, `deliver.handlers.publish_checks` sends
+them.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Button:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckContent:
-    """What a check shows; `conclusion` stands exactly when it is completed."""
+    """The content of a check run; `conclusion` is set exactly when it is completed."""
 
     status: CheckStatus
     conclusion: Conclusion | None = None
@@ -50,7 +51,7 @@ class CheckContent:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     awaited: bool = False
-    """Looks completed for the sake of merge tools, while its result is still to come."""
+    """Shown as completed because of merge tools, while its result is still to come."""
 
     @property
     def is_open(self) -> bool:
@@ -59,30 +60,30 @@ class CheckContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckToPublish:
-    """One request to make of GitHub so that a check shows what it should."""
+    """One request to GitHub that creates or updates a check run."""
 
     check_id: int
-    """Our own id of it, which goes along as `external_id`."""
+    """Its id in our store, sent as `external_id`."""
     check_run_id: int | None
     maybe_created: bool
-    """It was asked for before, and nobody knows whether it came to be."""
+    """An earlier request had no answer: the check run may exist."""
     annotated: bool
-    """It was completed before, with whatever annotations it had then."""
+    """It was completed before, with the annotations of that time."""
     ends: bool
-    """It is wanted no more: what never came to be need not be made for that."""
+    """It is no longer wanted: a check run that was never created need not be created to end it."""
     name: str
     head_sha: str
     incarnation: str
     shown: CheckContent
     digest: str
     digest_before: str = ""
-    """What was recorded of it when this was worked out; when that has changed, another worker wrote it too."""
+    """The recorded digest when this was computed; if it has changed, another worker wrote the check too."""
     reread_at: int | None = None
-    """Set when GitHub is asked first what it shows; names the doubt that this settles."""
+    """Set when the check run must be read from GitHub first; the doubt that this settles."""
 
 
 class Tier(StrEnum):
-    """What is published first when GitHub lets us write little."""
+    """The order of publication when GitHub's limits leave few requests."""
 
     GATE = "gate"
     BACKEND = "backend"
@@ -95,7 +96,7 @@ class WantedCheck:
     tier: Tier
     downstream: str | None = None
     incarnation: str
-    """Whose result it shows: another attempt or delivery makes another check of the same name."""
+    """The attempt or delivery whose result it shows; a different one makes a new check of the same name."""
     shown: CheckContent
     brief: str | None = None
-    """While it is still to change, what must be published at once when it changes; None: everything."""
+    """For an undecided check, the part whose change is published at once; None: every change is."""

@@ -1,7 +1,7 @@
-"""What is recorded about one upstream commit that may be merged: the facts that checks and gate are made from.
+"""The recorded facts about one upstream commit that may be merged; checks and gate are computed from them.
 
-A commit is judged through its subjects, the open pull requests that have it as their head and the live merge
-groups that are it. Facts, and which of them count; `gate` and `checks` draw the conclusions.
+A commit is judged through its subjects: the open pull requests that have it as their head, and the merge groups whose
+commit it is. Facts, and which of them count; `gate` and `wanted_checks` draw the conclusions.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoNa
 
 
 class FailureVerdict(StrEnum):
-    """Whose fault a failure is, as far as recorded history tells."""
+    """The likely cause of a failure, from recorded history."""
 
     NEW = "new"
     PRE_EXISTING = "pre-existing"
@@ -23,14 +23,14 @@ class FailureVerdict(StrEnum):
 
 
 class Verification(StrEnum):
-    """What GitHub's own view says of a reported conclusion."""
+    """Whether GitHub's own view agrees with a reported conclusion."""
 
     UNCHECKED = "unchecked"
     CONFIRMED = "confirmed"
     DISPUTED = "disputed"
     NOT_VERIFIABLE = "not verifiable"
     SELF_REPORTED = "self-reported"
-    """The job ran in a CI that nobody but its owner can ask."""
+    """The job ran in a CI that only its owner can query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class JobResult:
     conclusion: Conclusion | None
     verification: Verification = Verification.UNCHECKED
     verdict: FailureVerdict | None = None
-    """None until one was given."""
+    """None until there is one."""
     superseded: bool = False
     unreported: bool = False
-    """GitHub saw it succeed, and nobody told us."""
+    """It succeeded on GitHub, and was not reported."""
     device: str | None = None
     url: str | None = None
     artifact_url: str | None = None
@@ -73,19 +73,19 @@ class DispatchRun:
     run_id: str
     workflow: str
     attempt: int
-    """The highest that was reported or that GitHub told of."""
+    """The highest attempt that was reported or that GitHub showed."""
     attempt_at: datetime
-    """When that attempt was first heard of."""
+    """When that attempt was first seen."""
     first_seen_at: datetime
     superseded: bool = False
     over: bool = False
     """GitHub says that its highest attempt has ended."""
     conclusion: Conclusion | None = None
-    """How GitHub says that it ended; `Conclusion.NONE` for a run that GitHub does not have any more."""
+    """Its conclusion on GitHub; `Conclusion.NONE` for a run that was deleted there."""
     on_github: bool = True
-    """Whether it is a run of GitHub Actions, which GitHub can be asked about."""
+    """Whether it is a run of GitHub Actions, which can be looked up."""
     rerun_from: int | None = None
-    """The attempt that somebody asked to run again, and when."""
+    """The attempt for which a re-run was requested."""
     rerun_at: datetime | None = None
 
 
@@ -95,9 +95,9 @@ class BackendResults:
 
     name: RepoName
     entry: AllowlistEntry | None
-    """As the allowlist in force lists it now; None when it left."""
+    """Its entry in the allowlist in force; None when it has left."""
     level: Level
-    """When the delivery was recorded."""
+    """Its level when the delivery was recorded."""
     state: DispatchState
     reason: str | None = None
     created_at: datetime
@@ -109,21 +109,21 @@ class BackendResults:
     runs: tuple[DispatchRun, ...] = ()
     jobs: tuple[JobResult, ...] = ()
     repository_id: int | None = None
-    """Of the repository that it was dispatched to, where that is known."""
+    """The id of the repository that it was dispatched to, where it is known."""
     dispatched_as: RepoName | None = None
-    """Under which name it was dispatched to, where it is called otherwise now."""
+    """The name that it was dispatched under, where it has been renamed since."""
     possible_renames: tuple[RepoName, ...] = ()
     """It left L4, and one of these new L4 entries may be this repository under another name."""
 
     @property
     def gates(self) -> bool:
-        """A member of the gate: at L4 when the delivery was recorded, and still, or nobody knows yet."""
+        """Whether it is a member of the gate: at L4 when the delivery was recorded, and still, or possibly renamed."""
         listed = self.entry is not None and self.entry.level is Level.L4
         return self.level is Level.L4 and (listed or bool(self.possible_renames))
 
     @property
     def recorded_name(self) -> RepoName:
-        """The name that its dispatch, runs and jobs are recorded under."""
+        """The name under which its dispatch, runs and jobs are recorded."""
         return self.dispatched_as or self.name
 
     def is_same(self, other: "BackendResults") -> bool:
@@ -138,9 +138,9 @@ class BackendResults:
 
     @property
     def counted_jobs(self) -> tuple[JobResult, ...]:
-        """Of every job of every workflow its highest attempt; superseded runs count for nothing.
+        """The highest attempt of every job of every workflow; superseded runs do not count.
 
-        Attempts of two runs do not compare: should two runs of a workflow count, the job counts in both.
+        Attempts of two runs cannot be compared: if two runs of a workflow count, the job counts in both.
         """
         newest: dict[tuple[str, str, str], JobResult] = {}
         for job in self.jobs:
@@ -151,7 +151,7 @@ class BackendResults:
         return tuple(newest[key] for key in sorted(newest))
 
     def runs_again(self, job: JobResult) -> bool:
-        """Whether a later attempt was asked for, or seen, in which this job has not reported yet."""
+        """Whether a later attempt was requested, or seen, in which this job has not reported yet."""
         return any(
             run.run_id == job.run_id
             and (run.attempt > job.attempt or (run.rerun_from is not None and run.rerun_from >= job.attempt))
@@ -159,23 +159,23 @@ class BackendResults:
         )
 
     def expected(self, job_name: str) -> Conclusion | None:
-        """The outcome that its entry expects of the job, where it expects one."""
+        """Return the conclusion that its entry expects of the job, if any."""
         return self.entry.expected(job_name) if self.entry else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedWaiver:
-    """A person's word to merge without a backend, or without one job of it, until it runs out."""
+    """A person's permission to merge without a backend, or without one job of it, until it expires."""
 
     downstream: RepoName
     job: str | None
     who: str
     reason: str
     number: int
-    """The pull request that it was said in."""
+    """The pull request that it was given in."""
     until_at: datetime | None = None
     repository_id: int | None = None
-    """Of the downstream when it was given: the waiver follows the repository when that is renamed."""
+    """The downstream's id when it was given: the waiver follows a renamed repository."""
 
     def covers(self, backend: BackendResults, job: str | None) -> bool:
         if self.job not in (None, job):
@@ -187,14 +187,14 @@ class GrantedWaiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSubject:
-    """A pull request, or a merge group of several, that wants this commit merged."""
+    """A pull request, or a merge group of several, that would merge this commit."""
 
     number: int | None
     """None for a merge group."""
     numbers: tuple[int, ...] | None = None
-    """The pull requests of a merge group; None while nobody knows."""
+    """The pull requests of a merge group; None while they are unknown."""
     base_ref: str | None = None
-    """The branch that it is to be merged into."""
+    """The branch to merge into."""
     delivery: str
     in_doubt: bool = False
     received_at: datetime
@@ -204,10 +204,10 @@ class MergeSubject:
     reused_from: str | None = None
     """The head with the same tree whose gate passed."""
     own_heads: "tuple[MergeSubject, ...]" = ()
-    """The pull requests of a merge group as they stand by themselves, if that is the head the group was made from."""
+    """The pull requests of a merge group at their own heads, where the group was made from these heads."""
 
     def waivers_at(self, now: datetime) -> tuple[GrantedWaiver, ...]:
-        """Those of its own pull requests that have not run out; of a group whose are unknown, none."""
+        """Return the unexpired waivers of its own pull requests; none for a group whose pull requests are unknown."""
         numbers = (self.numbers or ()) if self.number is None else (self.number,)
         return tuple(
             waiver
@@ -221,10 +221,10 @@ class CommitFacts:
     upstream: RepoName
     head_sha: str
     subjects: tuple[MergeSubject, ...]
-    """Empty for a commit that nobody wants merged any more."""
+    """Empty for a commit that is no longer to be merged."""
     landed: bool = False
-    """A pull request with this head, or the merge group that it is, was merged."""
+    """A pull request with this head, or the merge group of this commit, was merged."""
 
     def is_for(self, base_ref: str | None) -> bool:
-        """Whether it is to be merged into this branch: what it earned on another does not count there."""
+        """Whether it is to be merged into this branch: a result for another base does not count there."""
         return any(subject.base_ref == base_ref for subject in self.subjects)

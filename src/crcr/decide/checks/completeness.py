@@ -1,7 +1,7 @@
-"""Whether a backend is complete: what is owed besides the jobs that have reported.
+"""Whether a backend is complete: the expected jobs that have not reported yet.
 
-By the names of its `jobs`, and where its Actions can be read by GitHub's word that its runs are over: a glob that one
-shard satisfies, or a name that two workflows share, says nothing while a run is going.
+Decided by the names in its `jobs` and, where its Actions can be read, by the end of its runs on GitHub: a glob that one
+shard matches, or a name that two workflows share, proves nothing while a run is going.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ from crcr.decide.globs import name_glob
 from crcr.decide.model import Conclusion, JobState
 
 QUIET = timedelta(minutes=2)
-"""So long no new run may appear before the runs that are over are all of them."""
+"""For this long no new run may appear before the ended runs count as all of them."""
 _HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
 def owed_parts(backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bool) -> Iterable[JudgedPart]:
-    """What is owed before the backend is complete, in place of jobs that have not reported."""
+    """Yield a part for each expected job or run that is missing before the backend is complete."""
     unclear = why_names_needed(backend)
     if unclear is not None:
         yield JudgedPart(standing=GateStatus.ERRORED, name=None, reason=unclear)
@@ -27,10 +27,10 @@ def owed_parts(backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bo
     unnamed = tuple(_owed_by_name(wanted or (), jobs, late=late))
     yield from unnamed
     if backend.readable is False or (wanted is not None and not backend.gates):
-        return  # only names tell, and a backend that gates nothing may just follow its jobs
+        return  # only names decide, and for a backend that gates nothing its reported jobs are enough
     yield from _owed_by_failed_runs(backend, jobs, late=late)
     if wanted is not None:
-        # A missing name explains, once it is late, why a run has not ended.
+        # Once it is late, a missing name already explains why a run has not ended.
         if not known_runs_are_over(backend) and not (late and unnamed):
             yield _owed_by_runs(backend, jobs, late=late)
     elif not runs_are_over(backend):
@@ -66,7 +66,7 @@ def _owed_by_runs(backend: BackendResults, jobs: tuple[JobResult, ...], *, late:
 def _owed_by_failed_runs(
     backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bool
 ) -> Iterable[JudgedPart]:
-    """Runs that GitHub saw fail, and whose failure nobody has reported: a job ended before it could."""
+    """Yield a part for each run that failed on GitHub without a reported failure: a job ended before it could report."""
     for run in backend.live_runs if backend.gates else ():
         if not _failed_unreported(run, backend, [job for job in jobs if job.run_id == run.run_id]):
             continue
@@ -79,10 +79,10 @@ def _owed_by_failed_runs(
 
 
 def _failed_unreported(run: DispatchRun, backend: BackendResults, jobs: list[JobResult]) -> bool:
-    """Whether no reported job accounts for the failure of a run that has reported.
+    """Whether no reported job explains the failure of a run that has reported.
 
-    Who names its `jobs` literally has said which jobs count: another one may fail, unless the run ran again and
-    nothing of that is known.
+    An entry with literal `jobs` says which jobs count: another one may fail, unless the run was re-run and nothing of
+    the new attempt is known.
     """
     if not jobs or not run.over or run.conclusion in {None, Conclusion.NONE, *_HARMLESS}:
         return False
@@ -99,7 +99,7 @@ def nothing_yet(*, late: bool) -> JudgedPart:
 
 
 def why_names_needed(backend: BackendResults) -> str | None:
-    """Why nothing but a literal list of `jobs` could tell that a gating backend is complete, where it has none."""
+    """Return why a gating backend needs a literal list of `jobs` and has none; None when it needs none."""
     if not backend.gates or (backend.entry is not None and backend.entry.names_jobs):
         return None
     if backend.readable is False:
@@ -110,19 +110,19 @@ def why_names_needed(backend: BackendResults) -> str | None:
 
 
 def known_runs_are_over(backend: BackendResults) -> bool:
-    """GitHub says that every run that is known has ended; runs of another CI are nobody's to ask about."""
+    """Whether every known run has ended on GitHub; runs of another CI cannot be looked up and are skipped."""
     return all(run.over for run in backend.live_runs if run.on_github)
 
 
 def awaits_end(backend: BackendResults) -> bool:
-    """Whether all that reported has ended and a run goes on: the news of its end may be lost, and nobody would ask."""
+    """Whether all reported jobs have ended and a run goes on: its webhook may be lost, so it must be looked up."""
     jobs = backend.counted_jobs
     ended = bool(jobs) and all(job.state is not JobState.IN_PROGRESS for job in jobs)
     return ended and backend.readable is not False and not known_runs_are_over(backend)
 
 
 def runs_are_over(backend: BackendResults) -> bool:
-    """GitHub says that every known run has ended, and listed no other for a while after the newest began."""
+    """Whether every known run has ended on GitHub, and none appeared for a while after the newest began."""
     runs = backend.live_runs
     listed_at = backend.listed_at
     return (

@@ -37,11 +37,11 @@ from crcr.decide.model import Conclusion, DispatchState, JobState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnHead:
-    """One pull request of a merge group, and how the backend stands at the head that it has by itself."""
+    """One pull request of a merge group, with the backend's status at the pull request's own head."""
 
     number: int
     known: bool = False
-    """Whether its head is known, and is the one that the group was made from."""
+    """Whether its head is known, and the group was made from it."""
     judged: BackendJudgement | None = None
     """None where the backend does not gate it."""
     waivers: tuple[GrantedWaiver, ...] = ()
@@ -53,9 +53,9 @@ def apply_waivers(
     waivers: tuple[GrantedWaiver, ...],
     own_heads: tuple[OwnHead, ...] = (),
 ) -> JudgedPart:
-    """The part, waived if a waiver covers it; otherwise with the reason why one of a merge group does not count.
+    """Return the part, waived if a waiver covers it; otherwise with the reason why a merge group's waiver does not count.
 
-    Who waives a backend takes the merge upon themselves: they need not wait for it to fail first.
+    A waiver need not wait for the backend to fail first: its author answers for the merge.
     """
     if GATE_OF[part.standing] is GateState.PASSED:
         return part
@@ -75,7 +75,7 @@ def _covers(waiver: GrantedWaiver, backend: BackendResults, part: JudgedPart) ->
 
 
 def _objection(own: OwnHead, waiver: GrantedWaiver, backend: BackendResults, part: JudgedPart) -> str | None:
-    """Why a pull request stands against a waiver: it may be the one that breaks the part. None when it is not."""
+    """Return why a pull request blocks a waiver: it may be the one that breaks the part. None when it does not."""
     if not own.known:
         return f"which head of #{own.number} is in the group is not known"
     if own.number == waiver.number or any(each.covers(backend, part.name) for each in own.waivers):
@@ -87,19 +87,19 @@ def _objection(own: OwnHead, waiver: GrantedWaiver, backend: BackendResults, par
         return f"#{own.number} has no result of that job at its own head"
     if all(map(_is_success, named)) if named else own.judged.standing is GateStatus.PASSED:
         return None
-    state = _worst(named) if named else own.judged.standing
+    state = _worst_status(named) if named else own.judged.standing
     return f"it is {state} for #{own.number} at its own head, and must have passed or be waived there"
 
 
 def _is_success(part: JudgedPart) -> bool:
-    """A job that was skipped has shown nothing."""
+    """Whether the part passed or is waived; a skipped job proves nothing."""
     if part.standing is GateStatus.WAIVED:
         return True
     skipped = part.job is None or part.job.conclusion in {Conclusion.SKIPPED, Conclusion.NEUTRAL}
     return part.standing is GateStatus.PASSED and not skipped
 
 
-def _worst(parts: Iterable[JudgedPart]) -> str:
+def _worst_status(parts: Iterable[JudgedPart]) -> str:
     standings = list(GateStatus)
     worst = min((part.standing for part in parts), key=standings.index)
     return "skipped" if worst is GateStatus.PASSED else worst.value
@@ -122,7 +122,7 @@ __all__ = [
 ]
 
 HELD_FOR = frozenset({"draft", "approval"})
-"""Reasons of a held dispatch that only people end; every other hold ends by itself."""
+"""Reasons of a held dispatch that only a person can end; every other hold ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +144,14 @@ class GateJudgement:
     state: GateState
     subjects: tuple[SubjectJudgement, ...]
     recheck_at: datetime | None = None
-    """When time alone may change it."""
+    """When the passing of time may change it."""
 
 
 def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJudgement:
-    """Judge a commit that somebody wants merged; the worst over its subjects counts."""
+    """Judge a commit that is to be merged; the worst state of its subjects counts."""
     if not commit.subjects:
         raise ValueError("a commit without a subject has no gate to judge")
-    subjects = tuple(_subject(subject, policy, now) for subject in commit.subjects)
+    subjects = tuple(_judge_subject(subject, policy, now) for subject in commit.subjects)
     rechecks = [each.recheck_at for one in subjects for each in one.backends]
     waiving = [each for one in commit.subjects for each in (one, *one.own_heads)]
     rechecks += [waiver.until_at for one in waiving for waiver in one.waivers_at(now)]
@@ -162,7 +162,7 @@ def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJu
     )
 
 
-def _subject(subject: MergeSubject, policy: GatePolicy, now: datetime) -> SubjectJudgement:
+def _judge_subject(subject: MergeSubject, policy: GatePolicy, now: datetime) -> SubjectJudgement:
     judged = tuple(judge_for_subject(subject, each, policy, now) for each in subject.backends if each.gates)
     states = {GATE_OF[each.standing] for each in judged}
     if subject.reused_from is not None:
@@ -176,18 +176,20 @@ def _subject(subject: MergeSubject, policy: GatePolicy, now: datetime) -> Subjec
 def judge_for_subject(
     subject: MergeSubject, backend: BackendResults, policy: GatePolicy, now: datetime
 ) -> BackendJudgement:
-    """Judge a backend as it concerns the subject, with the waivers that count there."""
+    """Judge a backend for one subject, with the waivers that count there."""
     waivers = subject.waivers_at(now)
     if subject.number is not None or not waivers:
         return judge_backend(backend, waivers, policy, now)
-    own_heads = tuple(_own_head(subject, number, backend, policy, now) for number in subject.numbers or ())
+    own_heads = tuple(
+        _judge_own_head(subject, number, backend, policy, now) for number in subject.numbers or ()
+    )
     return judge_backend(backend, waivers, policy, now, own_heads=own_heads)
 
 
-def _own_head(
+def _judge_own_head(
     group: MergeSubject, number: int, backend: BackendResults, policy: GatePolicy, now: datetime
 ) -> OwnHead:
-    """How the backend stands at the own head of one of the group's pull requests."""
+    """Judge the backend at the own head of one of the group's pull requests."""
     own = next((each for each in group.own_heads if each.number == number and not each.in_doubt), None)
     if own is None:
         return OwnHead(number=number)
@@ -207,10 +209,10 @@ def judge_backend(
 ) -> BackendJudgement:
     deadline = _deadline(backend, policy)
     late = deadline is not None and now >= deadline
-    parts = tuple(_parts(backend, policy, late=late))
+    parts = tuple(_judge_parts(backend, policy, late=late))
     parts = tuple(apply_waivers(part, backend, waivers, own_heads) for part in parts)
     standings = {part.standing for part in parts}
-    # Whatever waits will be late one day, and that shows even where another part has failed already.
+    # A waiting part may become late, which is judged even where another part has failed already.
     waits = GateStatus.WAITING in standings
     return BackendJudgement(
         backend=backend,
@@ -223,7 +225,7 @@ def judge_backend(
 
 
 def _deadline(backend: BackendResults, policy: GatePolicy) -> datetime | None:
-    """From the dispatch, or from the newest attempt or re-run, whichever is later; none while it is unsent."""
+    """Return the deadline, counted from the dispatch or the newest attempt or re-run; None while it is unsent."""
     if backend.sent_at is None or backend.entry is None:
         return None
     asked = [run.rerun_at for run in backend.runs if run.rerun_at is not None]
@@ -242,59 +244,59 @@ def _recheck_at(backend: BackendResults, deadline: datetime | None, now: datetim
 # The parts of a backend
 
 
-def _parts(backend: BackendResults, policy: GatePolicy, *, late: bool) -> Iterable[JudgedPart]:
+def _judge_parts(backend: BackendResults, policy: GatePolicy, *, late: bool) -> Iterable[JudgedPart]:
     if backend.possible_renames:
-        yield _checked_for_rename(backend)
+        yield _rename_part(backend)
         return
     unsent = _UNSENT.get(backend.state)
     if unsent is not None:
         yield unsent(backend)
         return
     jobs = backend.counted_jobs
-    parts = [_job_part(job, backend, policy, late=late) for job in jobs]
+    parts = [_judge_job(job, backend, policy, late=late) for job in jobs]
     yield from parts
     if any(part.standing is GateStatus.WAITING for part in parts):
         return
     owed = tuple(owed_parts(backend, jobs, late=late))
     yield from owed
     if not owed:
-        yield from _declined(backend, parts) if parts else (nothing_yet(late=late),)
+        yield from _declined_part(backend, parts) if parts else (nothing_yet(late=late),)
 
 
-def _checked_for_rename(backend: BackendResults) -> JudgedPart:
+def _rename_part(backend: BackendResults) -> JudgedPart:
     names = ", ".join(map(str, backend.possible_renames))
     reason = f"checking for a rename: it left L4, and whether it is {names} now is not known yet"
     return JudgedPart(standing=GateStatus.WAITING, name=None, reason=reason)
 
 
-def _not_sent_yet(_backend: BackendResults) -> JudgedPart:
+def _unsent_part(_backend: BackendResults) -> JudgedPart:
     return JudgedPart(standing=GateStatus.WAITING, name=None, reason="the dispatch waits to be sent")
 
 
-def _held(backend: BackendResults) -> JudgedPart:
+def _held_part(backend: BackendResults) -> JudgedPart:
     reason = backend.reason or "a reason that is not recorded"
     standing = GateStatus.HELD if reason in HELD_FOR else GateStatus.WAITING
     return JudgedPart(standing=standing, name=None, reason=reason)
 
 
-def _left_out(backend: BackendResults) -> JudgedPart:
+def _left_out_part(backend: BackendResults) -> JudgedPart:
     return JudgedPart(standing=GateStatus.NOT_CONCERNED, name=None, reason=left_out_words(backend.reason))
 
 
-def _never_sent(backend: BackendResults) -> JudgedPart:
+def _undelivered_part(backend: BackendResults) -> JudgedPart:
     reason = f"the dispatch could not be delivered: {backend.reason or backend.state}"
     return JudgedPart(standing=GateStatus.MISSING, name=None, reason=reason)
 
 
 _UNSENT: dict[DispatchState, Callable[[BackendResults], JudgedPart]] = {
-    DispatchState.WAITING: _not_sent_yet,
-    DispatchState.HELD: _held,
-    DispatchState.LEFT_OUT: _left_out,
-    DispatchState.PARKED: _never_sent,
-    DispatchState.CANCELLED: _never_sent,
+    DispatchState.WAITING: _unsent_part,
+    DispatchState.HELD: _held_part,
+    DispatchState.LEFT_OUT: _left_out_part,
+    DispatchState.PARKED: _undelivered_part,
+    DispatchState.CANCELLED: _undelivered_part,
 }
 
-_OF_CONCLUSION = {
+_STATUS_BY_CONCLUSION = {
     Conclusion.SUCCESS: GateStatus.PASSED,
     Conclusion.SKIPPED: GateStatus.PASSED,
     Conclusion.NEUTRAL: GateStatus.PASSED,
@@ -307,32 +309,32 @@ _OF_CONCLUSION = {
 _SKIPPED = frozenset({Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
-def _job_part(job: JobResult, backend: BackendResults, policy: GatePolicy, *, late: bool) -> JudgedPart:
+def _judge_job(job: JobResult, backend: BackendResults, policy: GatePolicy, *, late: bool) -> JudgedPart:
     if job.state is JobState.IN_PROGRESS:
         if late:
-            return _part(GateStatus.ERRORED, job, "still running past the gate's time-out")
-        return _part(GateStatus.WAITING, job, "running")
+            return _make_part(GateStatus.ERRORED, job, "still running past the gate's time-out")
+        return _make_part(GateStatus.WAITING, job, "running")
     if job.state is JobState.TIMED_OUT:
         standing, reason = GateStatus.ERRORED, "went silent"
     else:
-        standing, reason = _concluded(job, backend)
+        standing, reason = _status_by_conclusion(job, backend)
     if standing is GateStatus.PASSED:
-        standing, reason = _held_against_github(job, backend, reason, late=late)
+        standing, reason = _confirm_with_github(job, backend, reason, late=late)
     if standing in {GateStatus.PASSED, GateStatus.WAITING}:
-        return _part(standing, job, reason)
+        return _make_part(standing, job, reason)
     if backend.runs_again(job):
         if late:
-            return _part(GateStatus.ERRORED, job, "was to run again, and did not report")
-        return _part(GateStatus.WAITING, job, f"runs again after: {reason}")
+            return _make_part(GateStatus.ERRORED, job, "was to run again, and did not report")
+        return _make_part(GateStatus.WAITING, job, f"runs again after: {reason}")
     if standing is GateStatus.FAILED and job.verdict in policy.excuses:
-        return _part(GateStatus.EXCUSED, job, f"{reason}, {job.verdict}")
-    return _part(standing, job, reason)
+        return _make_part(GateStatus.EXCUSED, job, f"{reason}, {job.verdict}")
+    return _make_part(standing, job, reason)
 
 
-def _held_against_github(
+def _confirm_with_github(
     job: JobResult, backend: BackendResults, reason: str, *, late: bool
 ) -> tuple[GateStatus, str]:
-    """A result that passes, as far as GitHub agrees with it."""
+    """Return the status and reason of a passing result, depending on GitHub's view of it."""
     said = confirm_result(job, backend)
     if said is Confirmation.OPEN:
         if late:
@@ -345,16 +347,16 @@ def _held_against_github(
     return GateStatus.PASSED, reason
 
 
-def _part(standing: GateStatus, job: JobResult, reason: str) -> JudgedPart:
+def _make_part(standing: GateStatus, job: JobResult, reason: str) -> JudgedPart:
     return JudgedPart(standing=standing, name=job.name, reason=reason, job=job)
 
 
-def _concluded(job: JobResult, backend: BackendResults) -> tuple[GateStatus, str]:
+def _status_by_conclusion(job: JobResult, backend: BackendResults) -> tuple[GateStatus, str]:
     conclusion = job.conclusion or Conclusion.NONE
     said = "completed without a conclusion" if conclusion is Conclusion.NONE else conclusion.value
     expected = backend.expected(job.name)
     if expected is None:
-        standing = _OF_CONCLUSION[conclusion]
+        standing = _STATUS_BY_CONCLUSION[conclusion]
         if standing is GateStatus.FAILED and job.verdict is FailureVerdict.INFRASTRUCTURE:
             return GateStatus.ERRORED, said
         return standing, said
@@ -363,8 +365,8 @@ def _concluded(job: JobResult, backend: BackendResults) -> tuple[GateStatus, str
     return GateStatus.FAILED, f"{said}, where {expected.value} is expected"
 
 
-def _declined(backend: BackendResults, parts: list[JudgedPart]) -> Iterable[JudgedPart]:
-    """Everything skipped is no result, unless the entry may skip."""
+def _declined_part(backend: BackendResults, parts: list[JudgedPart]) -> Iterable[JudgedPart]:
+    """Yield a declined part when every job was skipped, unless the entry may skip."""
     if backend.entry is not None and backend.entry.may_skip:
         return
     if parts and all(part.job and _was_skipped(part.job, backend) for part in parts):

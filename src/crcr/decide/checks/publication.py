@@ -25,7 +25,7 @@ _OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 
 
 def gate_brief(judgement: GateJudgement, incarnation: str) -> str | None:
-    """What of an undecided gate must be published at once; None once no backend is awaited.
+    """Return the part of an undecided gate that must be published at once; None once no backend is awaited.
 
     Its state; a doubt about the newest push; which backends are held and why, as only people release that; waivers,
     membership and possible renames, which people change; and which backends are no longer what a published failure says.
@@ -39,23 +39,27 @@ def gate_brief(judgement: GateJudgement, incarnation: str) -> str | None:
             judgement.state.value,
             incarnation,
             [one.subject.in_doubt for one in judgement.subjects],
-            sorted((str(each.backend.name), _held(each)) for each in judged),
-            sorted(_waivers(part for each in judged for part in each.parts)),
-            sorted(_membership(backend) for one in judgement.subjects for backend in _listed(one.subject)),
-            sorted(str(each.backend.name) for each in judged if _recovers(each)),
+            sorted((str(each.backend.name), _held_reasons(each)) for each in judged),
+            sorted(_waiver_keys(part for each in judged for part in each.parts)),
+            sorted(
+                _membership_key(backend)
+                for one in judgement.subjects
+                for backend in _gating_backends(one.subject)
+            ),
+            sorted(str(each.backend.name) for each in judged if _has_recovered(each)),
         )
     )
 
 
 def backend_brief(judged: BackendJudgement) -> str | None:
-    """What of a backend's open check must be published at once; None once nothing of it is open."""
+    """Return the part of a backend's open check that must be published at once; None once nothing of it is open."""
     if not any(part.standing in _OPEN for part in judged.parts):
         return None
     return repr(
         (
             judged.standing in BLOCKED,
-            _held(judged),
-            sorted(_waivers(judged.parts)),
+            _held_reasons(judged),
+            sorted(_waiver_keys(judged.parts)),
             [str(name) for name in judged.backend.possible_renames],
             sorted(_recovering_jobs(judged)),
         )
@@ -73,29 +77,29 @@ def failed_once(backend: BackendResults) -> frozenset[tuple[str, str]]:
     )
 
 
-def _held(judged: BackendJudgement) -> list[str]:
+def _held_reasons(judged: BackendJudgement) -> list[str]:
     return [part.reason for part in judged.parts if part.standing is GateStatus.HELD]
 
 
-def _waivers(parts: Iterable[JudgedPart]) -> list[tuple[str, str, str, str]]:
-    return [_waiver(each) for each in waivers_of(parts)]
+def _waiver_keys(parts: Iterable[JudgedPart]) -> list[tuple[str, str, str, str]]:
+    return [_waiver_key(each) for each in waivers_of(parts)]
 
 
-def _waiver(waiver: GrantedWaiver) -> tuple[str, str, str, str]:
+def _waiver_key(waiver: GrantedWaiver) -> tuple[str, str, str, str]:
     return str(waiver.downstream), waiver.job or "", waiver.who, str(waiver.until_at)
 
 
-def _listed(subject: MergeSubject) -> list[BackendResults]:
+def _gating_backends(subject: MergeSubject) -> list[BackendResults]:
     return [each for each in subject.backends if Level.L4 in {each.level, each.entry and each.entry.level}]
 
 
-def _membership(backend: BackendResults) -> tuple[str, bool, str, list[str]]:
+def _membership_key(backend: BackendResults) -> tuple[str, bool, str, list[str]]:
     level = backend.entry.level.name if backend.entry else ""
     return str(backend.name), backend.gates, level, [str(name) for name in backend.possible_renames]
 
 
-def _recovers(judged: BackendJudgement) -> bool:
-    """Whether it failed, and stands otherwise now: a published text may still name it as the one that blocks."""
+def _has_recovered(judged: BackendJudgement) -> bool:
+    """Whether it failed before and does not block now: a published text may still name it as the blocker."""
     return judged.standing not in BLOCKED and bool(_recovering_jobs(judged))
 
 
@@ -112,7 +116,7 @@ def _recovering_jobs(judged: BackendJudgement) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCheck:
-    """The newest check of a name that we know to be on the commit, or to be on its way."""
+    """The newest check of a name that is on the commit, or on its way there."""
 
     tier: Tier
     incarnation: str
@@ -120,11 +124,11 @@ class PublishedCheck:
     digest: str
     awaited: bool = False
     conclusion: Conclusion | None = None
-    """As far as it is known: a check whose answer was lost may be completed without one."""
+    """None also for a completed check whose answer was lost."""
 
     @property
     def lets_merge(self) -> bool:
-        """Whether it is a gate that a merge may go by."""
+        """Whether it is a gate that allows a merge."""
         harmful = {Conclusion.FAILURE, Conclusion.CANCELLED}
         return self.tier is Tier.GATE and not self.is_open and self.conclusion not in harmful
 
@@ -143,10 +147,10 @@ class CheckAction(StrEnum):
 def next_action(
     published: PublishedCheck | None, wanted: WantedCheck | None, digest: str, *, abandoned: bool = False
 ) -> CheckAction:
-    """What to do about one name. A completed check does not reopen: a new one of the same name takes its place.
+    """Return the action for one name. A completed check does not reopen: a new one of the same name replaces it.
 
-    `abandoned` says that the commit has no subject any more and was not merged: its green gate must not serve the
-    next pull request that has the commit as its head.
+    `abandoned` says that the commit has no subject any more and was not merged: its green gate must not allow the
+    merge of a later pull request with the same head.
     """
     if wanted is None:
         if published is not None and published.is_open:
@@ -160,14 +164,14 @@ def next_action(
         return CheckAction.CREATE
     opens = wanted.shown.status is not CheckStatus.COMPLETED
     if published.awaited and opens:
-        return CheckAction.CREATE  # it only looked completed to us; to GitHub it is
+        return CheckAction.CREATE  # GitHub shows it as completed, although its result is still to come
     if not published.is_open and (opens or published.incarnation != wanted.incarnation):
         return CheckAction.CREATE
     return CheckAction.NOTHING if published.digest == digest else CheckAction.UPDATE
 
 
 def ending_content(tier: Tier, reason: str) -> CheckContent:
-    """How an open check ends that is no longer wanted. A gate never ends in a way that lets a merge through."""
+    """Return the content that ends an open check which is no longer wanted. A gate never ends in a way that allows a merge."""
     conclusion = Conclusion.CANCELLED if tier is Tier.GATE else Conclusion.NEUTRAL
     summary = f"This check ended without a result: {reason}."
     return CheckContent(status=CheckStatus.COMPLETED, conclusion=conclusion, title=reason, summary=summary)

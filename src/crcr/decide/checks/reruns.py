@@ -1,6 +1,6 @@
-"""What running again means for a backend: which of its runs, and where only a fresh dispatch helps.
+"""Re-runs of a backend: which of its workflow runs are re-run, and when the delivery is dispatched again.
 
-GitHub re-runs its own runs; whatever never started, or ran in another CI, gets the same delivery once more.
+GitHub re-runs its own runs; a run that never started, or that ran in another CI, gets the same delivery once more.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from crcr.decide.model import DispatchState, RepoName
 
 _AGAIN = frozenset({DispatchState.SENT, DispatchState.PARKED})
 CUT_OFF = frozenset({"left the allowlist", "suspended"})
-"""Why a dispatch was cancelled that may be wanted again: whoever came back can be asked."""
+"""Reasons of a cancelled dispatch that can be sent again: the downstream may have come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class RunRerun:
 
 @dataclass(frozen=True, slots=True)
 class Redispatch:
-    """Send the delivery again; runs that answered it wait for the new one."""
+    """Send the delivery again; the runs that answered it before are replaced by the new ones."""
 
 
 Rerun = RunRerun | Redispatch
@@ -30,22 +30,22 @@ Rerun = RunRerun | Redispatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunToRerun:
-    """A run that is to run again, and where it is."""
+    """A run to re-run, and where it is."""
 
     downstream: RepoName
     repository_id: int | None
     installation_id: int | None
     on_github: bool
     attempt: int
-    """The one after which it is to run again."""
+    """The attempt to re-run."""
 
 
 def plan_rerun(backend: BackendResults, *, only_run: str | None = None) -> tuple[Rerun, ...]:
-    """Everything of a backend once more, or just the run that a job belongs to, while that counts."""
+    """Re-run all of a backend, or only the run of one job, while that run counts."""
     if backend.state is DispatchState.CANCELLED and backend.reason in CUT_OFF:
         return (Redispatch(),)
     if backend.state not in _AGAIN:
-        return ()  # it has not begun: whatever it waits for brings it about
+        return ()  # it has not begun, and starts by itself
     live = backend.live_runs
     runs = [run for run in live if run.run_id == only_run] or live
     if backend.state is DispatchState.PARKED or not runs:
@@ -58,7 +58,7 @@ def has_failed(judged: BackendJudgement) -> bool:
 
 
 def plan_rerun_of_failed(judged: BackendJudgement) -> tuple[Rerun, ...]:
-    """Only the runs in which something failed; a backend that failed as a whole runs as a whole."""
+    """Re-run only the runs in which a job failed; a backend that failed as a whole is re-run as a whole."""
     failing = {part.job.run_id for part in judged.parts if part.job and part.standing in BLOCKED}
     if not failing:
         return plan_rerun(judged.backend) if has_failed(judged) else ()

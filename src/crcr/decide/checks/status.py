@@ -1,6 +1,6 @@
-"""Where a backend, or one job of it, stands with the gate: the words that rules, texts and pages share.
+"""The status of a backend, or of one job of it, at the gate: values that rules, texts and pages share.
 
-Values only; `gate` judges, `waiving` applies waivers.
+`gate` computes them.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from crcr.decide.checks.commit import BackendResults, GrantedWaiver, JobResult
 
 
 class GateStatus(StrEnum):
-    """Where a backend, or one job of it, stands with the gate."""
+    """The status of a backend, or of one job of it, at the gate."""
 
     FAILED = "failed"
     ERRORED = "errored"
@@ -47,7 +47,7 @@ def left_out_words(option: str | None) -> str:
 
 
 BLOCKED = frozenset({GateStatus.FAILED, GateStatus.ERRORED, GateStatus.MISSING, GateStatus.DECLINED})
-"""What keeps the gate shut until somebody does something about it."""
+"""Statuses that keep the gate closed until a person acts."""
 
 
 class GateState(StrEnum):
@@ -68,7 +68,7 @@ GATE_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedPart:
-    """One job of a backend, or what is owed in place of one, as the gate sees it."""
+    """One job of a backend, or an expected job that has not reported, as the gate judges it."""
 
     standing: GateStatus
     name: str | None
@@ -89,5 +89,5 @@ class BackendJudgement:
 
     @property
     def telling(self) -> tuple[JudgedPart, ...]:
-        """The parts that make it what it is."""
+        """The parts with the backend's own status, which decide it."""
         return tuple(part for part in self.parts if part.standing is self.standing)

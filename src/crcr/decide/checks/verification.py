@@ -18,11 +18,11 @@ from crcr.decide.report.lifecycle import badness, worse_conclusion
 
 
 class Confirmation(StrEnum):
-    """What GitHub says of a reported result that would pass."""
+    """Whether GitHub confirms a reported result that would pass."""
 
     CONFIRMED = "confirmed"
     AS_REPORTED = "as reported"
-    """Nobody can ask: the CI is elsewhere, or the App may not read its Actions."""
+    """Cannot be checked: the CI is not GitHub Actions, or the App may not read its Actions."""
     OPEN = "open"
     REFUTED = "refuted"
     RUN_DELETED = "run deleted"
@@ -32,24 +32,24 @@ def confirm_result(job: JobResult, backend: BackendResults) -> Confirmation:
     if job.verification is Verification.CONFIRMED:
         return Confirmation.CONFIRMED
     if job.verification is Verification.DISPUTED:
-        # The worse of both counts already; but no dispute is what an entry expects.
+        # The worse of the two counts already; but a disputed result never is the expected one.
         expected = backend.expected(job.name) is not None
         return Confirmation.REFUTED if expected else Confirmation.CONFIRMED
     if job.verification is Verification.SELF_REPORTED or not backend.gates or backend.readable is False:
         return Confirmation.AS_REPORTED
     if job.verification is Verification.UNCHECKED:
         return Confirmation.OPEN
-    return _by_run(job, next((run for run in backend.live_runs if run.run_id == job.run_id), None))
+    return _confirm_by_run(job, next((run for run in backend.live_runs if run.run_id == job.run_id), None))
 
 
 def awaits_github(backend: BackendResults, *, late: bool) -> bool:
-    """Whether only GitHub's answer can move a gating backend on, so that a look-up must be under way.
+    """Whether a gating backend waits only for GitHub's answer, so that a look-up must be queued.
 
-    Past the deadline only how a run ended that is over is still worth a question: the answer is there to be read.
+    After the deadline only the conclusion of an ended run is still looked up: it can be read at once.
     """
     jobs = backend.counted_jobs
     if any(job.state is JobState.IN_PROGRESS for job in jobs):
-        return False  # its own report, or its silence, asks
+        return False  # its report, or its time-out, queues the look-up
     unconfirmed = [
         job
         for job in jobs
@@ -59,8 +59,8 @@ def awaits_github(backend: BackendResults, *, late: bool) -> bool:
     return any(not late or job.run_id in ended for job in unconfirmed)
 
 
-def _by_run(job: JobResult, run: DispatchRun | None) -> Confirmation:
-    """Judge a job that GitHub shows under no such name by how its run ended."""
+def _confirm_by_run(job: JobResult, run: DispatchRun | None) -> Confirmation:
+    """Confirm a job whose name GitHub does not know by the conclusion of its run."""
     if run is None or not run.over or run.conclusion is None:
         return Confirmation.OPEN
     if run.conclusion is Conclusion.NONE:
@@ -83,11 +83,11 @@ class ReportedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobVerification:
-    """What GitHub's view makes of a reported job."""
+    """The result of comparing a reported job with GitHub's view."""
 
     verification: Verification
     conclusion: Conclusion | None
-    """What counts now; None leaves it as it is."""
+    """The conclusion that counts now; None leaves it unchanged."""
     github: Conclusion | None
 
 
@@ -97,10 +97,10 @@ _HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRA
 def match_github_jobs(
     job: ReportedJob, reported: Iterable[ReportedJob], seen: Iterable[ActionsJob]
 ) -> tuple[ActionsJob, ...]:
-    """The jobs of GitHub's that a row is held against: those with the name that it reported.
+    """Return the GitHub jobs that a row is compared with: those with its reported name.
 
-    `reported` are all rows of the run's attempt. Where several jobs have the name, a signed check run id tells
-    them apart: a row is not held against a job that another row of that name speaks for.
+    `reported` are all rows of the run's attempt. Where several jobs have the name, the signed check run id tells them
+    apart: a row is not compared with a job that belongs to another row of that name.
     """
     reported = tuple(reported)
     named = tuple(each for each in seen if each.name == job.reported_name)
@@ -116,7 +116,7 @@ def match_github_jobs(
 
 
 def _own_id(job: ReportedJob, reported: Iterable[ReportedJob]) -> str | None:
-    """The signed id that opened and closed the row, unless it has reported under another name as well."""
+    """Return the signed id that opened and closed the row, unless it has reported under another name as well."""
     own_id = job.opened_by
     if own_id is None or job.closed_by not in {None, own_id}:
         return None
@@ -127,25 +127,25 @@ def _own_id(job: ReportedJob, reported: Iterable[ReportedJob]) -> str | None:
 def compare_with_github(
     job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_over: bool
 ) -> JobVerification | None:
-    """What to write about a completed job; None while that is not known.
+    """Return what to record about a completed job; None while that is not known.
 
-    Without the `whole` list only a failure says something: another job of the name may not be among `seen`.
+    Without the `whole` list only a failure counts: another job of the name may be missing from `seen`.
     """
-    github = _worst(seen)
+    github = _worst_conclusion(seen)
     if github is None or not all(each.is_over for each in seen) or not whole:
         if github is not None and github not in _HARMLESS:
-            return _compare(job, github)
+            return _compare_conclusions(job, github)
         none_can_come = whole and run_over and not seen
         return JobVerification(Verification.NOT_VERIFIABLE, None, None) if none_can_come else None
-    return _compare(job, github)
+    return _compare_conclusions(job, github)
 
 
-def _worst(seen: tuple[ActionsJob, ...]) -> Conclusion | None:
+def _worst_conclusion(seen: tuple[ActionsJob, ...]) -> Conclusion | None:
     ended = [each.conclusion or Conclusion.NONE for each in seen if each.is_over]
     return max(ended, key=badness, default=None)
 
 
-def _compare(job: ReportedJob, github: Conclusion) -> JobVerification:
+def _compare_conclusions(job: ReportedJob, github: Conclusion) -> JobVerification:
     reported = job.conclusion or Conclusion.NONE
     if reported is Conclusion.NONE:
         return JobVerification(Verification.CONFIRMED, github, github)
@@ -156,15 +156,15 @@ def _compare(job: ReportedJob, github: Conclusion) -> JobVerification:
 
 @dataclass(frozen=True, slots=True)
 class SilentEnd:
-    """How a silent job ends; without a conclusion it just timed out, unreported."""
+    """How a silent job ends; without a conclusion it timed out, unreported."""
 
     conclusion: Conclusion | None
     github: Conclusion | None
 
 
 def compare_silent_with_github(seen: tuple[ActionsJob, ...], *, whole: bool) -> SilentEnd | None:
-    """How a silent job ends by GitHub's word; None while GitHub has not seen its end."""
-    github = _worst(seen)
+    """Return how a silent job ended on GitHub; None while it has not ended there."""
+    github = _worst_conclusion(seen)
     if github is not None and github not in _HARMLESS:
         return SilentEnd(github, github)
     if not whole or not all(each.is_over for each in seen):

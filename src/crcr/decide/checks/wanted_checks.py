@@ -1,6 +1,6 @@
 """Which checks a commit should have now, and what they show.
 
-From recorded facts alone; what is to be asked of GitHub for it is worked out in `publication`.
+Computed from recorded facts alone; `publication` computes the requests to GitHub.
 """
 
 from collections import Counter
@@ -20,17 +20,17 @@ from crcr.decide.checks.text import check
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
 
 MOST_JOB_CHECKS = 20
-"""Of a backend with more jobs only the failed ones get a check of their own."""
+"""In a backend with more jobs, only failed jobs get a check of their own."""
 MOST_FAILURE_CHECKS = 3
-"""So many failing jobs of a backend get a check of their own; the backend's own check lists them all."""
+"""How many failing jobs of a backend get a check of their own; the backend's own check lists them all."""
 _NAME_CHARACTERS = 200
 
 
 class JobChecks(StrEnum):
-    """Which jobs have a check of their own beside their backend's."""
+    """Which jobs have their own check beside their backend's."""
 
     FAILURES = "failures"
-    """The first few that fail; what was shown once is followed to its end."""
+    """The first few failing jobs; a job check that exists is updated to its end."""
     ALL = "all"
     NONE = "none"
 
@@ -55,30 +55,30 @@ def wanted_checks(
     *,
     tiers: Collection[Tier] = tuple(Tier),
 ) -> tuple[WantedCheck, ...]:
-    """Everything of these tiers that should be shown on the commit; nothing when nobody wants it merged any more.
+    """Return the checks of these tiers that the commit should have; none when it is no longer to be merged.
 
-    `published` are the names of the job checks that the commit has: what was shown as failed must show its mending.
+    `published` are the names of the job checks that the commit has: a failure that was shown must also show its fix.
     """
     wanted: list[WantedCheck] = []
     if judgement is not None and Tier.GATE in tiers:
-        wanted.append(_gate(commit, judgement, policy))
+        wanted.append(_gate_check(commit, judgement, policy))
     if not {Tier.BACKEND, Tier.JOB} & set(tiers):
         return tuple(wanted)
-    for subject, backend in _visible(commit, policy):
+    for subject, backend in _visible_backends(commit, policy):
         judged = judge_for_subject(subject, backend, policy.gate, now)
         if Tier.BACKEND in tiers:
-            wanted.append(_backend(commit, subject, judged, policy))
+            wanted.append(_backend_check(commit, subject, judged, policy))
         if Tier.JOB in tiers:
-            wanted += _jobs(judged, policy, published)
+            wanted += _job_checks(judged, policy, published)
     return tuple(wanted)
 
 
 def recheck_at(
     commit: CommitFacts, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
 ) -> datetime | None:
-    """When time alone may change what is shown: the gate, or a backend that gates nothing."""
+    """Return when the passing of time may change a check: the gate's, or that of a backend that gates nothing."""
     moments = [judgement.recheck_at] if judgement else []
-    for subject, backend in _visible(commit, policy):
+    for subject, backend in _visible_backends(commit, policy):
         moments.append(judge_for_subject(subject, backend, policy.gate, now).recheck_at)
     return min((at for at in moments if at is not None), default=None)
 
@@ -91,30 +91,30 @@ def shows_any(allowlist: Allowlist, labels: tuple[str, ...], prefixes: tuple[str
 
 
 def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
-    """Whether the pull request asks for the entry's device."""
+    """Whether a label of the pull request requests the entry's device."""
     if entry.device is None:
         return False
     asked = {f"{prefix}{entry.device}".casefold() for prefix in prefixes}
     return any(label.casefold() in asked for label in labels)
 
 
-def _visible(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
-    """Each backend that shows on the commit once, as its newest delivery concerns it."""
+def _visible_backends(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
+    """Return each backend that has a check on the commit once, as of its newest delivery."""
     newest: dict[str, tuple[MergeSubject, BackendResults]] = {}
     for subject in sorted(commit.subjects, key=lambda each: (each.received_at, each.delivery)):
         if subject.reused_from is not None:
             continue
         for backend in subject.backends:
-            if _shows(subject, backend, policy):
+            if _is_visible(subject, backend, policy):
                 newest[backend.name.key] = (subject, backend)
     return [newest[key] for key in sorted(newest)]
 
 
-def _shows(subject: MergeSubject, backend: BackendResults, policy: CheckPolicy) -> bool:
+def _is_visible(subject: MergeSubject, backend: BackendResults, policy: CheckPolicy) -> bool:
     if backend.entry is None or backend.state in {DispatchState.LEFT_OUT, DispatchState.CANCELLED}:
         return False
     if backend.state is DispatchState.HELD and backend.reason not in HELD_FOR:
-        return False  # whether it is concerned at all is being asked
+        return False  # whether it is concerned is not known yet
     if min(backend.level, backend.entry.level) < Level.L3:
         return False
     return backend.entry.level is Level.L4 or is_labelled(
@@ -124,18 +124,18 @@ def _shows(subject: MergeSubject, backend: BackendResults, policy: CheckPolicy) 
 
 # The gate
 
-_GATE_SHOWS = {
+_GATE_RESULTS = {
     GateState.PENDING: (CheckStatus.IN_PROGRESS, None),
     GateState.FAILED: (CheckStatus.COMPLETED, Conclusion.FAILURE),
     GateState.PASSED: (CheckStatus.COMPLETED, Conclusion.SUCCESS),
 }
 
 
-def _gate(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
+def _gate_check(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
     newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
-    status, conclusion = _GATE_SHOWS[judgement.state]
+    status, conclusion = _GATE_RESULTS[judgement.state]
     brief = gate_brief(judgement, newest.delivery)
-    live_url = _page(policy, commit, newest)
+    live_url = _live_url(policy, commit, newest)
     words = check.gate_words(judgement, commit.head_sha, live_url if brief is not None else None)
     shown = CheckContent(
         status=status,
@@ -149,7 +149,7 @@ def _gate(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) ->
     return WantedCheck(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown, brief=brief)
 
 
-def _page(policy: CheckPolicy, commit: CommitFacts, subject: MergeSubject) -> str:
+def _live_url(policy: CheckPolicy, commit: CommitFacts, subject: MergeSubject) -> str:
     place = f"pr/{subject.number}" if subject.number is not None else f"commit/{commit.head_sha}"
     return f"{policy.hud_url}/crcr/{place}?upstream={commit.upstream}"
 
@@ -163,12 +163,12 @@ def _is_informational(backend: BackendResults) -> bool:
     return not backend.gates
 
 
-def _backend(
+def _backend_check(
     commit: CommitFacts, subject: MergeSubject, judged: BackendJudgement, policy: CheckPolicy
 ) -> WantedCheck:
     backend, brief = judged.backend, backend_brief(judged)
-    live_url = _page(policy, commit, subject) if brief is not None else None
-    shown = _dressed(
+    live_url = _live_url(policy, commit, subject) if brief is not None else None
+    shown = _make_content(
         backend,
         policy,
         open_status=_open_status(judged),
@@ -194,7 +194,7 @@ def _backend_incarnation(subject: MergeSubject, backend: BackendResults) -> str:
 
 
 def _open_status(judged: BackendJudgement) -> CheckStatus | None:
-    """While any part waits the check is open, even if another part has failed already."""
+    """Return the status of an open check: it is open while any part waits, even if another has failed already."""
     if not any(part.standing in _OPEN for part in judged.parts):
         return None
     return CheckStatus.QUEUED if judged.standing is GateStatus.HELD else CheckStatus.IN_PROGRESS
@@ -206,7 +206,7 @@ def _backend_conclusion(standing: GateStatus) -> Conclusion:
     return Conclusion.SUCCESS if standing is GateStatus.PASSED else Conclusion.NEUTRAL
 
 
-def _dressed(
+def _make_content(
     backend: BackendResults,
     policy: CheckPolicy,
     *,
@@ -217,7 +217,7 @@ def _dressed(
     started_at: datetime,
     completed_at: datetime | None = None,
 ) -> CheckContent:
-    """A check as its level lets it look: what gates nothing must never look like a blocker."""
+    """Build a check's content for its level: a backend that gates nothing must never look like a blocker."""
     informational = _is_informational(backend)
     title = words.title
     awaited = informational and open_status is not None and not policy.show_l3_pending
@@ -232,7 +232,7 @@ def _dressed(
         conclusion=None if open_status else conclusion,
         title=title,
         summary=words.summary,
-        # Sent once, with the result: GitHub adds those of every update to the ones before.
+        # Sent once, with the result: GitHub adds the annotations of every update to the existing ones.
         annotations=() if open_status or awaited else words.annotations,
         details_url=details_url,
         started_at=started_at,
@@ -241,13 +241,15 @@ def _dressed(
     )
 
 
-def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]) -> list[WantedCheck]:
+def _job_checks(
+    judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]
+) -> list[WantedCheck]:
     if policy.job_checks is JobChecks.NONE:
         return []
     backend = judged.backend
     parts = [(part, part.job) for part in judged.parts if part.job is not None]
-    # Named before any is left out, so that no check changes its name when another fails.
-    names = _names(backend, [job for _, job in parts])
+    # Named before any is dropped, so that no check changes its name when another job fails.
+    names = _check_names(backend, [job for _, job in parts])
     named = [_NamedJob(part, job, name) for (part, job), name in zip(parts, names, strict=True)]
     if policy.job_checks is JobChecks.FAILURES:
         named = _first_failures(named, published)
@@ -258,7 +260,7 @@ def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[st
             for each in named
             if each.part.standing in BLOCKED or (each.job.workflow, each.job.name) in failed
         ]
-    return [_job(backend, each.part, each.job, policy, name=each.name) for each in named]
+    return [_job_check(backend, each.part, each.job, policy, name=each.name) for each in named]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +278,7 @@ _AT_FAULT = BLOCKED | {GateStatus.EXCUSED, GateStatus.WAIVED}
 
 
 def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_NamedJob]:
-    """Those that have a check already, and as many failing ones more as there is room for, the earliest first."""
+    """Return the jobs that have a check already, and as many further failing ones as fit, the earliest first."""
     shown = [each for each in jobs if each.name in published]
     room = max(MOST_FAILURE_CHECKS - sum(each.fails for each in shown), 0)
     others = [each for each in jobs if each.name not in published and each.fails]
@@ -284,12 +286,12 @@ def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_N
     return [*shown, *others[:room]]
 
 
-def _names(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
-    """A name for each job: with its workflow's name, with the file where that is shared, else with a digest."""
-    names = [_name(backend, job.workflow_name, job) for job in jobs]
+def _check_names(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
+    """Return a name for each job: with its workflow's name, with the file where that is shared, else with a digest."""
+    names = [_check_name(backend, job.workflow_name, job) for job in jobs]
     count = Counter(names)
     names = [
-        name if count[name] == 1 else _name(backend, job.workflow, job)
+        name if count[name] == 1 else _check_name(backend, job.workflow, job)
         for name, job in zip(names, jobs, strict=True)
     ]
     count = Counter(names)
@@ -299,7 +301,7 @@ def _names(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
     ]
 
 
-def _name(backend: BackendResults, workflow: str, job: JobResult) -> str:
+def _check_name(backend: BackendResults, workflow: str, job: JobResult) -> str:
     name = f"crcr/{backend.name}/{check.one_line(workflow)}/{check.one_line(job.name)}"
     return name[:_NAME_CHARACTERS]
 
@@ -308,18 +310,18 @@ def _digest(job: JobResult) -> str:
     return sha256(f"{job.workflow}\0{job.name}\0{job.run_id}".encode()).hexdigest()[:8]
 
 
-def _job(
+def _job_check(
     backend: BackendResults, part: JudgedPart, job: JobResult, policy: CheckPolicy, *, name: str
 ) -> WantedCheck:
     again = backend.runs_again(job) and part.standing is GateStatus.WAITING
     if part.standing is GateStatus.WAITING and job.state is JobState.COMPLETED and not again:
-        # Until GitHub confirms it, its check stays what it was: the backend's says more, and each write counts.
+        # Until GitHub confirms it, its check is not updated: the backend's check says more, and each write costs a request.
         job = replace(job, state=JobState.IN_PROGRESS, conclusion=None, ended_at=None)
         part = replace(part, job=job, reason="running")
     open_status = CheckStatus.QUEUED if again else None
     if job.state is JobState.IN_PROGRESS:
         open_status = CheckStatus.IN_PROGRESS
-    shown = _dressed(
+    shown = _make_content(
         backend,
         policy,
         open_status=open_status,

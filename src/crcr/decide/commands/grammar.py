@@ -1,4 +1,4 @@
-"""The `/crcr` commands of a comment: their grammar, who may give them, and what is said to one not understood.
+"""The `/crcr` commands of a comment: their grammar, the roles that they need, and the answer to an invalid one.
 
     waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>
     unwaive owner/repo[:job]
@@ -30,7 +30,7 @@ LONGEST_WAIVER = timedelta(days=7)
 MOST_REASON_CHARACTERS = 500
 MOST_JOB_CHARACTERS = 256
 HEAD_DIGITS = 12
-"""Digits of the head that offered commands carry."""
+"""Digits of the head in suggested commands."""
 
 _KEPT_CHARACTERS = 200
 _SHOWN_CHARACTERS = 80
@@ -51,10 +51,10 @@ class WaiveCommand:
     downstream: RepoName
     job: str | None
     until: timedelta | None
-    """How long it holds across pushes; None binds it to the head commit."""
+    """How long it is valid across pushes; None binds it to the head commit."""
     reason: str
     head: str | None = None
-    """The first digits of the head that the writer looked at."""
+    """The first digits of the head that the author looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +66,20 @@ class UnwaiveCommand:
 @dataclass(frozen=True, slots=True)
 class RetryCommand:
     downstream: RepoName | None
-    """None stands for every failing backend."""
+    """None means every failing backend."""
     head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ApproveCommand:
-    """Release what is held for this author, for this head commit."""
+    """Release the dispatches that are held for approval, for this head commit."""
 
     head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StatusCommand:
-    """Say how the backends of this pull request stand."""
+    """Answer with the status of this pull request's backends."""
 
 
 Command = WaiveCommand | UnwaiveCommand | RetryCommand | ApproveCommand | StatusCommand
@@ -87,7 +87,7 @@ Command = WaiveCommand | UnwaiveCommand | RetryCommand | ApproveCommand | Status
 
 @dataclass(frozen=True, slots=True)
 class InvalidCommand:
-    """A line addressed to us that is no command; `why` and `hint` are Markdown, safe to publish."""
+    """A line that begins with `/crcr` and is no valid command; `why` and `hint` are Markdown, safe to publish."""
 
     text: str
     why: str
@@ -96,7 +96,7 @@ class InvalidCommand:
 
 @dataclass(frozen=True, slots=True)
 class RequiredRole:
-    """Who may: everybody from this role on, and the pull request's author where that is said."""
+    """The least role that may give a command; `author` allows the pull request's author as well."""
 
     role: Role
     author: bool
@@ -118,7 +118,7 @@ def command_verb(command: Command) -> str:
 
 
 def refuse_role(command: Command, *, role: Role, is_author: bool) -> str | None:
-    """Say in words why this person may not give the command, or None when they may."""
+    """Return why this person may not give the command; None when they may."""
     right = REQUIRED_ROLES[type(command)]
     if role >= right.role or (is_author and right.author):
         return None
@@ -128,17 +128,17 @@ def refuse_role(command: Command, *, role: Role, is_author: bool) -> str | None:
 
 
 def has_command(body: str) -> bool:
-    """Whether a line of the comment is addressed to the relay, understood or not."""
+    """Whether a line of the comment begins with `/crcr`, valid or not."""
     return next(command_lines(body), None) is not None
 
 
 def parse_commands(body: str) -> tuple[Command | InvalidCommand, ...]:
-    """Read the comment's commands in their order, at most the first ten."""
-    return tuple(_parse(line) for line in islice(command_lines(body), MOST_COMMANDS_A_COMMENT))
+    """Parse the comment's commands in order, at most the first ten."""
+    return tuple(_parse_line(line) for line in islice(command_lines(body), MOST_COMMANDS_A_COMMENT))
 
 
 def format_command(command: Command) -> str:
-    """Write the line that is read as this command; line ends in a job's name become spaces."""
+    """Return the line that parses as this command; line ends in a job's name become spaces."""
     words = ["/crcr", command_verb(command)]
     match command:
         case WaiveCommand(downstream, job, until, _):
@@ -156,83 +156,85 @@ def format_command(command: Command) -> str:
 
 
 def usage_text() -> str:
-    """All commands in their right form, as Markdown of which no line is itself a command."""
-    return "\n".join(["The commands are:", "", *(f"- {_shown(form)}" for form, _ in _VERBS.values())])
+    """Return the forms of all commands, as Markdown without a line that is itself a command."""
+    return "\n".join(["The commands are:", "", *(f"- {_quote(form)}" for form, _ in _VERBS.values())])
 
 
 class _Unclear(Exception):
-    """The words do not fit the verb's form; told to the writer, never raised out of here."""
+    """The words do not fit the verb's form; answered to the author, never raised out of this module."""
 
 
-def _parse(line: str) -> Command | InvalidCommand:
+def _parse_line(line: str) -> Command | InvalidCommand:
     word, *more = line.split(maxsplit=1) or [""]
     form, read = _VERBS.get(word.lower(), (None, None))
     if form is None or read is None:
-        return InvalidCommand(_kept(line), *_unknown(word))
+        return InvalidCommand(_quote_line(line), *_explain_unknown(word))
     try:
         return read("".join(more))
     except _Unclear as unclear:
-        return InvalidCommand(_kept(line), str(unclear), f"write {_shown(form)}")
+        return InvalidCommand(_quote_line(line), str(unclear), f"write {_quote(form)}")
 
 
-def _kept(line: str) -> str:
+def _quote_line(line: str) -> str:
     return one_line(f"/crcr {line}")[:_KEPT_CHARACTERS]
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return code(text, _SHOWN_CHARACTERS)
 
 
-def _unknown(word: str) -> tuple[str, str]:
-    why = f"{_shown(word)} is no command" if word else "there is no command after `/crcr`"
+def _explain_unknown(word: str) -> tuple[str, str]:
+    why = f"{_quote(word)} is no command" if word else "there is no command after `/crcr`"
     for near in get_close_matches(word[:20].lower(), _VERBS, n=1):
-        return why, f"did you mean {_shown(_VERBS[near][0])}?"
+        return why, f"did you mean {_quote(_VERBS[near][0])}?"
     return why, "the commands are " + ", ".join(f"`{known}`" for known in _VERBS)
 
 
-def _waive(text: str) -> WaiveCommand:
-    downstream, job, rest = _read_target(text)
+def _parse_waive(text: str) -> WaiveCommand:
+    downstream, job, rest = _split_target(text)
     because = _BECAUSE.search(rest)
     if because is None:
-        raise _Unclear(_missing_reason(rest))
+        raise _Unclear(_explain_missing_reason(rest))
     words, head = _split_head(rest[: because.start()])
     words, until = _split_until(words)
     if head is None:
         words, head = _split_head(words)
-    return WaiveCommand(downstream, _job(job, words), until, _reason(rest[because.end() :]), head)
+    return WaiveCommand(
+        downstream, _choose_job(job, words), until, _parse_reason(rest[because.end() :]), head
+    )
 
 
-def _unwaive(text: str) -> UnwaiveCommand:
-    downstream, job, rest = _read_target(text)
+def _parse_unwaive(text: str) -> UnwaiveCommand:
+    downstream, job, rest = _split_target(text)
     if _BECAUSE.search(rest) or _UNTIL.search(rest):
         raise _Unclear(
             "`unwaive` takes no reason and no time; a job's name that holds these words stands in quotes"
         )
-    return UnwaiveCommand(downstream, _job(job, rest))
+    return UnwaiveCommand(downstream, _choose_job(job, rest))
 
 
-def _retry(text: str) -> RetryCommand:
+def _parse_retry(text: str) -> RetryCommand:
     words, head = _split_head(text)
-    return RetryCommand(_downstream(words.strip()) if words.strip() else None, head)
+    return RetryCommand(_parse_downstream(words.strip()) if words.strip() else None, head)
 
 
-def _approve(text: str) -> ApproveCommand:
+def _parse_approve(text: str) -> ApproveCommand:
     words, head = _split_head(text)
     _refuse_words(words)
     return ApproveCommand(head)
 
 
-def _status(text: str) -> StatusCommand:
+def _parse_status(text: str) -> StatusCommand:
     _refuse_words(text)
     return StatusCommand()
 
 
-def _read_target(text: str) -> tuple[RepoName, str | None, str]:
-    """Split off `owner/repo:"job"`; the job is "" when its name is unquoted and so still in the rest."""
+def _split_target(text: str) -> tuple[RepoName, str | None, str]:
+    """Split off `owner/repo:"job"`; the job is "" when its name is unquoted and still in the rest."""
     found = _TARGET.fullmatch(text)
     if found is None:
         raise _Unclear("the backend is missing")
-    downstream = _downstream(found["name"])
+    downstream = _parse_downstream(found["name"])
     if found["colon"] is None:
         return downstream, None, found["rest"]
     if not found["rest"].startswith(_OPENING_QUOTES):
@@ -241,25 +243,25 @@ def _read_target(text: str) -> tuple[RepoName, str | None, str]:
     if quoted is None:
         raise _Unclear("the quotes around the job's name are not closed")
     job = quoted["curly"] if quoted["straight"] is None else quoted["straight"].replace('""', '"')
-    return downstream, _fitting(job), quoted["rest"]
+    return downstream, _check_job_name(job), quoted["rest"]
 
 
-def _downstream(text: str) -> RepoName:
+def _parse_downstream(text: str) -> RepoName:
     try:
         return RepoName(text)
     except ValueError:
-        raise _Unclear(f"{_shown(text)} is not `owner/repo`") from None
+        raise _Unclear(f"{_quote(text)} is not `owner/repo`") from None
 
 
-def _job(job: str | None, words: str) -> str | None:
-    """The job that was quoted, or else the words where its name may stand."""
+def _choose_job(job: str | None, words: str) -> str | None:
+    """Return the quoted job, or else the job's name from the remaining words."""
     if job == "":
-        return _fitting(words.strip())
+        return _check_job_name(words.strip())
     _refuse_words(words)
     return job
 
 
-def _fitting(job: str) -> str:
+def _check_job_name(job: str) -> str:
     if not job.strip():
         raise _Unclear("the job's name after the colon is empty")
     if len(job) > MOST_JOB_CHARACTERS:
@@ -269,13 +271,13 @@ def _fitting(job: str) -> str:
 
 def _refuse_words(text: str) -> None:
     if re.match(r"\s*at(?:\s|$)", text, re.IGNORECASE) and not _AT_HEAD.search(text.rstrip()):
-        raise _Unclear(f"{_shown(text)} names no commit: 7 to 40 hexadecimal digits of the head follow `at`")
+        raise _Unclear(f"{_quote(text)} names no commit: 7 to 40 hexadecimal digits of the head follow `at`")
     if text.strip():
-        raise _Unclear(f"{_shown(text)} does not belong there")
+        raise _Unclear(f"{_quote(text)} does not belong there")
 
 
 def _split_head(text: str) -> tuple[str, str | None]:
-    """Split off `at 1a2b3c4`, which stands last."""
+    """Split off a final `at 1a2b3c4`."""
     words = text.rstrip()
     found = _AT_HEAD.search(words)
     return (words[: found.start()], found["head"].lower()) if found else (text, None)
@@ -285,14 +287,14 @@ def _split_until(text: str) -> tuple[str, timedelta | None]:
     found = list(_UNTIL.finditer(text))
     if not found:
         return text, None
-    return text[: found[-1].start()], _duration(text[found[-1].end() :].strip())
+    return text[: found[-1].start()], _parse_duration(text[found[-1].end() :].strip())
 
 
-def _duration(text: str) -> timedelta:
+def _parse_duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text)
     if found is None:
         raise _Unclear(
-            f"{_shown(text)} is not a time such as `30m`, `12h` or `3d`; "
+            f"{_quote(text)} is not a time such as `30m`, `12h` or `3d`; "
             "a job's name that holds the word `until` stands in quotes"
         )
     count, unit = int(found["count"]), _UNITS[found["unit"].lower()]
@@ -303,7 +305,7 @@ def _duration(text: str) -> timedelta:
     return count * unit
 
 
-def _reason(text: str) -> str:
+def _parse_reason(text: str) -> str:
     reason = one_line(text)
     if not reason:
         raise _Unclear("a waiver needs a reason after `because`")
@@ -312,10 +314,10 @@ def _reason(text: str) -> str:
     return reason
 
 
-def _missing_reason(text: str) -> str:
+def _explain_missing_reason(text: str) -> str:
     words = [word[:20].lower() for word in text.split(maxsplit=50)]
     for near in get_close_matches("because", words, n=1, cutoff=0.7):
-        return f"a waiver needs a reason: did you mean `because` by {_shown(near)}?"
+        return f"a waiver needs a reason: did you mean `because` by {_quote(near)}?"
     return "a waiver needs a reason after `because`"
 
 
@@ -337,9 +339,9 @@ def _duration_text(duration: timedelta) -> str:
 
 
 _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
-    "waive": ("/crcr waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>", _waive),
-    "unwaive": ("/crcr unwaive owner/repo[:job]", _unwaive),
-    "retry": ("/crcr retry [owner/repo] [at 1a2b3c4]", _retry),
-    "approve": ("/crcr approve [at 1a2b3c4]", _approve),
-    "status": ("/crcr status", _status),
+    "waive": ("/crcr waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>", _parse_waive),
+    "unwaive": ("/crcr unwaive owner/repo[:job]", _parse_unwaive),
+    "retry": ("/crcr retry [owner/repo] [at 1a2b3c4]", _parse_retry),
+    "approve": ("/crcr approve [at 1a2b3c4]", _parse_approve),
+    "status": ("/crcr status", _parse_status),
 }

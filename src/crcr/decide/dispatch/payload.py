@@ -30,12 +30,12 @@ _MESSAGE_BYTES = 1_000
 _TITLE_BYTES = 500
 _LABEL_BYTES = 200
 _VALUE_BYTES = 512
-# GitHub nests six deep; what is deeper is not looked at, so that no input can exhaust the stack.
+# GitHub nests six levels deep; deeper values are left alone, so that no input can exhaust the stack.
 _MAX_DEPTH = 16
 
 
 def encode_json(value: Any) -> bytes:
-    """Write compact UTF-8 JSON; half of a surrogate pair becomes its escape, the only way JSON can hold it."""
+    """Encode as compact UTF-8 JSON; a lone surrogate becomes its escape, the only form that JSON allows."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace")
 
@@ -47,7 +47,7 @@ def trim_payload(payload: Payload, encoded: bytes, room: int) -> tuple[bytes, tu
         if len(encoded) <= room:
             break
         smaller = step(payload)
-        # A step that finds nothing of its own returns the same object: a large body is not written again.
+        # A step that changes nothing returns the same object: a large body is not encoded again.
         shorter = encoded if smaller is payload else encode_json(smaller)
         if len(shorter) < len(encoded):
             payload, encoded = smaller, shorter
@@ -63,7 +63,7 @@ class _Each:
 
 
 Shape = Mapping[str, "Shape"] | _Each | None
-"""What to keep of a value: some keys, each item's, or (None) all of it."""
+"""Which parts of a value to keep: some keys, a shape for each item, or (None) all of it."""
 
 
 def _keys(*names: str, **shapes: Shape) -> dict[str, Shape]:
@@ -105,16 +105,16 @@ _FLOOR: Mapping[str, Shape] = {
 }
 
 
-def _same(value: Any) -> Any:
+def _keep_value(value: Any) -> Any:
     return value
 
 
-def _shaped(value: Any, shape: Shape, leaf: Change = _same) -> Any:
-    """Keep of `value` what `shape` names; `leaf` is applied to what is kept as a whole."""
+def _keep_shape(value: Any, shape: Shape, leaf: Change = _keep_value) -> Any:
+    """Keep the parts of `value` that `shape` names; `leaf` is applied to the values that are kept whole."""
     if isinstance(shape, _Each) and isinstance(value, list):
-        return [_shaped(item, shape.shape, leaf) for item in value]
+        return [_keep_shape(item, shape.shape, leaf) for item in value]
     if isinstance(shape, Mapping) and isinstance(value, Mapping):
-        return {key: _shaped(value[key], inner, leaf) for key, inner in shape.items() if key in value}
+        return {key: _keep_shape(value[key], inner, leaf) for key, inner in shape.items() if key in value}
     return leaf(value)
 
 
@@ -124,10 +124,10 @@ def _whole_or_null(value: Any) -> Any:
     return value
 
 
-def _at(path: str, change: Change) -> Change:
-    """Make a change of the one value at a dotted path; a payload without it stays as it is."""
+def _change_at(path: str, change: Change) -> Change:
+    """Return a change of the value at a dotted path; a payload without it stays unchanged."""
     key, _, rest = path.partition(".")
-    inner = _at(rest, change) if rest else change
+    inner = _change_at(rest, change) if rest else change
 
     def apply(value: Any) -> Any:
         if not isinstance(value, Mapping) or key not in value:
@@ -137,8 +137,8 @@ def _at(path: str, change: Change) -> Change:
     return apply
 
 
-def _without(*keys: str) -> Change:
-    """Take away what stands under these keys; null and empty values stay, because nothing of them is lost."""
+def _drop_keys(*keys: str) -> Change:
+    """Return a change that drops these keys; null and empty values stay, because nothing of them is lost."""
 
     def apply(value: Any) -> Any:
         if not isinstance(value, Mapping) or not any(value.get(key) for key in keys):
@@ -148,16 +148,16 @@ def _without(*keys: str) -> Change:
     return apply
 
 
-def _each(change: Change) -> Change:
+def _change_items(change: Change) -> Change:
     return lambda value: [change(item) for item in value] if isinstance(value, list) else value
 
 
-def _part(part: slice) -> Change:
+def _slice_items(part: slice) -> Change:
     return lambda value: value[part] if isinstance(value, list) else value
 
 
-def _cut(limit: int) -> Change:
-    """Cut text so that its JSON has at most `limit` bytes, the mark included."""
+def _cut_text(limit: int) -> Change:
+    """Return a change that cuts text so that its JSON has at most `limit` bytes, the mark included."""
 
     def apply(value: Any) -> Any:
         if not isinstance(value, str) or len(encode_json(value)) <= limit:
@@ -168,14 +168,14 @@ def _cut(limit: int) -> Change:
     return apply
 
 
-def _within(limit: int) -> Change:
-    """Leave out items whose JSON is longer; after `_cut` only what is no GitHub object is."""
+def _drop_long_items(limit: int) -> Change:
+    """Return a change that drops items whose JSON is longer; after `_cut_text` only items that are no GitHub objects are."""
     return lambda value: (
         [v for v in value if len(encode_json(v)) <= limit] if isinstance(value, list) else value
     )
 
 
-def _in_turn(*changes: Change) -> Change:
+def _chain(*changes: Change) -> Change:
     def apply(value: Any) -> Any:
         for change in changes:
             value = change(value)
@@ -184,19 +184,19 @@ def _in_turn(*changes: Change) -> Change:
     return apply
 
 
-def _reduced(value: Any, *, marks: frozenset[str], keep: tuple[str, ...], depth: int = 0) -> Any:
-    """Reduce every object that has all of `marks` to its `keep` keys, wherever it stands."""
+def _reduce_objects(value: Any, *, marks: frozenset[str], keep: tuple[str, ...], depth: int = 0) -> Any:
+    """Reduce every object that has all of `marks` to its `keep` keys, at any depth."""
     if depth > _MAX_DEPTH:
         return value
-    down = partial(_reduced, marks=marks, keep=keep, depth=depth + 1)
+    down = partial(_reduce_objects, marks=marks, keep=keep, depth=depth + 1)
     if isinstance(value, Mapping):
         kept = {key: value[key] for key in keep if key in value} if marks <= value.keys() else value
         return {key: down(item) for key, item in kept.items()}
     return [down(item) for item in value] if isinstance(value, list) else value
 
 
-def _around_merge_group(change: Change) -> Change:
-    """Change all of a payload but `merge_group`, which is promised to arrive whole."""
+def _except_merge_group(change: Change) -> Change:
+    """Apply a change to all of a payload but `merge_group`, which the protocol promises whole."""
 
     def apply(payload: Any) -> Any:
         kept = {key: payload[key] for key in ("merge_group",) if key in payload}
@@ -206,52 +206,57 @@ def _around_merge_group(change: Change) -> Change:
 
 
 _REPOSITORIES = partial(
-    _reduced,
+    _reduce_objects,
     marks=frozenset({"full_name", "owner"}),
     keep=(
         *("id", "name", "full_name", "owner", "private", "fork"),
         *("html_url", "clone_url", "default_branch"),
     ),
 )
-_USERS = partial(_reduced, marks=frozenset({"login", "id"}), keep=("login", "id", "type"))
-_LABELS = partial(_reduced, marks=frozenset({"name", "color"}), keep=("id", "name"))
-_FILES = _without("added", "removed", "modified")
-_FEW_SHORT_LABELS = _in_turn(
-    _part(slice(MAX_LABELS)), _each(_at("name", _cut(_LABEL_BYTES))), _within(_LABEL_BYTES + 20)
+_USERS = partial(_reduce_objects, marks=frozenset({"login", "id"}), keep=("login", "id", "type"))
+_LABELS = partial(_reduce_objects, marks=frozenset({"name", "color"}), keep=("id", "name"))
+_FILES = _drop_keys("added", "removed", "modified")
+_FEW_SHORT_LABELS = _chain(
+    _slice_items(slice(MAX_LABELS)),
+    _change_items(_change_at("name", _cut_text(_LABEL_BYTES))),
+    _drop_long_items(_LABEL_BYTES + 20),
 )
 
 STEPS: tuple[tuple[str, Change], ...] = (
-    ("pull_request.body", _at("pull_request.body", _cut(_BODY_BYTES))),
-    ("pull_request.body", _at("pull_request", _without("body"))),
-    ("commits", _at("commits", _part(slice(-NEWEST_COMMITS, None)))),
-    ("commits[].files", _at("commits", _each(_FILES))),
-    ("commits", _without("commits")),
-    ("head_commit.files", _at("head_commit", _FILES)),
-    ("head_commit.message", _at("head_commit.message", _cut(_MESSAGE_BYTES))),
-    ("repositories", _at("pull_request", _REPOSITORIES)),
-    ("users", _around_merge_group(_USERS)),
-    ("labels", _around_merge_group(_LABELS)),
-    ("repository", _at("repository", _REPOSITORIES)),
-    ("rest", partial(_shaped, shape=SURVIVORS)),
-    ("merge_group.head_commit.message", _at("merge_group.head_commit.message", _cut(_TITLE_BYTES))),
-    ("pull_request.title", _at("pull_request.title", _cut(_TITLE_BYTES))),
-    ("pull_request.labels", _at("pull_request.labels", _FEW_SHORT_LABELS)),
-    ("values", partial(_shaped, shape=_FLOOR, leaf=_whole_or_null)),
+    ("pull_request.body", _change_at("pull_request.body", _cut_text(_BODY_BYTES))),
+    ("pull_request.body", _change_at("pull_request", _drop_keys("body"))),
+    ("commits", _change_at("commits", _slice_items(slice(-NEWEST_COMMITS, None)))),
+    ("commits[].files", _change_at("commits", _change_items(_FILES))),
+    ("commits", _drop_keys("commits")),
+    ("head_commit.files", _change_at("head_commit", _FILES)),
+    ("head_commit.message", _change_at("head_commit.message", _cut_text(_MESSAGE_BYTES))),
+    ("repositories", _change_at("pull_request", _REPOSITORIES)),
+    ("users", _except_merge_group(_USERS)),
+    ("labels", _except_merge_group(_LABELS)),
+    ("repository", _change_at("repository", _REPOSITORIES)),
+    ("rest", partial(_keep_shape, shape=SURVIVORS)),
+    (
+        "merge_group.head_commit.message",
+        _change_at("merge_group.head_commit.message", _cut_text(_TITLE_BYTES)),
+    ),
+    ("pull_request.title", _change_at("pull_request.title", _cut_text(_TITLE_BYTES))),
+    ("pull_request.labels", _change_at("pull_request.labels", _FEW_SHORT_LABELS)),
+    ("values", partial(_keep_shape, shape=_FLOOR, leaf=_whole_or_null)),
 )
 
 
 MAX_BODY_BYTES = 60_000
-"""Whole request, compact UTF-8; GitHub takes "less than 64 KB" and does not say how it counts."""
+"""The whole request as compact UTF-8; GitHub accepts "less than 64 KB" and does not say how it counts."""
 
 _RELAY_ROOM = 4_000
 _RELAY_BYTES = 3_000
-"""What settings may use of the room; the rest is for the names in `trimmed`."""
+"""The part of it that settings may use; the rest is for the names in `trimmed`."""
 _HEAD_BYTES = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayFields:
-    """What the relay says about itself to one downstream."""
+    """The `relay` object of one downstream's dispatch."""
 
     upstream: RepoName
     level: Level
@@ -259,16 +264,16 @@ class RelayFields:
     audience: str
     test: bool = False
     reason: str | None = None
-    """Why it is sent, where the event's own action does not say it: `base_changed`."""
+    """Why it is sent, where the event's own action is not the reason: `base_changed`."""
     version: int = 1
 
     def __post_init__(self) -> None:
-        # Checked here, where the operator sees it at start, rather than at the first large pull request.
+        # Checked at start, where the operator sees it, rather than at the first large pull request.
         if len(self.encode(())) > _RELAY_BYTES:
             raise ValueError("callback_url and audience are too long for a dispatch")
 
     def encode(self, trimmed: tuple[str, ...]) -> bytes:
-        """Write the `relay` object; `test` is there only when it is true."""
+        """Encode the `relay` object; `test` is present only when it is true."""
         fields: dict[str, Any] = {
             "version": self.version,
             "upstream": self.upstream.full_name,
@@ -290,14 +295,14 @@ class DispatchBody:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPayload:
-    """One delivery's payload, written once; made by `prepare`."""
+    """One delivery's payload, encoded once; made by `prepare_payload`."""
 
     _head: bytes
     _choices: tuple[tuple[bytes, tuple[str, ...]], ...]
-    """Payloads with the names of what was cut from them, best first; the last fits beside any relay part."""
+    """Payloads with the names of their cuts, best first; the last one fits beside any `relay` object."""
 
     def dispatch(self, relay: RelayFields) -> DispatchBody:
-        """Return the request body for one downstream: verbatim if the whole of it fits, else trimmed."""
+        """Return the request body for one downstream: verbatim if it fits, else trimmed."""
         *better, last = (self._joined(payload, names, relay) for payload, names in self._choices)
         return next((choice for choice in better if len(choice.body) <= MAX_BODY_BYTES), last)
 
@@ -307,11 +312,11 @@ class PreparedPayload:
 
 
 def prepare_payload(*, event_type: str, delivery_id: str, payload: Mapping[str, Any]) -> PreparedPayload:
-    """Trim and write a delivery's payload for any number of downstreams.
+    """Trim and encode a delivery's payload for any number of downstreams.
 
     Raises `BadRequest` for a payload that JSON cannot hold (an infinite number, nesting without end).
     """
-    head = _head(event_type, delivery_id)
+    head = _encode_head(event_type, delivery_id)
     room = MAX_BODY_BYTES - _RELAY_ROOM - len(head)
     try:
         verbatim = encode_json(payload), ()
@@ -320,7 +325,7 @@ def prepare_payload(*, event_type: str, delivery_id: str, payload: Mapping[str, 
         trimmed = trim_payload(payload, verbatim[0], room)
     except (ValueError, RecursionError) as exc:
         raise BadRequest(f"the payload cannot be written as JSON: {exc}") from None
-    # Within the relay's room it depends on the relay part whether the payload fits as it is.
+    # Within the room for `relay`, the size of that object decides whether the payload fits untrimmed.
     near = len(verbatim[0]) <= room + _RELAY_ROOM
     return PreparedPayload(head, (verbatim, trimmed) if near else (trimmed,))
 
@@ -328,9 +333,9 @@ def prepare_payload(*, event_type: str, delivery_id: str, payload: Mapping[str, 
 def update_payload(
     payload: dict[str, Any], *, action: str | None, labels: list[str] | None
 ) -> dict[str, Any]:
-    """The webhook's body with the action and the labels that this dispatch is sent with.
+    """Return the webhook's body with the action and the labels of this dispatch.
 
-    A label that was set after the webhook has its name and nothing else: that is what is known of it.
+    Of a label that was set after the webhook only the name is known.
     """
     if action is not None and payload.get("action") != action:
         payload = {**payload, "action": action}
@@ -342,8 +347,8 @@ def update_payload(
     return {**payload, "pull_request": {**pull, "labels": present}}
 
 
-def _head(event_type: str, delivery_id: str) -> bytes:
-    """Write everything before the payload; GitHub takes at most 10 keys in `client_payload`, and we use four."""
+def _encode_head(event_type: str, delivery_id: str) -> bytes:
+    """Encode everything before the payload; GitHub accepts at most 10 keys in `client_payload`, and four are used."""
     name, delivery = encode_json(event_type), encode_json(delivery_id)
     head = b"".join(
         (

@@ -43,21 +43,21 @@ class GroupToRead:
 
 
 def base_branch(base_ref: str) -> str:
-    """A group's base as pull requests name theirs: merge groups have the full ref."""
+    """Return a group's base branch as pull requests name theirs: merge groups have the full ref."""
     return base_ref.removeprefix("refs/heads/")
 
 
 def queued_pull_number(head_ref: str) -> int | None:
-    """The pull request that the queue made the group for, as its branch's name says."""
+    """Return the number of the pull request that the queue made the group for, from its branch's name."""
     named = _QUEUE_REF.fullmatch(head_ref)
     return int(named[1]) if named else None
 
 
 def pulls_in_group(named: int | None, brought: Iterable[frozenset[int]]) -> tuple[int, ...]:
-    """The pull requests of a group, from those that have brought each of its commits.
+    """Return the pull requests of a group, from the pull requests that contain each of its commits.
 
-    None when nobody queued has brought one of them: it is of a pull request whose own group was not heard of, and
-    which could ride into the base branch on the waiver of another.
+    Empty when no queued pull request contains one of the commits: it belongs to a pull request whose own group is
+    unknown, and which could reach the base branch on another's waiver.
     """
     brought = tuple(brought)
     if named is None or not all(brought):
@@ -124,14 +124,14 @@ class DispatchPlan:
     looks_again: bool = False
     """What `labels` or `paths` left out may be concerned now."""
     relay_reason: str | None = None
-    """Why there is a dispatch that GitHub's action does not ask for; its results count for the head."""
+    """Why a dispatch is sent that the event's action alone would not cause; its results count for the head."""
     sent_as: str | None = None
-    """The action that downstreams are told, where it is not the event's own."""
+    """The action in the dispatch, where it differs from the event's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoredEvent:
-    """Nobody wants it: answered, counted, not stored."""
+    """No downstream takes it: answered and counted, not stored."""
 
     reason: str
 
@@ -158,7 +158,7 @@ class ReceivedDelivery:
     body_bytes: int
     received_at: datetime
     body_digest: str | None = None
-    """SHA-256 of the raw body; None for what did not come from outside."""
+    """SHA-256 of the raw body; None for a delivery that the relay made itself."""
 
 
 def plan_dispatches(
@@ -174,7 +174,7 @@ def plan_dispatches(
 
 
 def _plan_push(event: PushEvent, facts: UpstreamFacts) -> DispatchPlan | IgnoredEvent:
-    dispatches = _dispatches(event, facts)
+    dispatches = _plan_selected(event, facts)
     if not dispatches:
         return IgnoredEvent(f"no downstream takes pushes to {event.ref}")
     return DispatchPlan(dispatches=dispatches)
@@ -183,14 +183,14 @@ def _plan_push(event: PushEvent, facts: UpstreamFacts) -> DispatchPlan | Ignored
 def _plan_group(event: MergeGroupEvent, facts: UpstreamFacts) -> DispatchPlan | IgnoredEvent:
     begins = event.action == "checks_requested"
     if facts.told_of_group is None:
-        dispatches = _dispatches(event, facts)
+        dispatches = _plan_selected(event, facts)
         if not facts.gate_on and not any(each.leaves for each in dispatches):
             return IgnoredEvent("no downstream takes merge groups, and there is no gate")
-        # An end that overtakes its beginning is kept: the group must not begin when that arrives.
+        # A `destroyed` that overtakes its `checks_requested` is stored: the group must not begin when that arrives.
         return DispatchPlan(dispatches=dispatches if begins else ())
     if begins:
         return IgnoredEvent(f"the merge group {event.head_sha[:12]} is known")
-    # Whoever was told of the group is told of its end; the others have nothing to cancel.
+    # The end goes to the downstreams that were dispatched for the group; the others have nothing to cancel.
     told = (entry for entry in facts.allowlist.entries if entry.name.key in facts.told_of_group)
     waiting = tuple(PlannedDispatch(entry, DispatchState.WAITING) for entry in told)
     return DispatchPlan(
@@ -203,10 +203,10 @@ def _plan_dispatching(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
     if where is EventOrder.STALE:
         if _is_first_for_base(event, facts):
             return _plan_base_change(event, facts)
-        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
+        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_stale_reason(event, facts.pull))
     closes = event.action == "closed"
     base = None if closes else order_base(event, facts.pull)
-    dispatches = _dispatches(with_newest_details(event, facts.pull), facts)
+    dispatches = _plan_selected(with_newest_details(event, facts.pull), facts)
     moved = base is EventOrder.NEWER and facts.pull is not None
     relay_reason = BASE_CHANGED if moved or base is EventOrder.DOUBT else None
     if EventOrder.DOUBT in (where, base):
@@ -215,7 +215,7 @@ def _plan_dispatching(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
             state=DeliveryState.IN_DOUBT, reason=HEAD_IN_DOUBT, dispatches=held, relay_reason=relay_reason
         )
     return DispatchPlan(
-        reason=_base_is(event) if moved else None,
+        reason=_base_change_reason(event) if moved else None,
         pull=move_head(event, facts.pull),
         dispatches=dispatches,
         drop=Drop.ALL_BUT_CLOSED if closes else Drop.OLDER_HEADS,
@@ -224,9 +224,9 @@ def _plan_dispatching(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
 
 
 def _plan_record_only(event: PullRequestEvent, facts: UpstreamFacts) -> DispatchPlan:
-    """Labels, drafts and edits change what we know of the pull request, and may release what was held.
+    """Labels, drafts and edits change the known pull request, and may release held dispatches.
 
-    Another base makes any of them a new head: what the old base left out may be in the diff now.
+    A changed base makes any of them a new head: files that the old base left out may be in the diff now.
     """
     base = order_base(event, facts.pull)
     if event.is_open:
@@ -236,17 +236,17 @@ def _plan_record_only(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
             return _plan_base_in_doubt(event, facts)
     pull = update_details(event, facts.pull)
     if pull is None:
-        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
+        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_stale_reason(event, facts.pull))
     return DispatchPlan(pull=pull, reconsiders=True, looks_again=event.action in RELEASING_ACTIONS)
 
 
 def _plan_base_change(event: PullRequestEvent, facts: UpstreamFacts) -> DispatchPlan:
-    """Tell every backend that takes pull requests of the head again, as if it had just been pushed."""
+    """Dispatch the head again to every backend that takes pull requests, as if it had just been pushed."""
     head = replace(event, action="synchronize")
     return DispatchPlan(
-        reason=_base_is(event),
+        reason=_base_change_reason(event),
         pull=move_head(head, facts.pull),
-        dispatches=_dispatches(with_newest_details(head, facts.pull), facts),
+        dispatches=_plan_selected(with_newest_details(head, facts.pull), facts),
         drop=Drop.OLDER_HEADS,
         relay_reason=BASE_CHANGED,
         sent_as=head.action,
@@ -254,7 +254,7 @@ def _plan_base_change(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
 
 
 def _plan_base_in_doubt(event: PullRequestEvent, facts: UpstreamFacts) -> DispatchPlan:
-    """Two bases of one second: labels and the like are believed at once, the base when GitHub was asked."""
+    """Two bases within one second: labels and the like apply at once, the base after GitHub has answered."""
     head = replace(event, action="synchronize")
     touched = update_details(event, facts.pull)
     known = facts.pull
@@ -263,7 +263,7 @@ def _plan_base_in_doubt(event: PullRequestEvent, facts: UpstreamFacts) -> Dispat
         reason=HEAD_IN_DOUBT,
         pull=replace(touched, base_ref=known.base_ref) if touched and known else None,
         dispatches=tuple(
-            _held_in_doubt(each) for each in _dispatches(with_newest_details(head, known), facts)
+            _held_in_doubt(each) for each in _plan_selected(with_newest_details(head, known), facts)
         ),
         reconsiders=True,
         relay_reason=BASE_CHANGED,
@@ -272,15 +272,15 @@ def _plan_base_in_doubt(event: PullRequestEvent, facts: UpstreamFacts) -> Dispat
 
 
 def _is_first_for_base(event: PullRequestEvent, facts: UpstreamFacts) -> bool:
-    """Whether this is the first delivery of the known head on the known base, be it a late one."""
+    """Whether this is the first delivery of the known head on the known base, even a late one."""
     return event.is_open and facts.pull is not None and facts.pull.is_open and facts.base_lacks_delivery
 
 
-def _base_is(event: PullRequestEvent) -> str:
+def _base_change_reason(event: PullRequestEvent) -> str:
     return f"base changed to {event.base_ref}"
 
 
-def _dispatches(
+def _plan_selected(
     event: PullRequestEvent | PushEvent | MergeGroupEvent, facts: UpstreamFacts
 ) -> tuple[PlannedDispatch, ...]:
     choices = select_entries(
@@ -291,16 +291,16 @@ def _dispatches(
         dispatched=facts.dispatched,
     )
     told = not isinstance(event, PushEvent) and event.action != "closed"
-    planned = (_planned(choice, facts) for choice in choices)
-    return tuple(each for each in planned if each.leaves or (told and _is_kept(each)))
+    planned = (_planned_dispatch(choice, facts) for choice in choices)
+    return tuple(each for each in planned if each.leaves or (told and _is_recorded(each)))
 
 
-def _is_kept(left_out: PlannedDispatch) -> bool:
-    """Whether a row is kept of what does not leave: the gate tells of its members, and a label may release later."""
+def _is_recorded(left_out: PlannedDispatch) -> bool:
+    """Whether an unsent dispatch gets a row: the gate lists its members, and a label may release it later."""
     return left_out.entry.level is Level.L4 or left_out.reason == LABELS
 
 
-def _planned(choice: SelectedEntry, facts: UpstreamFacts) -> PlannedDispatch:
+def _planned_dispatch(choice: SelectedEntry, facts: UpstreamFacts) -> PlannedDispatch:
     if choice.verdict is not SelectionVerdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
         return PlannedDispatch(choice.entry, DispatchState.CANCELLED, SUSPENDED)
     concerned = True if choice.entry.name.key in facts.dispatched else None
@@ -315,13 +315,13 @@ _STATE_OF = {
 
 
 def _held_in_doubt(dispatch: PlannedDispatch) -> PlannedDispatch:
-    """What waits for something else goes on waiting for it: the end of the doubt must not release it."""
+    """Hold a waiting dispatch. One held for another reason stays held: the end of the doubt must not release it."""
     if dispatch.state is not DispatchState.WAITING:
         return dispatch
     return replace(dispatch, state=DispatchState.HELD, reason=HEAD_IN_DOUBT)
 
 
-def _why_stale(event: PullRequestEvent, known: KnownPull | None) -> str:
+def _stale_reason(event: PullRequestEvent, known: KnownPull | None) -> str:
     if known is not None and not known.is_open and event.is_open:
         return "the pull request was closed since"
     if known is not None and known.head_sha != event.head_sha:

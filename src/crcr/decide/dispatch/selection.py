@@ -1,11 +1,11 @@
-"""Which entries of an allowlist an event goes to, which must wait, and which leave it out.
+"""Which allowlist entries an event is dispatched to, which are held, and which are left out.
 
-An entry that does not list the event gets no choice at all, unless it gates: then the gate must be able to say
-why it is not concerned. `closed` goes where the pull request's other events would have gone (same labels and
-authors) and is never held for being a draft, because downstreams cancel on it. `ignore_refs` and `refs` are about
-pushes: a pull request is not a ref. The files of a pull request are not in its webhook: `paths` holds until they
-were asked for. A backend that was dispatched for the same head and base before stays concerned, whatever its `labels`
-and `paths` say today: taking a label away must not take its result away.
+An entry that does not list the event is not selected at all, unless it gates: then the gate must be able to give the
+reason. `closed` goes to the same downstreams as the pull request's other events (same labels and authors) and is never
+held for a draft, because downstreams cancel on it. `ignore_refs` and `refs` apply to pushes: a pull request is not a
+ref. The files of a pull request are not in its webhook: an entry with `paths` is held until GitHub has listed them. A
+backend that was dispatched for the same head and base before stays selected, whatever its `labels` and `paths` say
+today: removing a label must not remove its result.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from crcr.decide.model import Level
 
 DISPATCHED_ACTIONS = frozenset({"opened", "reopened", "synchronize", "closed"})
 RELEASING_ACTIONS = frozenset({"labeled", "unlabeled", "edited"})
-"""After these, what `labels` or `paths` left out is looked at again."""
+"""After these, entries that `labels` or `paths` left out are selected again."""
 TRUSTED_ASSOCIATIONS = frozenset({"OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR"})
 _SHORT_REF_ROOTS = ("refs/heads/", "refs/tags/")
 _MERGING = frozenset({"pull_request", "merge_group"})
@@ -30,13 +30,13 @@ DRAFT = "draft"
 LABELS = "labels"
 PATHS = "paths"
 TREE = "tree"
-"""A merge group's content is compared with heads that have passed before anybody is told of it."""
+"""A merge group's tree is compared with heads that have passed before it is dispatched."""
 
 
 class SelectionVerdict(StrEnum):
     DISPATCH = "dispatch"
     HOLD = "hold"
-    """Later, once what the reason names is gone: `approval`, `draft`, `paths` or `tree`."""
+    """Later, once the reason is gone: `approval`, `draft`, `paths` or `tree`."""
     NOT_CONCERNED = "not_concerned"
     """Left out by its own options: `events`, `refs`, `paths`, `labels` or `authors`."""
 
@@ -56,9 +56,9 @@ def select_entries(
     approved: bool = False,
     dispatched: frozenset[str] = frozenset(),
 ) -> tuple[SelectedEntry, ...]:
-    """Choose for every entry that the event may concern.
+    """Select or leave out every entry that the event may concern.
 
-    `approved` and `dispatched` (keys of downstreams) are about the pull request's head on its base.
+    `approved` and `dispatched` (keys of downstreams) refer to the pull request's head on its base.
     """
     if isinstance(event, PushEvent):
         if matches_ref(ignore_refs, event.ref):
@@ -79,16 +79,22 @@ def select_entries(
 def hold_reason(
     entry: AllowlistEntry, *, closed: bool, draft: bool, trusted: bool, approved: bool, concerned: bool | None
 ) -> str | None:
-    """What a chosen entry still waits for; `concerned` is what its `paths` said, None before they were asked.
+    """Return why a selected entry is held; `concerned` is the result of its `paths`, None before the files are known.
 
-    Approval comes first, because a person's word is needed whatever becomes of the draft. A gate that ran for
-    trusted authors only would be open to everybody else: there, a stranger's head waits for approval as well.
+    Approval comes first, because a person must approve whatever happens to the draft. A gate that ran for trusted
+    authors only would be open to everybody else: at L4, an untrusted author's head waits for approval as well.
     """
     if not approved and _needs_approval(entry, trusted=trusted):
         return APPROVAL
     if draft and not entry.drafts and not closed:
         return DRAFT
     return PATHS if entry.paths is not None and concerned is None else None
+
+
+def may_need_approval(allowlist: Allowlist, association: str) -> bool:
+    """Whether any entry waits for an approval of this author's pull requests."""
+    trusted = is_trusted(association)
+    return any(_needs_approval(entry, trusted=trusted) for entry in allowlist.entries)
 
 
 def _needs_approval(entry: AllowlistEntry, *, trusted: bool) -> bool:
@@ -102,7 +108,7 @@ def is_trusted(association: str) -> bool:
 
 
 def matches_paths(entry: AllowlistEntry, paths: Iterable[str]) -> bool:
-    """Whether any of the changed files is one that the entry cares about; who names no `paths` cares about all."""
+    """Whether any changed file matches the entry's `paths`; an entry without `paths` matches every file."""
     if entry.paths is None:
         return True
     globs = [path_glob(glob) for glob in entry.paths]
@@ -128,14 +134,14 @@ def _short_name(ref: str) -> str:
 def _choose_push(entry: AllowlistEntry, push: PushEvent) -> SelectedEntry:
     if entry.refs is not None and not matches_ref(entry.refs, push.ref):
         return SelectedEntry(entry, SelectionVerdict.NOT_CONCERNED, "refs")
-    # A push that names no files (a new branch, a tag, a deletion) says nothing about them.
+    # A push without a file list (a new branch, a tag, a deletion) matches.
     if entry.paths is not None and push.changed_paths and not matches_paths(entry, push.changed_paths):
         return SelectedEntry(entry, SelectionVerdict.NOT_CONCERNED, "paths")
     return SelectedEntry(entry, SelectionVerdict.DISPATCH, None)
 
 
 def _choose_group(entry: AllowlistEntry) -> SelectedEntry | None:
-    """Merge groups go to whoever gates pull requests, and to whoever lists them."""
+    """Merge groups go to entries that gate pull requests, and to entries that list `merge_group`."""
     if "merge_group" in entry.events or (entry.level is Level.L4 and entry.events & _MERGING):
         return SelectedEntry(entry, SelectionVerdict.HOLD, TREE)
     return SelectedEntry(entry, SelectionVerdict.NOT_CONCERNED, "events") if entry.level is Level.L4 else None
@@ -144,7 +150,7 @@ def _choose_group(entry: AllowlistEntry) -> SelectedEntry | None:
 def _choose_pull(
     entry: AllowlistEntry, pull: PullRequestEvent, *, approved: bool, dispatched: bool
 ) -> SelectedEntry:
-    # What leaves an entry out comes before what makes it wait: nobody should wait for nothing.
+    # Leaving out is checked before holding: an entry that will be left out need not wait.
     option = left_out_by(entry, labels=pull.labels, association=pull.author_association)
     if option is not None and not (option == LABELS and dispatched):
         return SelectedEntry(entry, SelectionVerdict.NOT_CONCERNED, option)
@@ -160,19 +166,19 @@ def _choose_pull(
     if closed and reason == APPROVAL:
         return SelectedEntry(
             entry, SelectionVerdict.NOT_CONCERNED, APPROVAL
-        )  # nothing was sent that this could end
+        )  # nothing was sent that it could cancel
     return SelectedEntry(entry, SelectionVerdict.HOLD if reason else SelectionVerdict.DISPATCH, reason)
 
 
 def left_out_by(entry: AllowlistEntry, *, labels: Iterable[str], association: str) -> str | None:
-    """The option of the entry that leaves a pull request with these labels and this author out; None when none does."""
-    if not _by_labels(entry, labels):
+    """Return the entry's option that leaves out a pull request with these labels and this author; None when none does."""
+    if not _matches_labels(entry, labels):
         return LABELS
     strangers = entry.authors is not Authors.TRUSTED or entry.level is Level.L4
     return None if strangers or is_trusted(association) else AUTHORS
 
 
-def _by_labels(entry: AllowlistEntry, labels: Iterable[str]) -> bool:
+def _matches_labels(entry: AllowlistEntry, labels: Iterable[str]) -> bool:
     if entry.labels is None:
         return True
     globs = [name_glob(glob.casefold()) for glob in entry.labels]

@@ -27,17 +27,17 @@ def decompress_payload(packed: bytes) -> dict[str, Any]:
 
 
 REMEMBERED_FOR = timedelta(days=3)
-"""As long as GitHub keeps its own log of deliveries."""
+"""As long as GitHub keeps its delivery log."""
 CLICK_REPEATS_WITHIN = timedelta(seconds=60)
 
 
 def repeats_within(event: Event) -> timedelta:
-    """The time in which an equal body is the same event again."""
+    """Return the time within which an identical body is a repeat of the same event."""
     return CLICK_REPEATS_WITHIN if isinstance(event, CheckRunEvent | CheckSuiteEvent) else REMEMBERED_FOR
 
 
 def is_too_old(event: Event, now: datetime) -> bool:
-    """Whether a comment or a push is older than bodies are remembered: nobody could tell whether it was taken before.
+    """Whether a comment or a push is older than the remembered bodies, so that a repeat could not be recognised.
 
     Events of pull requests need no such rule: `updated_at` orders them.
     """

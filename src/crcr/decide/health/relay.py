@@ -122,7 +122,7 @@ class Reason:
     until: datetime | None = None
 
 
-def _mark(reason: Reason) -> str:
+def _reason_signature(reason: Reason) -> str:
     number = reason.number if reason.code is ReasonCode.GATES_UNPUBLISHED else ""
     until = f"{reason.until:%H:%M}" if reason.until else ""
     return f"{reason.state} {reason.code} {reason.effects or ''} {number} {until}"
@@ -148,21 +148,21 @@ class Health:
     @property
     def signature(self) -> tuple[str, ...]:
         """What an open page is read anew for; the numbers of less urgent effects change all the time."""
-        return tuple(map(_mark, self.reasons))
+        return tuple(map(_reason_signature, self.reasons))
 
 
 def judge_health(facts: HealthFacts, now: datetime) -> Health:
     """The reasons, the most serious first, and the state of the worst of them."""
     found = [
-        *_gates(facts, now),
-        *_credentials(facts),
-        *_unanswered(facts, now),
-        *_behind(facts, now),
-        *_held(facts, now),
-        *_parked(facts),
-        *_paused(facts, now),
-        *_allowlist(facts),
-        *_webhooks(facts, now),
+        *_gate_reasons(facts, now),
+        *_credential_reasons(facts),
+        *_unanswered_reasons(facts, now),
+        *_behind_reasons(facts, now),
+        *_held_reasons(facts, now),
+        *_parked_reasons(facts),
+        *_paused_reasons(facts, now),
+        *_allowlist_reasons(facts),
+        *_webhook_reasons(facts, now),
     ]
     order = list(HealthState)
     codes = list(ReasonCode)
@@ -179,7 +179,7 @@ def worst_state(healths: Iterable[Health]) -> HealthState:
 # Gates
 
 
-def _gates(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+def _gate_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     waiting = [each for each in facts.gates if _is_late(each, now)]
     if not waiting:
         return
@@ -191,7 +191,7 @@ def _gates(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     red = blocked or now - since >= _GATE_VERY_LATE
     what = "1 gate is" if number == 1 else f"{number:,} gates are"
     first = f"since {clock_time(since, now)}" if number == 1 else f"the oldest since {clock_time(since, now)}"
-    why = f": {_why_gates(waiting, until, now)}" if any(_hindered(each) for each in waiting) else ""
+    why = f": {_gate_hold_text(waiting, until, now)}" if any(_is_blocked(each) for each in waiting) else ""
     yield Reason(
         code=ReasonCode.GATES_UNPUBLISHED,
         state=HealthState.RED if red else HealthState.AMBER,
@@ -199,19 +199,19 @@ def _gates(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
         effects=EffectClass.GATES,
         number=number,
         since=since,
-        until=_ahead(until, now),
+        until=_future_time(until, now),
     )
 
 
-def _hindered(gates: WaitingGates) -> bool:
+def _is_blocked(gates: WaitingGates) -> bool:
     return gates.held_by is not None or gates.fault is not None
 
 
 def _is_late(gates: WaitingGates, now: datetime) -> bool:
-    return _hindered(gates) or now - gates.since >= PUBLISHED_WITHIN
+    return _is_blocked(gates) or now - gates.since >= PUBLISHED_WITHIN
 
 
-def _why_gates(waiting: list[WaitingGates], until: datetime | None, now: datetime) -> str:
+def _gate_hold_text(waiting: list[WaitingGates], until: datetime | None, now: datetime) -> str:
     faulty = [each for each in waiting if each.fault is not None]
     if faulty and until is None:
         since = min((each.fault_since or each.since for each in faulty), default=now)
@@ -223,7 +223,7 @@ def _why_gates(waiting: list[WaitingGates], until: datetime | None, now: datetim
 # What is outside does not answer
 
 
-def _credentials(facts: HealthFacts) -> Iterable[Reason]:
+def _credential_reasons(facts: HealthFacts) -> Iterable[Reason]:
     refused = [
         each for each in facts.open_effects if each.fault is EffectFault.CREDENTIALS and _is_github(each)
     ]
@@ -237,7 +237,7 @@ def _credentials(facts: HealthFacts) -> Iterable[Reason]:
         )
 
 
-def _unanswered(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+def _unanswered_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     for service in (GITHUB, *OTHER_SERVICES):
         failing = [
             each
@@ -247,17 +247,17 @@ def _unanswered(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
             and now - (each.fault_since or now) >= _UNANSWERED_SHOWN
         ]
         if failing:
-            yield _unanswered_by(service, failing, now)
+            yield _unanswered_reason(service, failing, now)
 
 
-def _unanswered_by(service: str, failing: list[OpenEffects], now: datetime) -> Reason:
+def _unanswered_reason(service: str, failing: list[OpenEffects], now: datetime) -> Reason:
     since = min(each.fault_since or now for each in failing)
     number = sum(each.number for each in failing)
     gates = any(
         each.effects is EffectClass.GATES and now - (each.fault_since or now) >= _GATE_BLOCKED
         for each in failing
     )
-    kinds = join_words([count_effects(each.effects, each.number) for each in _by_class(failing)])
+    kinds = join_words([count_effects(each.effects, each.number) for each in _merge_by_class(failing)])
     return Reason(
         code=ReasonCode.UNANSWERED,
         state=HealthState.RED if gates else HealthState.AMBER,
@@ -275,7 +275,7 @@ def _is_github(each: OpenEffects) -> bool:
 # What waits
 
 
-def _behind(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+def _behind_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     due = [
         each
         for each in facts.open_effects
@@ -297,15 +297,15 @@ def _behind(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
 
 
 def _held_classes(facts: HealthFacts, now: datetime) -> tuple[HeldClass, ...]:
-    held = _by_class(each for each in facts.open_effects if each.held_by is not None)
+    held = _merge_by_class(each for each in facts.open_effects if each.held_by is not None)
     return tuple(
         HeldClass(each.effects, each.number, each.held_by, each.until, _held_text(each, now)) for each in held
     )
 
 
-def _held(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+def _held_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     gates_said = any(_is_late(each, now) for each in facts.gates)
-    for each in _by_class(each for each in facts.open_effects if each.held_by is not None):
+    for each in _merge_by_class(each for each in facts.open_effects if each.held_by is not None):
         gates = each.effects is EffectClass.GATES
         long = max(each.until - now, now - each.created_at) >= _HELD_SHORTLY
         if gates_said if gates else not long:
@@ -318,11 +318,11 @@ def _held(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
             effects=each.effects,
             number=each.number,
             since=each.created_at,
-            until=_ahead(each.until, now),
+            until=_future_time(each.until, now),
         )
 
 
-def _ahead(until: datetime | None, now: datetime) -> datetime | None:
+def _future_time(until: datetime | None, now: datetime) -> datetime | None:
     return until if until is not None and until > now else None
 
 
@@ -332,15 +332,15 @@ def _held_text(each: OpenEffects, now: datetime) -> str:
     return f"{what} {held_words(each.held_by, each.until, now)}."
 
 
-def _by_class(effects: Iterable[OpenEffects]) -> list[OpenEffects]:
+def _merge_by_class(effects: Iterable[OpenEffects]) -> list[OpenEffects]:
     """Return one entry for each class, the most urgent first, with the latest end and its limit."""
     found: dict[EffectClass, list[OpenEffects]] = {}
     for each in effects:
         found.setdefault(each.effects, []).append(each)
-    return [_joined(found[each]) for each in EffectClass if each in found]
+    return [_merge_effects(found[each]) for each in EffectClass if each in found]
 
 
-def _joined(same: list[OpenEffects]) -> OpenEffects:
+def _merge_effects(same: list[OpenEffects]) -> OpenEffects:
     last = max(same, key=lambda each: each.until)
     return OpenEffects(
         effects=last.effects,
@@ -357,7 +357,7 @@ def _joined(same: list[OpenEffects]) -> OpenEffects:
 # What needs somebody
 
 
-def _parked(facts: HealthFacts) -> Iterable[Reason]:
+def _parked_reasons(facts: HealthFacts) -> Iterable[Reason]:
     parked = [(effects, number) for effects, number in facts.parked if number]
     if not parked:
         return
@@ -373,7 +373,7 @@ def _parked(facts: HealthFacts) -> Iterable[Reason]:
     )
 
 
-def _paused(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+def _paused_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     if facts.paused_at is not None:
         yield Reason(
             code=ReasonCode.PAUSED,
@@ -384,7 +384,7 @@ def _paused(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
         )
 
 
-def _allowlist(facts: HealthFacts) -> Iterable[Reason]:
+def _allowlist_reasons(facts: HealthFacts) -> Iterable[Reason]:
     if not facts.has_allowlist:
         text = "No valid allowlist has been read, so nothing is dispatched."
         yield Reason(code=ReasonCode.NO_ALLOWLIST, state=HealthState.RED, text=text)
@@ -393,7 +393,7 @@ def _allowlist(facts: HealthFacts) -> Iterable[Reason]:
         yield Reason(code=ReasonCode.ALLOWLIST_BAD, state=HealthState.AMBER, text=text)
 
 
-def _webhooks(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+def _webhook_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     last, refused = facts.last_delivery_at, facts.refused
     if refused is not None and now - refused.last_at < REFUSED_SHOWN:
         signed = last is not None and last >= refused.since

@@ -1,7 +1,7 @@
-"""What another HUD is sent of a job: its outcome in that HUD's words, and the times that its queries filter by.
+"""Forwarded results: a job's outcome in the other HUD's terms, and the times that its queries filter by.
 
-That HUD knows two states: a job that runs, and one that ended with a conclusion. What has no word there (a silent job
-that timed out, a result without a conclusion) is sent as the conclusion that it counts as here.
+That HUD knows two states: running, and ended with a conclusion. Other outcomes (a silent job that timed out, a result
+without a conclusion) are sent as the conclusion that they count as here.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class ForwardedOutcome:
 def outcome_to_forward(
     state: JobState, conclusion: Conclusion | None, *, disputed: bool, taken_off: bool
 ) -> ForwardedOutcome:
-    """`taken_off`: its run turned out to answer another delivery, so its result says nothing about this one."""
+    """Return the outcome to send. `taken_off`: its run turned out to answer another delivery, so it is neutral for this one."""
     if taken_off:
         return ForwardedOutcome("completed", Conclusion.NEUTRAL.value, disputed)
     if state is JobState.TIMED_OUT:
@@ -38,17 +38,17 @@ def outcome_to_forward(
 
 
 def job_started_at(claimed: datetime | None, first_report_at: datetime) -> datetime:
-    """When a job began: as its reporter says where that can be true, else when it was first reported."""
+    """Return a job's start: the claimed time where it is plausible, else the time of the first report."""
     return plausible_time(claimed, first_report_at) or first_report_at
 
 
 def job_completed_at(claimed: datetime | None, recorded: datetime, started: datetime) -> datetime:
-    """When it ended: as its reporter says where that can be true, else when that was recorded; never before its start."""
+    """Return a job's end: the claimed time where it is plausible, else the recorded one; never before its start."""
     return max(plausible_time(claimed, recorded) or recorded, started)
 
 
 def parse_claimed_time(text: object) -> datetime | None:
-    """A time in ISO 8601; without a zone it is UTC."""
+    """Parse an ISO 8601 time; without a zone it is UTC. None for anything else."""
     if not isinstance(text, str) or len(text) > 64:
         return None
     try:

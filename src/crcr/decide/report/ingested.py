@@ -1,7 +1,7 @@
-"""Another relay's result, and the rules by which several reports of one job become one row.
+"""Results that another relay sends, and how several reports of one job become one row.
 
-What that relay proved and measured is its word, not ours, so nothing here decides about checks, the gate or levels.
-The rules know no order of arrival: of two reports of a job the same one counts, whichever comes first.
+That relay's proofs and measurements are not ours, so nothing here affects checks, the gate or levels. The order of
+arrival does not matter: of two reports of a job the same one counts, whichever comes first.
 """
 
 from collections.abc import Iterable
@@ -13,18 +13,18 @@ from crcr.decide.report.lifecycle import badness
 from crcr.decide.report.report import Report, ReportStatus
 
 RUNS_AT_MOST = timedelta(hours=24)
-"""After that a job that never ended counts as running no more; whose result was lost, nobody will tell us."""
+"""After that a job without a result no longer counts as running: its result was probably lost."""
 OLDEST_CLAIM = timedelta(days=7)
-"""How old a time may be that a report claims; with a freer choice it could put itself out of every window."""
+"""The oldest time that a report may claim; without a limit it could place itself outside every window."""
 _SKEW = timedelta(minutes=1)
 NUMBERED_RANK = 10
-"""The rank from which on results are those of a relay that counts the outcomes of a job."""
+"""The lowest rank of results from a relay that numbers a job's outcomes."""
 _MOST_OUTCOMES = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EchoedEvent:
-    """What the echoed payload says of its event: text for display, and nobody's proof."""
+    """The event in the echoed payload: text for display, not a proof."""
 
     upstream: str | None = None
     action: str | None = None
@@ -37,7 +37,7 @@ class EchoedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestedResult:
-    """One envelope: what the other relay vouches for, and the report that it was sent."""
+    """One envelope: the other relay's own fields, and the report that it received."""
 
     repository: RepoName
     level: Level | None
@@ -46,9 +46,9 @@ class IngestedResult:
     report: Report
     about: EchoedEvent
     outcome_number: int | None = None
-    """Which outcome of the job it is, where that relay counts them: a later one takes an earlier one's place."""
+    """The number of the job's outcome, where that relay numbers them: a later one replaces an earlier one."""
     disputed: bool = False
-    """Whether that relay says that two views of the job contradict each other."""
+    """Whether that relay marks the result as disputed."""
 
     @property
     def check_run(self) -> str:
@@ -57,18 +57,18 @@ class IngestedResult:
 
 @dataclass(frozen=True, slots=True)
 class IngestReceipt:
-    """What became of an envelope."""
+    """The result of storing an envelope."""
 
     repeat: bool
     hint: str | None
-    """Why no page shows it; None when one does."""
+    """Why no page shows it; None when a page does."""
 
 
 def result_rank(report: Report, outcome_number: int | None = None) -> int:
-    """Of two reports of one job the one of higher rank counts: a result over a start, the worse result over the other.
+    """Return a report's rank; the highest of a job counts: a result over a start, the worse of two results.
 
-    Where the other relay counts the outcomes of a job, its later result counts: it knows what it corrected. Of the same
-    rank, the one of the later attempt does (`record.reports.ingested`).
+    Where the other relay numbers a job's outcomes, the later one counts, because it is a correction. Of the same rank,
+    the later attempt counts (`record.reports.ingested`).
     """
     if report.status is ReportStatus.IN_PROGRESS:
         return 0
@@ -77,27 +77,27 @@ def result_rank(report: Report, outcome_number: int | None = None) -> int:
 
 
 def plausible_time(at: datetime | None, now: datetime) -> datetime | None:
-    """A claimed time, if it can be true."""
+    """Return a claimed time if it is plausible, else None."""
     return at if at is not None and now - OLDEST_CLAIM <= at <= now + _SKEW else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt:
-    """One of the times that a job ran for a delivery."""
+    """One execution of a job for a delivery."""
 
     run_id: str
     attempt: int
 
 
 def is_superseded(turn: RunAttempt, among: Iterable[RunAttempt]) -> bool:
-    """Whether a newer run of the same workflow took its place; only numbers tell which of two runs is newer."""
+    """Whether a newer run of the same workflow replaces it; only numeric ids tell which of two runs is newer."""
     return turn.run_id.isdecimal() and any(
         each.run_id.isdecimal() and int(each.run_id) > int(turn.run_id) for each in among
     )
 
 
 def has_later_attempt(turn: RunAttempt, among: Iterable[RunAttempt]) -> bool:
-    """Whether a later attempt counts instead of it."""
+    """Whether a later attempt counts instead."""
     return any(
         each.attempt > turn.attempt
         for each in among
@@ -108,7 +108,7 @@ def has_later_attempt(turn: RunAttempt, among: Iterable[RunAttempt]) -> bool:
 def choose_ingest_upstream(
     about: EchoedEvent, upstreams: tuple[RepoName, ...], listing: list[RepoName]
 ) -> RepoName:
-    """Which of our upstreams a result belongs to: the one it names, else the only one that lists it, else the first."""
+    """Return the upstream of a result: the one it names, else the only one that lists its sender, else the first."""
     for each in upstreams:
         if about.upstream and each.key == about.upstream.lower():
             return each

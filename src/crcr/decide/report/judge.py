@@ -23,16 +23,16 @@ from crcr.decide.report.report import Report, ReportStatus
 from crcr.errors import DefaultBranchUnknown
 
 DEFAULT_BRANCH_EVENTS = frozenset({"repository_dispatch", "schedule"})
-"""Events whose runs GitHub takes from the default branch only."""
+"""Events that GitHub runs from the default branch only."""
 BRANCHES = "refs/heads/"
 
 
 def check_ref(
     identity: Identity, default_branch: str | None, report_refs: Collection[str] = ()
 ) -> MatchRefusal | None:
-    """None when the run is of a ref that may report. `report_refs` are globs over further ones, for self-reports."""
+    """Return None when the run's ref may report. `report_refs` are globs over further refs, for self-reports."""
     if identity.event_name is None:
-        return None  # another CI's, whose registration names the branches that may report
+        return None  # another CI, whose registration names the branches that may report
     elsewhere = _check_workflow(identity)
     if elsewhere is not None or identity.event_name in DEFAULT_BRANCH_EVENTS:
         return elsewhere
@@ -53,7 +53,7 @@ def check_ref(
     if identity.ref == BRANCHES + default_branch:
         return None
     return _wrong_ref(
-        f"the run is of {_shown(identity.ref)}; a run started by {identity.event_name!r} reports from"
+        f"the run is of {_escape_ref(identity.ref)}; a run started by {identity.event_name!r} reports from"
         f" {BRANCHES}{default_branch}, the default branch",
         "start the workflow on the default branch; for nightly and periodic reports of another ref, ask for it in the"
         " allowlist entry's report_refs",
@@ -61,7 +61,7 @@ def check_ref(
 
 
 def _check_workflow(identity: Identity) -> MatchRefusal | None:
-    """The workflow file must be the repository's own, and of the ref that ran: another one's says what it likes."""
+    """The workflow file must belong to the repository and to the ref that ran: nothing else is under its control."""
     if identity.workflow_from is not None and identity.workflow_from != identity.repository:
         return _wrong_ref(
             f"the workflow file is one of {identity.workflow_from}, the run one of {identity.repository}",
@@ -70,7 +70,7 @@ def _check_workflow(identity: Identity) -> MatchRefusal | None:
     if None in (identity.ref, identity.workflow_at) or identity.ref == identity.workflow_at:
         return None
     return _wrong_ref(
-        f"the run is of {_shown(identity.ref)}, its workflow file of {_shown(identity.workflow_at)}",
+        f"the run is of {_escape_ref(identity.ref)}, its workflow file of {_escape_ref(identity.workflow_at)}",
         "report from a run whose workflow file is of the ref that it runs on",
     )
 
@@ -79,8 +79,8 @@ def _wrong_ref(detail: str, hint: str) -> MatchRefusal:
     return MatchRefusal("wrong_ref", detail, hint)
 
 
-def _shown(ref: str | None) -> str:
-    """As text of the sender's that stands in logs and on pages."""
+def _escape_ref(ref: str | None) -> str:
+    """Escape and shorten a ref, which is the sender's text, for logs and pages."""
     return ascii(ref)[1:-1][:200]
 
 
@@ -89,19 +89,19 @@ DISPATCH_EVENT = "repository_dispatch"
 
 @dataclass(frozen=True, slots=True)
 class RejectedReport:
-    """The report is refused; `dispute` is what it still leaves behind."""
+    """The report is refused; `dispute` is still recorded."""
 
     code: str
     detail: str
     hint: str | None = None
     dispute: "DisputeJob | None" = None
     upstream: RepoName | None = None
-    """Whose judgement it is, where the report tells; others that list its sender need not hear of it."""
+    """The upstream that refuses it, where the report names one; other upstreams do not show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoredReport:
-    """Authentic and harmless, but this level keeps no results."""
+    """Authentic and harmless, but results of this level are not recorded."""
 
     reason: str
     hint: str
@@ -114,16 +114,16 @@ class AdmittedCaller:
 
 @dataclass(frozen=True, slots=True)
 class CallerStanding:
-    """What is known of a caller for the upstream that its delivery belongs to."""
+    """A caller's recorded state at the upstream of its delivery."""
 
     upstream: RepoName
     entry: AllowlistEntry | None
     binding: Binding | None
     suspended: bool
     default_branch: str | None = None
-    """Of the caller's repository, as GitHub said last."""
+    """The default branch of the caller's repository, as last read from GitHub."""
     dispatched_as: RepoName | None = None
-    """The name under which the delivery was dispatched to the caller's repository, where that is another one."""
+    """The name under which the delivery was dispatched, where the caller's repository has been renamed since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class OpenJob:
     unsigned: bool
     superseded: bool
     supersedes: tuple[str, ...]
-    """Older runs of the same workflow for this delivery that stop counting."""
+    """Older runs of the same workflow for this delivery, which no longer count."""
     silent_at: datetime
     warning: str | None
 
@@ -169,9 +169,9 @@ class DispatchFacts:
     event: str
     level: Level
     attempted_at: datetime | None
-    """When the newest request for it began; None when there was none."""
+    """When the newest attempt to send it began; None before the first."""
     may_have_arrived: bool
-    """Sent, or under way right now, or of unknown outcome: somebody may truly answer it."""
+    """Sent, being sent, or of unknown outcome: a report for it can be genuine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class BuildFacts:
-    """Where the token signs a build and not the run: which run the build spoke for first, and which build for the run."""
+    """For tokens that sign a build and not the run: the first run that the build reported for, and the run's first build."""
 
     run_id: str | None
     build: str | None
@@ -192,24 +192,24 @@ class BuildFacts:
 class ReportFacts:
     dispatch: DispatchFacts | None
     run_delivery: str | None
-    """The delivery that this run already answers, if it has answered one."""
+    """The delivery that this run has already reported for, if any."""
     named_delivery: str | None = None
-    """The only delivery sent to the repository that the run's name holds, where GitHub told of it before it reported."""
+    """The only delivery sent to the repository that the run's name contains, where GitHub showed the run before it reported."""
     sibling_runs: tuple[RunFacts, ...]
     """Other runs of the same workflow for this delivery."""
     jobs: tuple[JobFacts, ...]
-    """The jobs of this run attempt that have the reported name, or could be a leg of it."""
+    """The jobs of this run attempt with the reported name, and its possible matrix legs."""
     default_branch: str | None = None
-    """Of the caller's repository, as GitHub said last."""
+    """The default branch of the caller's repository, as last read from GitHub."""
     run_superseded: bool = False
-    """Whether this run was bound before and has stopped counting."""
+    """Whether this run was recorded before and no longer counts."""
     build: BuildFacts | None = None
     run_kind: IssuerKind | None = None
-    """Whose run it is, if it was heard of before: two CIs may count their runs alike."""
+    """The run's CI, if it is known: two CIs may use the same run ids."""
     rerun_asked_at: datetime | None = None
-    """When the relay asked for this attempt, if it did."""
+    """When the relay requested this attempt, if it did."""
     opened_others: bool
-    """Whether the signed check run id opened jobs of other names in this run attempt."""
+    """Whether the signed check run id has opened jobs of other names in this run attempt."""
 
 
 def admit_caller(
@@ -242,7 +242,7 @@ def admit_caller(
 
 
 def workflow_key(identity: Identity, report: Report) -> str:
-    """What tells the workflows of one repository apart: the signed path, else the reported name."""
+    """Return the key of a workflow in its repository: the signed path, else the reported name."""
     return identity.workflow_path or report.workflow_name
 
 
@@ -255,7 +255,7 @@ def judge_report(
     now: datetime,
     job_timeout: timedelta,
 ) -> ReportOutcome:
-    """Layer 4: is this the dispatched run's own report, and what does it do to its job?"""
+    """Layer 4: check that this is the dispatched run's own report, and decide the job's next state."""
     refusal = _refuse_claims(report, identity, entry, facts)
     if refusal is not None:
         return refusal
@@ -264,14 +264,14 @@ def judge_report(
         return RejectedReport(found.code, found.detail, found.hint)
     leg = found if isinstance(found, MatrixLeg) else None
     job = found if isinstance(found, JobFacts) else None
-    verdict = LIFECYCLE[job.state if job else JobState.DISPATCHED, _event(report, job)]
+    verdict = LIFECYCLE[job.state if job else JobState.DISPATCHED, _job_event(report, job)]
     if isinstance(verdict, Reject):
-        return _rejected(verdict, report, job)
+        return _reject_transition(verdict, report, job)
     if not isinstance(verdict, Apply):
         return RepeatedReport(job.job_name if job else report.job_name)
     if job is None:
-        return _open(report, identity, facts, leg, now=now, silent_at=now + job_timeout)
-    return _close(report, job, now=now, late=verdict.mark is not None)
+        return _open_job(report, identity, facts, leg, now=now, silent_at=now + job_timeout)
+    return _close_job(report, job, now=now, late=verdict.mark is not None)
 
 
 def _refuse_claims(
@@ -287,7 +287,9 @@ def _refuse_claims(
     if mismatch is not None:
         return mismatch
     if facts.run_kind not in (None, identity.kind):
-        return _mismatch(f"run {report.run_id} is one of {facts.run_kind}, the token is of {identity.kind}")
+        return _claim_mismatch(
+            f"run {report.run_id} is one of {facts.run_kind}, the token is of {identity.kind}"
+        )
     if identity.event_name is not None and identity.event_name not in {DISPATCH_EVENT, *entry.allow_events}:
         return RejectedReport(
             "wrong_event",
@@ -317,12 +319,12 @@ def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> 
     attempt = identity.run_attempt
     if identity.run_id not in (None, report.run_id) or attempt not in (None, report.run_attempt):
         of_attempt = "" if attempt is None else f" attempt {attempt}"
-        return _mismatch(
+        return _claim_mismatch(
             f"the token is for run {identity.run_id}{of_attempt}, "
             f"the report for run {report.run_id} attempt {report.run_attempt}"
         )
     if identity.run_id is None and report.run_id.isdigit() and report.run_id != identity.build:
-        # Numbers are the ids of runs whose issuer signs them: who chooses an id must not choose one of theirs.
+        # Plain numbers are run ids that their issuer signs: a sender that chooses its own id must not choose such a number.
         return RejectedReport(
             "claim_mismatch",
             f"the token does not prove that run {report.run_id} is its own",
@@ -342,12 +344,12 @@ def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> 
     )
 
 
-def _mismatch(detail: str) -> RejectedReport:
+def _claim_mismatch(detail: str) -> RejectedReport:
     hint = "report from the run that did the work, with its own run_id and run_attempt"
     return RejectedReport("claim_mismatch", detail, hint)
 
 
-def _event(report: Report, job: JobFacts | None) -> JobEvent:
+def _job_event(report: Report, job: JobFacts | None) -> JobEvent:
     if report.status is ReportStatus.IN_PROGRESS:
         return JobEvent.STARTED
     if job is not None and job.first_conclusion not in (None, report.conclusion):
@@ -355,7 +357,7 @@ def _event(report: Report, job: JobFacts | None) -> JobEvent:
     return JobEvent.FINISHED
 
 
-def _rejected(verdict: Reject, report: Report, job: JobFacts | None) -> RejectedReport:
+def _reject_transition(verdict: Reject, report: Report, job: JobFacts | None) -> RejectedReport:
     if job is None or job.conclusion is None or report.conclusion is None:
         return RejectedReport(
             verdict.code,
@@ -366,7 +368,7 @@ def _rejected(verdict: Reject, report: Report, job: JobFacts | None) -> Rejected
 
 
 def dispute_result(job: JobFacts, claimed: Conclusion, code: str = "conflicting_result") -> RejectedReport:
-    """A second result that is not the first: refused, and recorded as a dispute."""
+    """Refuse a second, different result, and record it as a dispute."""
     counts = worse_conclusion(job.conclusion or Conclusion.NONE, claimed)
     return RejectedReport(
         code,
@@ -376,7 +378,7 @@ def dispute_result(job: JobFacts, claimed: Conclusion, code: str = "conflicting_
     )
 
 
-def _open(
+def _open_job(
     report: Report,
     identity: Identity,
     facts: ReportFacts,
@@ -399,23 +401,23 @@ def _open(
     )
 
 
-def _close(report: Report, job: JobFacts, *, now: datetime, late: bool) -> CloseJob:
+def _close_job(report: Report, job: JobFacts, *, now: datetime, late: bool) -> CloseJob:
     took = None if job.late_start else _elapsed_s(job.in_progress_at, now)
     return CloseJob(job.job_name, report.conclusion or Conclusion.NONE, job.queue_s, took, late)
 
 
 def _queue_s(report: Report, facts: ReportFacts, now: datetime) -> float | None:
-    """From the dispatch to the start, for first attempts; a re-run waits from when it was asked for, if we know."""
+    """Return the queue time: from the dispatch for first attempts, from the request for re-runs, if that is known."""
     dispatch = facts.dispatch.attempted_at if facts.dispatch else None
     since = dispatch if report.run_attempt == 1 else facts.rerun_asked_at
     return None if report.late or since is None else _elapsed_s(since, now)
 
 
 def _elapsed_s(since: datetime, now: datetime) -> float | None:
-    """Two machines' clocks may disagree: a time that ends before it began was not measured."""
+    """Return the elapsed time; None when it would be negative, because the clocks of two machines may differ."""
     return (now - since).total_seconds() if now >= since else None
 
 
 def _is_newer(other: str, than: str) -> bool:
-    """GitHub's run ids grow; where ids are no numbers, the run that reports later is the newer one."""
+    """Whether `other` is newer: GitHub's run ids grow; without numeric ids the run that reports later is newer."""
     return other.isdigit() and than.isdigit() and int(other) > int(than)

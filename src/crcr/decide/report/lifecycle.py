@@ -1,7 +1,7 @@
-"""A job's life as a table: for every state and every event one verdict.
+"""The job lifecycle as a table: one transition for every state and event.
 
-`Apply` moves the job, `Repeat` is success without change, `Reject` is refused with a code. Nothing else in the
-relay decides about a job's state. The diagram in docs/lifecycle.md is generated from this table.
+`Apply` changes the job's state, `Repeat` is success without a change, `Reject` is a refusal with a code. Nothing else in
+the relay decides about a job's state. The diagram in docs/lifecycle.md is generated from this table.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Repeat:
 class Reject:
     code: str
     mark: JobMark | None = None
-    """What the refused report still leaves on the job."""
+    """The mark that the refused report leaves on the job."""
 
 
 Transition = Apply | Repeat | Reject
@@ -76,17 +76,17 @@ _BEST_TO_WORST = (
 
 
 def worse_conclusion(one: Conclusion, other: Conclusion) -> Conclusion:
-    """Of two conclusions for the same job, the one that counts."""
+    """Return the one of two conclusions for the same job that counts."""
     return max(one, other, key=badness)
 
 
 def badness(conclusion: Conclusion) -> int:
-    """How bad it is to end so; no two are alike."""
+    """Return a rank from best to worst; no two conclusions are equal."""
     return _BEST_TO_WORST.index(conclusion)
 
 
 def lifecycle_diagram() -> str:
-    """The table as a Mermaid state diagram, for the documentation."""
+    """Return the table as a Mermaid state diagram, for the documentation."""
     lines = ["stateDiagram-v2", "    [*] --> dispatched"]
     for (state, event), verdict in LIFECYCLE.items():
         if isinstance(verdict, Apply):

@@ -1,4 +1,4 @@
-"""Which job a report belongs to, when names alone do not tell.
+"""Which job a report belongs to, when the name alone is ambiguous.
 
 A job is opened by the check run id that its token signs. A second start of the same name from another signed
 id is another leg of a matrix; a finish goes to the row its id opened, or, from a separate reporting job that
@@ -20,16 +20,16 @@ class JobFacts:
     reported_name: str
     state: JobState
     first_conclusion: Conclusion | None
-    """What was reported first: the same again is a repeat, whatever a dispute made of it."""
+    """The conclusion that was reported first: the same one again is a repeat, even after a dispute."""
     conclusion: Conclusion | None
-    """What counts."""
+    """The conclusion that counts."""
     opened_by: str | None
     in_progress_at: datetime
     late_start: bool
     queue_s: float | None = None
     closed_by: str | None = None
     expected: Conclusion | None = None
-    """The outcome that was expected when it began; a newer allowlist does not change what it counts as."""
+    """The conclusion that was expected when it began; a newer allowlist does not change what it counts as."""
     superseded: bool = False
 
 
@@ -51,13 +51,13 @@ class MatchRefusal:
 def find_job(
     report: Report, signed_id: str | None, jobs: tuple[JobFacts, ...], *, opened_others: bool
 ) -> JobFacts | MatrixLeg | MatchRefusal | None:
-    """Return the job's row, None when it is the first of its name, a new matrix leg, or a refusal.
+    """Return the job's row, a new matrix leg, or a refusal; None for the first job of its name.
 
     `jobs` are the run's rows of this name and its legs; `opened_others` says whether the id opened rows of
     other names in this run.
     """
-    named = _named(report, jobs)
-    own = _own(signed_id, named)
+    named = _jobs_of_name(report, jobs)
+    own = _job_opened_by(signed_id, named)
     if own is not None:
         return own
     if report.status is ReportStatus.IN_PROGRESS:
@@ -68,16 +68,16 @@ def find_job(
 def find_self_reported_job(
     report: Report, signed_id: str | None, jobs: tuple[JobFacts, ...]
 ) -> JobFacts | MatrixLeg | None:
-    """The same for jobs that report once, when they are over: a signed id has one row of each name."""
-    named = _named(report, jobs)
-    return _own(signed_id, named) or _find_for_start(report.job_name, signed_id, named, jobs)
+    """Find the job of a self-report, which is sent once, at its end: a signed id has one row of each name."""
+    named = _jobs_of_name(report, jobs)
+    return _job_opened_by(signed_id, named) or _find_for_start(report.job_name, signed_id, named, jobs)
 
 
-def _named(report: Report, jobs: tuple[JobFacts, ...]) -> tuple[JobFacts, ...]:
+def _jobs_of_name(report: Report, jobs: tuple[JobFacts, ...]) -> tuple[JobFacts, ...]:
     return tuple(job for job in jobs if job.reported_name == report.job_name)
 
 
-def _own(signed_id: str | None, named: tuple[JobFacts, ...]) -> JobFacts | None:
+def _job_opened_by(signed_id: str | None, named: tuple[JobFacts, ...]) -> JobFacts | None:
     return next((job for job in named if signed_id is not None and job.opened_by == signed_id), None)
 
 
@@ -86,10 +86,10 @@ def _find_for_start(
 ) -> JobFacts | MatrixLeg | None:
     if not named:
         taken = {job.job_name for job in jobs}
-        return _leg(name, taken) if name in taken else None
+        return _new_leg(name, taken) if name in taken else None
     if signed_id is None or named[0].opened_by is None:
-        return named[0]  # nothing signed tells legs apart: the same name is the same job
-    return _leg(name, {job.job_name for job in jobs})
+        return named[0]  # no signed id tells legs apart: the same name is the same job
+    return _new_leg(name, {job.job_name for job in jobs})
 
 
 def _find_for_finish(
@@ -106,12 +106,12 @@ def _find_for_finish(
         )
     for job in named:
         if signed_id is not None and job.closed_by == signed_id and job.first_conclusion is report.conclusion:
-            return job  # sent again by the reporting job that closed it, whatever has been opened since
+            return job  # repeated by the reporting job that closed it, even if other rows were opened since
     open_rows = tuple(job for job in named if job.state in _OPEN)
     if len(open_rows) == 1:
         return open_rows[0]
     if not open_rows and len({*(job.first_conclusion for job in named), report.conclusion}) == 1:
-        return named[0]  # whichever is meant, it said the same
+        return named[0]  # all of them have this conclusion, so it does not matter which one is meant
     if len(named) == 1:
         return named[0]
     return MatchRefusal(
@@ -121,7 +121,7 @@ def _find_for_finish(
     )
 
 
-def _leg(name: str, taken: set[str]) -> MatrixLeg:
+def _new_leg(name: str, taken: set[str]) -> MatrixLeg:
     number = 2
     while f"{name} ({number})" in taken:
         number += 1

@@ -1,4 +1,4 @@
-"""A report that was not taken, as its sender is told later: what was wrong, when, and with which run."""
+"""A refused report, as its sender's maintainers see it on their page: the reason, the time and the run."""
 
 from dataclasses import dataclass, replace
 
@@ -6,19 +6,19 @@ from crcr.decide.model import Binding, RepoName
 from crcr.decide.report.report import Report
 
 KEPT_ONCE = frozenset({"identity_changed", "not_authentic", "rate_limited"})
-"""Of these the newest takes the place of the one before: a storm of them, or somebody who only holds an old token of
-the repository, must not push out what its maintainers have to read."""
+"""Only the newest refusal with one of these codes is kept: a flood of them, or a holder of an old token of the repository,
+must not push out the refusals that its maintainers have to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedReport:
-    """`caller` is proved: nobody can fill another's page with refusals."""
+    """`caller` is proved by its token: nobody can fill another repository's page with refusals."""
 
     caller: RepoName
     caller_id: int | None = None
-    """The repository's immutable id, where GitHub has signed it: a name can change hands."""
+    """The repository's immutable id, where GitHub has signed it: another repository can take over a name."""
     upstream: RepoName | None = None
-    """The upstream that it is about; None where nobody can tell. Then its text names none either."""
+    """The upstream that it concerns; None where that is unknown, and then its text names none either."""
     code: str
     detail: str
     hint: str | None = None
@@ -38,7 +38,7 @@ def make_refusal(
     caller_id: int | None = None,
     upstream: RepoName | None = None,
 ) -> RefusedReport:
-    """Where the body could not be read there is no report to name."""
+    """Build a refusal; `report` is None where the body could not be parsed."""
     refusal = RefusedReport(
         caller=caller, caller_id=caller_id, upstream=upstream, code=code, detail=detail, hint=hint
     )
@@ -54,15 +54,15 @@ def make_refusal(
 
 
 def without_run(refusal: RefusedReport) -> RefusedReport:
-    """What may stand where the run may have been for another upstream, which does not show that it lists the caller."""
+    """Return the refusal without its run, which may belong to another upstream that does not show that it lists the caller."""
     return replace(refusal, delivery_id=None, run_id=None, workflow_name=None, job_name=None)
 
 
 def for_bound_repository(refusal: RefusedReport, binding: Binding | None) -> RefusedReport:
-    """What may stand on the page of the bound repository.
+    """Return the refusal as the page of the bound repository may show it.
 
-    Who has taken over its name is told of in our own words, whatever was wrong with the report: the maintainers want
-    to know of it, and not a word of the stranger's belongs on their page.
+    A report from a repository that has taken over the name is described in our own words, whatever was wrong with it:
+    its maintainers must learn of it, but no text of the other repository belongs on their page.
     """
     if binding is None or refusal.caller_id in (None, binding.repository_id):
         return refusal

@@ -1,7 +1,7 @@
-"""The sandbox's rule: a report that is tried out goes through the real table of a job's life, and nothing else.
+"""Sandbox reports: judged by the same lifecycle table as real ones, and by nothing else.
 
-No dispatch, no allowlist entry and no other job has a say, so any delivery and any event will do; that the report is
-of the very run that its token proves holds here too.
+No dispatch, allowlist entry or other job is needed, so any delivery and any event is accepted. The report must still be
+of the run that its token proves.
 """
 
 from dataclasses import dataclass
@@ -15,33 +15,33 @@ from crcr.decide.report.report import SELF_REPORTS, Report, ReportStatus
 
 @dataclass(frozen=True, slots=True)
 class KnownSandboxJob:
-    """What is known of the job that a report names."""
+    """The recorded state of the job that a sandbox report names."""
 
     state: JobState
     conclusion: Conclusion | None
 
 
 SandboxOutcome = JobState | RepeatedReport | RejectedReport
-"""A state is what the job becomes."""
+"""A state is the job's new state."""
 
 
 def judge_sandbox_report(report: Report, identity: Identity, known: KnownSandboxJob | None) -> SandboxOutcome:
     mismatch = refuse_run(report, identity, None)
     if mismatch is not None:
         return mismatch
-    verdict = LIFECYCLE[_state(report, known), _event(report, known)]
+    verdict = LIFECYCLE[_current_state(report, known), _job_event(report, known)]
     if isinstance(verdict, Reject):
-        return _rejected(verdict.code, report, known)
+        return _reject_transition(verdict.code, report, known)
     return verdict.state if isinstance(verdict, Apply) else RepeatedReport(report.job_name)
 
 
-def _state(report: Report, known: KnownSandboxJob | None) -> JobState:
+def _current_state(report: Report, known: KnownSandboxJob | None) -> JobState:
     if known is not None:
         return known.state
     return JobState.IN_PROGRESS if report.event_type in SELF_REPORTS else JobState.DISPATCHED
 
 
-def _event(report: Report, known: KnownSandboxJob | None) -> JobEvent:
+def _job_event(report: Report, known: KnownSandboxJob | None) -> JobEvent:
     if report.status is ReportStatus.IN_PROGRESS:
         return JobEvent.STARTED
     if known is not None and known.conclusion not in (None, report.conclusion):
@@ -49,7 +49,7 @@ def _event(report: Report, known: KnownSandboxJob | None) -> JobEvent:
     return JobEvent.FINISHED
 
 
-def _rejected(code: str, report: Report, known: KnownSandboxJob | None) -> RejectedReport:
+def _reject_transition(code: str, report: Report, known: KnownSandboxJob | None) -> RejectedReport:
     if known is None or known.conclusion is None:
         return RejectedReport(
             code,

@@ -1,7 +1,7 @@
-"""What a nightly or periodic self-report leads to: for which upstream it speaks, whether it may, what it records.
+"""Nightly and periodic self-reports: which upstream they belong to, whether they are allowed, and what they record.
 
-Nobody dispatched it, so nothing of ours says what it is about: the upstream is one that lists the sender, and the
-commit stays a claim until GitHub was asked. A self-report comes once, when its job is over.
+There is no dispatch, so the upstream is one that lists the sender, and the commit stays a claim until GitHub has
+answered. A self-report is sent once, when its job has ended.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from crcr.decide.report.report import Report
 from crcr.errors import BadReport
 
 SELF_REPORT_TRIGGERS = frozenset({DISPATCH_EVENT, "schedule", "workflow_dispatch", "push"})
-"""What may start a run that reports on its own. A pull request of the downstream's is not among them."""
+"""Events whose runs may send self-reports. A pull request of the downstream's own is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ Admission = AdmittedCaller | IgnoredReport | RejectedReport
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfReportFacts:
     jobs: tuple[JobFacts, ...]
-    """The jobs of this run attempt and commit that have the reported name, or could be a leg of it."""
+    """The jobs of this run attempt and commit with the reported name, and its possible matrix legs."""
     build: BuildFacts | None = None
     default_branch: str | None = None
-    """Of the sender's repository, as GitHub said last."""
+    """The default branch of the sender's repository, as last read from GitHub."""
 
 
 def choose_upstream(
     report: Report, identity: Identity, standings: Sequence[CallerStanding]
 ) -> CallerStanding | RejectedReport:
-    """The upstream that the report is for: the one it names, else the only one that lists its sender.
+    """Return the upstream of the report: the one it names, else the only one that lists its sender.
 
     Raises `BadReport` when several list it and it names none of them.
     """
@@ -72,7 +72,7 @@ def choose_upstream(
         )
     if len(listing) == 1 or named:
         return (named or listing)[0]
-    # Which ones do is not said: a listing may be hidden, and this stands in the sender's log and on pages.
+    # The text does not name them: a listing may be hidden, and the text appears in the sender's log and on pages.
     raise BadReport(
         f"payload.repository.full_name names no upstream that lists {identity.repository}",
         hint="send the tested repository's full name there, as GitHub's own events do",
@@ -94,7 +94,7 @@ def admit_self_report(report: Report, identity: Identity, standing: CallerStandi
 def judge_self_report(
     report: Report, identity: Identity, entry: AllowlistEntry, facts: SelfReportFacts
 ) -> SelfReportOutcome:
-    """Layer 4: is it the run's own report, and what becomes of its job?"""
+    """Layer 4: check that it is the run's own report, and decide its job's state."""
     refusal = refuse_run(report, identity, facts.build) or _refuse_event(identity, entry)
     if refusal is not None:
         return refusal

@@ -306,8 +306,10 @@ class Figures:
         return sum(part.delay_s for part in self.parts) / self.sent if self.sent else None
 
     def __add__(self, more: "Figures") -> "Figures":
-        parts = tuple(_sum_of(mine, other) for mine, other in zip(self.parts, more.parts, strict=True))
-        last = max((each for each in (self.last_result, more.last_result) if each), key=_at, default=None)
+        parts = tuple(_add_parts(mine, other) for mine, other in zip(self.parts, more.parts, strict=True))
+        last = max(
+            (each for each in (self.last_result, more.last_result) if each), key=_result_time, default=None
+        )
         return Figures(
             parts=parts,
             running=self.running + more.running,
@@ -316,7 +318,7 @@ class Figures:
         )
 
 
-def _sum_of(one: Part, other: Part) -> Part:
+def _add_parts(one: Part, other: Part) -> Part:
     return Part(
         at=one.at,
         tally=one.tally + other.tally,
@@ -327,7 +329,7 @@ def _sum_of(one: Part, other: Part) -> Part:
     )
 
 
-def _at(result: LastResult) -> datetime:
+def _result_time(result: LastResult) -> datetime:
     return result.at
 
 

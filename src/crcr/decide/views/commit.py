@@ -372,31 +372,31 @@ def gate_view(
 ) -> GateView:
     """`public` holds the key names of the backends that may be seen."""
     counted = [each.backend for one in judgement.subjects for each in one.backends]
-    whole = all(_is_seen(backend, public) for backend in counted)
+    whole = all(_is_visible(backend, public) for backend in counted)
     return GateView(
         state=GateShown(judgement.state.value),
         title=gate_title(judgement) if whole else None,
         judged_at=judged_at,
         whole=whole,
-        subjects=tuple(_subject(one, public, head_sha) for one in judgement.subjects),
+        subjects=tuple(_subject_view(one, public, head_sha) for one in judgement.subjects),
     )
 
 
-def _is_seen(backend: BackendResults, public: Collection[str]) -> bool:
+def _is_visible(backend: BackendResults, public: Collection[str]) -> bool:
     return backend.name.key in public
 
 
-def _subject(one: SubjectJudgement, public: Collection[str], head_sha: str) -> GateSubject:
+def _subject_view(one: SubjectJudgement, public: Collection[str], head_sha: str) -> GateSubject:
     head = head_named(one.subject, head_sha)
     reused = one.subject.reused_from
-    shown = [each for each in one.backends if reused is None and _is_seen(each.backend, public)]
+    shown = [each for each in one.backends if reused is None and _is_visible(each.backend, public)]
     return GateSubject(
         number=one.subject.number,
         numbers=one.subject.numbers,
         state=one.state,
         in_doubt=one.subject.in_doubt,
         reused_from=reused,
-        rows=tuple(_row(_without_hidden(each, public), head) for each in sorted(shown, key=_severity)),
+        rows=tuple(_gate_row(_without_hidden(each, public), head) for each in sorted(shown, key=_severity)),
     )
 
 
@@ -414,14 +414,14 @@ def _without_hidden(judged: BackendJudgement, public: Collection[str]) -> Backen
     return replace(judged, backend=replace(backend, possible_renames=names), parts=parts)
 
 
-def _row(judged: BackendJudgement, head: str | None) -> GateRow:
+def _gate_row(judged: BackendJudgement, head: str | None) -> GateRow:
     backend = judged.backend
     telling = [part for part in worst_first(judged.parts) if part.standing is not GateStatus.PASSED]
     return GateRow(
-        backend=_name(backend),
+        backend=_listed_name(backend),
         level=backend.level,
         standing=judged.standing,
-        parts=tuple(_part(each) for each in telling[:_MOST_PARTS]),
+        parts=tuple(_part_view(each) for each in telling[:_MOST_PARTS]),
         parts_left_out=max(0, len(telling) - _MOST_PARTS),
         passed=len(judged.parts) - len(telling),
         since=judged.since,
@@ -431,12 +431,12 @@ def _row(judged: BackendJudgement, head: str | None) -> GateRow:
     )
 
 
-def _name(backend: BackendResults) -> RepoName:
+def _listed_name(backend: BackendResults) -> RepoName:
     """As the allowlist writes it."""
     return backend.entry.name if backend.entry else backend.name
 
 
-def _part(part: JudgedPart) -> GatePart:
+def _part_view(part: JudgedPart) -> GatePart:
     return GatePart(
         name=part.name,
         standing=part.standing,

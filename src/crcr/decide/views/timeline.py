@@ -1,7 +1,7 @@
-"""The way of a commit from its webhook to its results, as one list of moments made from what a page knows anyway.
+"""The timeline of a commit from its webhook to its results, computed from the values of its page.
 
-Every moment has a time that was recorded: what is known without its time, such as when a gate was decided first,
-has no line. What does not fit is left out from the least telling on.
+Every moment has a recorded time: facts without one, such as the first decision of a gate, have no line. When there are
+too many, the least important ones are left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ _PUBLISHED = {Conclusion.SUCCESS.value: GateShown.PASSED, Conclusion.FAILURE.val
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineFacts:
-    """What a page knows of a commit, or of a pull request at its head."""
+    """The values of a commit's page, or of a pull request's page at its head."""
 
     arrivals: tuple[Arrival, ...]
     """Newest first."""
@@ -48,27 +48,27 @@ class TimelineFacts:
     gate: GateView | None = None
     groups: tuple[GroupView, ...] = ()
     pull: PullState | None = None
-    """None on the page of a commit, where it is not known whether a closing was a merge."""
+    """None on a commit's page, where it is unknown whether a closing was a merge."""
 
 
 def build_timeline(known: TimelineFacts) -> tuple[tuple[Moment, ...], int]:
-    """The moments newest first, at most so many of the commit and of older ones each, and how many more there are."""
+    """Return the moments, newest first, and how many were left out; the commit and older ones have a limit each."""
     moments = [
-        *_arrivals(known.arrivals, known.pull),
-        *_backends(known.backends),
-        *_gate(known.gate, known.checks),
-        *(moment for waiver in known.waivers for moment in _waiver(waiver)),
-        *(moment for group in known.groups for moment in _group(group)),
+        *_arrival_moments(known.arrivals, known.pull),
+        *_backend_moments(known.backends),
+        *_gate_moments(known.gate, known.checks),
+        *(moment for waiver in known.waivers for moment in _waiver_moments(waiver)),
+        *(moment for group in known.groups for moment in _group_moments(group)),
     ]
     kept = [
-        *_most_telling(each for each in moments if not each.superseded),
-        *_most_telling(each for each in moments if each.superseded),
+        *_most_important(each for each in moments if not each.superseded),
+        *_most_important(each for each in moments if each.superseded),
     ]
-    return tuple(sorted(kept, key=_newest, reverse=True)), len(moments) - len(kept)
+    return tuple(sorted(kept, key=_newest_first, reverse=True)), len(moments) - len(kept)
 
 
-def spell_of(jobs: Iterable[JobView]) -> Spell:
-    """When these jobs ran. A job that went silent is over, and counts from when that was noticed."""
+def running_time(jobs: Iterable[JobView]) -> Spell:
+    """Return when these jobs ran. A silent job ended when it was timed out."""
     started: list[datetime] = []
     failed: list[datetime] = []
     ended: list[datetime] = []
@@ -88,13 +88,13 @@ def spell_of(jobs: Iterable[JobView]) -> Spell:
     )
 
 
-def _arrivals(arrivals: tuple[Arrival, ...], pull: PullState | None) -> Iterator[Moment]:
+def _arrival_moments(arrivals: tuple[Arrival, ...], pull: PullState | None) -> Iterator[Moment]:
     merged = pull is PullState.MERGED
     for each in arrivals:
         kind = MomentKind.ARRIVED
         if pull is not None and (each.event, each.action) == ("pull_request", "closed"):
             kind = MomentKind.MERGED if merged else MomentKind.CLOSED
-            merged = False  # an earlier closing was one that did not last
+            merged = False  # after an earlier closing it was reopened
         yield Moment(
             kind=kind,
             at=each.received_at,
@@ -105,11 +105,11 @@ def _arrivals(arrivals: tuple[Arrival, ...], pull: PullState | None) -> Iterator
         )
 
 
-def _backends(backends: tuple[CommitBackend, ...]) -> Iterator[Moment]:
+def _backend_moments(backends: tuple[CommitBackend, ...]) -> Iterator[Moment]:
     for delivery in dict.fromkeys(each.delivery for each in backends):
         of_one = [each for each in backends if each.delivery == delivery]
-        yield from _sent(of_one)
-        yield from _started(of_one)
+        yield from _dispatch_moments(of_one)
+        yield from _start_moments(of_one)
     for backend in backends:
         ended = backend.spell.ended_at
         at = ended or backend.spell.failed_at
@@ -123,7 +123,7 @@ def _backends(backends: tuple[CommitBackend, ...]) -> Iterator[Moment]:
             )
 
 
-def _sent(backends: list[CommitBackend]) -> Iterator[Moment]:
+def _dispatch_moments(backends: list[CommitBackend]) -> Iterator[Moment]:
     sent = [each.dispatch.sent_at for each in backends if each.dispatch and each.dispatch.sent_at]
     if len(sent) == 1:
         yield Moment(kind=MomentKind.SENT, at=sent[0], number=1, event=backends[0].event)
@@ -132,28 +132,28 @@ def _sent(backends: list[CommitBackend]) -> Iterator[Moment]:
             yield Moment(kind=kind, at=at, number=len(sent), event=backends[0].event)
 
 
-def _started(backends: list[CommitBackend]) -> Iterator[Moment]:
+def _start_moments(backends: list[CommitBackend]) -> Iterator[Moment]:
     started = [(each.spell.started_at, each) for each in backends if each.spell.started_at]
     if started:
         at, first = min(started, key=lambda pair: pair[0])
         yield Moment(kind=MomentKind.STARTED, at=at, subject=str(first.name), event=first.event)
 
 
-def _gate(gate: GateView | None, checks: tuple[CheckView, ...]) -> Iterator[Moment]:
+def _gate_moments(gate: GateView | None, checks: tuple[CheckView, ...]) -> Iterator[Moment]:
     if gate is not None and gate.state in _DECIDED:
         yield Moment(kind=MomentKind.JUDGED, at=gate.judged_at, gate=gate.state)
     for check in checks:
         if check.name == GATE_NAME and check.published_at is not None:
-            yield Moment(kind=MomentKind.PUBLISHED, at=check.published_at, gate=_published(check))
+            yield Moment(kind=MomentKind.PUBLISHED, at=check.published_at, gate=_published_state(check))
 
 
-def _published(check: CheckView) -> GateShown:
+def _published_state(check: CheckView) -> GateShown:
     if check.status != CheckStatus.COMPLETED.value:
         return GateShown.PENDING
     return _PUBLISHED.get(check.conclusion or "", GateShown.OVER)
 
 
-def _waiver(waiver: WaiverView) -> Iterator[Moment]:
+def _waiver_moments(waiver: WaiverView) -> Iterator[Moment]:
     happened = (
         (MomentKind.WAIVED, waiver.created_at, waiver.who),
         (MomentKind.USED, waiver.used_at, waiver.who),
@@ -167,19 +167,19 @@ def _waiver(waiver: WaiverView) -> Iterator[Moment]:
             )
 
 
-def _group(group: GroupView) -> Iterator[Moment]:
+def _group_moments(group: GroupView) -> Iterator[Moment]:
     yield Moment(kind=MomentKind.QUEUED, at=group.created_at, head_sha=group.head_sha)
     if group.destroyed_at is not None:
         yield Moment(kind=MomentKind.UNQUEUED, at=group.destroyed_at, head_sha=group.head_sha)
 
 
-def _most_telling(moments: Iterable[Moment]) -> list[Moment]:
-    newest_first = sorted(moments, key=_newest, reverse=True)
-    return sorted(newest_first, key=_telling)[:MOST_MOMENTS]
+def _most_important(moments: Iterable[Moment]) -> list[Moment]:
+    newest_first = sorted(moments, key=_newest_first, reverse=True)
+    return sorted(newest_first, key=_importance)[:MOST_MOMENTS]
 
 
-def _telling(moment: Moment) -> int:
-    """First the way itself, then who did not pass, then the rest of the results, then what changed nothing."""
+def _importance(moment: Moment) -> int:
+    """Rank deliveries and the gate first, then backends that did not pass, then other results, then no-ops."""
     if moment.arrival is not None:
         changed = moment.arrival.dispatches or moment.kind is not MomentKind.ARRIVED
         return 0 if changed else 3
@@ -188,6 +188,6 @@ def _telling(moment: Moment) -> int:
     return 2 if moment.kind in _OF_WAIVERS else 0
 
 
-def _newest(moment: Moment) -> tuple[datetime, int, str]:
+def _newest_first(moment: Moment) -> tuple[datetime, int, str]:
     who = moment.arrival.guid if moment.arrival else moment.subject
     return moment.at, _ORDER[moment.kind], who or ""

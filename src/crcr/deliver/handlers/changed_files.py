@@ -14,7 +14,7 @@ from crcr.decide.dispatch.plan import GroupToRead, pulls_in_group, queued_pull_n
 from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.handlers.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import CommitsApi, GitHubClient
 from crcr.ports import Clock
@@ -42,7 +42,7 @@ def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> boo
 
 class AskFiles:
     def __init__(
-        self, questions: Questions, upstreams: Upstreams, github: GitHubClient, clock: Clock
+        self, questions: Questions, upstreams: UpstreamTargets, github: GitHubClient, clock: Clock
     ) -> None:
         self._questions = questions
         self._upstreams = upstreams
@@ -122,7 +122,7 @@ class Groups(Protocol):
 
 
 class ReadGroup:
-    def __init__(self, groups: Groups, upstreams: Upstreams, commits: CommitsApi, clock: Clock) -> None:
+    def __init__(self, groups: Groups, upstreams: UpstreamTargets, commits: CommitsApi, clock: Clock) -> None:
         self._groups = groups
         self._upstreams = upstreams
         self._commits = commits

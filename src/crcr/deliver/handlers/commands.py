@@ -16,7 +16,7 @@ from crcr.decide.github.values import Role, Target
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.handlers.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.errors import OutsideRefused
 from crcr.github.client import CommentsApi
 from crcr.ports import Clock
@@ -49,7 +49,7 @@ class HealthReading(Protocol):
         ...
 
 
-class Voice:
+class CommentWriter:
     """Says something on a pull request once, however often it is tried.
 
     Whether it was tried is for the caller to know: an effect that had to wait for GitHub's limits has not counted
@@ -71,9 +71,9 @@ class AnswerCommand:
     def __init__(
         self,
         commands: Commands,
-        upstreams: Upstreams,
+        upstreams: UpstreamTargets,
         comments: CommentsApi,
-        voice: Voice,
+        voice: CommentWriter,
         clock: Clock,
         *,
         health: HealthReading,
@@ -133,7 +133,9 @@ class Offers(Protocol):
 
 
 class OfferWaiver:
-    def __init__(self, offers: Offers, upstreams: Upstreams, voice: Voice, clock: Clock) -> None:
+    def __init__(
+        self, offers: Offers, upstreams: UpstreamTargets, voice: CommentWriter, clock: Clock
+    ) -> None:
         self._offers = offers
         self._upstreams = upstreams
         self._voice = voice

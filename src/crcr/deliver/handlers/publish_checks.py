@@ -12,7 +12,7 @@ from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPubli
 from crcr.decide.github.values import ListedCheck, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
-from crcr.deliver.handlers.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.errors import LeaseLost, OutsideRefused
 from crcr.github.client import ChecksApi
 from crcr.ports import Clock
@@ -35,7 +35,7 @@ class CommitChecks(Protocol):
 
 class PublishChecks:
     def __init__(
-        self, checks: CommitChecks, upstreams: Upstreams, check_runs: ChecksApi, clock: Clock
+        self, checks: CommitChecks, upstreams: UpstreamTargets, check_runs: ChecksApi, clock: Clock
     ) -> None:
         self._checks = checks
         self._upstreams = upstreams

@@ -13,7 +13,7 @@ class Places(Protocol):
         ...
 
 
-class Upstreams:
+class UpstreamTargets:
     def __init__(self, places: Places, repositories: RepositoriesApi) -> None:
         self._places = places
         self._repositories = repositories

@@ -18,7 +18,7 @@ from crcr.decide.github.commit_origin import (
 from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.handlers.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.github.client import CommitsApi
 from crcr.ports import Clock
 
@@ -30,7 +30,7 @@ class Commits(Protocol):
 
 class VerifyCommit:
     def __init__(
-        self, tested_commits: Commits, upstreams: Upstreams, commits: CommitsApi, clock: Clock
+        self, tested_commits: Commits, upstreams: UpstreamTargets, commits: CommitsApi, clock: Clock
     ) -> None:
         self._tested_commits = tested_commits
         self._upstreams = upstreams

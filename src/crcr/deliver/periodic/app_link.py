@@ -1,6 +1,6 @@
-"""Where people install the App: GitHub is asked once, beside the requests, and its answer is kept in memory.
+"""The address of the App's own page, where people install it: read from GitHub once and kept in memory.
 
-Until then, and where GitHub does not say, pages do without the link.
+Until GitHub has answered, pages omit the link.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.github.repository_setup import AppFacts
-from crcr.deliver.periodic.progress import wait
+from crcr.deliver.waiting import sleep_until_stopping
 from crcr.errors import OutsideFault
 from crcr.ports import Clock
 
@@ -18,26 +18,26 @@ log = structlog.get_logger(__name__)
 ASK_AGAIN_S = 300.0
 
 
-class Apps(Protocol):
+class AppReader(Protocol):
     async def read(self) -> AppFacts: ...
 
 
 class AppPage:
-    def __init__(self, apps: Apps, clock: Clock) -> None:
+    def __init__(self, app: AppReader, clock: Clock) -> None:
         self.address: str | None = None
-        self._apps = apps
+        self._app = app
         self._clock = clock
 
     async def find(self, stopping: asyncio.Event) -> None:
-        """Ask until there is an answer."""
+        """Retry until GitHub answers."""
         while not stopping.is_set():
-            await self._ask()
+            await self._read()
             if self.address:
                 return
-            await wait(ASK_AGAIN_S, self._clock, stopping)
+            await sleep_until_stopping(ASK_AGAIN_S, self._clock, stopping)
 
-    async def _ask(self) -> None:
+    async def _read(self) -> None:
         try:
-            self.address = (await self._apps.read()).html_url or None
+            self.address = (await self._app.read()).html_url or None
         except OutsideFault as fault:
             log.warning("app_not_read", error=str(fault))

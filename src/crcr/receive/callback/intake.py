@@ -1,13 +1,13 @@
-"""`POST /github/callback`: identity, allowlist, rate, lifecycle, separation; the first that fails answers.
+"""`POST /github/callback`: identity, allowlist, rate, lifecycle, separation; the first check that fails responds.
 
-The token is verified before the body is parsed. A result is committed before it is answered, and the same
-report again is success again.
+The token is verified before the body is parsed. A result is committed before the response, and the same report again is
+a success again.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network
-from typing import Protocol
 
 import structlog
 from starlette.requests import Request
@@ -26,7 +26,7 @@ from crcr.decide.report.judge import (
 )
 from crcr.decide.report.refusal import RefusedReport, make_refusal
 from crcr.decide.report.report import SELF_REPORTS, Report
-from crcr.decide.report.self_report import Admission, SelfReportedJob, SelfReportOutcome
+from crcr.decide.report.self_report import SelfReportedJob
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import (
     CrcrError,
@@ -38,10 +38,14 @@ from crcr.errors import (
 )
 from crcr.ports import Clock, NoTrace, RequestLimiter, Trace
 from crcr.receive.callback.parse_report import parse_report
-from crcr.receive.http.answer import Answer
-from crcr.receive.http.body import Bodies
+from crcr.receive.callback.sandbox import SandboxIntake
+from crcr.receive.http.body import BodyReader
 from crcr.receive.http.client_address import client_address, limit_subject
+from crcr.receive.http.response import IntakeOutcome, IntakeResponse
 from crcr.receive.oidc.verifier import OidcVerifier
+from crcr.record.reports.refusals import Refusals
+from crcr.record.reports.reports import Reports
+from crcr.record.reports.self_reports import SelfReports
 
 log = structlog.get_logger(__name__)
 
@@ -51,93 +55,58 @@ FAILED_AUTHENTICATION = "failed_authentication"
 NOTED_REFUSAL = "noted_refusal"
 
 
-class Reports(Protocol):
-    async def standings(
-        self, caller: RepoName, delivery: str, caller_id: int | None = None
-    ) -> tuple[CallerStanding, ...]: ...
-    async def take(
-        self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
-    ) -> ReportOutcome: ...
-    async def raise_alarm(
-        self, standing: CallerStanding, identity: Identity, reason: str, now: datetime
-    ) -> bool: ...
-
-
-class SelfReports(Protocol):
-    """Nightly and periodic results, which nobody dispatched."""
-
-    async def admit(
-        self, report: Report, identity: Identity
-    ) -> tuple[CallerStanding, Admission] | RejectedReport:
-        """Choose the upstream, and judge the sender there; refuse whom no upstream lists."""
-        ...
-
-    async def take(
-        self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
-    ) -> SelfReportOutcome | IgnoredReport: ...
-
-
-class Sandbox(Protocol):
-    """A space of its own for who is on no allowlist."""
-
-    async def take(self, report: Report, identity: Identity, now: datetime) -> Answer | RejectedReport | None:
-        """None: it is not for this caller, whose refusal stands."""
-        ...
-
-
-class Refusals(Protocol):
-    async def note(self, refusal: RefusedReport, now: datetime) -> None:
-        """Keep it for the pages of the upstreams that list the caller; nobody else is written down."""
-        ...
-
-
-class Tally(Protocol):
-    def callback(self, outcome: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackIntake:
     verifier: OidcVerifier
     limits: RequestLimiter
-    bodies: Bodies
+    bodies: BodyReader
     reports: Reports
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
     clock: Clock
-    tally: Tally
+    count: Callable[[str], None]
+    """Counts an outcome."""
     trace: Trace = field(default_factory=NoTrace)
     self_reports: SelfReports
     refusals: Refusals
-    sandbox: Sandbox | None
+    sandbox: SandboxIntake | None
     """None where the operator has not turned it on."""
 
-    async def handle(self, request: Request) -> Answer | RejectedReport:
+    async def handle(self, request: Request) -> IntakeResponse | RejectedReport:
         identity, report, began_at = None, None, self.clock.now()
         try:
             identity = await self._authenticate(request)
             async with self.bodies.read(request, CAP_BYTES) as body:
                 report = parse_report(body, signed_attempt=identity.run_attempt)
-                answer = await self._take(report, identity, body)
-        except CrcrError as refused:
-            self.tally.callback(refused.code)
-            await self._keep(refused, identity, report)
+                response = await self._take(report, identity, body)
+        except CrcrError as error:
+            self.count(error.code)
+            await self._record_error(error, identity, report)
             raise
-        await self._note(answer, report, identity)
-        self._follow(answer, report, identity, began_at)
-        return answer
+        if isinstance(response, RejectedReport):
+            self.count(response.code)
+            await self._record_rejection(response, report, identity)
+        else:
+            self.count(response.outcome)
+            self._trace(response, report, identity, began_at)
+        return response
 
-    def _follow(
-        self, answer: Answer | RejectedReport, report: Report, identity: Identity, began_at: datetime
+    def _trace(
+        self, response: IntakeResponse, report: Report, identity: Identity, began_at: datetime
     ) -> None:
-        """Only what was taken: a refused report's delivery is whatever its sender says."""
-        if isinstance(answer, RejectedReport) or report.event_type in SELF_REPORTS:
+        """Trace a report that was taken; any other report's delivery is whatever its sender claims."""
+        if report.event_type in SELF_REPORTS or response.outcome in {
+            IntakeOutcome.IGNORED,
+            IntakeOutcome.SANDBOX,
+        }:
             return
-        outcome = _outcome(answer)
-        if outcome not in {"ignored", "sandbox"}:
-            to = identity.repository.key
-            now = self.clock.now()
-            self.trace.note(
-                TraceStep.CALLBACK, report.delivery_id, began_at, now, downstream=to, outcome=outcome
-            )
+        self.trace.note(
+            TraceStep.CALLBACK,
+            report.delivery_id,
+            began_at,
+            self.clock.now(),
+            downstream=identity.repository.key,
+            outcome=response.outcome.value,
+        )
 
     async def _authenticate(self, request: Request) -> Identity:
         """Layer 1. Only failures count against an address, so one runner's many jobs never lock it out."""
@@ -146,127 +115,136 @@ class CallbackIntake:
         subject = limit_subject(address)
         await self.limits.check(FAILED_AUTHENTICATION, subject)
         try:
-            return await self.verifier.verify(_bearer(request))
+            return await self.verifier.verify(_bearer_token(request))
         except (NotAuthentic, NotRegistered) as refusal:
             log.info("callback_not_authentic", address=address, reason=refusal.detail)
             await self.limits.take(FAILED_AUTHENTICATION, subject)
             raise
 
-    async def _take(self, report: Report, identity: Identity, body: bytes) -> Answer | RejectedReport:
-        answer = await self._take_listed(report, identity, body)
-        if isinstance(answer, RejectedReport) and answer.code == DefaultBranchUnknown.code:
-            # Nothing is wrong with the report: whoever sends it again, as after any outage, finds the branch known.
-            raise DefaultBranchUnknown(answer.detail, hint=answer.hint)
+    async def _take(self, report: Report, identity: Identity, body: bytes) -> IntakeResponse | RejectedReport:
+        response = await self._take_listed(report, identity, body)
+        if isinstance(response, RejectedReport) and response.code == DefaultBranchUnknown.code:
+            # The report itself is fine: sent again later, as after any outage, it finds the branch known.
+            raise DefaultBranchUnknown(response.detail, hint=response.hint)
         if (
-            isinstance(answer, RejectedReport)
-            and answer.code == "not_allowlisted"
+            isinstance(response, RejectedReport)
+            and response.code == "not_allowlisted"
             and self.sandbox is not None
         ):
-            return await self.sandbox.take(report, identity, self.clock.now()) or answer
-        return answer
+            return await self.sandbox.take(report, identity, self.clock.now()) or response
+        return response
 
-    async def _take_listed(self, report: Report, identity: Identity, body: bytes) -> Answer | RejectedReport:
+    async def _take_listed(
+        self, report: Report, identity: Identity, body: bytes
+    ) -> IntakeResponse | RejectedReport:
         if report.event_type in SELF_REPORTS:
-            return await self._take_own(report, identity, body)
+            return await self._take_self_report(report, identity, body)
         standings = await self.reports.standings(
             identity.repository, report.delivery_id, identity.repository_id
         )
-        standing, verdict = _best(identity, standings)
-        # Several stand for it only where the delivery is nobody's.
-        whose = standing.upstream if len(standings) == 1 else None
+        standing, verdict = _choose_upstream(identity, standings)
+        # There are several only where the delivery is unknown: then the refusal names no upstream.
+        upstream = standing.upstream if len(standings) == 1 else None
         if not isinstance(verdict, AdmittedCaller):
-            return _of(whose, await self._turn_away(standing, identity, verdict))
+            return _with_upstream(upstream, await self._refuse(standing, identity, verdict))
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.reports.take(report, identity, standing, body, self.clock.now())
-        return _of(whose, outcome) if isinstance(outcome, RejectedReport) else _success(report, outcome)
+        return (
+            _with_upstream(upstream, outcome)
+            if isinstance(outcome, RejectedReport)
+            else _success(report, outcome)
+        )
 
-    async def _take_own(self, report: Report, identity: Identity, body: bytes) -> Answer | RejectedReport:
+    async def _take_self_report(
+        self, report: Report, identity: Identity, body: bytes
+    ) -> IntakeResponse | RejectedReport:
+        """Take a nightly or periodic result, which no dispatch requested."""
         admission = await self.self_reports.admit(report, identity)
         if isinstance(admission, RejectedReport):
             return admission
         standing, verdict = admission
         if not isinstance(verdict, AdmittedCaller):
-            return _of(standing.upstream, await self._turn_away(standing, identity, verdict))
+            return _with_upstream(standing.upstream, await self._refuse(standing, identity, verdict))
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.self_reports.take(report, identity, standing, body, self.clock.now())
         if isinstance(outcome, IgnoredReport):
             return _ignored(outcome)
         if isinstance(outcome, RejectedReport):
-            return _of(standing.upstream, outcome)
+            return _with_upstream(standing.upstream, outcome)
         return _success(report, outcome)
 
-    async def _turn_away(
+    async def _refuse(
         self, standing: CallerStanding, identity: Identity, verdict: IgnoredReport | RejectedReport
-    ) -> Answer | RejectedReport:
+    ) -> IntakeResponse | RejectedReport:
         if isinstance(verdict, IgnoredReport):
             return _ignored(verdict)
         if verdict.code == "identity_changed":
-            await self._alarm(standing, identity, verdict.detail)
+            await self._raise_alarm(standing, identity, verdict.detail)
         return verdict
 
-    async def _alarm(self, standing: CallerStanding, identity: Identity, reason: str) -> None:
+    async def _raise_alarm(self, standing: CallerStanding, identity: Identity, reason: str) -> None:
         if await self.reports.raise_alarm(standing, identity, reason, self.clock.now()):
-            who = {"repository": str(identity.repository), "repository_id": identity.repository_id}
-            log.error("identity_changed", alarm=True, upstream=str(standing.upstream), **who)
+            facts = {"repository": str(identity.repository), "repository_id": identity.repository_id}
+            log.error("identity_changed", alarm=True, upstream=str(standing.upstream), **facts)
 
-    async def _keep(self, refused: CrcrError, identity: Identity | None, report: Report | None) -> None:
-        """Only what the sender can mend, and only from who is proved to have sent it."""
+    async def _record_error(self, error: CrcrError, identity: Identity | None, report: Report | None) -> None:
+        """Record an error that the sender can fix, and only for a sender that a signature proves."""
         if identity is not None:
             caller, caller_id = identity.repository, identity.repository_id
-        elif isinstance(refused, NotAuthentic) and refused.signed_by:
-            caller, caller_id = RepoName(refused.signed_by), refused.signed_id
+        elif isinstance(error, NotAuthentic) and error.signed_by:
+            caller, caller_id = RepoName(error.signed_by), error.signed_id
         else:
             return
-        if not isinstance(refused, Unavailable):
-            told = (refused.code, refused.detail, refused.hint)
-            await self._remember(make_refusal(caller, *told, report, caller_id=caller_id))
+        if not isinstance(error, Unavailable):
+            reason = (error.code, error.detail, error.hint)
+            await self._record_refusal(make_refusal(caller, *reason, report, caller_id=caller_id))
 
-    async def _remember(self, refusal: RefusedReport) -> None:
+    async def _record_rejection(self, rejection: RejectedReport, report: Report, identity: Identity) -> None:
+        facts = {"repository": str(identity.repository), "delivery": report.delivery_id, "run": report.run_id}
+        log.info("report_refused", code=rejection.code, job=report.job_name, **facts)
+        reason = (rejection.code, rejection.detail, rejection.hint)
+        caller, caller_id = identity.repository, identity.repository_id
+        refusal = make_refusal(caller, *reason, report, caller_id=caller_id, upstream=rejection.upstream)
+        await self._record_refusal(refusal)
+
+    async def _record_refusal(self, refusal: RefusedReport) -> None:
         try:
-            # By the id where one is proved: who took over a name does not use up its former owner's.
+            # By the id where one is proved: the new owner of a name does not use up the former owner's limit.
             await self.limits.take(NOTED_REFUSAL, str(refusal.caller_id or refusal.caller.key))
             await self.refusals.note(refusal, self.clock.now())
-        except (RateLimited, Unavailable) as fault:
-            log.info("refusal_not_noted", repository=str(refusal.caller), reason=fault.code)
-
-    async def _note(self, answer: Answer | RejectedReport, report: Report, identity: Identity) -> None:
-        if isinstance(answer, Answer):
-            self.tally.callback(_outcome(answer))
-            return
-        self.tally.callback(answer.code)
-        who = {"repository": str(identity.repository), "delivery": report.delivery_id, "run": report.run_id}
-        log.info("report_refused", code=answer.code, job=report.job_name, **who)
-        told = (answer.code, answer.detail, answer.hint)
-        caller, caller_id = identity.repository, identity.repository_id
-        refusal = make_refusal(caller, *told, report, caller_id=caller_id, upstream=answer.upstream)
-        await self._remember(refusal)
+        except (RateLimited, Unavailable) as error:
+            log.info("refusal_not_noted", repository=str(refusal.caller), reason=error.code)
 
 
-def _best(
+def _choose_upstream(
     identity: Identity, standings: tuple[CallerStanding, ...]
 ) -> tuple[CallerStanding, AdmittedCaller | IgnoredReport | RejectedReport]:
-    """The upstream that takes the report; for an unknown delivery, the friendliest refusal."""
-    judged = [(standing, admit_caller(identity, standing)) for standing in standings]
+    """Return the upstream that takes the report; for an unknown delivery, the most lenient verdict."""
+    verdicts = [(standing, admit_caller(identity, standing)) for standing in standings]
     order = (AdmittedCaller, IgnoredReport, RejectedReport)
-    return min(judged, key=lambda pair: order.index(type(pair[1])))
+    return min(verdicts, key=lambda pair: order.index(type(pair[1])))
 
 
-def _of(upstream: RepoName | None, answer: Answer | RejectedReport) -> Answer | RejectedReport:
-    return replace(answer, upstream=upstream) if isinstance(answer, RejectedReport) else answer
+def _with_upstream(
+    upstream: RepoName | None, response: IntakeResponse | RejectedReport
+) -> IntakeResponse | RejectedReport:
+    return replace(response, upstream=upstream) if isinstance(response, RejectedReport) else response
 
 
-def _outcome(answer: Answer) -> str:
-    """What was tried out is counted apart from results."""
-    if answer.body.get("sandbox"):
-        return "sandbox"
-    return "repeat" if answer.body.get("repeat") else str(answer.body["status"])
+def _ignored(verdict: IgnoredReport) -> IntakeResponse:
+    body = {"ok": True, "status": "ignored", "reason": verdict.reason, "hint": verdict.hint}
+    return IntakeResponse(202, body, outcome=IntakeOutcome.IGNORED)
 
 
-def _ignored(verdict: IgnoredReport) -> Answer:
-    return Answer(202, {"ok": True, "status": "ignored", "reason": verdict.reason, "hint": verdict.hint})
+def _success(report: Report, outcome: ReportOutcome | SelfReportedJob) -> IntakeResponse:
+    status, repeat = report.status.value, isinstance(outcome, RepeatedReport)
+    body = {"ok": True, "status": status, "repeat": repeat}
+    if isinstance(outcome, OpenJob | SelfReportedJob) and outcome.warning:
+        body |= {"warning": outcome.warning, "job_name": outcome.job_name}
+    return IntakeResponse(200, body, outcome=IntakeOutcome.REPEAT if repeat else IntakeOutcome(status))
 
 
-def _bearer(request: Request) -> str:
+def _bearer_token(request: Request) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAuthentic(
@@ -274,10 +252,3 @@ def _bearer(request: Request) -> str:
             hint="request an OIDC token with the relay's audience (permissions: id-token: write) and send it",
         )
     return token.strip()
-
-
-def _success(report: Report, outcome: ReportOutcome | SelfReportedJob) -> Answer:
-    body = {"ok": True, "status": report.status.value, "repeat": isinstance(outcome, RepeatedReport)}
-    if isinstance(outcome, OpenJob | SelfReportedJob) and outcome.warning:
-        body |= {"warning": outcome.warning, "job_name": outcome.job_name}
-    return Answer(200, body)

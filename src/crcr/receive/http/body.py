@@ -8,7 +8,9 @@ ones, and cannot keep anybody out by waiting.
 import asyncio
 from collections import Counter
 from ipaddress import IPv4Network, IPv6Network
+from typing import TypeVar
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from crcr.errors import BadRequest, CrcrError, RateLimited, TooLarge, Unavailable
@@ -21,7 +23,7 @@ _DEADLINE_S = 20.0
 _LENGTH_DIGITS = 18
 
 
-class Bodies:
+class BodyReader:
     """The memory that bodies may take together, and the time that each may take to arrive."""
 
     def __init__(
@@ -41,14 +43,14 @@ class Bodies:
         self._held_large = 0
         self._large_of: Counter[str] = Counter()
         # Both in the order in which the first bytes came.
-        self._arriving: dict[Body, None] = {}
-        self._arriving_large: dict[Body, None] = {}
+        self._arriving: dict[BodyInProgress, None] = {}
+        self._arriving_large: dict[BodyInProgress, None] = {}
 
-    def read(self, request: Request, cap: int) -> "Body":
+    def read(self, request: Request, cap: int) -> "BodyInProgress":
         """The body, for `async with`: its bytes count against the common cap until the caller is done with it."""
-        return Body(self, request, cap)
+        return BodyInProgress(self, request, cap)
 
-    def take(self, body: "Body", size: int) -> None:
+    def take(self, body: "BodyInProgress", size: int) -> None:
         """Count bytes that have arrived; raise `Unavailable` where no room can be made for them."""
         body.held += size
         self._held += size
@@ -58,7 +60,7 @@ class Bodies:
         while self._held > self._most:
             self._give_up(next(iter(self._arriving), body), body)
 
-    def take_large(self, body: "Body", request: Request) -> None:
+    def take_large(self, body: "BodyInProgress", request: Request) -> None:
         """From here on it counts as large; raise `RateLimited` when its address has too many of them already."""
         peer = request.client.host if request.client else None
         forwarded_for = request.headers.getlist("x-forwarded-for")
@@ -76,17 +78,17 @@ class Bodies:
             self._arriving_large[body] = None
         self._make_room_among_large(body)
 
-    def wait_for_more(self, body: "Body") -> None:
+    def wait_for_more(self, body: "BodyInProgress") -> None:
         """The body has begun to arrive and is not whole: while that lasts, it can be given up for another one."""
         self._arriving[body] = None
         if body.address is not None:
             self._arriving_large[body] = None
 
-    def arrived(self, body: "Body") -> None:
+    def arrived(self, body: "BodyInProgress") -> None:
         self._arriving.pop(body, None)
         self._arriving_large.pop(body, None)
 
-    def give_back(self, body: "Body") -> None:
+    def give_back(self, body: "BodyInProgress") -> None:
         """Forget the body and its bytes; harmless when that has happened."""
         self.arrived(body)
         self._held -= body.held
@@ -97,11 +99,11 @@ class Bodies:
                 del self._large_of[body.address]
         body.held, body.address = 0, None
 
-    def _make_room_among_large(self, body: "Body") -> None:
+    def _make_room_among_large(self, body: "BodyInProgress") -> None:
         while self._held_large > self._most_large:
             self._give_up(next(iter(self._arriving_large), body), body)
 
-    def _give_up(self, oldest: "Body", newcomer: "Body") -> None:
+    def _give_up(self, oldest: "BodyInProgress", newcomer: "BodyInProgress") -> None:
         full = Unavailable("too many bodies are being read at once")
         if oldest is newcomer:
             raise full
@@ -109,12 +111,12 @@ class Bodies:
         oldest.break_off(full)
 
 
-class Body:
+class BodyInProgress:
     """One body being read. A class and not a generator, because every callback pays for it."""
 
     __slots__ = ("_bodies", "_cap", "_reading", "_request", "_why", "address", "held")
 
-    def __init__(self, bodies: Bodies, request: Request, cap: int) -> None:
+    def __init__(self, bodies: BodyReader, request: Request, cap: int) -> None:
         self._bodies = bodies
         self._request = request
         self._cap = cap
@@ -205,3 +207,25 @@ def _announced(request: Request) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= _LENGTH_DIGITS):
         raise BadRequest("Content-Length is not a number")
     return int(text)
+
+
+# Bytes to typed JSON, with every way in which that fails told as one error that names the place.
+
+
+T = TypeVar("T")
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes, refuse: type[BadRequest]) -> T:
+    """Decode `body` or raise `refuse` with the field's path (`$.repository.id`)."""
+    try:
+        if not body.isascii():
+            body.decode()
+        return decoder.decode(body)
+    except msgspec.ValidationError as exc:
+        raise refuse(str(exc)) from None
+    except msgspec.DecodeError as exc:
+        raise refuse(f"the body is not JSON: {exc}") from None
+    except UnicodeDecodeError as exc:
+        raise refuse(f"the body is not UTF-8: {exc.reason} at byte {exc.start}") from None
+    except RecursionError:
+        raise refuse("the body is nested too deeply") from None

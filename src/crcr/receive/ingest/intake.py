@@ -1,15 +1,15 @@
-"""`POST /api/crcr/results`: another relay's results, let in by a token in a header and by nothing else.
+"""`POST /api/crcr/results`: another relay's results, authenticated by a token in a header and by nothing else.
 
-No session, cookie or bearer token counts here: who may read pages, or act on them, may not write results. What comes
-in is shown, and decides nothing.
+No session, cookie or bearer token counts here: permission to read pages, or to act on them, is no permission to write
+results. IngestedResult results are shown and decide nothing.
 """
 
 import asyncio
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from starlette.requests import Request
@@ -17,10 +17,11 @@ from starlette.requests import Request
 from crcr.decide.report.ingested import IngestedResult, IngestReceipt
 from crcr.errors import CrcrError, NotAuthentic, NotFound
 from crcr.ports import Clock
-from crcr.receive.http.answer import Answer
-from crcr.receive.http.body import Bodies
+from crcr.receive.http.body import BodyReader
 from crcr.receive.http.client_address import client_address
+from crcr.receive.http.response import IntakeOutcome, IntakeResponse
 from crcr.receive.ingest.parse_envelope import parse_envelope
+from crcr.record.reports.ingested import IngestedResults
 
 log = structlog.get_logger(__name__)
 
@@ -29,25 +30,18 @@ HEADER = "x-hud-internal-bot"
 _INLINE_BYTES = 256 * 1024
 
 
-class Results(Protocol):
-    async def take(self, told: IngestedResult, origin: str, now: datetime) -> IngestReceipt: ...
-
-
-class Tally(Protocol):
-    def ingest(self, outcome: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestIntake:
     token: bytes | None
-    """None: there is no such address."""
-    bodies: Bodies
-    results: Results
+    """None: the address answers 404."""
+    bodies: BodyReader
+    results: IngestedResults
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
     clock: Clock
-    tally: Tally
+    count: Callable[[str], None]
+    """Counts an outcome."""
 
-    async def handle(self, request: Request) -> Answer:
+    async def handle(self, request: Request) -> IntakeResponse:
         if self.token is None:
             raise NotFound(
                 "this relay takes no other relay's results", hint="its operator sets CRCR_HUD_INGEST_TOKEN"
@@ -56,14 +50,15 @@ class IngestIntake:
         try:
             self._authenticate(self.token, request)
             async with self.bodies.read(request, CAP_BYTES) as body:
-                told = await _parsed(body)
-            kept = await self.results.take(told, origin, self.clock.now())
+                ingested = await _parse(body)
+            result = await self.results.take(ingested, origin, self.clock.now())
         except CrcrError as refusal:
-            self.tally.ingest(refusal.code)
+            self.count(refusal.code)
             log.info("ingest_refused", code=refusal.code, address=origin)
             raise
-        self.tally.ingest("repeat" if kept.repeat else told.report.status.value)
-        return Answer(200, _said(told, kept))
+        response = _respond(ingested, result)
+        self.count(response.outcome)
+        return response
 
     def _authenticate(self, token: bytes, request: Request) -> None:
         # Compared as bytes: `compare_digest` raises for text outside ASCII, and headers may hold any.
@@ -78,13 +73,22 @@ class IngestIntake:
         return client_address(peer, request.headers.getlist("x-forwarded-for"), self.trusted_proxies)
 
 
-async def _parsed(body: bytes) -> IngestedResult:
-    # A body of megabytes would hold up everybody else's request.
+async def _parse(body: bytes) -> IngestedResult:
+    # A body of megabytes would block the event loop for every other request.
     return (
         parse_envelope(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse_envelope, body)
     )
 
 
-def _said(told: IngestedResult, kept: IngestReceipt) -> dict[str, Any]:
-    said = {"ok": True, "status": told.report.status.value, "repeat": kept.repeat, "shown": kept.hint is None}
-    return said | ({"hint": kept.hint} if kept.hint else {})
+def _respond(ingested: IngestedResult, result: IngestReceipt) -> IntakeResponse:
+    status = ingested.report.status.value
+    body: dict[str, Any] = {
+        "ok": True,
+        "status": status,
+        "repeat": result.repeat,
+        "shown": result.hint is None,
+    }
+    if result.hint:
+        body["hint"] = result.hint
+    outcome = IntakeOutcome.REPEAT if result.repeat else IntakeOutcome(status)
+    return IntakeResponse(200, body, outcome=outcome)

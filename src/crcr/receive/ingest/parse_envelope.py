@@ -15,7 +15,7 @@ from crcr.decide.model import Level, RepoName
 from crcr.decide.report.ingested import EchoedEvent, IngestedResult
 from crcr.errors import BadReport
 from crcr.receive.callback.parse_report import parse_report, without_halves
-from crcr.receive.http.json_body import decode
+from crcr.receive.http.body import decode
 
 T = TypeVar("T")
 

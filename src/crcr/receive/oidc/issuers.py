@@ -45,7 +45,7 @@ _HABITS: Mapping[IssuerKind, _Habits] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Issuer:
+class TrustedIssuer:
     issuer: str
     kind: IssuerKind
     jwks_url: str | None
@@ -67,34 +67,34 @@ class Issuer:
             raise ValueError(f"max_age_s of {self.issuer} must be positive")
 
 
-def issuer_of(
+def complete_issuer(
     issuer: str, kind: IssuerKind, *, jwks_url: str | None = None, reads: Mapping[str, str] | None = None
-) -> Issuer:
+) -> TrustedIssuer:
     """Complete a configured issuer by the habits of its kind."""
     habits = _HABITS[kind]
     usual = None if habits.keys_path is None else issuer.rstrip("/") + habits.keys_path
-    return Issuer(issuer, kind, jwks_url or usual, max_age_s=habits.max_age_s, reads=reads or {})
+    return TrustedIssuer(issuer, kind, jwks_url or usual, max_age_s=habits.max_age_s, reads=reads or {})
 
 
-def known_issuers() -> tuple[Issuer, ...]:
+def known_issuers() -> tuple[TrustedIssuer, ...]:
     """Return the issuers that need no configuration. CircleCI has one per organisation: each is configured."""
     return (
-        issuer_of(GITHUB_ACTIONS, IssuerKind.GITHUB),
-        issuer_of("https://agent.buildkite.com", IssuerKind.BUILDKITE),
-        issuer_of("https://gitlab.com", IssuerKind.GITLAB),
+        complete_issuer(GITHUB_ACTIONS, IssuerKind.GITHUB),
+        complete_issuer("https://agent.buildkite.com", IssuerKind.BUILDKITE),
+        complete_issuer("https://gitlab.com", IssuerKind.GITLAB),
     )
 
 
-def issuer_table(extra: Iterable[Issuer] = ()) -> dict[str, Issuer]:
+def issuer_table(extra: Iterable[TrustedIssuer] = ()) -> dict[str, TrustedIssuer]:
     """Return the known issuers with the configured ones added, or put in place of one with the same name."""
     return {issuer.issuer: issuer for issuer in (*known_issuers(), *extra)}
 
 
-def organisation_issuer(unverified_issuer: str) -> Issuer | None:
+def organisation_issuer(unverified_issuer: str) -> TrustedIssuer | None:
     """Return the issuer of an organisation at CircleCI that is not in the table; none of its pipelines is registered."""
     if _CIRCLECI_ORGANISATION.fullmatch(unverified_issuer) is None:
         return None
-    return replace(issuer_of(unverified_issuer, IssuerKind.CIRCLECI), listed=False)
+    return replace(complete_issuer(unverified_issuer, IssuerKind.CIRCLECI), listed=False)
 
 
 def is_safe_address(address: str) -> bool:

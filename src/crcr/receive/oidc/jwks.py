@@ -21,7 +21,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from crcr.errors import KeysUnavailable, NotAuthentic
 from crcr.ports import Clock
-from crcr.receive.oidc.issuers import Issuer, is_safe_address
+from crcr.receive.oidc.issuers import TrustedIssuer, is_safe_address
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """Reads an address, or raises `KeysUnavailable`."""
@@ -82,7 +82,7 @@ class KeyCache:
         self._unlisted: OrderedDict[str, _KeySet] = OrderedDict()
         self._unlisted_tried_at: datetime | None = None
 
-    async def find(self, issuer: Issuer, unverified_kid: str) -> RSAPublicKey:
+    async def find(self, issuer: TrustedIssuer, unverified_kid: str) -> RSAPublicKey:
         """Return the key, or raise `NotAuthentic` (not the issuer's) or `KeysUnavailable` (cannot say)."""
         held = self._hold(issuer)
         now = self._clock.now()
@@ -98,7 +98,7 @@ class KeyCache:
             raise self._refusal(issuer, held, unverified_kid)
         return key
 
-    def _hold(self, issuer: Issuer) -> _KeySet:
+    def _hold(self, issuer: TrustedIssuer) -> _KeySet:
         if issuer.listed:
             return self._key_sets.setdefault(issuer.issuer, _KeySet())
         held = self._unlisted.setdefault(issuer.issuer, _KeySet())
@@ -119,14 +119,14 @@ class KeyCache:
     def _usable(self, held: _KeySet, kid: str) -> RSAPublicKey | None:
         return held.keys.get(kid) if held.is_within(self._ages.usable, self._clock.now()) else None
 
-    def _start_reading(self, issuer: Issuer, held: _KeySet) -> asyncio.Task[None] | None:
+    def _start_reading(self, issuer: TrustedIssuer, held: _KeySet) -> asyncio.Task[None] | None:
         """Return the read that is under way or starts now; None while the last one is too recent."""
         if held.reading is None and not self._cooldown_left(held) and self._may_read(issuer):
             held.tried_at, held.answered = self._clock.now(), False
             held.reading = asyncio.create_task(self._read(issuer, held), name=f"keys of {issuer.issuer}")
         return held.reading
 
-    def _may_read(self, issuer: Issuer) -> bool:
+    def _may_read(self, issuer: TrustedIssuer) -> bool:
         if issuer.listed:
             return True
         now, last = self._clock.now(), self._unlisted_tried_at
@@ -135,7 +135,7 @@ class KeyCache:
         self._unlisted_tried_at = now
         return True
 
-    async def _read(self, issuer: Issuer, held: _KeySet) -> None:
+    async def _read(self, issuer: TrustedIssuer, held: _KeySet) -> None:
         try:
             held.keys = await read_keys(self._fetch, issuer)
         except KeysUnavailable as failure:
@@ -153,7 +153,7 @@ class KeyCache:
             return timedelta(0)
         return max(held.tried_at + self._ages.cooldown - self._clock.now(), timedelta(0))
 
-    def _refusal(self, issuer: Issuer, held: _KeySet, kid: str) -> NotAuthentic | KeysUnavailable:
+    def _refusal(self, issuer: TrustedIssuer, held: _KeySet, kid: str) -> NotAuthentic | KeysUnavailable:
         if held.answered:
             return NotAuthentic(
                 f"the token names the key {ascii(kid)[:200]}, which {issuer.issuer} does not publish",
@@ -167,11 +167,11 @@ class KeyCache:
         return failure
 
 
-async def read_keys(fetch: Fetch, issuer: Issuer) -> dict[str, RSAPublicKey]:
+async def read_keys(fetch: Fetch, issuer: TrustedIssuer) -> dict[str, RSAPublicKey]:
     return parse_jwks(await read_key_set(fetch, issuer), issuer.algorithms)
 
 
-async def read_key_set(fetch: Fetch, issuer: Issuer) -> bytes:
+async def read_key_set(fetch: Fetch, issuer: TrustedIssuer) -> bytes:
     """Read it from where the table says, or from where the issuer's own document does."""
     if issuer.jwks_url is not None:
         return await fetch(issuer.jwks_url)
@@ -201,7 +201,7 @@ _jwk_set = msgspec.json.Decoder(_JwkSet)
 _discovery = msgspec.json.Decoder(_Discovery)
 
 
-def parse_discovery(raw: bytes, issuer: Issuer) -> str:
+def parse_discovery(raw: bytes, issuer: TrustedIssuer) -> str:
     """Return where the keys are; a document that speaks for another issuer is no answer."""
     try:
         found = _discovery.decode(raw)

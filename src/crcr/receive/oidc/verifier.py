@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -34,9 +34,9 @@ from crcr.decide.report.registration import (
 from crcr.errors import KeysUnavailable, NotAuthentic, NotRegistered
 from crcr.ports import Clock
 from crcr.receive.oidc.claims_to_identity import read_github, read_registered
-from crcr.receive.oidc.issuers import Issuer, organisation_issuer
-from crcr.receive.oidc.signed_claims import SignedClaims
-from crcr.receive.oidc.token_times import NEW_TOKEN, TokenTimes, check_times, read_times
+from crcr.receive.oidc.issuers import TrustedIssuer, organisation_issuer
+from crcr.receive.oidc.jwks import KeyCache
+from crcr.receive.oidc.signed_claims import NEW_TOKEN, SignedClaims, TokenTimes, check_times, read_times
 
 MAX_TOKEN_BYTES = 16 * 1024
 _MAX_PROOFS = 10_000
@@ -51,12 +51,6 @@ class _Signatures(JWSRegistry):
     max_header_length = MAX_TOKEN_BYTES
     max_payload_length = MAX_TOKEN_BYTES
     max_signature_length = MAX_TOKEN_BYTES
-
-
-class KeySource(Protocol):
-    async def find(self, issuer: Issuer, unverified_kid: str) -> RSAPublicKey:
-        """Return the key, or raise `NotAuthentic` (not the issuer's) or `KeysUnavailable` (cannot say)."""
-        ...
 
 
 class _UnverifiedHeader(msgspec.Struct, frozen=True):
@@ -79,19 +73,19 @@ class _Proof:
 
     identity: Identity
     times: TokenTimes
-    issuer: Issuer
+    issuer: TrustedIssuer
     kid: str
     key: RSAPublicKey
 
 
 class OidcVerifier:
-    """Implements `ports.Verifier`. Remembers proofs by the token's hash, because a token may carry many reports."""
+    """Verifies tokens, and caches the proof of each by the token's hash, because many reports may come with one token."""
 
     def __init__(
         self,
-        issuers: Mapping[str, Issuer],
+        issuers: Mapping[str, TrustedIssuer],
         audiences: Iterable[str],
-        keys: KeySource,
+        keys: KeyCache,
         clock: Clock,
         *,
         registrations: Iterable[Registration] = (),
@@ -142,7 +136,7 @@ class OidcVerifier:
             refusal.signed_by, refusal.signed_id = self._signed_by(issuer, claims)
             raise
 
-    async def _find_key(self, issuer: Issuer, unverified_kid: str) -> RSAPublicKey:
+    async def _find_key(self, issuer: TrustedIssuer, unverified_kid: str) -> RSAPublicKey:
         try:
             return await self._keys.find(issuer, unverified_kid)
         except KeysUnavailable:
@@ -163,18 +157,18 @@ class OidcVerifier:
             )
         return read_registered(signed, registration)
 
-    def _find(self, issuer: Issuer, claims: Mapping[str, Any]) -> Registration | None:
+    def _find(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Registration | None:
         return find_registration(
             (each for each in self._registrations if each.issuer == issuer.issuer), claims
         )
 
-    def _registered(self, issuer: Issuer, claims: Mapping[str, Any]) -> Registration:
+    def _registered(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Registration:
         found = self._find(issuer, claims)
         if found is None:
             raise _not_registered(issuer.kind, issuer.issuer, claims)
         return found
 
-    def _signed_by(self, issuer: Issuer, claims: Mapping[str, Any]) -> tuple[str | None, int | None]:
+    def _signed_by(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> tuple[str | None, int | None]:
         """Whose token it is, as its signature proves; whether it counts is another question."""
         if issuer.kind is IssuerKind.GITHUB:
             name, number = claims.get("repository"), claims.get("repository_id")
@@ -185,7 +179,7 @@ class OidcVerifier:
         found = self._find(issuer, claims)
         return (str(found.repository), None) if found else (None, None)
 
-    def _issuer(self, unverified_issuer: str) -> Issuer:
+    def _issuer(self, unverified_issuer: str) -> TrustedIssuer:
         issuer = self._issuers.get(unverified_issuer) or organisation_issuer(unverified_issuer)
         if issuer is None:
             raise self._unknown_issuer(unverified_issuer)
@@ -197,7 +191,7 @@ class OidcVerifier:
             hint="send a token of a known issuer, or ask the relay's operator to add yours",
         )
 
-    def _check(self, claims: Mapping[str, Any], issuer: Issuer) -> None:
+    def _check(self, claims: Mapping[str, Any], issuer: TrustedIssuer) -> None:
         for name in _REQUIRED:
             if name not in claims:
                 raise NotAuthentic(f"the token has no claim {name!r}", hint=NEW_TOKEN)
@@ -231,7 +225,7 @@ def _signatures(algorithms: tuple[str, ...]) -> _Signatures:
     return _Signatures(algorithms=list(algorithms), strict_check_header=False)
 
 
-def _verified_claims(unverified: bytes, issuer: Issuer, key: RSAKey) -> dict[str, Any]:
+def _verified_claims(unverified: bytes, issuer: TrustedIssuer, key: RSAKey) -> dict[str, Any]:
     """The claims of a token whose signature is by `key`, with one of the issuer's own algorithms."""
     try:
         signed = jws.deserialize_compact(unverified, key, registry=_signatures(issuer.algorithms))

@@ -1,16 +1,15 @@
-"""`POST /github/webhook`: read within limits, verify, parse, decide and commit, answer.
+"""`POST /github/webhook`: read within limits, verify, parse, decide and commit, respond.
 
-Without a well-formed signature header no byte of the body is read. The signature is checked for every event before
-a byte of it is interpreted. Nobody is called from here: all that follows is written as effects in the transaction
-that takes the delivery.
+Without a well-formed signature header no byte of the body is read, and the signature of every event is verified before
+its body is parsed. The intake makes no outgoing calls: whatever must follow is written as effects in the transaction that
+records the delivery.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Protocol
 
 import structlog
 from starlette.requests import Request
@@ -20,25 +19,27 @@ from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.events import (
     DispatchedEvent,
     Event,
-    InstallationEvent,
-    InstallationRepositoriesEvent,
     PeopleRequest,
     PingEvent,
     PushEvent,
-    RepositoryEvent,
     UnusedEvent,
     WorkflowEvent,
 )
+from crcr.decide.github.missed_webhooks import RecoveryOutcome
 from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
 from crcr.ports import Clock, NoTrace, Trace
-from crcr.receive.http.answer import Answer
-from crcr.receive.http.body import Bodies
+from crcr.receive.http.body import BodyReader
+from crcr.receive.http.response import IntakeOutcome, IntakeResponse
 from crcr.receive.webhook.parse import parse_event, parse_payload
-from crcr.receive.webhook.refused_webhooks import RefusedWebhooks
+from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
 from crcr.receive.webhook.signature import require_signature, verify_signature
+from crcr.record.checks.requests import PeopleRequests
+from crcr.record.deliveries.inbox import Inbox
+from crcr.record.repositories.installations import Installations
+from crcr.record.workflow_runs.webhook_events import ActionsNews
 
 log = structlog.get_logger(__name__)
 
@@ -47,183 +48,169 @@ _INLINE_BYTES = 256 * 1024
 _GUID_CHARS = 100
 _FORM_TYPE = "application/x-www-form-urlencoded"
 _SET_JSON = "set the content type of the App's webhook to application/json; the relay recovers what was refused until then"
-
-
-class Inbox(Protocol):
-    async def take(
-        self, receipt: ReceivedDelivery, event: DispatchedEvent
-    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent: ...
-    async def refresh(self, upstreams: tuple[RepoName, ...], now: datetime) -> None: ...
-
-
-class Desk(Protocol):
-    """Takes what people ask on the upstream's pages."""
-
-    async def take(
-        self, receipt: ReceivedDelivery, event: PeopleRequest
-    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent: ...
-
-
-class ActionsNews(Protocol):
-    """Hears what GitHub says of downstreams' runs and jobs."""
-
-    async def hear(
-        self, receipt: ReceivedDelivery, event: WorkflowEvent
-    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent: ...
-
-
-class Installations(Protocol):
-    async def record_event(
-        self,
-        receipt: ReceivedDelivery,
-        event: InstallationEvent | InstallationRepositoriesEvent | RepositoryEvent,
-    ) -> AcceptedDelivery | AlreadyProcessed: ...
-
-
-class Tally(Protocol):
-    def delivery(self, event: str, outcome: str) -> None: ...
+_RECOVERY_OUTCOMES = {
+    IntakeOutcome.IGNORED: RecoveryOutcome.IGNORED,
+    IntakeOutcome.REPEAT: RecoveryOutcome.REPEAT,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookIntake:
     secret: bytes
-    bodies: Bodies
+    bodies: BodyReader
     inbox: Inbox
-    desk: Desk
+    people_requests: PeopleRequests
     actions_news: ActionsNews
     installations: Installations
     upstreams: frozenset[RepoName]
-    allowlist_places: Mapping[RepoName, FileLocation]
+    allowlist_files: Mapping[RepoName, FileLocation]
+    """The allowlists that are kept on GitHub."""
     clock: Clock
-    tally: Tally
-    refused: RefusedWebhooks
+    count: Callable[[str, str], None]
+    """Counts an event's name with its outcome."""
+    refused: RefusedWebhookCounter
     trace: Trace = field(default_factory=NoTrace)
 
-    async def handle(self, request: Request) -> Answer:
+    async def handle(self, request: Request) -> IntakeResponse:
         name, began_at = request.headers.get("x-github-event", ""), self.clock.now()
         signature = None
         try:
             signature = require_signature(request.headers.getlist("x-hub-signature-256"))
             async with self.bodies.read(request, CAP_BYTES) as body:
-                guid, event, packed, digest = await self._examine(request, body, signature)
-                receipt = ReceivedDelivery(guid, name, "webhook", packed, len(body), self.clock.now(), digest)
-            answer = await self._act(receipt, event)
+                guid, event, packed, digest = await self._verify_and_parse(request, body, signature)
+                delivery = ReceivedDelivery(
+                    guid, name, "webhook", packed, len(body), self.clock.now(), digest
+                )
+            response = await self._record(delivery, event)
         except CrcrError as refusal:
             if isinstance(refusal, WrongContentType):
                 log.warning("webhook_form_encoded", github_event=name, hint=refusal.hint)
-            self.tally.delivery(name, refusal.code)
+            self.count(name, refusal.code)
             if isinstance(refusal, BadSignature):
                 self.refused.note(like_github=bool(name) and signature is not None)
             raise
-        self.tally.delivery(name, _outcome(answer))
-        self._follow(receipt, _outcome(answer), began_at)
-        return answer
+        self.count(name, response.outcome)
+        self._trace(delivery, response, response.outcome.value, began_at)
+        return response
 
-    async def _examine(self, request: Request, body: bytes, signature: str) -> tuple[str, Event, bytes, str]:
-        def examine() -> tuple[str, Event, bytes, str]:
+    async def recover(self, guid: str, name: str, body: bytes) -> RecoveryOutcome:
+        """Take a webhook from GitHub's delivery log as if it had just arrived; the log needs no signature."""
+        event, packed, digest = await asyncio.to_thread(_parse, name, body)
+        delivery = ReceivedDelivery(guid, name, "recovered", packed, len(body), self.clock.now(), digest)
+        response = await self._record(delivery, event)
+        label = f"recovered {response.outcome}"
+        self.count(name, label)
+        self._trace(delivery, response, label, delivery.received_at)
+        return _RECOVERY_OUTCOMES.get(response.outcome, RecoveryOutcome.TAKEN)
+
+    async def _verify_and_parse(
+        self, request: Request, body: bytes, signature: str
+    ) -> tuple[str, Event, bytes, str]:
+        def verify_and_parse() -> tuple[str, Event, bytes, str]:
             verify_signature(self.secret, body, signature)
-            name, guid = _headers(request)
+            name, guid = _read_headers(request)
             _refuse_form(request, body)
             return guid, *_parse(name, body)
 
-        # A body of megabytes would hold up everybody else's request.
-        return examine() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(examine)
+        # A body of megabytes would block the event loop for every other request.
+        if len(body) <= _INLINE_BYTES:
+            return verify_and_parse()
+        return await asyncio.to_thread(verify_and_parse)
 
-    async def recover(self, guid: str, name: str, body: bytes) -> Answer:
-        """Take a webhook that GitHub's own log holds, as if it had just come; the log needs no signature."""
-        event, packed, digest = await asyncio.to_thread(_parse, name, body)
-        receipt = ReceivedDelivery(guid, name, "recovered", packed, len(body), self.clock.now(), digest)
-        answer = await self._act(receipt, event)
-        self.tally.delivery(name, f"recovered {_outcome(answer)}")
-        self._follow(receipt, f"recovered {_outcome(answer)}", receipt.received_at)
-        return answer
-
-    def _follow(self, receipt: ReceivedDelivery, outcome: str, began_at: datetime) -> None:
-        """What was taken is followed from here on; what was ignored, or had come before, goes nowhere."""
-        if not outcome.endswith("taken"):
+    def _trace(
+        self, delivery: ReceivedDelivery, response: IntakeResponse, label: str, began_at: datetime
+    ) -> None:
+        """Start the trace of a delivery that was taken; nothing follows an ignored or repeated one."""
+        if response.outcome is not IntakeOutcome.TAKEN:
             return
-        about, now = {"event": receipt.event, "outcome": outcome}, self.clock.now()
-        self.trace.note(TraceStep.WEBHOOK, receipt.guid, began_at, now, **about)
-        self.trace.note(TraceStep.RECORD, receipt.guid, receipt.received_at, now, **about)
+        facts, now = {"event": delivery.event, "outcome": label}, self.clock.now()
+        self.trace.note(TraceStep.WEBHOOK, delivery.guid, began_at, now, **facts)
+        self.trace.note(TraceStep.RECORD, delivery.guid, delivery.received_at, now, **facts)
 
-    async def _act(self, receipt: ReceivedDelivery, event: Event) -> Answer:
+    async def _record(self, delivery: ReceivedDelivery, event: Event) -> IntakeResponse:
         if isinstance(event, PingEvent):
-            return Answer(200, {"ok": True, "pong": event.zen})
+            return IntakeResponse(200, {"ok": True, "pong": event.zen}, outcome=IntakeOutcome.PONG)
         if isinstance(event, UnusedEvent):
             return _ignored(event.reason)
         if isinstance(event, DispatchedEvent):
-            return await self._take(receipt, event)
+            return await self._record_dispatched(delivery, event)
         if isinstance(event, PeopleRequest):
-            return await self._ask(receipt, event)
+            return await self._record_request(delivery, event)
         if isinstance(event, WorkflowEvent):
-            return _plain_answer(receipt, await self.actions_news.hear(receipt, event))
-        return _plain_answer(receipt, await self.installations.record_event(receipt, event))
+            return _respond(delivery, await self.actions_news.hear(delivery, event))
+        return _respond(delivery, await self.installations.record_event(delivery, event))
 
-    async def _ask(self, receipt: ReceivedDelivery, event: PeopleRequest) -> Answer:
+    async def _record_request(self, delivery: ReceivedDelivery, event: PeopleRequest) -> IntakeResponse:
         if event.upstream not in self.upstreams:
-            return _not_ours(event.upstream)
-        taken = await self.desk.take(receipt, event)
-        return self._answer(receipt, event.upstream, taken)
+            return _not_an_upstream(event.upstream)
+        result = await self.people_requests.take(delivery, event)
+        return _log_and_respond(delivery, event.upstream, result)
 
-    async def _take(self, receipt: ReceivedDelivery, event: DispatchedEvent) -> Answer:
-        # In a transaction of its own: it must stand even when no allowlist is in force to plan by.
-        if refreshes := self._refreshes(event):
-            await self.inbox.refresh(refreshes, receipt.received_at)
+    async def _record_dispatched(self, delivery: ReceivedDelivery, event: DispatchedEvent) -> IntakeResponse:
+        # In a transaction of its own: it must be kept even when there is no allowlist in force to plan with.
+        if upstreams := self._upstreams_to_refresh(event):
+            await self.inbox.refresh(upstreams, delivery.received_at)
         if event.upstream not in self.upstreams:
-            return _not_ours(event.upstream)
-        return self._answer(receipt, event.upstream, await self.inbox.take(receipt, event))
+            return _not_an_upstream(event.upstream)
+        return _log_and_respond(delivery, event.upstream, await self.inbox.take(delivery, event))
 
-    def _answer(
-        self,
-        receipt: ReceivedDelivery,
-        upstream: RepoName,
-        taken: AcceptedDelivery | AlreadyProcessed | IgnoredEvent,
-    ) -> Answer:
-        if isinstance(taken, AcceptedDelivery):
-            who = {"delivery": receipt.guid, "github_event": receipt.event, "upstream": str(upstream)}
-            log.info("delivery_taken", dispatches=taken.dispatches, state=taken.state.value, **who)
-        return _plain_answer(receipt, taken)
-
-    def _refreshes(self, event: DispatchedEvent) -> tuple[RepoName, ...]:
-        """Upstreams whose allowlist this push may have changed."""
+    def _upstreams_to_refresh(self, event: DispatchedEvent) -> tuple[RepoName, ...]:
+        """Return the upstreams whose allowlist this push may have changed."""
         if not isinstance(event, PushEvent):
             return ()
-        return tuple(upstream for upstream, place in self.allowlist_places.items() if _touches(event, place))
+        return tuple(upstream for upstream, file in self.allowlist_files.items() if _touches(event, file))
 
 
 def _parse(name: str, body: bytes) -> tuple[Event, bytes, str]:
-    """The event, its body packed for the dispatch if it is one that is dispatched, and the body's digest."""
+    """Return the event, its packed body where the event is dispatched, and the body's digest."""
     event = parse_event(name, body)
     digest = sha256(body).hexdigest()
     if not isinstance(event, DispatchedEvent):
         return event, b"", digest
-    parse_payload(body)  # what could not be dispatched later must not be acknowledged now
+    parse_payload(body)  # a body that could not be dispatched later must not be acknowledged now
     return event, compress_body(body), digest
 
 
-def _plain_answer(
-    receipt: ReceivedDelivery, taken: AcceptedDelivery | AlreadyProcessed | IgnoredEvent
-) -> Answer:
-    if isinstance(taken, IgnoredEvent):
-        return _ignored(taken.reason)
-    if isinstance(taken, AlreadyProcessed):
-        return Answer(202, {"ok": True, "delivery": receipt.guid, "repeat": True})
-    return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": taken.dispatches})
+def _log_and_respond(
+    delivery: ReceivedDelivery,
+    upstream: RepoName,
+    result: AcceptedDelivery | AlreadyProcessed | IgnoredEvent,
+) -> IntakeResponse:
+    if isinstance(result, AcceptedDelivery):
+        facts = {"delivery": delivery.guid, "github_event": delivery.event, "upstream": str(upstream)}
+        log.info("delivery_taken", dispatches=result.dispatches, state=result.state.value, **facts)
+    return _respond(delivery, result)
 
 
-def _not_ours(upstream: RepoName) -> Answer:
-    return _ignored(f"{upstream} is not an upstream of this relay")
+def _respond(
+    delivery: ReceivedDelivery, result: AcceptedDelivery | AlreadyProcessed | IgnoredEvent
+) -> IntakeResponse:
+    if isinstance(result, IgnoredEvent):
+        return _ignored(result.reason)
+    body: dict[str, object] = {"ok": True, "delivery": delivery.guid}
+    if isinstance(result, AlreadyProcessed):
+        return IntakeResponse(202, body | {"repeat": True}, outcome=IntakeOutcome.REPEAT)
+    return IntakeResponse(202, body | {"dispatches": result.dispatches}, outcome=IntakeOutcome.TAKEN)
 
 
-def _touches(event: PushEvent, place: FileLocation) -> bool:
-    here = event.upstream == place.repository and event.ref in {
-        f"refs/heads/{place.ref}",
-        f"refs/tags/{place.ref}",
+def _not_an_upstream(repository: RepoName) -> IntakeResponse:
+    return _ignored(f"{repository} is not an upstream of this relay")
+
+
+def _ignored(reason: str) -> IntakeResponse:
+    return IntakeResponse(202, {"ok": True, "ignored": reason}, outcome=IntakeOutcome.IGNORED)
+
+
+def _touches(event: PushEvent, file: FileLocation) -> bool:
+    same_ref = event.upstream == file.repository and event.ref in {
+        f"refs/heads/{file.ref}",
+        f"refs/tags/{file.ref}",
     }
-    return here and (not event.changed_paths or place.path in event.changed_paths)
+    return same_ref and (not event.changed_paths or file.path in event.changed_paths)
 
 
-def _headers(request: Request) -> tuple[str, str]:
+def _read_headers(request: Request) -> tuple[str, str]:
+    """Return the event's name and the delivery's GUID."""
     name, guid = request.headers.get("x-github-event"), request.headers.get("x-github-delivery")
     if not name or not guid:
         raise BadRequest(
@@ -235,15 +222,7 @@ def _headers(request: Request) -> tuple[str, str]:
 
 
 def _refuse_form(request: Request, body: bytes) -> None:
-    """Refuse a signed webhook whose JSON stands in a form's field; nothing of the form is parsed."""
+    """Refuse a signed webhook that carries its JSON in a form's field; the form is not parsed."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == _FORM_TYPE or body.startswith(b"payload="):
         raise WrongContentType(f"the webhook came as {_FORM_TYPE}", hint=_SET_JSON)
-
-
-def _ignored(reason: str) -> Answer:
-    return Answer(202, {"ok": True, "ignored": reason})
-
-
-def _outcome(answer: Answer) -> str:
-    return next((name for name in ("ignored", "repeat", "pong") if name in answer.body), "taken")

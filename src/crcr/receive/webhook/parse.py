@@ -1,41 +1,48 @@
-"""A webhook's name and body become one event of the closed set in `decide.events`.
+"""Parse a webhook's name and body into one event of the closed set in `decide.events`.
 
-The signature was checked before; the form was not, so a known event with a missing or wrong field is refused
-by the field's path. Unknown events and actions are never an error: GitHub adds them without notice.
+The signature has been verified, the format has not: a known event with a missing or wrong field is refused with the
+field's path. Unknown events and actions are never an error, because GitHub adds them without notice.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
 
+from crcr.decide.commands.grammar import has_command
 from crcr.decide.events import (
     USED_ACTIONS,
+    CheckRunEvent,
+    CheckSuiteEvent,
     Event,
     InstallationEvent,
     InstallationRepositoriesEvent,
+    InstalledRepository,
+    IssueCommentEvent,
     MergeGroupEvent,
     PingEvent,
     PullRequestEvent,
     PushEvent,
     RepositoryEvent,
     UnusedEvent,
+    WorkflowJobEvent,
+    WorkflowRunEvent,
 )
 from crcr.decide.github.repository_setup import grants
+from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
-from crcr.receive.http.json_body import decode
-from crcr.receive.webhook import payload_structs as shapes
-from crcr.receive.webhook.parse_requests import check_asked, commented, suite_asked
-from crcr.receive.webhook.parse_workflow_events import job_told, run_told
-from crcr.receive.webhook.payload_fields import branch, id_of, installed, login, moment, plain, repo_name, utc
+from crcr.receive.http.body import decode
+from crcr.receive.webhook import payload_structs as structs
 
 T = TypeVar("T")
 
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _ANY_OBJECT = msgspec.json.Decoder(dict[str, Any])
-_ANY_ACTION = msgspec.json.Decoder(shapes.ActionBody)
+_ANY_ACTION = msgspec.json.Decoder(structs.ActionBody)
 
 
 def parse_event(name: str, body: bytes) -> Event:
@@ -49,15 +56,15 @@ def parse_event(name: str, body: bytes) -> Event:
     try:
         return reader(body)
     except BadRequest:
-        # An action that we do not use may have any form; only one that we use is refused for it.
+        # An action that we do not use may have any format; only one that we use is refused for it.
         action = decode(_ANY_ACTION, body, BadRequest).action
         if isinstance(action, str) and not _is_used(name, action):
-            return _unwanted(name, action)
+            return _unused(name, action)
         raise
 
 
 def parse_payload(body: bytes) -> dict[str, Any]:
-    """Read the whole body, for the dispatch of an event that is wanted."""
+    """Decode the whole body, as the dispatch of an event needs it."""
     return decode(_ANY_OBJECT, body, BadRequest)
 
 
@@ -65,38 +72,38 @@ def _is_used(name: str, action: str) -> bool:
     return name not in USED_ACTIONS or action in USED_ACTIONS[name]
 
 
-def _unwanted(name: str, action: str) -> UnusedEvent:
+def _unused(name: str, action: str) -> UnusedEvent:
     # The reason is logged and answered, so only a plain word of the body goes into it.
     return UnusedEvent(f"action {action if _WORD.fullmatch(action) else '(not a word)'} of {name}")
 
 
-def _pull_request(body: shapes.PullRequestBody) -> PullRequestEvent:
+def _pull_request(body: structs.PullRequestBody) -> PullRequestEvent:
     pull = body.pull_request
     return PullRequestEvent(
-        upstream=repo_name(body.repository.full_name),
+        upstream=_repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         action=body.action,
         number=pull.number,
         head_sha=pull.head.sha,
         before=body.before if body.action == "synchronize" else None,
         base_ref=pull.base.ref,
-        updated_at=utc(pull.updated_at, "$.pull_request.updated_at"),
+        updated_at=_utc(pull.updated_at, "$.pull_request.updated_at"),
         is_open=pull.state == "open",
         merged=bool(pull.merged),
         draft=bool(pull.draft),
-        labels=tuple(plain(label.name) for label in pull.labels or ()),
-        title=plain(pull.title),
-        author=login(pull.user),
-        author_association=plain(pull.author_association or "NONE"),
-        installation_id=id_of(body.installation),
-        default_branch=branch(body.repository.default_branch),
+        labels=tuple(_printable(label.name) for label in pull.labels or ()),
+        title=_printable(pull.title),
+        author=_login(pull.user),
+        author_association=_printable(pull.author_association or "NONE"),
+        installation_id=_optional_id(body.installation),
+        default_branch=_branch(body.repository.default_branch),
         changes_base=body.action == "edited" and body.changes is not None and body.changes.base is not None,
     )
 
 
-def _push(body: shapes.PushBody) -> PushEvent:
+def _push(body: structs.PushBody) -> PushEvent:
     return PushEvent(
-        upstream=repo_name(body.repository.full_name),
+        upstream=_repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         ref=body.ref,
         before=body.before,
@@ -108,112 +115,290 @@ def _push(body: shapes.PushBody) -> PushEvent:
             for paths in (commit.added, commit.removed, commit.modified)
             for path in paths or ()
         ),
-        installation_id=id_of(body.installation),
-        default_branch=branch(body.repository.default_branch),
-        pushed_at=moment(body.repository.pushed_at),
+        installation_id=_optional_id(body.installation),
+        default_branch=_branch(body.repository.default_branch),
+        pushed_at=_time_or_none(body.repository.pushed_at),
     )
 
 
-def _merge_group(body: shapes.MergeGroupBody) -> MergeGroupEvent:
+def _merge_group(body: structs.MergeGroupBody) -> MergeGroupEvent:
     group = body.merge_group
     return MergeGroupEvent(
-        upstream=repo_name(body.repository.full_name),
+        upstream=_repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         action=body.action,
         head_sha=group.head_sha,
         head_ref=group.head_ref,
         base_sha=group.base_sha,
         base_ref=group.base_ref,
-        installation_id=id_of(body.installation),
-        default_branch=branch(body.repository.default_branch),
+        installation_id=_optional_id(body.installation),
+        default_branch=_branch(body.repository.default_branch),
         merged=body.action == "destroyed" and body.reason == "merged",
     )
 
 
-def _installation(body: shapes.InstallationBody) -> InstallationEvent:
+def _installation(body: structs.InstallationBody) -> InstallationEvent:
     return InstallationEvent(
         action=body.action,
         installation_id=body.installation.id,
-        account=login(body.installation.account),
-        repositories=installed(body.repositories, "$.repositories"),
+        account=_login(body.installation.account),
+        repositories=_installed_repositories(body.repositories, "$.repositories"),
         reads_actions=_reads_actions(body.installation),
     )
 
 
-def _installation_repositories(body: shapes.InstallationRepositoriesBody) -> InstallationRepositoriesEvent:
+def _installation_repositories(body: structs.InstallationRepositoriesBody) -> InstallationRepositoriesEvent:
     return InstallationRepositoriesEvent(
         action=body.action,
         installation_id=body.installation.id,
-        account=login(body.installation.account),
-        added=installed(body.repositories_added, "$.repositories_added"),
-        removed=installed(body.repositories_removed, "$.repositories_removed"),
+        account=_login(body.installation.account),
+        added=_installed_repositories(body.repositories_added, "$.repositories_added"),
+        removed=_installed_repositories(body.repositories_removed, "$.repositories_removed"),
         reads_actions=_reads_actions(body.installation),
     )
 
 
-def _reads_actions(installation: shapes.InstallationPart) -> bool | None:
+def _reads_actions(installation: structs.InstallationPart) -> bool | None:
     granted = installation.permissions
     return None if granted is None else grants(granted, "actions", "read")
 
 
-def _repository_moved(body: shapes.RepositoryBody) -> RepositoryEvent:
-    new = repo_name(body.repository.full_name)
+def _repository(body: structs.RepositoryBody) -> RepositoryEvent:
+    new = _repo_name(body.repository.full_name)
     return RepositoryEvent(
         action=body.action,
         repository_id=body.repository.id,
-        old_name=_old_name(new, body.changes or shapes.ChangesPart()),
+        old_name=_old_name(new, body.changes or structs.ChangesPart()),
         new_name=new,
-        installation_id=id_of(body.installation),
-        default_branch=branch(body.repository.default_branch),
+        installation_id=_optional_id(body.installation),
+        default_branch=_branch(body.repository.default_branch),
     )
 
 
-def _old_name(new: RepoName, changes: shapes.ChangesPart) -> RepoName | None:
+def _old_name(new: RepoName, changes: structs.ChangesPart) -> RepoName | None:
     if changes.repository and changes.repository.name:
-        return repo_name(f"{new.owner}/{changes.repository.name.old}", "$.changes.repository.name.from")
+        return _repo_name(f"{new.owner}/{changes.repository.name.old}", "$.changes.repository.name.from")
     if changes.owner and changes.owner.old:
         old = changes.owner.old
         owner = old.user or old.organization
         if owner and owner.login:
-            return repo_name(f"{owner.login}/{new.name}", "$.changes.owner.from")
+            return _repo_name(f"{owner.login}/{new.name}", "$.changes.owner.from")
     return None
 
 
-def _ping(body: shapes.PingBody) -> PingEvent:
-    return PingEvent(zen=plain(body.zen))
+def _ping(body: structs.PingBody) -> PingEvent:
+    return PingEvent(zen=_printable(body.zen))
 
 
-def _reader(name: str, shape: type[T], build: Callable[[T], Event]) -> Callable[[bytes], Event]:
-    decoder = msgspec.json.Decoder(shape)
+# Requests of people: re-runs, buttons and `/crcr` comments. Nobody's rights are judged here.
+
+
+def _check_run(body: structs.CheckRunBody) -> CheckRunEvent:
+    check, button = body.check_run, body.requested_action
+    return CheckRunEvent(
+        upstream=_repo_name(body.repository.full_name),
+        repository_id=body.repository.id,
+        action=body.action,
+        head_sha=check.head_sha,
+        name=_printable(check.name),
+        check_run_id=check.id,
+        external_id=_printable(check.external_id or "") or None,
+        identifier=_printable(button.identifier or "") or None if button else None,
+        app_id=_optional_id(check.app),
+        sender=_login(body.sender),
+        installation_id=_optional_id(body.installation),
+    )
+
+
+def _check_suite(body: structs.CheckSuiteBody) -> CheckSuiteEvent:
+    return CheckSuiteEvent(
+        upstream=_repo_name(body.repository.full_name),
+        repository_id=body.repository.id,
+        head_sha=body.check_suite.head_sha,
+        app_id=_optional_id(body.check_suite.app),
+        sender=_login(body.sender),
+        installation_id=_optional_id(body.installation),
+    )
+
+
+def _issue_comment(body: structs.IssueCommentBody) -> IssueCommentEvent | UnusedEvent:
+    if body.issue.pull_request is None:
+        return UnusedEvent("a comment on an issue")
+    comment = body.comment
+    if not has_command(comment.body or ""):
+        return UnusedEvent("a comment without a command")
+    return IssueCommentEvent(
+        upstream=_repo_name(body.repository.full_name),
+        repository_id=body.repository.id,
+        number=body.issue.number,
+        comment_id=comment.id,
+        author=_login(comment.user),
+        author_is_person=_is_person(comment),
+        body=_printable(comment.body or ""),
+        created_at=_utc(comment.created_at, "$.comment.created_at"),
+        installation_id=_optional_id(body.installation),
+    )
+
+
+def _is_person(comment: structs.CommentPart) -> bool:
+    user = comment.user
+    # An App may write in a person's name; the person did not.
+    if comment.performed_via_github_app is not None or user is None or user.type != "User":
+        return False
+    name = (user.login or "ghost").lower()
+    return name != "ghost" and not name.endswith("[bot]")
+
+
+# Workflow runs and jobs of a downstream. The body's `status` counts, not the action: deliveries are unordered, and the
+# `completed` of an attempt that was re-run at once may already show the next one.
+
+
+def _workflow_run(body: structs.WorkflowRunBody) -> WorkflowRunEvent:
+    run, workflow = body.workflow_run, body.workflow or structs.WorkflowPart()
+    return WorkflowRunEvent(
+        repository=_repo_name(body.repository.full_name),
+        repository_id=body.repository.id,
+        run=ActionsRun(
+            run_id=run.id,
+            attempt=run.run_attempt or 1,
+            status=_printable(run.status),
+            conclusion=parse_conclusion(run.conclusion),
+            display_title=_printable(run.display_title or ""),
+            workflow_name=_printable(run.name or workflow.name or ""),
+            workflow_path=_printable(path_without_ref(run.path or workflow.path or "")),
+            event=_printable(run.event),
+            created_at=_utc(run.created_at, "$.workflow_run.created_at"),
+        ),
+        installation_id=_optional_id(body.installation),
+        default_branch=_branch(body.repository.default_branch),
+    )
+
+
+def _workflow_job(body: structs.WorkflowJobBody) -> WorkflowJobEvent:
+    job = body.workflow_job
+    return WorkflowJobEvent(
+        repository=_repo_name(body.repository.full_name),
+        repository_id=body.repository.id,
+        run_id=job.run_id,
+        job=ActionsJob(
+            job_id=job.id,
+            check_run_id=parse_check_run_id(job.check_run_url),
+            name=_printable(job.name),
+            attempt=job.run_attempt or 1,
+            status=_printable(job.status),
+            conclusion=parse_conclusion(job.conclusion),
+            started_at=_utc_or_none(job.started_at, "$.workflow_job.started_at"),
+            completed_at=_utc_or_none(job.completed_at, "$.workflow_job.completed_at"),
+        ),
+        installation_id=_optional_id(body.installation),
+        default_branch=_branch(body.repository.default_branch),
+    )
+
+
+# From an event's name to its reader
+
+
+def _reader(name: str, struct: type[T], build: Callable[[T], Event]) -> Callable[[bytes], Event]:
+    decoder = msgspec.json.Decoder(struct)
 
     def read(body: bytes) -> Event:
         parsed = decode(decoder, body, BadRequest)
         action = getattr(parsed, "action", None)
         if action is not None and not _is_used(name, action):
-            return _unwanted(name, action)
+            return _unused(name, action)
         return build(parsed)
 
     return read
 
 
 _READERS: dict[str, Callable[[bytes], Event]] = {
-    "pull_request": _reader("pull_request", shapes.PullRequestBody, _pull_request),
-    "push": _reader("push", shapes.PushBody, _push),
-    "merge_group": _reader("merge_group", shapes.MergeGroupBody, _merge_group),
-    "check_run": _reader("check_run", shapes.CheckRunBody, check_asked),
-    "check_suite": _reader("check_suite", shapes.CheckSuiteBody, suite_asked),
-    "issue_comment": _reader("issue_comment", shapes.IssueCommentBody, commented),
-    "workflow_run": _reader("workflow_run", shapes.WorkflowRunBody, run_told),
-    "workflow_job": _reader("workflow_job", shapes.WorkflowJobBody, job_told),
-    "installation": _reader("installation", shapes.InstallationBody, _installation),
+    "pull_request": _reader("pull_request", structs.PullRequestBody, _pull_request),
+    "push": _reader("push", structs.PushBody, _push),
+    "merge_group": _reader("merge_group", structs.MergeGroupBody, _merge_group),
+    "check_run": _reader("check_run", structs.CheckRunBody, _check_run),
+    "check_suite": _reader("check_suite", structs.CheckSuiteBody, _check_suite),
+    "issue_comment": _reader("issue_comment", structs.IssueCommentBody, _issue_comment),
+    "workflow_run": _reader("workflow_run", structs.WorkflowRunBody, _workflow_run),
+    "workflow_job": _reader("workflow_job", structs.WorkflowJobBody, _workflow_job),
+    "installation": _reader("installation", structs.InstallationBody, _installation),
     "installation_repositories": _reader(
-        "installation_repositories", shapes.InstallationRepositoriesBody, _installation_repositories
+        "installation_repositories", structs.InstallationRepositoriesBody, _installation_repositories
     ),
-    "repository": _reader("repository", shapes.RepositoryBody, _repository_moved),
-    "ping": _reader("ping", shapes.PingBody, _ping),
+    "repository": _reader("repository", structs.RepositoryBody, _repository),
+    "ping": _reader("ping", structs.PingBody, _ping),
 }
 
 
 def events() -> tuple[str, ...]:
-    """The events that the relay acts on, which an App must subscribe to."""
+    """Return the events that the relay acts on; the App must subscribe to them."""
     return tuple(_READERS)
+
+
+# Single fields; one of the wrong form is refused by its path.
+
+_BRANCH = re.compile(r"[^\x00-\x20\x7f]{1,1024}")
+_LOGIN_CHARS = 250
+UPSTREAM_PATH = "$.repository.full_name"
+
+
+def _repo_name(full_name: str, path: str = UPSTREAM_PATH) -> RepoName:
+    try:
+        return RepoName(full_name)
+    except ValueError:
+        raise BadRequest(f"{full_name[:120]!r} is not owner/name - at `{path}`") from None
+
+
+def _installed_repositories(
+    parts: Sequence[structs.RepositoryPart] | None, path: str
+) -> tuple[InstalledRepository, ...]:
+    return tuple(
+        InstalledRepository(part.id, _repo_name(part.full_name, f"{path}[{index}].full_name"))
+        for index, part in enumerate(parts or ())
+    )
+
+
+def _optional_id(part: structs.IdPart | None) -> int | None:
+    return part.id if part else None
+
+
+def _login(account: structs.AccountPart | None) -> str:
+    """Return the account's name; GitHub shows a deleted account as `ghost`, and sometimes sends null for it.
+
+    Cut to what an index can hold; no real name is nearly as long.
+    """
+    return _printable((account and (account.login or account.slug)) or "ghost")[:_LOGIN_CHARS]
+
+
+def _printable(text: str) -> str:
+    # PostgreSQL stores no NUL; the event is not refused for one in text that is only shown.
+    return text.replace("\0", "\ufffd")
+
+
+def _branch(value: object) -> str | None:
+    """Return a branch name that Git allows, or None."""
+    return value if isinstance(value, str) and _BRANCH.fullmatch(value) else None
+
+
+def _time_or_none(value: object) -> datetime | None:
+    """Return a time given as seconds or as text, or None for anything else."""
+    try:
+        if isinstance(value, int):
+            return datetime.fromtimestamp(value, UTC)
+        time = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return time and (time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _utc(value: structs.Time, path: str) -> datetime:
+    try:
+        if isinstance(value, int):
+            return datetime.fromtimestamp(value, UTC)
+        # A time without a zone is UTC everywhere in GitHub's API.
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise BadRequest(f"the time is out of range - at `{path}`") from None
+
+
+def _utc_or_none(value: structs.Time | None, path: str) -> datetime | None:
+    return None if value is None else _utc(value, path)

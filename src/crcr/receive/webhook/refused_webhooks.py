@@ -1,31 +1,25 @@
-"""Refused webhooks, counted: the log gets one line a minute, and the store one write a minute, however many come.
+"""Counts refused webhooks: at most one log line and one write to the store a minute, however many arrive.
 
-Anybody can send a request without a right signature, so nothing of it is kept but that it came. Those that look like
-GitHub's (an event, and a signature of the right form that does not match) mean a wrong secret, and pages say so.
+Anybody can send a request with a wrong signature, so only the count is kept. Requests that look like GitHub's (an event's
+name, and a well-formed signature that does not match) point to a wrong secret, and pages say so.
 """
 
 import asyncio
 from collections.abc import Awaitable
 from datetime import UTC, datetime
-from typing import Protocol
 
 import structlog
 
 from crcr.errors import Unavailable
 from crcr.ports import Clock
+from crcr.record.deliveries.webhooks import RefusalCounts
 
 log = structlog.get_logger(__name__)
 
 REPORT_EVERY_S = 60.0
 
 
-class RefusalCounts(Protocol):
-    async def add(self, number: int, *, since: datetime, now: datetime) -> tuple[int, datetime]:
-        """Add to the count of the present spell; return how many it has, and since when."""
-        ...
-
-
-class RefusedWebhooks:
+class RefusedWebhookCounter:
     def __init__(self, counts: RefusalCounts, clock: Clock) -> None:
         self._counts = counts
         self._clock = clock
@@ -35,7 +29,7 @@ class RefusedWebhooks:
         self._noted = asyncio.Event()
 
     def note(self, *, like_github: bool) -> None:
-        """Count one; `like_github` when only its signature is wrong."""
+        """Count one; `like_github`: only its signature is wrong."""
         if like_github:
             self._signed += 1
             self._since = self._since or self._clock.now()
@@ -44,7 +38,7 @@ class RefusedWebhooks:
         self._noted.set()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Report the first at once, and then what came in each minute, until `stopping`."""
+        """Report the first one at once, then the count of each minute, until `stopping`."""
         while not stopping.is_set():
             await _first_of(self._noted.wait(), stopping.wait())
             if not self._noted.is_set():
@@ -64,7 +58,7 @@ class RefusedWebhooks:
         try:
             total, began = await self._counts.add(number, since=since, now=self._clock.now())
         except Unavailable:
-            self._noted.set()  # they stay counted, and are told when the store is back
+            self._noted.set()  # they stay counted, and are reported when the store is back
             return
         self._signed -= number
         self._since = None

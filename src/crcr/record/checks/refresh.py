@@ -93,12 +93,16 @@ class CheckRefresher:
         return self._policies.get(upstream.key, UpstreamPolicy())
 
     async def gate_on(self, tx: Tx, upstream: RepoName) -> bool:
-        """Whether every head gets a gate: as configured, by default from the first listed L4 entry on."""
-        policy = self.policy(upstream)
-        if policy.gate != "auto":
-            return policy.gate == "on"
+        """Whether every head gets a gate: unless the policy fixes it, once an L4 entry was listed."""
+        if self.policy(upstream).gate != "auto":
+            return self.has_gate(upstream, None)
         row = await tx.one(_GATE_SINCE, upstream=upstream.key)
-        return row is not None and row["gate_since"] is not None
+        return self.has_gate(upstream, row["gate_since"] if row else None)
+
+    def has_gate(self, upstream: RepoName, gate_since: int | None) -> bool:
+        """The same for a caller that has read `upstreams.gate_since` already."""
+        policy = self.policy(upstream)
+        return gate_since is not None if policy.gate == "auto" else policy.gate == "on"
 
     async def request_refresh(self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime) -> None:
         """Add the effects that refresh these commits' checks, in one statement: there may be thousands."""

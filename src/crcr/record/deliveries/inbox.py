@@ -21,25 +21,33 @@ from crcr.decide.dispatch.plan import (
     UpstreamFacts,
     plan_dispatches,
 )
+from crcr.decide.dispatch.selection import PATHS, may_need_approval
 from crcr.decide.dispatch.webhook_body import is_too_old
 from crcr.decide.events import DispatchedEvent, MergeGroupEvent, PullRequestEvent, PushEvent
 from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.approvals import is_approved
-from crcr.record.deliveries.dispatches import drop_unsent, lane_of, write_dispatches
-from crcr.record.deliveries.head_deliveries import dispatched_before, lacks_delivery_for_base
-from crcr.record.deliveries.held_dispatches import ask_for_files, reconsider
-from crcr.record.deliveries.left_out_dispatches import look_again
+from crcr.record.deliveries.dispatches import (
+    ask_for_files,
+    drop_unsent,
+    lane_of,
+    look_again,
+    reconsider,
+    write_dispatches,
+)
 from crcr.record.deliveries.merge_groups import add_group, destroy_group, told_of
-from crcr.record.deliveries.pull_requests import load_pull, save_pull
-from crcr.record.deliveries.webhook_bodies import SEEN, is_new_body
+from crcr.record.deliveries.pull_requests import (
+    dispatched_before,
+    is_approved,
+    lacks_delivery_for_base,
+    load_pull,
+    save_pull,
+)
+from crcr.record.deliveries.webhooks import is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
-from crcr.record.repositories.upstreams import is_someone_else
 from crcr.record.schema.core import deliveries
-from crcr.record.store.database import Database, Tx
+from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 
@@ -55,6 +63,16 @@ _TAKE = Statement(
 _ALARMED = Statement(
     text(
         "SELECT 1 FROM audit WHERE upstream = :upstream AND act = 'upstream_identity_changed' AND detail = :detail LIMIT 1"
+    )
+)
+# All that every event needs to know, in one round trip; one row for each suspended downstream, and at least one.
+_UPSTREAM = Statement(
+    text(
+        "SELECT u.repository_id, u.installation_id, u.default_branch, u.gate_since, r.downstream AS suspended,"
+        " (SELECT max(a.version) FROM allowlist_versions a WHERE a.upstream = :upstream AND a.good = 1) AS version,"
+        " EXISTS (SELECT 1 FROM deliveries v WHERE v.guid = :guid AND v.upstream = :upstream) AS seen"
+        " FROM (SELECT 1 AS one) AS always LEFT JOIN upstreams u ON u.upstream = :upstream"
+        " LEFT JOIN repositories r ON r.upstream = u.upstream AND r.suspended_at IS NOT NULL"
     )
 )
 _INSTALLED_AS = Statement(
@@ -73,13 +91,11 @@ class Inbox:
         self,
         database: Database,
         allowlists: Allowlists,
-        targets: Targets,
         refresher: CheckRefresher,
         ignore_refs: dict[str, tuple[str, ...]],
     ) -> None:
         self._database = database
         self._allowlists = allowlists
-        self._targets = targets
         self._refresher = refresher
         self._ignore_refs = ignore_refs
 
@@ -97,14 +113,16 @@ class Inbox:
         self, tx: Tx, receipt: ReceivedDelivery, event: DispatchedEvent
     ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
         upstream = event.upstream
-        if await tx.one(SEEN, guid=receipt.guid, upstream=upstream.key):
+        rows = await tx.all(_UPSTREAM, guid=receipt.guid, upstream=upstream.key)
+        known = rows[0]
+        if known["seen"]:
             return AlreadyProcessed()
-        if await is_someone_else(tx, event.upstream, event.repository_id):
+        if known["repository_id"] not in {None, event.repository_id}:
             await self._alarm(tx, event, receipt.received_at)
             return IgnoredEvent(f"{upstream} is bound to another repository id than {event.repository_id}")
         if is_too_old(event, receipt.received_at):
             return IgnoredEvent("the push is older than three days")
-        facts = await self._facts(tx, event)
+        facts = await self._facts(tx, event, rows)
         planned = plan_dispatches(event, facts)
         if isinstance(planned, IgnoredEvent):
             return planned
@@ -113,14 +131,8 @@ class Inbox:
         # The GUID's own key decides between two transactions that both saw nothing.
         if not await tx.all(_TAKE, **_delivery_row(receipt, event, planned)):
             return AlreadyProcessed()
-        await tx.run(
-            _INSTALLED_AS,
-            upstream=upstream.key,
-            repository_id=event.repository_id,
-            installation_id=event.installation_id,
-            default_branch=event.default_branch,
-        )
-        await self._write_plan(tx, receipt, event, planned)
+        await _follow_installation(tx, event, known)
+        await self._write_plan(tx, receipt, event, planned, facts)
         await self._write_consequences(tx, receipt, event, planned, facts)
         return AcceptedDelivery(sum(each.leaves for each in planned.dispatches), planned.state)
 
@@ -138,26 +150,32 @@ class Inbox:
                 **detail,
             )
 
-    async def _facts(self, tx: Tx, event: DispatchedEvent) -> UpstreamFacts:
+    async def _facts(self, tx: Tx, event: DispatchedEvent, rows: list[Row]) -> UpstreamFacts:
         upstream = event.upstream
         group = event if isinstance(event, MergeGroupEvent) else None
         facts = UpstreamFacts(
-            allowlist=await self._allowlists.in_force(tx, upstream),
+            allowlist=await self._allowlists.version(tx, upstream, rows[0]["version"]),
             ignore_refs=self._ignore_refs[upstream.key],
-            suspended=await self._targets.suspended(tx, upstream),
-            gate_on=await self._refresher.gate_on(tx, upstream),
+            suspended=frozenset(row["suspended"] for row in rows if row["suspended"] is not None),
+            gate_on=self._refresher.has_gate(upstream, rows[0]["gate_since"]),
             told_of_group=await told_of(tx, upstream, group.head_sha) if group else None,
         )
         return await _pull_facts(tx, event, facts) if isinstance(event, PullRequestEvent) else facts
 
     async def _write_plan(
-        self, tx: Tx, receipt: ReceivedDelivery, event: DispatchedEvent, planned: DispatchPlan
+        self,
+        tx: Tx,
+        receipt: ReceivedDelivery,
+        event: DispatchedEvent,
+        planned: DispatchPlan,
+        facts: UpstreamFacts,
     ) -> None:
         now = receipt.received_at
         number = event.number if isinstance(event, PullRequestEvent) else None
         if planned.pull is not None:
             await save_pull(tx, event.upstream, planned.pull)
-            if planned.drop is not Drop.NONE:
+            # Of a pull request that is new here nothing can be dropped: it is let go with its last delivery.
+            if planned.drop is not Drop.NONE and facts.pull is not None:
                 cause = planned.reason
                 await drop_unsent(tx, event.upstream, planned.pull, planned.drop, now, cause=cause)
         await write_dispatches(tx, _dispatch_columns(receipt, event, planned), planned.dispatches, now)
@@ -182,7 +200,7 @@ class Inbox:
                 await look_again(tx, event.upstream, planned.pull, facts.allowlist, now)
             if planned.reconsiders:
                 await reconsider(tx, event.upstream, planned.pull, facts.allowlist, now)
-            else:
+            elif facts.pull is not None or any(each.reason == PATHS for each in planned.dispatches):
                 await ask_for_files(tx, event.upstream, event.number, now)
         if not isinstance(event, PushEvent) and (facts.gate_on or facts.allowlist.has_checks):
             heads, labels = _heads(event, facts.pull, planned), _labels(event, facts.pull)
@@ -198,6 +216,17 @@ class Inbox:
         await add_effects(tx, [_read_group(event, receipt)])
 
 
+async def _follow_installation(tx: Tx, event: DispatchedEvent, known: Row) -> None:
+    """Record the upstream's ids and default branch as the event has them, where they are news."""
+    installed = {
+        "repository_id": event.repository_id,
+        "installation_id": event.installation_id,
+        "default_branch": event.default_branch,
+    }
+    if any(value is not None and known[name] != value for name, value in installed.items()):
+        await tx.run(_INSTALLED_AS, upstream=event.upstream.key, **installed)
+
+
 async def _pull_facts(tx: Tx, event: PullRequestEvent, facts: UpstreamFacts) -> UpstreamFacts:
     """What is known of the pull request besides, of its event's head and base."""
     upstream, number = event.upstream, event.number
@@ -209,7 +238,8 @@ async def _pull_facts(tx: Tx, event: PullRequestEvent, facts: UpstreamFacts) -> 
     return replace(
         facts,
         pull=known,
-        approved=await is_approved(tx, upstream, number, **where),
+        approved=may_need_approval(facts.allowlist, event.author_association)
+        and await is_approved(tx, upstream, number, **where),
         dispatched=await dispatched_before(tx, upstream, number, **where) if selective else frozenset(),
         base_lacks_delivery=known is not None
         and is_known

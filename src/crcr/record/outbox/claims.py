@@ -16,7 +16,7 @@ from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt, effect_urgen
 from crcr.decide.outbox.retry import GiveUp
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.sent_dispatches import mark_arrived, mark_sent
+from crcr.record.deliveries.dispatches import mark_arrived, mark_sent
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
@@ -32,7 +32,8 @@ WITH RECURSIVE queues(target) AS (
   SELECT (SELECT e.effect_id FROM effects e
           WHERE e.upstream = :upstream AND e.target = queues.target AND e.state IN ('waiting', 'claimed')
           AND e.due_at <= :now
-          AND (:paused = 0 OR e.kind <> 'send_dispatch')
+          AND (e.kind <> 'send_dispatch' OR NOT EXISTS (
+            SELECT 1 FROM upstreams u WHERE u.upstream = :upstream AND u.paused_at IS NOT NULL))
           AND e.effect_id = (SELECT min(p.effect_id) FROM effects p WHERE p.upstream = e.upstream
                              AND p.target = e.target AND p.lane = e.lane AND p.state IN ('waiting', 'claimed'))
           ORDER BY e.due_at LIMIT 1)
@@ -69,7 +70,6 @@ _RENEWALS = "renewals"
 _ALONE_EVERY = timedelta(seconds=2)
 """Under a constant stream of reports the effect that they share is always locked by one of them; a claim that runs
 alone finds no locked row."""
-_PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
 _ATTEMPTED = Statement(
     text(
         "UPDATE dispatches SET attempted_at = :at, unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END"
@@ -130,10 +130,10 @@ _RUN_SINCE = Statement(
         " AND first_seen_at >= :since LIMIT 1"
     )
 )
-_DISPATCH_WITH_CHECKS = Statement(
+_DISPATCH = Statement(
     text(
         "SELECT upstream, event, head_sha, level FROM dispatches"
-        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND level >= 3"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target"
     )
 )
 _PAUSE_TARGET = Statement(
@@ -236,8 +236,10 @@ class Outbox:
         async def unit(tx: Tx) -> bool:
             held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
             if held and began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
-                await mark_sent(tx, _dispatch_key(effect), began_at, now, waited_since=effect.created_at)
-                await self._note(tx, effect, now)
+                dispatch = await mark_sent(
+                    tx, _dispatch_key(effect), began_at, now, waited_since=effect.created_at
+                )
+                await self._note(tx, effect, dispatch, now)
             return bool(held)
 
         return await self._database.write(unit, lane=effect.target)
@@ -261,7 +263,7 @@ class Outbox:
                 held = await tx.run(_PARK, at=to_us(now), **mine)
                 if held and effect.kind is EffectKind.SEND_DISPATCH:
                     await tx.run(_PARKED_DISPATCH, error=failure.error, **_target_key(effect))
-                    await self._note(tx, effect, now)
+                    await self._note(tx, effect, await tx.one(_DISPATCH, **_target_key(effect)), now)
             else:
                 due_at = to_us(failure.decision.due_at)
                 held = await tx.run(
@@ -345,7 +347,6 @@ class Outbox:
 
     async def _claim_for(self, tx: Tx, upstream: RepoName, most: int, now: datetime) -> list[ClaimedEffect]:
         at = to_us(now)
-        state = await tx.one(_PAUSED, upstream=upstream.key)
         rows = await tx.all(
             _CLAIM,
             upstream=upstream.key,
@@ -353,7 +354,6 @@ class Outbox:
             most=most,
             owner=self._owner,
             lease_until=to_us(now + self._lease),
-            paused=int(bool(state and state["paused_at"])),
         )
         # The most urgent first, then in the order of their ids; an UPDATE returns rows in no order.
         claimed = sorted((_effect_from(row, upstream) for row in rows), key=_order)
@@ -373,11 +373,11 @@ class Outbox:
         since = to_us(effect.first_attempt_at)
         return await tx.one(_RUN_SINCE, since=since, **_target_key(effect)) is not None
 
-    async def _note(self, tx: Tx, effect: ClaimedEffect, now: datetime) -> None:
+    async def _note(self, tx: Tx, effect: ClaimedEffect, dispatch: Row | None, now: datetime) -> None:
+        """Tell open pages of the dispatch, and refresh the checks of its commit."""
         await note_change(
             tx, effect.upstream, "dispatch", downstream=effect.target, delivery=effect.delivery, now=now
         )
-        dispatch = await tx.one(_DISPATCH_WITH_CHECKS, **_target_key(effect))
         if dispatch is not None:
             await self._refresher.request_refresh_for(tx, dispatch, now)
 

@@ -19,21 +19,21 @@ from crcr.errors import NotFound
 from crcr.show.api.models import backend as backends
 from crcr.show.api.models.core import HealthReason, Summary, Tally
 from crcr.show.api.parameters import (
-    Asking,
-    BackendAsked,
+    BackendQueryParam,
     CursorParam,
     KindParam,
     LimitParam,
     OneBackend,
     RangeParam,
+    RequestParam,
     TableChoice,
     TokenPath,
     backend_name,
 )
-from crcr.show.csv.writer import row_of
+from crcr.show.csv.writer import first_row
 from crcr.show.urls import cursors
-from crcr.show.urls.job_tokens import key_of
-from crcr.show.urls.sorting import ROWS_A_PAGE, Choice, pick_backend, tabulate
+from crcr.show.urls.job_tokens import decode_job_key
+from crcr.show.urls.sorting import ROWS_A_PAGE, TableFilters, pick_backend, tabulate
 
 T = TypeVar("T")
 TAG = "numbers"
@@ -49,7 +49,7 @@ def _add_all(api: APIRouter) -> None:
 
     @api.get("/summary", tags=[TAG], summary="Health, and the backends with their numbers, page by page")
     async def summary(
-        asked: Asking,
+        asked: RequestParam,
         choice: TableChoice,
         *,
         kind: KindParam = ResultKind.PULLS,
@@ -70,7 +70,7 @@ def _add_all(api: APIRouter) -> None:
 
     @api.get("/metrics", tags=[TAG], summary="The numbers over time: of all backends together, and of each")
     async def metrics(
-        asked: Asking,
+        asked: RequestParam,
         *,
         kind: KindParam = ResultKind.PULLS,
         span: RangeParam = Span.FORTNIGHT,
@@ -96,7 +96,7 @@ def _add_one(api: APIRouter) -> None:
     @api.get("/badges/{org}/{repo}", tags=[TAG], summary="What a backend's badge says: state and pass rate")
     async def badge(
         name: Annotated[RepoName, Depends(backend_name)],
-        asked: Asking,
+        asked: RequestParam,
         kind: KindParam = ResultKind.PUSH,
         span: RangeParam = Span.FORTNIGHT,
     ) -> backends.Badge:
@@ -111,9 +111,9 @@ def _add_one(api: APIRouter) -> None:
     async def job(
         token: TokenPath,
         name: Annotated[RepoName, Depends(backend_name)],
-        asked: Asking,
+        asked: RequestParam,
     ) -> backends.JobDetail:
-        key = key_of(token)
+        key = decode_job_key(token)
         if key is None:
             raise NotFound("that is not the token of a job", hint="pass on `token` of a job, unchanged")
         return backends.JobDetail.model_validate(await asked.views.job(asked.upstream, name, key))
@@ -125,8 +125,8 @@ def _add_one(api: APIRouter) -> None:
     )
     async def backend(
         name: Annotated[RepoName, Depends(backend_name)],
-        query: BackendAsked,
-        asked: Asking,
+        query: BackendQueryParam,
+        asked: RequestParam,
         limit: LimitParam = 50,
     ) -> backends.BackendPage:
         wanted = query(upstream=asked.upstream, downstream=name, limit=limit)
@@ -142,7 +142,7 @@ class _Place:
 
     @classmethod
     def of(cls, cursor: str | None, limit: int) -> "_Place":
-        return cls(row_of(cursors.decode(cursor)), limit)
+        return cls(first_row(cursors.decode(cursor)), limit)
 
     def cut(self, rows: Sequence[T]) -> Sequence[T]:
         return rows[self.start : self.start + self.limit]
@@ -152,7 +152,7 @@ class _Place:
         return cursors.encode((end,)) if end < total else None
 
 
-def _narrowed(view: SummaryView, choice: Choice, place: _Place, health: RelayHealth | None) -> Summary:
+def _narrowed(view: SummaryView, choice: TableFilters, place: _Place, health: RelayHealth | None) -> Summary:
     """A page of the rows that the HTML page shows, in its order; all else, the tally too, is of everybody."""
     table = tabulate(view.backends, choice)
     answer = Summary.model_validate(replace(view, levels=((Level.L4, view.rows),)))

@@ -20,7 +20,7 @@ from crcr.record.store.database import Tx
 from crcr.record.views.relay.health import health_facts
 from crcr.show.api import routes as api_routes
 from crcr.show.metrics import health
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.urls import cursors
@@ -42,15 +42,17 @@ async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
 
 def serve(world: World, views: Any) -> httpx.AsyncClient:
     upstreams = (UPSTREAM, OTHER)
+    frame = Frame(views, upstreams=upstreams, clock=world.clock)
     app = create_app(
         hot={},
         routes=[
-            *pages_routes.routes(Frame(views, upstreams=upstreams, clock=world.clock)),
+            *pages_routes.routes(frame),
             *api_routes.routes(views, upstreams=upstreams, clock=world.clock),
-            *health.routes(views, metrics=Metrics(), clock=world.clock),
+            *health.routes(views, metrics=RelayMetrics(), clock=world.clock),
         ],
         routers=[],
         background=Nothing(),
+        problem_page=frame.problem,
     )
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay")
 
@@ -460,7 +462,7 @@ async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
 
 
 async def test_metrics_are_scraped_with_the_outbox_figures(world: World) -> None:
-    metrics = Metrics()
+    metrics = RelayMetrics()
     metrics.delivery("pull_request", "accepted")
     metrics.delivery("x" * 1000, "ignored")
     metrics.callback("applied")

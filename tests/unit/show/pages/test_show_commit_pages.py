@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 from markupsafe import Markup
 
+from crcr.app import error_handlers
 from crcr.decide.checks.status import GateStatus
 from crcr.decide.model import DispatchState
 from crcr.decide.views.commit import BackendState, GateShown, PullState, PullView, WaiverState
@@ -21,10 +22,10 @@ from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.render import status
 from crcr.show.render.templates import _spans
-from crcr.show.urls.job_tokens import token_of_job
+from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import is_sha
 from support.data.store_rows import OTHER, UPSTREAM, World, open_world
-from support.page_reader import HOSTILE, Page, as_json, inert
+from support.page_reader import HOSTILE, Page, inert
 
 HEAD = f"{7:040x}"
 GROUP = "c" * 40
@@ -51,11 +52,12 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    app = FastAPI()
-    app.add_exception_handler(CrcrError, as_json)
     upstreams = (UPSTREAM, OTHER)
+    frame = Frame(world.views, upstreams=upstreams, clock=world.clock)
+    app = FastAPI()
+    app.add_exception_handler(CrcrError, error_handlers(frame.problem)[CrcrError])
     app.router.routes += api.routes(world.views, upstreams=upstreams, clock=world.clock)
-    app.router.routes += pages_routes.routes(Frame(world.views, upstreams=upstreams, clock=world.clock))
+    app.router.routes += pages_routes.routes(frame)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as client:
         yield client
 
@@ -96,7 +98,7 @@ async def test_fault_29_hostile_text_is_only_text(
 ) -> None:
     fill(world, hostile.replace("\x00", "\x01"))
     pull = await world.views.pull(UPSTREAM, 7, world.clock.now())
-    token = next((each for job in jobs_of(pull) if (each := token_of_job(job, shared=True))), "x")
+    token = next((each for job in jobs_of(pull) if (each := job_token(job, shared=True))), "x")
     shared = f"/crcr/pr/7?job={token}"
     for path in (
         *("/crcr/pr/7?older=1", "/crcr/pr/7?fragment=main", f"/crcr/commit/{HEAD}", f"/crcr/commit/{GROUP}"),
@@ -345,7 +347,7 @@ async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
 ) -> None:
     fill(world, "plain")
     job = jobs_of(await world.views.pull(UPSTREAM, 7, world.clock.now()))[0]
-    path = f"/crcr/pr/7?job={token_of_job(job, shared=True)}&fragment=panel"
+    path = f"/crcr/pr/7?job={job_token(job, shared=True)}&fragment=panel"
     assert "gate/one" in (await browser.get(path)).text
     world.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
     assert "No such job" in (await browser.get(path)).text

@@ -10,16 +10,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.decide.commands.grammar import WaiveCommand, parse_commands
 from crcr.errors import StoreUnavailable
 from crcr.record.schema import core, statistics
-from crcr.show.access.reader import Reader, Way
-from crcr.show.pages import routes as pages_routes
+from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.page_app import page_app
 from support.page_reader import HOSTILE, Page, inert
 from support.stage import stage
 
@@ -32,7 +31,7 @@ L4:
   - gate/one: [ada]
 """
 LISTS = ("/crcr/deliveries", "/crcr/deliveries?show=effects", "/crcr/waivers", "/crcr/audit")
-ADMIN = Reader("ops", admin=True, csrf="signed", way=Way.SESSION)
+ADMIN = Reader("ops", admin=True, csrf="signed", way=SignInMethod.SESSION)
 
 
 @pytest.fixture
@@ -42,9 +41,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def browse(views: Any, world: World, reader: Reader | None = None) -> httpx.AsyncClient:
-    app: ASGIApp = Starlette(
-        routes=pages_routes.routes(Frame(views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
-    )
+    app: ASGIApp = page_app(Frame(views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
 
     async def seen_by(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "state": {"reader": reader} if reader else {}}, receive, send)

@@ -6,14 +6,12 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 
 from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.model import Conclusion, JobState, Level
 from crcr.decide.statistics.figures import CountedAs, LastResult, Tally
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.overview import AllowlistState, Summary
-from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.render.status import LATE_S
 from support.clock import ManualClock
@@ -29,14 +27,15 @@ from support.data.overview_views import (
     last,
     summary,
 )
+from support.page_app import page_app
 from support.page_reader import HOSTILE, Page, inert
 
 
 @asynccontextmanager
 async def showing(made: Summary | MadeViews) -> AsyncIterator[httpx.AsyncClient]:
     views = made if isinstance(made, MadeViews) else MadeViews(made)
-    routes = pages_routes.routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW)))  # type: ignore[arg-type]
-    transport = httpx.ASGITransport(Starlette(routes=routes))
+    frame = Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(page_app(frame))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
         yield client
 

@@ -13,7 +13,6 @@ import httpx
 import pytest
 import typer.main
 import yaml
-from starlette.applications import Starlette
 from starlette.requests import Request
 from typer.core import TyperGroup
 
@@ -25,12 +24,12 @@ from crcr.join.manual_steps import manual_steps
 from crcr.join.request import Ci, JoinRequest
 from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
-from crcr.show.pages.onboarding import Welcome
-from crcr.show.pages.onboarding_form import read_wish
-from crcr.show.pages.sandbox_trial import try_command
+from crcr.show.pages.onboarding import OnboardingSettings
+from crcr.show.pages.onboarding_form import read_form_values
+from crcr.show.pages.sandbox import try_command
 from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.page_app import page_app
 from support.page_reader import HOSTILE, Page, inert
 
 ONBOARDING = "/crcr/onboarding"
@@ -74,16 +73,16 @@ def asked() -> Asked:
 
 
 def browse(
-    world: World, welcome: Welcome | None = None, upstreams: tuple[RepoName, ...] = (UPSTREAM,)
+    world: World, welcome: OnboardingSettings | None = None, upstreams: tuple[RepoName, ...] = (UPSTREAM,)
 ) -> httpx.AsyncClient:
     frame = Frame(world.views, upstreams=upstreams, clock=world.clock, public_url=RELAY)
-    app = Starlette(routes=pages_routes.routes(frame, None, welcome or Welcome(audience="relay-aud")))
+    app = page_app(frame, None, welcome or OnboardingSettings(audience="relay-aud"))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay")
 
 
 @pytest.fixture
 async def browser(world: World, asked: Asked) -> AsyncIterator[httpx.AsyncClient]:
-    async with browse(world, Welcome(audience="relay-aud", ask=asked.ask)) as client:
+    async with browse(world, OnboardingSettings(audience="relay-aud", ask=asked.ask)) as client:
         yield client
 
 
@@ -257,7 +256,7 @@ async def test_the_reporter_is_served_with_the_digest_that_is_shown(browser: htt
 
 
 async def test_where_readers_sign_in_no_bare_download_is_shown(world: World) -> None:
-    async with browse(world, Welcome(is_public=False)) as browser:
+    async with browse(world, OnboardingSettings(is_public=False)) as browser:
         page = (await browser.get(ONBOARDING)).text
     assert "curl" not in page
     assert f'href="{ONBOARDING}/report.py"' in page
@@ -274,7 +273,7 @@ async def test_the_check_shows_what_was_found(browser: httpx.AsyncClient) -> Non
 
 async def test_a_hidden_backend_looks_like_one_that_is_not_listed(world: World, asked: Asked) -> None:
     world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n", version=2)
-    async with browse(world, Welcome(ask=asked.ask)) as browser:
+    async with browse(world, OnboardingSettings(ask=asked.ask)) as browser:
         hidden = (await browser.get(ONBOARDING, params={"repository": "secret/one"})).text
         nobody = (await browser.get(ONBOARDING, params={"repository": "secret/two"})).text
     assert hidden.replace("secret/one", "secret/two").replace("secret%2Fone", "secret%2Ftwo") == nobody
@@ -362,7 +361,7 @@ async def test_with_a_wrong_value_nothing_is_announced_that_is_not_there(browser
 
 async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(world: World) -> None:
     frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url=RELAY, sandbox=True)
-    app = Starlette(routes=pages_routes.routes(frame, None, Welcome(audience="relay-aud")))
+    app = page_app(frame, None, OnboardingSettings(audience="relay-aud"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as browser:
         new = (await browser.get(ONBOARDING, params=COMPLETE)).text
         listed = (await browser.get(ONBOARDING, params={"repository": "good/backend"})).text
@@ -375,12 +374,12 @@ async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(wo
 async def test_the_links_are_there_once_they_are_known(world: World) -> None:
     page = "https://github.com/apps/crcr"
     file = "https://github.com/torch/torch/blob/main/allowlist.yml"
-    known = Welcome(app_page=lambda: page, allowlists={UPSTREAM: file})
+    known = OnboardingSettings(app_page=lambda: page, allowlists={UPSTREAM: file})
     async with browse(world, known) as browser:
         links = Page((await browser.get(ONBOARDING)).text).attributes("href")
         assert page in links
         assert file in links
-    async with browse(world, Welcome(app_page=lambda: "javascript:alert(1)")) as browser:
+    async with browse(world, OnboardingSettings(app_page=lambda: "javascript:alert(1)")) as browser:
         text = (await browser.get(ONBOARDING)).text
         assert "not known here yet" in text
         assert "javascript:" not in text
@@ -411,7 +410,7 @@ async def test_who_is_not_listed_is_told_how_to_join(world: World, browser: http
 
 async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(world: World) -> None:
     frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url="http://relay.test")
-    transport = httpx.ASGITransport(Starlette(routes=pages_routes.routes(frame)))
+    transport = httpx.ASGITransport(page_app(frame))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
         text = unescape((await browser.get(ONBOARDING, params=COMPLETE)).text)
     assert "This relay cannot generate it" in text
@@ -457,5 +456,5 @@ def parsed(line: str) -> dict[str, Any]:
 
 
 def test_a_field_that_was_left_out_has_the_generators_default() -> None:
-    form = read_wish({"repository": "a/b", "command": "  "}, PLAIN)
+    form = read_form_values({"repository": "a/b", "command": "  "}, PLAIN)
     assert form.wanted == PLAIN

@@ -8,15 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 
 from crcr.decide.statistics.window import Span
 from crcr.errors import StoreUnavailable
 from crcr.record.schema import core
 from crcr.record.statistics.rebuild import sum_anew
-from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.page_app import page_app
 from support.page_reader import HOSTILE, Page, inert
 
 
@@ -28,13 +27,12 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    routes = pages_routes.routes(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
-    async with browse(routes) as client:
+    async with browse(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock)) as client:
         yield client
 
 
-def browse(routes: Any) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(Starlette(routes=routes))
+def browse(frame: Frame) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(page_app(frame))
     return httpx.AsyncClient(transport=transport, base_url="http://relay")
 
 
@@ -186,8 +184,8 @@ async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(world: World) 
         async def summary(self, *_: Any, **__: Any) -> Any:
             raise StoreUnavailable
 
-    routes = pages_routes.routes(Frame(Down(), upstreams=(UPSTREAM,), clock=world.clock))  # type: ignore[arg-type]
-    async with browse(routes) as client:
+    frame = Frame(Down(), upstreams=(UPSTREAM,), clock=world.clock)  # type: ignore[arg-type]
+    async with browse(frame) as client:
         answer = await client.get("/crcr")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "cannot be read right now" in answer.text

@@ -10,8 +10,7 @@ from pathlib import Path
 from crcr.cli.git_checkout import find_local_default_branch, find_origin_name, find_top_folder, run_git
 from crcr.decide.github.repository_setup import Pinning
 from crcr.decide.model import RepoName
-from crcr.deliver.handlers.workflow_pins import find_pins_elsewhere
-from crcr.deliver.handlers.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.workflow_yaml import find_pins_elsewhere, workflow_facts
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import BRIDGE, CI_FILES, REPORTER
 from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning

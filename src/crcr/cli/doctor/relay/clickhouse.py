@@ -14,7 +14,7 @@ from crcr.record.clickhouse.tables import JOBS, VERSION, kept_days, schema_versi
 from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
-from crcr.record.views.relay.clickhouse_lag import history_lag
+from crcr.record.views.relay.metrics import history_lag
 from crcr.settings import Settings
 from crcr.settings.readers.values import LOOPBACK
 from crcr.wiring.clickhouse import clickhouse_link

@@ -35,7 +35,7 @@ from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
 from crcr.join.findings.finding import SetupFinding, State, ok, problem, warning
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.receive.oidc.issuers import GITHUB_ACTIONS, Issuer
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS, TrustedIssuer
 from crcr.receive.oidc.jwks import Fetch, http_fetcher, read_keys
 from crcr.record.repositories.allowlists import text_in_force
 from crcr.record.store.database import Tx
@@ -189,7 +189,7 @@ async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[SetupFindin
     return (warning("issuer", "No issuer of GitHub Actions is known: its tokens are refused.", hint), *found)
 
 
-async def _issuer(issuer: Issuer, fetch: Fetch) -> SetupFinding:
+async def _issuer(issuer: TrustedIssuer, fetch: Fetch) -> SetupFinding:
     try:
         keys = await read_keys(fetch, issuer)
     except KeysUnavailable as fault:

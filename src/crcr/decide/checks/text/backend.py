@@ -51,43 +51,45 @@ def backend_title(judged: BackendJudgement) -> str:
     named = [part for part in judged.parts if part.name is not None]
     telling = [part for part in judged.telling if part.name is not None]
     if judged.standing is GateStatus.PASSED:
-        return f"passed: {_count(len(named), 'job')}"
+        return f"passed: {_count_noun(len(named), 'job')}"
     if judged.standing is GateStatus.WAIVED:
-        return truncate(f"waived by {_who(judged.parts)}: {_names(telling) or 'all of it'}", MOST_TITLE)
+        return truncate(
+            f"waived by {_waiver_authors(judged.parts)}: {_join_names(telling) or 'all of it'}", MOST_TITLE
+        )
     if judged.standing is GateStatus.WAITING:
         return WAITING_TITLE
     if not telling:
         reason = one_line(judged.telling[0].reason).replace("`", "").removeprefix("skipped: ")
         return truncate(f"{shown_standing(judged.standing)}: {reason}", MOST_TITLE)
     if judged.standing not in OPEN and any(part.standing in OPEN for part in judged.parts):
-        return f"{judged.standing}: {_names(telling)}, others still waiting"
-    return f"{judged.standing}: {_names(telling)} ({len(telling)} of {_count(len(named), 'job')})"
+        return f"{judged.standing}: {_join_names(telling)}, others still waiting"
+    return f"{judged.standing}: {_join_names(telling)} ({len(telling)} of {_count_noun(len(named), 'job')})"
 
 
-def _names(parts: list[JudgedPart]) -> str:
+def _join_names(parts: list[JudgedPart]) -> str:
     return fit_items([truncate(one_line(part.name or ""), 40) for part in parts], 70)
 
 
-def _who(parts: Iterable[JudgedPart]) -> str:
+def _waiver_authors(parts: Iterable[JudgedPart]) -> str:
     return join_items([f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(parts)], 2)
 
 
-def _count(number: int, noun: str) -> str:
+def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def backend_summary(judged: BackendJudgement, hud_url: str, live_url: str | None = None) -> str:
     parts = worst_first(judged.parts)
     jobs = [(part, part.job) for part in parts if part.job is not None]
-    facts = _facts(judged.backend, [job for _, job in jobs])
-    facts += _standing_facts(judged)
+    facts = _backend_facts(judged.backend, [job for _, job in jobs])
+    facts += _status_facts(judged)
     sections = [*live_sections(live_url), MarkdownSection(head="\n".join(facts)), *failures(jobs)]
     if jobs:
         sections.append(_job_table(jobs))
-    return page(sections, MOST_TEXT, _where_to_look(judged.backend, hud_url))
+    return page(sections, MOST_TEXT, _contact_lines(judged.backend, hud_url))
 
 
-def _facts(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
+def _backend_facts(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
     entry = backend.entry
     listed_device = [entry.device] if entry and entry.device else []
     devices = list(dict.fromkeys([*listed_device, *(job.device for job in jobs if job.device)]))
@@ -102,7 +104,7 @@ def _facts(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
     return facts
 
 
-def _standing_facts(judged: BackendJudgement) -> list[str]:
+def _status_facts(judged: BackendJudgement) -> list[str]:
     sent = judged.backend.sent_at
     facts = [
         f"- Dispatched: {format_utc(sent)}"
@@ -114,7 +116,7 @@ def _standing_facts(judged: BackendJudgement) -> list[str]:
     whole = [part for part in judged.telling if part.job is None]
     facts.append(
         f"- Status: {shown_standing(judged.standing)}"
-        + (f" ({join_items(whole, _MOST_OWED, _owed, '; ')})" if whole else "")
+        + (f" ({join_items(whole, _MOST_OWED, _owed_text, '; ')})" if whole else "")
     )
     waivers = waivers_of(judged.parts)
     if waivers:
@@ -125,7 +127,7 @@ def _standing_facts(judged: BackendJudgement) -> list[str]:
     return facts
 
 
-def _owed(part: JudgedPart) -> str:
+def _owed_text(part: JudgedPart) -> str:
     said = prose(part.reason)
     return f"{code(part.name, NAME_CHARACTERS)} {said}" if part.name is not None else said
 
@@ -145,23 +147,23 @@ def _job_row(part: JudgedPart, job: JobResult, *, with_workflow: bool) -> dict[s
         "Job": code(name, NAME_CHARACTERS),
         "State": f"**{part.standing}**" if part.standing in BLOCKED else shown_standing(part.standing),
         "Attempt": str(job.attempt),
-        "Tests": _tests(job),
+        "Tests": _test_counts(job),
         "Why": "; ".join(filter(None, (prose(part.reason), doubt_words(job)))),
         _VERDICT: verdict_words(part),
-        "Links": _links(job),
+        "Links": _job_links(job),
     }
 
 
-def _tests(job: JobResult) -> str:
+def _test_counts(job: JobResult) -> str:
     counts = zip(job.tests, ("passed", "failed", "skipped"), strict=True)
     return ", ".join(f"{count} {what}" for count, what in counts if count is not None)
 
 
-def _links(job: JobResult) -> str:
+def _job_links(job: JobResult) -> str:
     return ", ".join(filter(None, (link("run", job.url), link("artifact", job.artifact_url))))
 
 
-def _where_to_look(backend: BackendResults, hud_url: str) -> str:
+def _contact_lines(backend: BackendResults, hud_url: str) -> str:
     """The last lines: who answers for it, and its page."""
     oncalls = oncall_words(backend)
     asked = f"On call: {oncalls}" if oncalls else "On call: nobody is listed"
@@ -175,19 +177,23 @@ def _where_to_look(backend: BackendResults, hud_url: str) -> str:
 def job_title(part: JudgedPart, job: JobResult) -> str:
     said = one_line(part.reason)
     if part.waiver is not None:
-        said = f"waived by {_who([part])}: {said}"
+        said = f"waived by {_waiver_authors([part])}: {said}"
     elif part.standing is GateStatus.EXCUSED:
         said = f"excused: {said}"
     passed, failed, _ = job.tests
     tests = (
-        f"{_count(failed, 'test')} failed" if failed else f"{_count(passed, 'test')} passed" if passed else ""
+        f"{_count_noun(failed, 'test')} failed"
+        if failed
+        else f"{_count_noun(passed, 'test')} passed"
+        if passed
+        else ""
     )
     doubt = doubt_words(job).partition(":")[0]
     return fit_items([phrase for phrase in (said, tests, doubt) if phrase], MOST_TITLE)
 
 
 def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_url: str) -> str:
-    facts = [*_facts(backend, [job]), f"- Job: {code(job.name)}, attempt {job.attempt}"]
+    facts = [*_backend_facts(backend, [job]), f"- Job: {code(job.name)}, attempt {job.attempt}"]
     ended = f", ended: {format_utc(job.ended_at)}" if job.ended_at else ""
     facts.append(f"- Began: {format_utc(job.began_at)}{ended}")
     facts.append(f"- Status: {shown_standing(part.standing)} ({prose(part.reason)})")
@@ -195,12 +201,12 @@ def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_u
         "Waiver": waiver_words(waivers_of([part])),
         _VERDICT: verdict_words(part),
         "Doubt": doubt_words(job),
-        "Tests": _tests(job),
-        "Links": _links(job),
+        "Tests": _test_counts(job),
+        "Links": _job_links(job),
     }
     facts += [f"- {what}: {words}" for what, words in said.items() if words]
     sections = [MarkdownSection(head="\n".join(facts)), *failures([(part, job)])]
-    return page(sections, MOST_TEXT, _where_to_look(backend, hud_url))
+    return page(sections, MOST_TEXT, _contact_lines(backend, hud_url))
 
 
 # Failures
@@ -217,13 +223,13 @@ def failures(jobs: list[tuple[JudgedPart, JobResult]]) -> Iterable[MarkdownSecti
         return
     untold = sum(job.failed_tests_cut for part, job in jobs if part.standing in _AT_FAULT)
     more = max(len(tests) - MOST_FAILURES, 0) + untold
-    rows = [_failure(test) for test in tests[:MOST_FAILURES]]
+    rows = [_failure_line(test) for test in tests[:MOST_FAILURES]]
     if more:
         rows.append(f"- and {more} more")
     yield MarkdownSection(head="### First failures\n", rows=tuple(rows), noun="failures")
 
 
-def _failure(test: FailedTestExcerpt) -> str:
+def _failure_line(test: FailedTestExcerpt) -> str:
     place = f" in {code(test.file)}" if test.file else ""
     message = f": {code(test.message, 300)}" if test.message else ""
     return f"- {code(test.name)}{place}{message}"

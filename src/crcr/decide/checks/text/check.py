@@ -34,19 +34,19 @@ _ODD_PATH = re.compile(r"[\\:*?\"<>|]")
 
 def annotations(tests: Iterable[FailedTestExcerpt]) -> tuple[Annotation, ...]:
     """The first that can be placed; no more are looked at than are shown."""
-    notes = (note for test in tests if (note := _annotation(test)) is not None)
+    notes = (note for test in tests if (note := _make_annotation(test)) is not None)
     return tuple(islice(notes, MOST_ANNOTATIONS))
 
 
-def _annotation(test: FailedTestExcerpt) -> Annotation | None:
-    place = _place(test.file or "")
+def _make_annotation(test: FailedTestExcerpt) -> Annotation | None:
+    place = _parse_location(test.file or "")
     if place is None:
         return None
     title = truncate(one_line(test.name), _MOST_TITLE) or "a failed test"
-    return Annotation(*place, title=title, message=_message(test.message or "") or f"{title} failed")
+    return Annotation(*place, title=title, message=_plain_lines(test.message or "") or f"{title} failed")
 
 
-def _place(file: str) -> tuple[str, int] | None:
+def _parse_location(file: str) -> tuple[str, int] | None:
     """A relative path and a line of it; None for what is, or may be read as, another place."""
     if len(file) > _MOST_PATH:
         return None
@@ -60,7 +60,7 @@ def _place(file: str) -> tuple[str, int] | None:
     return path, max(line, 1)
 
 
-def _message(text: str) -> str:
+def _plain_lines(text: str) -> str:
     """Plain text, for that is how GitHub shows it; its lines are kept."""
     lines = filter(None, map(one_line, text.splitlines()))
     return truncate("\n".join(lines), _MOST_MESSAGE)

@@ -87,16 +87,16 @@ def _blocked_phrase(judged: BackendJudgement) -> str:
     if judged.standing is GateStatus.DECLINED:
         return f"{name} declined"
     jobs = [part.name for part in judged.telling if part.name is not None]
-    return f"{name} {judged.standing}" + (f" ({join_items(jobs, 2, _short)})" if jobs else "")
+    return f"{name} {judged.standing}" + (f" ({join_items(jobs, 2, _shorten)})" if jobs else "")
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     return truncate(one_line(name), 40)
 
 
 def _pending_phrases(backends: list[BackendJudgement]) -> list[str]:
     held = [
-        f"{each.backend.name} is held ({_why_held(each)})"
+        f"{each.backend.name} is held ({_hold_reason(each)})"
         for each in backends
         if each.standing is GateStatus.HELD
     ]
@@ -106,8 +106,8 @@ def _pending_phrases(backends: list[BackendJudgement]) -> list[str]:
     return counted + held + ([f"waiting for {waiting[0]}", *waiting[1:]] if waiting else [])
 
 
-def _why_held(judged: BackendJudgement) -> str:
-    return _short(judged.telling[0].reason)
+def _hold_reason(judged: BackendJudgement) -> str:
+    return _shorten(judged.telling[0].reason)
 
 
 def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
@@ -133,7 +133,7 @@ def _waived_phrase(judged: BackendJudgement) -> str:
 def gate_summary(judgement: GateJudgement, head_sha: str, live_url: str | None = None) -> str:
     several = len(judgement.subjects) > 1
     ordered = sorted(judgement.subjects, key=lambda one: _STATES.index(one.state))
-    subjects = chain.from_iterable(_subject(one, head_sha, headed=several) for one in ordered)
+    subjects = chain.from_iterable(_subject_sections(one, head_sha, headed=several) for one in ordered)
     sections = chain(live_sections(live_url), subjects)
     return page(sections, MOST_TEXT, _WAIVING if judgement.state is GateState.FAILED else "")
 
@@ -143,9 +143,9 @@ def head_named(subject: MergeSubject, head_sha: str) -> str | None:
     return None if subject.number is None else head_sha[:HEAD_DIGITS]
 
 
-def _subject(one: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[MarkdownSection]:
+def _subject_sections(one: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[MarkdownSection]:
     heading = f"### {_subject_name(one.subject)}" if headed or one.subject.number is None else None
-    said = _instead_of_a_table(one)
+    said = _no_table_text(one)
     if said is not None:
         yield MarkdownSection(head=f"{heading}\n\n{said}" if heading else said)
     else:
@@ -154,7 +154,7 @@ def _subject(one: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[
         yield table(heading, _COLUMNS, rows, "backends")
     if one.subject.in_doubt:
         yield MarkdownSection(head=f"Pending: {_IN_DOUBT}.")
-    notes = tuple(filter(None, map(_membership, one.subject.backends)))
+    notes = tuple(filter(None, map(_membership_note, one.subject.backends)))
     if notes:
         yield MarkdownSection(
             head="Not members of this gate:\n", rows=notes, noun="backends that are no members"
@@ -169,13 +169,13 @@ def _subject_name(subject: MergeSubject) -> str:
     return f"merge group of {join_items(subject.numbers, _MOST_NUMBERS, '#{}'.format)}"
 
 
-def _instead_of_a_table(one: SubjectJudgement) -> str | None:
+def _no_table_text(one: SubjectJudgement) -> str | None:
     if one.subject.reused_from is not None:
         return f"The tree is that of {code(one.subject.reused_from, 40)}, whose gate passed: its result is reused."
     return None if one.backends else "No backend gates this commit."
 
 
-def _membership(backend: BackendResults) -> str | None:
+def _membership_note(backend: BackendResults) -> str | None:
     """Why a backend that was or will be a member does not count for this commit."""
     name = code(str(backend.name), 140)
     if backend.possible_renames:
@@ -199,7 +199,7 @@ def _backend_row(judged: BackendJudgement, head: str | None) -> str:
         (
             _backend_name(judged.backend),
             f"**{judged.standing}**" if judged.standing in BLOCKED else shown_standing(judged.standing),
-            _why(judged),
+            _status_reason(judged),
             format_utc(judged.since),
             format_utc(deadline) if deadline else "",
             advice_for(judged, head, code) or "",
@@ -215,13 +215,13 @@ def _backend_name(backend: BackendResults) -> str:
     )
 
 
-def _why(judged: BackendJudgement) -> str:
+def _status_reason(judged: BackendJudgement) -> str:
     if judged.standing is GateStatus.PASSED:
         return _passed_words(judged)
-    said = [join_items(judged.telling, _MOST_PARTS, _part, "; ")]
+    said = [join_items(judged.telling, _MOST_PARTS, _part_text, "; ")]
     also = [part for part in judged.parts if part.standing is GateStatus.EXCUSED]
     if also and judged.standing is not GateStatus.EXCUSED:
-        said.append(f"excused: {join_items(also, _MOST_PARTS, _part, '; ')}")
+        said.append(f"excused: {join_items(also, _MOST_PARTS, _part_text, '; ')}")
     said.append(waiver_words(waivers_of(judged.parts)))
     waiting = sum(part.standing in OPEN for part in judged.parts)
     if waiting and judged.standing not in OPEN:
@@ -238,7 +238,7 @@ def _passed_words(judged: BackendJudgement) -> str:
     return f"{said}, as reported" if unasked == len(jobs) else f"{said}, {unasked} of them as reported"
 
 
-def _part(part: JudgedPart) -> str:
+def _part_text(part: JudgedPart) -> str:
     """One job with its reason, whose fault it is, and what is in doubt about it."""
     said = prose(part.reason)
     if part.name is not None:

@@ -31,11 +31,11 @@ _NOTE_BYTES = 300
 def one_line(text: str) -> str:
     """The text without characters that act: no line breaks, no control, direction or invisible marks."""
     if not (text.isascii() and text.isprintable()):  # nearly all texts are: no need to look at each character
-        text = "".join(_harmless(character) for character in text)
+        text = "".join(_visible_character(character) for character in text)
     return " ".join(text.split())
 
 
-def _harmless(character: str) -> str:
+def _visible_character(character: str) -> str:
     if character.isspace():
         return " "
     return "" if unicodedata.category(character) in _DROPPED else character
@@ -137,12 +137,12 @@ def page(sections: Iterable[MarkdownSection], most_bytes: int, end: str = "") ->
 
     Counted in bytes, as GitHub does whatever its documentation says (github/docs#35252).
     """
-    left = most_bytes - _NOTE_BYTES - _size(end)
+    left = most_bytes - _NOTE_BYTES - _byte_size(end)
     parts: list[str] = []
     missed: Counter[str] = Counter()
     for section in sections:
-        lines = _fitting_lines(section, left)
-        left -= sum(map(_size, lines))
+        lines = _lines_within(section, left)
+        left -= sum(map(_byte_size, lines))
         if lines:
             parts.append("\n".join(lines))
         missed[section.noun] += len(section.rows) - max(len(lines) - 1, 0)
@@ -152,16 +152,16 @@ def page(sections: Iterable[MarkdownSection], most_bytes: int, end: str = "") ->
     return "\n\n".join([*parts, end] if end else parts)
 
 
-def _size(text: str) -> int:
+def _byte_size(text: str) -> int:
     """With the line breaks that may follow."""
     return len(text.encode()) + 2
 
 
-def _fitting_lines(section: MarkdownSection, left: int) -> list[str]:
+def _lines_within(section: MarkdownSection, left: int) -> list[str]:
     """The head and as many rows as fit; no head alone above rows that do not."""
     lines: list[str] = []
     for line in (section.head, *section.rows):
-        left -= _size(line)
+        left -= _byte_size(line)
         if left < 0:
             break
         lines.append(line)

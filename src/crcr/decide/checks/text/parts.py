@@ -65,10 +65,10 @@ def waivers_of(parts: Iterable[JudgedPart]) -> tuple[GrantedWaiver, ...]:
 
 
 def waiver_words(waivers: tuple[GrantedWaiver, ...]) -> str:
-    return join_items(waivers, _MOST_WAIVERS, _waiver, "; ")
+    return join_items(waivers, _MOST_WAIVERS, _waiver_text, "; ")
 
 
-def _waiver(waiver: GrantedWaiver) -> str:
+def _waiver_text(waiver: GrantedWaiver) -> str:
     what = f"{code(waiver.job, NAME_CHARACTERS)} waived" if waiver.job is not None else "waived"
     until = f"until {format_utc(waiver.until_at)}" if waiver.until_at else "for this commit on this base only"
     return f"{what} by {person(waiver.who)} on #{waiver.number} because {code(waiver.reason)}, {until}"

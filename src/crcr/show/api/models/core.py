@@ -20,7 +20,7 @@ from crcr.decide.views.backend import JobKey
 from crcr.decide.views.overview import DispatchAnswer
 from crcr.show.api.models import examples
 from crcr.show.render.safe_text import safe_link
-from crcr.show.urls.job_tokens import token_of
+from crcr.show.urls.job_tokens import encode_job_token
 
 
 def _level_name(level: object) -> object:
@@ -274,7 +274,7 @@ class Job(Model):
             attempt=self.attempt,
             job_name=self.job_name,
         )
-        return token_of(key) or None
+        return encode_job_token(key) or None
 
 
 class FailedJob(Job):

@@ -5,9 +5,9 @@ from datetime import datetime
 from pydantic import ConfigDict, Field, computed_field
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.show.api.models import examples_joining as examples
+from crcr.show.api.models import examples
 from crcr.show.api.models.core import FailedTest, Model, Name, Next
-from crcr.show.render.refusal_texts import meaning
+from crcr.show.render.status import refusal_meaning
 
 
 class Refusal(Model):
@@ -28,7 +28,7 @@ class Refusal(Model):
     @computed_field(description="The code in words.")  # type: ignore[prop-decorator]
     @property
     def meaning(self) -> str:
-        return meaning(self.code)
+        return refusal_meaning(self.code)
 
 
 class Refusals(Model):

@@ -21,7 +21,7 @@ from crcr.show.api.models.core import (
     Name,
     Next,
 )
-from crcr.show.render.effect_texts import waits_for
+from crcr.show.render.status import waiting_reason
 
 
 class DispatchWithJobs(Dispatch):
@@ -103,13 +103,13 @@ class Effect(Model):
     held_by: HeldBy | None = Field(description="Which of GitHub's limits holds it back until `due_at`.")
     fault: EffectFault | None = Field(description="Why the service outside did nothing for it.")
     fault_since: datetime | None
-    waits_for: str | None = Field(
+    waiting_reason: str | None = Field(
         None, description="Why it waits, in words; null while it waits for its turn."
     )
 
     @classmethod
     def of(cls, view: EffectView, now: datetime) -> "Effect":
-        return cls.model_validate(view).model_copy(update={"waits_for": waits_for(view, now)})
+        return cls.model_validate(view).model_copy(update={"waits_for": waiting_reason(view, now)})
 
 
 class HeldClass(Model):

@@ -1,0 +1,55 @@
+"""What an event costs the database: every statement is counted, from the webhook until nothing is left to do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from crcr.record.store.sqlite.database import SqliteDatabase
+from support.stage import UPSTREAM, Stage, in_postgresql, stage
+
+FIRST, SECOND = "org/first", "org/second"
+MOST = 40
+LISTED = {
+    "two at L1": f"L1:\n  - {FIRST}\n  - {SECOND}\n",
+    "one at L3 without its label": f"L1:\n  - {FIRST}\nL3:\n  npu:\n    {SECOND}: [ann]\n",
+    "two at L3 without their labels": f"L3:\n  npu:\n    {FIRST}: [bob]\n    {SECOND}: [ann]\n",
+}
+
+pytestmark = pytest.mark.skipif(in_postgresql(), reason="SQLite itself tells what it executes")
+
+
+@contextmanager
+def executed(it: Stage) -> Iterator[list[str]]:
+    """Every statement that SQLite executes, each row of a batch as one; BEGIN and COMMIT are left out."""
+    database = it.services.database
+    assert isinstance(database, SqliteDatabase)
+    statements: list[str] = []
+
+    def note(sql: str) -> None:
+        if not sql.startswith(("BEGIN", "COMMIT")):
+            statements.append(sql)
+
+    connections = (database._writing, database._key_reader)
+    for connection in connections:
+        connection.set_trace_callback(note)
+    yield statements
+    for connection in connections:
+        connection.set_trace_callback(None)
+
+
+@pytest.mark.parametrize("allowlist", LISTED.values(), ids=LISTED)
+async def test_an_opened_event_sent_to_two_downstreams_costs_at_most_forty_statements(
+    tmp_path: Path, allowlist: str
+) -> None:
+    async with stage(tmp_path, allowlist, downstreams=(FIRST, SECOND)) as it:
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        with executed(it) as statements:
+            await it.github.open_pr(UPSTREAM)
+            await it.act()
+
+        assert [len(it.github.dispatches(name)) for name in (FIRST, SECOND)] == [2, 2]
+        assert it.rows("SELECT kind FROM effects WHERE state <> 'done' OR kind = 'publish_checks'") == []
+        assert len(statements) <= MOST, "\n".join(statements)

@@ -174,7 +174,10 @@ def test_prometheus_asks_the_ports_that_answer(secrets: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("service", "words", "ready"),
-    [("relay-1", "serve --no-worker --port", "crcr listens on"), ("worker-1", "worker", "crcr works for")],
+    [
+        ("relay-1", "serve --no-worker --port", "crcr is listening on"),
+        ("worker-1", "worker", "crcr is processing"),
+    ],
 )
 async def test_the_health_check_succeeds_on_a_real_process(
     tmp_path: Path, service: str, words: str, ready: str

@@ -86,7 +86,7 @@ async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[World
         relays = []
         for port, more in zip(ports, ((), ("--no-worker",)), strict=True):
             relays.append(await stack.enter_async_context(world.start(port, *more)))
-            await relays[-1].says("crcr listens on")
+            await relays[-1].says("crcr is listening on")
         yield world, relays
         github.finish()
 
@@ -358,7 +358,7 @@ async def test_relays_are_replaced_one_after_the_other_and_every_webhook_is_take
             before = len(world.github.deliveries())
             assert await relay.stopped() == 0
             new = await stack.enter_async_context(world.start(port, *more))
-            await new.says("crcr listens on")
+            await new.says("crcr is listening on")
             while len(world.github.deliveries()) < before + 10:
                 await asyncio.sleep(0.05)
         stop.set()

@@ -1,4 +1,4 @@
-"""The main store by its setting: where it is, whether it is there, and how it is opened."""
+"""Locates and opens the main store from its settings."""
 
 from crcr.errors import NotFound
 from crcr.record.migrations.run import revision
@@ -20,9 +20,10 @@ def open_database(settings: Settings, signals: Signals, counters: StoreCounters 
     location = database_location(settings)
     if isinstance(location, PostgresLocation):
         from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
-        from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415  only the configured one
+        from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415
 
         listen = settings.database_listen == "auto"
+
         return PostgresDatabase(PostgresLink(location, counters), signals, counters, listen=listen)
     from crcr.record.store.sqlite.database import SqliteDatabase  # noqa: PLC0415
 
@@ -30,9 +31,9 @@ def open_database(settings: Settings, signals: Signals, counters: StoreCounters 
 
 
 def require_database(settings: Settings) -> None:
-    """Raise `NotFound` where no relay has ever kept anything: commands make no database by mistake."""
+    """Raise `NotFound` when there is no database, so that a command does not create one by mistake."""
     location = database_location(settings)
     exists = revision(location) is not None if isinstance(location, PostgresLocation) else location.exists()
     if not exists:
         where = settings.database.place
-        raise NotFound(f"there is no database at {where}", hint="`crcr serve` or `crcr migrate` makes it")
+        raise NotFound(f"there is no database at {where}", hint="`crcr serve` or `crcr migrate` creates it")

@@ -1,4 +1,4 @@
-"""Settings in, wired services out. Tests and the demo override seams (`core.Seams`), never inside a module."""
+"""Builds all services from the settings. Tests and the demo replace parts through `core.Seams`, never inside a module."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.rate_limiter import GitHubRateLimiter
 from crcr.ports import Clock, RequestLimiter, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,
@@ -66,22 +66,22 @@ log = structlog.get_logger(__name__)
 
 _FAILED_PER_MINUTE = 30
 _FAILED_SIGN_INS = 10
-"""A minute, for each address."""
+"""Per minute and address."""
 _NOTED_REFUSALS = 30
-"""A minute, for each repository; the rest are refused all the same, and not written down."""
+"""Per minute and repository; further refusals are not recorded."""
 _SANDBOX_REPORTS = 20
-"""An hour, for each repository."""
+"""Per hour and repository."""
 _INSPECTIONS = 30
-"""A minute, for each address; a repository is looked at once a minute, whoever asks."""
+"""Per minute and address; one repository is inspected at most once a minute."""
 _TESTS = 6
-"""An hour, for each repository."""
+"""Per hour and repository."""
 _AUDITED_FAILURES = 60
-"""Failed log-ins that the audit log takes in an hour, from all addresses together."""
+"""Failed log-ins recorded in the audit log per hour, from all addresses together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The relay's parts, wired. `close` lets go of everything they hold."""
+    """The relay's parts, wired. `close` releases all their resources."""
 
     settings: Settings
     clock: Clock
@@ -103,9 +103,9 @@ class Services:
     reconciler: Reconciler
     leaders: LeaderElection
     attendance: WorkerHeartbeat
-    limiter: RateLimiter
+    limiter: GitHubRateLimiter
     owner: str
-    """Who this process is, as a holder of leases."""
+    """This process as an owner of leases."""
     worker: Worker
     metrics: RelayMetrics
     trace: Trace
@@ -116,11 +116,11 @@ class Services:
     on_crash: Callable[[Exception], None]
     health: SharedHealth
     stopping: asyncio.Event
-    """Set when the process begins to stop: workers finish what is under way, another process leads."""
+    """Set when the process begins to stop: workers finish running effects, another process becomes leader."""
     closing: asyncio.Event
-    """Set when it takes no more requests: live streams end."""
+    """Set when no more requests are accepted: live streams end."""
     loop_errors: list[BaseException] = field(default_factory=list)
-    """What ended a loop that should never end; the process stops when there is one."""
+    """Errors that ended a background loop; the process stops at the first."""
 
     async def close(self) -> None:
         await self.keys.aclose()
@@ -133,7 +133,7 @@ class Services:
 
 
 def build(settings: Settings, seams: Seams | None = None) -> Services:
-    """Open the store, bring its schema up to date, and wire everything to it."""
+    """Open the store, migrate its schema, and wire all services to it."""
     core = open_core(settings, seams or Seams())
     clock, database, settings = core.clock, core.database, core.settings
     rate_limits, inbox, reports = open_rate_limits(core, _rules(settings)), _inbox(core), _reports(core)
@@ -235,7 +235,7 @@ def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> Allowli
 
 
 _BREATH_S = 0.02
-"""Between two steps of forgetting: whoever waits to write gets most of the time."""
+"""Pause between two steps of retention, so that other writers get most of the time."""
 
 
 def build_leaders(core: Core, owner: str) -> LeaderElection:

@@ -96,7 +96,7 @@ class Installation:
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[None]:
         async with crcr("serve", folder=self.folder, environ=self.environ) as process:
-            await process.says("crcr listens on")
+            await process.says("crcr is listening on")
             yield
             assert await process.stopped() == 0
 

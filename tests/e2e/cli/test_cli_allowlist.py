@@ -83,7 +83,7 @@ def test_a_comparison_tells_what_would_change(tmp_path: Path) -> None:
     assert json.loads(as_json) == [
         {"change": "added", "repository": "new/comer", "text": "new/comer: added at L2"}
     ]
-    assert check("diff", str(PUBLIC), str(PUBLIC)) == (0, "nothing changes\n")
+    assert check("diff", str(PUBLIC), str(PUBLIC)) == (0, "no changes\n")
 
 
 def test_a_bad_file_is_not_compared(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_into_a_pipe_what_is_in_force_is_shown_whole(world: World) -> None:
 
 
 def test_a_refresh_reads_the_source_now_and_is_audited(world: World) -> None:
-    assert "nothing new" in world.ok("allowlist", "refresh")
+    assert "unchanged" in world.ok("allowlist", "refresh")
     (world.folder / "allowlist.yml").write_text(ALLOWLIST + "  - new/comer\n")
     assert "version 2 is in force; 4 repositories" in world.ok("allowlist", "refresh")
     assert "new/comer" in world.ok("allowlist", "show")

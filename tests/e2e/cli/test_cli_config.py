@@ -85,7 +85,7 @@ def test_warnings_are_told_and_do_not_fail(world: World) -> None:
 
 def test_a_migration_tells_before_and_after(world: World) -> None:
     assert "empty → 0" in world.ok("migrate")
-    assert "nothing to do" in world.ok("migrate")
+    assert "already at revision" in world.ok("migrate")
 
 
 def test_a_command_does_not_make_a_database_by_mistake(world: World) -> None:

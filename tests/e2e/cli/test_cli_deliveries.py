@@ -113,7 +113,7 @@ def test_parked_effects_are_retried_and_audited(world: World, words: list[str], 
 @pytest.mark.parametrize("words", [["99"], ["--target", "org/reporter"], ["--until", "2025-01-01"]])
 def test_nothing_like_that_is_a_problem_found(world: World, words: list[str]) -> None:
     result = world.crcr("effects", "retry", *words)
-    assert (result.exit_code, "nothing like that is parked" in result.stdout) == (1, True)
+    assert (result.exit_code, "no parked effect matches" in result.stdout) == (1, True)
 
 
 @pytest.mark.parametrize("words", [[], ["1", "--all"], ["--all", "--target", "org/refused"]])

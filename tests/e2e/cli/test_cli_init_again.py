@@ -42,7 +42,7 @@ def test_without_flags_it_reverts_nothing(repository: Path, ci: Ci) -> None:
     code, out = init(repository, *FLAGS)
     assert (code, files(repository)) == (0, before), out
     assert "written" not in out
-    assert "taken from the files here" in out
+    assert "from the files here" in out
     assert "--runs-on gpu" in out
 
 
@@ -52,7 +52,7 @@ def test_what_is_said_now_counts_more(repository: Path, ci: Ci) -> None:
     now = ("--command", "make", "--job-name", "x", "--junit", "", "--runs-on", "cpu", "--force")
     assert init(repository, *FLAGS, *now)[0] == 0
     assert (
-        "taken from"
+        "from the files here"
         not in init(repository, *FLAGS, *now, "--ci", ci.value, *PLACES[ci], "--branch", "main")[1]
     )
     found = read_previous_answers(repository, ci).values
@@ -100,7 +100,7 @@ def test_what_is_not_as_we_write_it_is_not_taken_up(repository: Path, edit: obje
 def test_a_gate_is_not_lost_in_silence(repository: Path) -> None:
     init(repository, *FLAGS, "--level", "L4", "--oncall", "ada")
     code, out = init(repository, *FLAGS)
-    assert (code, "say --level L4 to keep that" in out) == (1, True), out
+    assert (code, "pass --level L4 to keep that" in out) == (1, True), out
     assert "--level L4" not in init(repository, *FLAGS, "--level", "L2", "--force")[1]
 
 

@@ -34,13 +34,13 @@ def relay() -> Iterator[str]:
 def test_it_asks_for_what_is_missing(repository: Path, relay: str) -> None:
     with Terminal(repository, "init") as terminal:
         terminal.answer("the relay's URL", relay)
-        terminal.answer("where the build runs", "")
+        terminal.answer("the CI that runs the build", "")
         terminal.answer("the level", "L4")
         terminal.answer("this repository, as owner/name [org/backend]", "")
         terminal.answer("the upstream (pytorch/pytorch)", "")
-        terminal.answer("whom to call", "ada, org/team")
+        terminal.answer("on-calls", "ada, org/team")
         terminal.answer("the command that builds and tests", "make test")
-        terminal.answer("JUnit files that the build leaves, such as out/**/*.xml [none]", "out/*.xml")
+        terminal.answer("JUnit files of the build, such as out/**/*.xml [none]", "out/*.xml")
         terminal.answer("every night too? [y/N]", "y")
         terminal.answer("the default branch [main]", "")
         assert terminal.end() == 0
@@ -57,7 +57,7 @@ def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay
         terminal.answer("write https://host", NOBODY)
         terminal.answer("cannot be reached", "n")
         terminal.answer("the relay's URL", relay)
-        terminal.answer("where the build runs", "jenkins")
+        terminal.answer("the CI that runs the build", "jenkins")
         terminal.answer("which runs anywhere", "buildkite")
         terminal.answer("the level", "L9")
         terminal.answer("'L9' is not one of", "L3")
@@ -85,7 +85,7 @@ def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay
 def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path) -> None:
     with Terminal(repository, "init", "--ci", "github", "--level", "L2", "--command", "make") as terminal:
         terminal.answer("the relay's URL", NOBODY)
-        terminal.answer("use it all the same? [y/N]", "y")
+        terminal.answer("use it anyway? [y/N]", "y")
         terminal.answer("this repository", "")
         terminal.answer("the upstream (owner/name)", "pytorch/pytorch")
         terminal.answer("the audience", "a b")
@@ -114,7 +114,7 @@ def test_what_was_said_before_is_offered(repository: Path, relay: str) -> None:
     init(repository, "--relay", relay, "--command", "make test", "--junit", "out/*.xml", "--nightly")
     before = files(repository)
     with Terminal(repository, "init", "--relay", relay) as terminal:
-        terminal.answer("where the build runs (github, buildkite, gitlab, circleci) [github]", "")
+        terminal.answer("the CI that runs the build (github, buildkite, gitlab, circleci) [github]", "")
         terminal.answer("the level", "")
         terminal.answer("this repository", "")
         terminal.answer("the upstream", "")

@@ -32,7 +32,7 @@ def test_a_relay_that_nobody_is_at_is_told(repository: Path, more: tuple[str, ..
 @pytest.mark.parametrize(("more", "code"), [((), 2), (GIVEN, 0)])
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(404, "does not answer like a relay (404)"), (401, "answers only who is signed in (401)")],
+    [(404, "is not a relay (404)"), (401, "requires a login (401)")],
 )
 def test_somebody_else_at_the_address_is_told(
     repository: Path, status: int, words: str, more: tuple[str, ...], code: int
@@ -52,7 +52,7 @@ def test_for_the_address_of_a_page_the_one_that_was_meant_is_told(
     with serving(TOLD, under=under) as url:
         found, out = init(repository, "--relay", f"{url}{under}{page}", *more)
     assert found == code
-    assert f"that is {url}{under}; say --relay {url}{under}" in out
+    assert f"is not the relay's address; pass --relay {url}{under}" in out
 
 
 @pytest.mark.parametrize("others", [(), ("other/upstream",)])
@@ -62,7 +62,7 @@ def test_the_next_command_names_the_upstream_where_the_relay_has_several(
     with serving({**TOLD, "upstreams": ["pytorch/pytorch", *others]}) as url:
         _, out = init(repository, "--relay", url, *GIVEN)
     named = " --upstream pytorch/pytorch" if others else ""
-    assert f"see what is still missing: crcr doctor --relay {OWN} --repo org/backend{named}\n" in out
+    assert f"check the set-up: crcr doctor --relay {OWN} --repo org/backend{named}\n" in out
 
 
 def test_a_relay_that_answers_is_not_warned_of(repository: Path, relay: str) -> None:
@@ -74,7 +74,7 @@ def test_what_is_missing_without_the_relays_word_is_told_at_once(repository: Pat
     code, out = init(repository, "--relay", NOBODY, "--ci", "buildkite", "--level", "L3")
     assert code == 2
     for flag in ("--upstream", "--audience", "--device", "--place organization=…", "--place pipeline=…"):
-        assert f"say {flag}" in out
+        assert f"pass {flag}" in out
     assert "--repo" not in out  # the remote tells it
     assert files(repository) == {}
 
@@ -82,7 +82,7 @@ def test_what_is_missing_without_the_relays_word_is_told_at_once(repository: Pat
 def test_of_several_upstreams_one_must_be_named(repository: Path) -> None:
     with serving({**TOLD, "upstreams": ["org/one", "org/two"]}) as url:
         code, out = init(repository, "--relay", url)
-    assert (code, "say --upstream org/one or org/two" in out) == (2, True), out
+    assert (code, "pass --upstream org/one or org/two" in out) == (2, True), out
 
 
 def test_an_upstream_that_the_relay_does_not_serve_is_refused(repository: Path, relay: str) -> None:

@@ -67,7 +67,7 @@ async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path)
         github_on_a_port() as github,
         crcr("serve", folder=tmp_path, environ=environ(tmp_path, github, port)) as relay,
     ):
-        assert f"http://127.0.0.1:{port}" in await relay.says("crcr listens on")
+        assert f"http://127.0.0.1:{port}" in await relay.says("crcr is listening on")
         await github.open_pr(UPSTREAM)
         await started_run(github)
         run = github.runs("org/reporter")[0]
@@ -82,7 +82,7 @@ async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path)
 async def test_an_open_live_stream_does_not_hold_up_the_end(tmp_path: Path, by: signal.Signals) -> None:
     port = free_port()
     async with crcr("serve", folder=tmp_path, environ=environ_for(tmp_path, CRCR_PORT=str(port))) as relay:
-        await relay.says("crcr listens on")
+        await relay.says("crcr is listening on")
         async with (
             httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http,
             http.stream("GET", f"http://127.0.0.1:{port}/api/v1/events", timeout=20) as stream,
@@ -101,7 +101,7 @@ async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: P
             crcr("worker", folder=tmp_path, environ=env) as back,
         ):
             await front.says("without a worker")
-            await back.says("crcr works for")
+            await back.says("crcr is processing")
             await _pause_holds_back(tmp_path, env, github)
             async with crcr(
                 "dispatch", "--test", "org/reporter", "--wait", folder=tmp_path, environ=env
@@ -142,7 +142,7 @@ async def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 async def test_any_free_port_can_be_asked_for(tmp_path: Path) -> None:
     async with crcr("serve", "--port", "0", folder=tmp_path, environ=environ_for(tmp_path)) as relay:
-        url = (await relay.says("crcr listens on")).split()[3]
+        url = (await relay.says("crcr is listening on")).split()[3]
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             assert (await http.get(f"{url}/healthz")).status_code == 200
         assert await _stops(relay) == 0

@@ -46,7 +46,7 @@ async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) ->
 
 def test_a_relay_in_order_is_green(tmp_path: Path) -> None:
     world = relay_with(tmp_path, now(), calls_left=5_000)
-    assert world.ok("status") == f"{UPSTREAM}: green\n  Nothing is held back, nothing undelivered.\n"
+    assert world.ok("status") == f"{UPSTREAM}: green\n  Nothing delayed, nothing undelivered.\n"
     [found] = world.json("status")
     assert (found["upstream"], found["health"]["state"]) == (UPSTREAM, "green")
 

@@ -80,7 +80,7 @@ async def test_a_relay_lives_on_chdb_and_the_doctor_finds_it_well(tmp_path: Path
         env = environ(tmp_path, github, url, CRCR_CLICKHOUSE_URL=f"chdb://{engine}", **place)
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         async with crcr("serve", folder=tmp_path, environ=env) as relay:
-            await relay.says("crcr listens on")
+            await relay.says("crcr is listening on")
             await github.open_pr(UPSTREAM)
             await until(lambda: bool(github.runs(TARGETS[0])))
             [job] = github.runs(TARGETS[0])
@@ -119,7 +119,7 @@ async def test_the_doctor_does_not_call_a_folder_in_use_broken(tmp_path: Path) -
     env = environ_for(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
     async with holding(engine):
         found = (await run("doctor", "--json", folder=tmp_path, env=env)).finding("clickhouse")
-    in_use = f"chdb://{engine} is in use by another process (the relay, presumably); not looked into."
+    in_use = f"chdb://{engine} is in use by another process (probably the relay); not checked."
     assert (found["state"], found["text"]) == ("unknown", in_use)
     found = (await run("doctor", "--json", folder=tmp_path, env=env)).finding("clickhouse")
     assert (found["state"], "answers" in found["text"]) == ("ok", True)

@@ -208,7 +208,7 @@ async def relay(folder: Path, **more: str) -> AsyncIterator[tuple[GitHub, int]]:
         github.use_transport(httpx.AsyncHTTPTransport())
         environ = {**environment(folder, github, folder / "allowlist.yml"), "CRCR_PORT": str(port), **more}
         async with crcr("serve", folder=folder, environ=environ) as process:
-            await process.says("crcr listens on")
+            await process.says("crcr is listening on")
             yield github, port
             assert await process.stopped() == 0
             assert '"level":"error"' not in await process.errors()

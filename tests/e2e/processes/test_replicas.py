@@ -33,8 +33,8 @@ async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, plac
             crcr("worker", folder=tmp_path, environ=env) as first,
             crcr("worker", folder=tmp_path, environ=env) as second,
         ):
-            await first.says("crcr works for")
-            await second.says("crcr works for")
+            await first.says("crcr is processing")
+            await second.says("crcr is processing")
             workers = {str(each.process.pid): each for each in (first, second)}
             leader = leading(url)
             assert leader in workers
@@ -60,7 +60,7 @@ async def test_two_that_start_at_once_on_nothing_are_both_ready(tmp_path: Path, 
         relays = [
             await stack.enter_async_context(crcr(*each, folder=tmp_path, environ=env)) for each in words
         ]
-        await asyncio.gather(*(relay.says("crcr listens on") for relay in relays))
+        await asyncio.gather(*(relay.says("crcr is listening on") for relay in relays))
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             ready = [(await http.get(f"http://127.0.0.1:{port}/readyz")).status_code for port in ports]
         assert ready == [200, 200]
@@ -122,7 +122,7 @@ class Fleet:
         self.running[name] = await self.stack.enter_async_context(
             crcr(*words, folder=self.folder, environ=self.env)
         )
-        await self.running[name].says("crcr works for" if name == "worker" else "crcr listens on")
+        await self.running[name].says("crcr is processing" if name == "worker" else "crcr is listening on")
         if name != "worker":
             await self.balancer.has_ready(int(name))
 

@@ -9,7 +9,7 @@ from itertools import chain
 from crcr.decide.checks.check_run import MOST_TEXT
 from crcr.decide.checks.commit import BackendResults, MergeSubject
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
-from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, shown_standing
+from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, status_text
 from crcr.decide.checks.text.markdown import (
     MarkdownSection,
     code,
@@ -198,7 +198,7 @@ def _backend_row(judged: BackendJudgement, head: str | None) -> str:
     return row(
         (
             _backend_name(judged.backend),
-            f"**{judged.standing}**" if judged.standing in BLOCKED else shown_standing(judged.standing),
+            f"**{judged.standing}**" if judged.standing in BLOCKED else status_text(judged.standing),
             _status_reason(judged),
             format_utc(judged.since),
             format_utc(deadline) if deadline else "",

@@ -23,7 +23,6 @@ def open_database(settings: Settings, signals: Signals, counters: StoreCounters 
         from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415
 
         listen = settings.database_listen == "auto"
-
         return PostgresDatabase(PostgresLink(location, counters), signals, counters, listen=listen)
     from crcr.record.store.sqlite.database import SqliteDatabase  # noqa: PLC0415
 

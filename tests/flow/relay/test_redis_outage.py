@@ -16,7 +16,15 @@ from crcr.wiring.background import follow_other_processes
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app
-from support.downstream.callbacks import BACKEND, LISTED, client_of, dispatched, outcome, post, refused
+from support.downstream.callbacks import (
+    BACKEND,
+    LISTED,
+    client_from,
+    dispatched_run,
+    post_report,
+    refusal_code,
+    report_outcome,
+)
 from support.services.redis import RedisServer
 from support.sign_in import ADMIN, TOKENS, visitor
 from support.stage import UPSTREAM, Stage, environment, stage
@@ -40,20 +48,20 @@ async def soon(answer: Any) -> httpx.Response:
 
 async def until_applied(it: Stage, run: Any, job: str) -> None:
     async with asyncio.timeout(20):
-        while refused_or_none(answer := await post(it, run, job, "in_progress")) is not None:
-            assert refused(answer) == (503, "limiter_unavailable")
+        while refused_or_none(answer := await post_report(it, run, job, "in_progress")) is not None:
+            assert refusal_code(answer) == (503, "limiter_unavailable")
             await asyncio.sleep(0.02)
 
 
 def refused_or_none(answer: httpx.Response) -> tuple[int, str] | None:
-    return None if answer.status_code == 200 else refused(answer)
+    return None if answer.status_code == 200 else refusal_code(answer)
 
 
 async def readiness(it: Stage) -> tuple[int, int, str]:
     """What the probe for callbacks says, and what the one for everything says of the limits."""
     callbacks, everything = await soon(it.http.get("/readyz/callback")), await soon(it.http.get("/readyz"))
     if callbacks.status_code == 503:
-        assert refused(callbacks) == (503, "limiter_unavailable")
+        assert refusal_code(callbacks) == (503, "limiter_unavailable")
     return callbacks.status_code, everything.status_code, everything.json()["limits"]
 
 
@@ -61,17 +69,17 @@ async def readiness(it: Stage) -> tuple[int, int, str]:
 async def test_callbacks_get_503_within_a_second_and_all_else_goes_on(
     tmp_path: Path, redis: RedisServer, how: str
 ) -> None:
-    async with dispatched(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run):
-        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+    async with dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run):
+        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
         assert await readiness(it) == (200, 200, "answer")
         getattr(redis, how)()
         assert await readiness(it) == (503, 200, "away")
         took = []
         for _ in range(4):
             began = time.monotonic()
-            answer = await soon(post(it, run, "test", "in_progress"))
+            answer = await soon(post_report(it, run, "test", "in_progress"))
             took.append(time.monotonic() - began)
-            assert refused(answer) == (503, "limiter_unavailable")
+            assert refusal_code(answer) == (503, "limiter_unavailable")
             assert int(answer.headers["retry-after"]) >= 1
             assert "hunter2" not in answer.text
         assert min(took) < 1  # the others may have met a machine that is busy with other tests
@@ -130,7 +138,7 @@ async def second_relay(
     environ |= {"CRCR_REDIS_URL": redis.url, **more}
     settings = load_settings(config=None, environ=environ, cwd=it.folder)
     services = build(settings, Seams(clock=it.clock, http=it._github_http, on_crash=it.crashes.append))
-    async with client_of(build_app(services, work=False)) as http:
+    async with client_from(build_app(services, work=False)) as http:
         yield services, http
     await services.close()
 
@@ -138,15 +146,18 @@ async def second_relay(
 async def test_two_relays_count_as_one(tmp_path: Path, redis: RedisServer) -> None:
     limit: dict[str, Any] = {"CRCR_RATE_LIMIT_PER_MIN": "2"}
     async with (
-        dispatched(tmp_path, CRCR_REDIS_URL=redis.url, **limit) as (it, run),
+        dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url, **limit) as (it, run),
         second_relay(it, redis, **limit) as (_, http),
     ):
-        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
-        assert outcome(await post(it, run, "test", "in_progress", http=http)) == "applied"
+        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
+        assert report_outcome(await post_report(it, run, "test", "in_progress", http=http)) == "applied"
         for client in (it.http, http):
-            assert refused(await post(it, run, "test", "completed", http=client)) == (429, "rate_limited")
+            assert refusal_code(await post_report(it, run, "test", "completed", http=client)) == (
+                429,
+                "rate_limited",
+            )
         it.clock.advance(60)
-        assert outcome(await post(it, run, "test", "completed", http=http)) == "applied"
+        assert report_outcome(await post_report(it, run, "test", "completed", http=http)) == "applied"
 
 
 async def test_a_new_allowlist_is_read_into_memory_before_it_is_asked_for(tmp_path: Path) -> None:

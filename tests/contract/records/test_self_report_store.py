@@ -96,7 +96,7 @@ async def test_of_two_processes_writing_the_same_at_once_one_records_it(
 ) -> None:
     one, other = open_relay(), open_relay()
     outcomes = await asyncio.gather(*(each.tell() for each in (one, other) * 30))
-    assert kinds(outcomes) == {"OwnResult": 1, "RepeatedReport": 59}
+    assert kinds(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 59}
     [job] = await other.stores.rows("SELECT * FROM jobs")
     assert (job["conclusion"], job["ended_as"]) == ("success", "success")
     [hour] = await other.stores.rows("SELECT success, failure FROM hours")
@@ -110,7 +110,7 @@ async def test_of_two_processes_with_conflicting_results_one_is_recorded_and_the
     outcomes = await asyncio.gather(
         *(one.tell("success") for _ in range(20)), *(other.tell("failure") for _ in range(20))
     )
-    assert kinds(outcomes) == {"OwnResult": 1, "RepeatedReport": 19, "conflicting_result": 20}
+    assert kinds(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 19, "conflicting_result": 20}
     [job] = await one.stores.rows("SELECT conclusion, ended_as, disputed FROM jobs")
     assert job == {"conclusion": "failure", "ended_as": "failure", "disputed": 1}
     [hour] = await one.stores.rows("SELECT success, failure FROM hours")

@@ -1,4 +1,4 @@
-"""The relay's front: intakes, pages and API put together as one ASGI app over wired services."""
+"""Assembles intakes, pages and API into one ASGI app over the wired services."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -42,7 +42,7 @@ from crcr.wiring.services import Services
 
 
 def build_app(services: Services, *, work: bool = True) -> Edge:
-    """The relay as an ASGI app; with `work` its worker and loops run beside the requests."""
+    """Return the relay as an ASGI app; with `work`, the worker and the periodic loops run beside the requests."""
     upstreams, clock = services.upstreams, services.clock
     views = _views(services)
     services.metrics.opens_doors()
@@ -76,7 +76,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 audience=services.settings.oidc_audiences[0],
                 health=services.health,
             ),
-            *_health_routes(services, views, services.shared.check_limiter),
+            *_health_routes(services, views, services.rate_limits.check),
         ],
         routers=[
             admin.router(perform, on=on),
@@ -95,7 +95,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
 
 
 def build_probes(services: Services) -> Edge:
-    """What a worker answers on a port of its own: probes and metrics alone. All its loops run beside them."""
+    """Return the ASGI app of a worker's own port: probes and metrics; the worker and its loops run beside it."""
     views = SqlViews(services.database, services.allowlists, services.upstreams, _patience(services.settings))
     return create_app(
         hot={},
@@ -252,7 +252,7 @@ def _patience(settings: Settings) -> GatePolicy:
 
 
 def _web_url(settings: Settings) -> str:
-    """Where people look at GitHub, given where programs ask it."""
+    """Return GitHub's web address from its API address."""
     parts = urlsplit(settings.github_api_url)
     host = parts.netloc.removeprefix("api.") if parts.netloc.startswith("api.") else parts.netloc
     return f"{parts.scheme}://{host}"

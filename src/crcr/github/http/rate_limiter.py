@@ -147,7 +147,7 @@ class _Account:
         self.content_hour.spend(1, now)
 
 
-class RateLimiter:
+class GitHubRateLimiter:
     def __init__(
         self, *, points_per_minute: int = 900, concurrent: int = 100, slot_wait_s: float = 5.0
     ) -> None:

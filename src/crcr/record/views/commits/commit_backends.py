@@ -34,7 +34,7 @@ from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.backends.job_list import (
+from crcr.record.views.backends.jobs import (
     CURRENT_RUN,
     IN_ORDER,
     LATEST_ATTEMPT,

@@ -46,7 +46,7 @@ Act = Callable[[], Awaitable[None]]
 
 
 @dataclass
-class Walk:
+class RandomWalk:
     stores: Stores
     random: Random
     now: datetime = START

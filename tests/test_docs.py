@@ -25,7 +25,7 @@ from crcr.decide.report.identity import IssuerKind
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.tables import TABLES
 from crcr.settings import Settings, UpstreamSetting, settings_of
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from support.stage import stage
 from test_architecture import ALLOWED
 
@@ -242,7 +242,7 @@ def test_the_metrics_are_those_that_are_registered() -> None:
     listed = {names(row[0])[0]: row[1] for row in table(section(DOCS / "observe.md", "Metrics"))}
     registered = {
         f"{family.name}_total" if family.type == "counter" else family.name
-        for family in Metrics().registry.collect()
+        for family in RelayMetrics().registry.collect()
         if not family.name.startswith("process_")  # Prometheus' own, the same everywhere
     }
     assert set(listed) == registered

@@ -510,9 +510,14 @@ def _with_one_importer(project: Project) -> Iterator[tuple[str, Module, Module]]
 
 
 def repeated_class_names(project: Project) -> Figure:
-    """Count names of public top-level classes that more than one module under `src` defines."""
+    """Count names of public top-level classes that more than one module under `src` defines.
+
+    A linked file is left out: it is shipped as text (the reporter), runs alone, and nothing imports its classes.
+    """
     places: dict[str, list[Path]] = defaultdict(list)
     for module in project.counted:
+        if module.is_link:
+            continue
         for node in module.tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module.path)

@@ -74,31 +74,32 @@ STATUS: Mapping[str, int] = {
 _HTTP_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 _SENTENCES = {
     404: "There is no page at this address.",
-    405: "This address does not take that kind of request.",
+    405: "This address does not accept this method.",
 }
 _OUTAGES = {
     "store_unavailable": "the relay's database does not answer; try again in a moment",
     "limiter_unavailable": "the relay's rate limiter does not answer; try again in a moment",
 }
-"""What a caller is told; where our services are, and what they said, stands in the log alone."""
+"""The text for callers; the addresses of our services and their errors go to the log only."""
 _ENCODE = msgspec.json.Encoder().encode
 _JSON = (b"content-type", b"application/json")
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 
 Intake = Callable[[Request], Awaitable[IntakeResponse | RejectedReport]]
 ProblemPage = Callable[[Request, CrcrError, int, Mapping[str, str]], Response | None]
-"""A problem as a page, for who looks at one there; None for everybody else."""
+"""Renders an error as a page where the client expects one; None for any other client."""
+Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 
 class Background(Protocol):
-    """What runs beside the requests for as long as the app lives."""
+    """Tasks that run beside the requests while the app is up."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
 
 class Edge:
-    """The outermost ASGI app: request ids, the hot routes, and the last word about errors."""
+    """The outermost ASGI app: request ids, the hot routes, and the guard that answers 500."""
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class Edge:
         try:
             await app(scope, receive, watch)
         except ClientDisconnect:
-            return  # nobody is there to be answered
+            return  # the client has gone
         except Exception as error:  # noqa: BLE001  the same guard, for all behind FastAPI
             response = self._crashed(error, request_id)
             if not started:
@@ -198,26 +199,26 @@ def create_app(
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # its redirects lead to whatever host the caller names
+        redirect_slashes=False,  # its redirects use the Host header of the caller
     )
     inner.router.routes.extend(routes)
     for router in routers:
         inner.include_router(router)
-    inner.add_exception_handler(CrcrError, partial(_on_error, problem_page))
-    inner.add_exception_handler(RequestValidationError, _on_invalid)
-    inner.add_exception_handler(ClientDisconnect, _on_gone)
-    inner.add_exception_handler(HTTPException, partial(_on_http, problem_page))
-    inner.add_exception_handler(Exception, partial(_on_error, problem_page))
+    for kind, handler in error_handlers(problem_page).items():
+        inner.add_exception_handler(kind, handler)
     return Edge(inner, hot, on_crash, around)
 
 
 TYPE_NAMES: Mapping[str, str] = {
+    "AdminResult": "Done",
     "CountedAs": "Counted",
     "DispatchAnswer": "Answer",
     "EffectFault": "Fault",
+    "EffectFilter": "EffectsIn",
     "EndedAs": "Ended",
     "GateStatus": "Standing",
     "ResultKind": "Kind",
+    "TimeOrder": "Order",
 }
 """Types that have another name in `/api/openapi.json` than in the code: clients generate code from the published name."""
 
@@ -252,21 +253,32 @@ def refusal(
 ) -> Response:
     error = {"code": code, "detail": detail, "hint": hint, "request_id": request_id}
     body = _ENCODE({"ok": False, "error": {key: value for key, value in error.items() if value is not None}})
-    told = {"x-content-type-options": "nosniff", **(headers or {})}
-    return Response(body, STATUS[code], headers=told, media_type="application/json")
+    sent = {"x-content-type-options": "nosniff", **(headers or {})}
+    return Response(body, STATUS[code], headers=sent, media_type="application/json")
 
 
 def error_response(error: CrcrError, request_id: str) -> Response:
-    code, headers = _told(error, request_id)
+    code, headers = _code_and_headers(error, request_id)
     return refusal(
         code, _OUTAGES.get(code, error.detail), hint=error.hint, request_id=request_id, headers=headers
     )
 
 
+def error_handlers(page: ProblemPage = lambda *_: None) -> Mapping[type[Exception], Handler]:
+    """Return the handlers that turn exceptions into responses: the only place where an error becomes a page."""
+    return {
+        CrcrError: partial(_on_error, page),
+        RequestValidationError: _on_invalid,
+        ClientDisconnect: _on_gone,
+        HTTPException: partial(_on_http, page),
+        Exception: partial(_on_error, page),
+    }
+
+
 def problem_response(request: Request, error: CrcrError, page: ProblemPage) -> Response:
-    """The problem as a page for who looks at one, else in the one JSON shape."""
+    """Return the error as a page where the client expects one, else as JSON."""
     request_id = _request_id(request)
-    code, headers = _told(error, request_id)
+    code, headers = _code_and_headers(error, request_id)
     if code in _OUTAGES:
         error = CrcrError(_OUTAGES[code], hint=error.hint)
     return page(request, error, STATUS[code], headers) or refusal(
@@ -274,7 +286,7 @@ def problem_response(request: Request, error: CrcrError, page: ProblemPage) -> R
     )
 
 
-def _told(error: CrcrError, request_id: str) -> tuple[str, dict[str, str]]:
+def _code_and_headers(error: CrcrError, request_id: str) -> tuple[str, dict[str, str]]:
     code = error.code if error.code in STATUS else "outside_fault"
     wait = getattr(error, "retry_after_s", None)
     headers = {"retry-after": str(max(1, ceil(wait)))} if wait is not None else {}
@@ -290,7 +302,7 @@ def _request_id(request: Request) -> str:
 
 
 async def _on_error(page: ProblemPage, request: Request, error: Exception) -> Response:
-    if not isinstance(error, CrcrError):  # the guard around all this tells the log
+    if not isinstance(error, CrcrError):  # the guard around the app logs it
         error = CrcrError("something went wrong inside the relay")
     return problem_response(request, error, page)
 
@@ -301,10 +313,10 @@ async def _on_gone(_: Request, __: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     problems = error.errors() if isinstance(error, RequestValidationError) else []
-    where = "; ".join(
-        f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in problems[:5]
+    details = "; ".join(
+        f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in problems[:5]
     )
-    return refusal("bad_request", where or "the request is not valid", request_id=_request_id(request))
+    return refusal("bad_request", details or "the request is not valid", request_id=_request_id(request))
 
 
 async def _on_http(page: ProblemPage, request: Request, error: Exception) -> Response:

@@ -37,7 +37,7 @@ ALLOWLIST = f"L1:\n  - {TOLD}\nL2:\n  - {REPORTING}\nL3:\n  npu:\n    {SIGNALLIN
 )
 WORKFLOW = Workflow(jobs=tuple(JobSpec(name) for name in JOBS), run_name="CI {delivery_id}")
 STARTS_WITHIN_S, ENDS_WITHIN_S = 120.0, 60.0
-_WORKS = b"crcr works for"
+_WORKS = b"crcr is processing"
 RELAYS, WORKERS = 3, 2
 
 

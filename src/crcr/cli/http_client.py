@@ -1,4 +1,4 @@
-"""HTTP of the command line: a relay on this machine is asked directly, whatever proxy the environment names."""
+"""HTTP client of the commands; requests to this machine ignore the environment's proxy."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ def is_on_this_machine(url: str) -> bool:
 
 
 def is_private_connection(url: str) -> bool:
-    """Whether nobody on the way can read what is sent there."""
+    """Whether nobody in between can read the requests."""
     return urlsplit(url).scheme == "https" or is_on_this_machine(url)
 
 

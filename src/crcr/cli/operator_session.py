@@ -1,7 +1,7 @@
-"""What a command needs open: the settings, and for acts by hand the relay's own stores on the relay's own file.
+"""Settings and stores for operator commands.
 
-A serving process may have the same file open; it sees what is committed here at once. Web, GitHub and workers
-are not wired for these commands, which makes them start twice as fast; `wiring` does that for the others.
+A running relay may use the same database; it sees commits at once. Web, GitHub client and worker are not wired, so that
+these commands start twice as fast.
 """
 
 import asyncio
@@ -32,34 +32,34 @@ T = TypeVar("T")
 
 
 def read_settings(config: Path | None) -> Settings:
-    """Read the settings of this process, or raise `BadSettings` with all that is wrong or not installed."""
+    """Read the settings of this process; raise `BadSettings` with every problem and missing package."""
     settings = load_settings(config=config, environ=os.environ, cwd=Path.cwd())
     require_drivers(settings)
     return settings
 
 
 def user_name() -> str:
-    """Return who is upstream_to_change, for the audit log."""
+    """Return the user's name, for the audit log."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container's user need not have a name
+    except (OSError, KeyError):  # a container's user may have no name
         return f"uid {os.getuid()}"
 
 
-def choose_upstream_to_read(upstreams: tuple[RepoName, ...], asked: RepoName | None) -> RepoName:
-    """Return the upstream to look at: the one asked for, else the first."""
-    if asked is None:
+def choose_upstream_to_read(upstreams: tuple[RepoName, ...], chosen: RepoName | None) -> RepoName:
+    """Return the chosen upstream; default: the first."""
+    if chosen is None:
         return upstreams[0]
-    if asked not in upstreams:
-        raise typer.BadParameter(f"{asked} is not an upstream here; there is {_choices(upstreams)}")
-    return asked
+    if chosen not in upstreams:
+        raise typer.BadParameter(f"{chosen} is not an upstream here; choose {_choices(upstreams)}")
+    return chosen
 
 
-def choose_upstream_to_change(upstreams: tuple[RepoName, ...], asked: RepoName | None) -> RepoName:
-    """Return the upstream to act on; of several none is guessed."""
-    if asked is None and len(upstreams) > 1:
-        raise typer.BadParameter(f"there are several upstreams: say --upstream {_choices(upstreams)}")
-    return choose_upstream_to_read(upstreams, asked)
+def choose_upstream_to_change(upstreams: tuple[RepoName, ...], chosen: RepoName | None) -> RepoName:
+    """Return the chosen upstream; with several, one must be chosen."""
+    if chosen is None and len(upstreams) > 1:
+        raise typer.BadParameter(f"there are several upstreams; pass --upstream {_choices(upstreams)}")
+    return choose_upstream_to_read(upstreams, chosen)
 
 
 def _choices(upstreams: tuple[RepoName, ...]) -> str:
@@ -68,7 +68,7 @@ def _choices(upstreams: tuple[RepoName, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSession:
-    """Where an operator works: what can be seen and done without the web."""
+    """What operator commands read and change."""
 
     settings: Settings
     views: OperatorViews
@@ -79,25 +79,25 @@ class OperatorSession:
     def now(self) -> datetime:
         return SystemClock().now()
 
-    def upstream_to_read(self, asked: RepoName | None) -> RepoName:
-        return choose_upstream_to_read(self._upstreams, asked)
+    def upstream_to_read(self, chosen: RepoName | None) -> RepoName:
+        return choose_upstream_to_read(self._upstreams, chosen)
 
-    def upstream_to_change(self, asked: RepoName | None) -> RepoName:
-        return choose_upstream_to_change(self._upstreams, asked)
+    def upstream_to_change(self, chosen: RepoName | None) -> RepoName:
+        return choose_upstream_to_change(self._upstreams, chosen)
 
     @property
     def _upstreams(self) -> tuple[RepoName, ...]:
-        return tuple(each.name for each in self.settings.upstreams)
+        return tuple(upstream.name for upstream in self.settings.upstreams)
 
 
 def run_in_session(config: Path | None, act: Callable[[OperatorSession], Awaitable[T]]) -> T:
-    """Open the relay's database, do one thing, and close it."""
+    """Open the relay's database, run one action, and close it."""
     settings = read_settings(config)
     require_database(settings)
-    return asyncio.run(_act(settings, act))
+    return asyncio.run(_run(settings, act))
 
 
-async def _act(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]]) -> T:
+async def _run(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]]) -> T:
     database = open_database(settings, Signals())
     refresher = check_refresher(settings)
     targets = Targets(database, refresher)

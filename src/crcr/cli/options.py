@@ -1,5 +1,6 @@
-"""Words on the command line: the options that many commands share, and how repository names, durations and
-moments are read. Kept free of heavy imports, so that `--help` comes at once.
+"""Options that many commands share, and the parsers of repository names, durations and times.
+
+Without heavy imports, so that `--help` is fast.
 """
 
 import re
@@ -11,9 +12,9 @@ import typer
 
 from crcr.decide.model import RepoName, is_repo_name
 
-RUN_PANEL = "Run it"
-OPERATE_PANEL = "Look and act"
-"""The two shelves of `crcr --help`."""
+RUN_PANEL = "Run"
+OPERATE_PANEL = "Operate"
+"""The two panels of `crcr --help`."""
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s?([smhd]?)", re.ASCII)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -26,22 +27,22 @@ def parse_repo_name(text: str) -> RepoName:
 
 
 def parse_duration(text: str) -> timedelta:
-    found = _DURATION.fullmatch(text.strip())
-    length = timedelta(seconds=float(found[1]) * _UNIT_S[found[2]]) if found else timedelta()
+    match = _DURATION.fullmatch(text.strip())
+    length = timedelta(seconds=float(match[1]) * _UNIT_S[match[2]]) if match else timedelta()
     if not length:
         raise typer.BadParameter(f"{text!r} is not a duration such as 30s, 15m, 6h or 2d")
     return length
 
 
 def parse_time(text: str) -> datetime:
-    """Read a time, or how long ago it was; a time without a zone is UTC."""
+    """Parse a time or an age; a time without a zone is UTC."""
     if _DURATION.fullmatch(text.strip()):
         return datetime.now(UTC) - parse_duration(text)
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is not a time such as 2026-08-03T09:00, nor one ago such as 2h"
+            f"{text!r} is not a time such as 2026-08-03T09:00 or an age such as 2h"
         ) from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
@@ -54,7 +55,7 @@ def examples(*lines: str) -> str:
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", metavar="FILE", help="TOML file with settings; else crcr.toml, if there is one."
+        "--config", "-c", metavar="FILE", help="TOML file with settings. Default: crcr.toml, if it exists."
     ),
 ]
 UpstreamOption = Annotated[
@@ -64,15 +65,15 @@ UpstreamOption = Annotated[
         "-u",
         metavar="OWNER/REPO",
         parser=parse_repo_name,
-        help="Which upstream, if there are several.",
+        help="The upstream, if there are several.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, for scripts.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only, for scripts.")]
 LimitOption = Annotated[
-    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Show at most so many, newest first.")
+    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Maximum number of rows, newest first.")
 ]
 ReasonOption = Annotated[
-    str | None, typer.Option("--reason", help="Why, for the audit log.", show_default=False)
+    str | None, typer.Option("--reason", help="Reason, for the audit log.", show_default=False)
 ]
 RepoArgument = Annotated[
     RepoName, typer.Argument(metavar="OWNER/REPO", parser=parse_repo_name, help="The downstream repository.")

@@ -1,7 +1,7 @@
-"""Globs of the allowlist: `*`, `**`, `?` and a backslash that takes the next character as it is.
+"""Globs of the allowlist: `*`, `**`, `?` and a backslash that escapes the next character.
 
-In paths and refs `*` and `?` stop at a slash, `**` does not, and `**/` may also stand for nothing. In names
-(jobs, labels) a slash is a character like any other. Brackets and braces mean themselves: job names hold them.
+In paths and refs `*` and `?` stop at a slash, `**` does not, and `**/` also matches nothing. In names (jobs, labels) a
+slash is a character like any other. Brackets and braces are literal: job names contain them.
 A match is one pass over the text (bit-parallel automaton), so no pattern can make it slow.
 """
 
@@ -17,18 +17,18 @@ _ONE = "?"
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """Bit n of a state set means that the first n tokens have matched; masks say which tokens may do what."""
+    """Bit n of a state set means that the first n tokens have matched; the masks mark the tokens of each kind."""
 
     prefix: str
     """The literal beginning, compared as text: most patterns are decided by it."""
     literals: dict[str, int]
     ones: int
     loops: int
-    """Stars that take any character but the separator."""
+    """Stars that match any character but the separator."""
     deep_loops: int
-    """Stars that take any character."""
+    """Stars that match any character."""
     skips: int
-    """A `**/` that may stand for nothing at all."""
+    """Each `**/` that may match nothing."""
     accept: int
     separator: str | None
 
@@ -54,7 +54,7 @@ class Glob:
         return bool(states & self.accept)
 
     def _step(self, stayed: int, entered: int) -> int:
-        """Add what needs no character: past a `**/` only when it was just entered, past a star at any time."""
+        """Add the states that need no character: past a `**/` only when it was just entered, past a star at any time."""
         states = stayed | entered | (entered & self.skips) << 2
         return states | (states & (self.loops | self.deep_loops)) << 1
 
@@ -124,6 +124,6 @@ def _folded(tokens: list[_Token]) -> list[_Token]:
 
 
 def _may_be_nothing(tokens: list[_Token], at: int) -> bool:
-    """`**/` at the beginning of a path segment."""
-    here = tokens[at : at + 2] == _DIRECTORIES
-    return here and (at == 0 or tokens[at - 1] == (False, "/"))
+    """Whether there is a `**/` at the beginning of a path segment."""
+    is_directories = tokens[at : at + 2] == _DIRECTORIES
+    return is_directories and (at == 0 or tokens[at - 1] == (False, "/"))

@@ -34,7 +34,7 @@ from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traff
 from crcr.errors import NotPossible
 from crcr.github.http.connections import ConnectionPool
 from crcr.settings import Settings, load_settings
-from crcr.show.pages.sandbox_trial import trial
+from crcr.show.pages.sandbox import trial
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app

@@ -1,6 +1,6 @@
-"""History beside the main store, put together from the settings: the way to ClickHouse, what feeds it, who asks it.
+"""Builds the ClickHouse history from the settings: connection, feeder, and queries.
 
-Without `CRCR_CLICKHOUSE_URL` nothing of it is there but the switch that says so in the store.
+Without `CRCR_CLICKHOUSE_URL` only the switch in the store is set to off.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ class ClickHouse:
     feeder: ClickHouseFeeder | None = None
 
     def history(self) -> HistoryReader:
-        """Who answers the pages of this process."""
+        """Return the history source for this process's pages."""
         return HistoryReader(self.database, ClickHouseHistory(self.link) if self.link else None)
 
     def handler(self, clock: Clock) -> Handler:
         return FeedHistory(self.feeder, clock) if self.feeder else _not_wanted
 
     async def begin(self, upstreams: Sequence[RepoName], now: datetime) -> None:
-        """Say in the store whether history is fed, as this process was told."""
+        """Record in the store whether history is fed, as the settings say."""
         if self.link is None:
             if await self.feeding.turn_off():
                 log.warning("history_turned_off", setting="CRCR_CLICKHOUSE_URL")
@@ -65,5 +65,5 @@ def clickhouse_link(settings: Settings) -> ClickHouseLink | None:
 
 
 async def _not_wanted(_: ClaimedEffect) -> bool:
-    """Feeding was turned off while something waited for it."""
+    """Drop an effect that was queued before feeding was turned off."""
     return False

@@ -1,4 +1,4 @@
-"""What everything else of a relay stands on: the store, the clock, the ways out, and the seams to replace them."""
+"""The core that all other parts use: store, clock, HTTP clients, GitHub client; and the seams that tests replace."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from crcr.errors import BadSettings
 from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
-from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.rate_limiter import GitHubRateLimiter
 from crcr.github.http.transport import GitHubTransport
 from crcr.ports import Clock, NoTrace, Trace
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -24,7 +24,7 @@ from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamP
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.migrations.run import migrate
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.jobs import Outcomes
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database
@@ -32,7 +32,7 @@ from crcr.record.store.signals import Signals
 from crcr.record.views.relay.health import HealthViews
 from crcr.settings import Settings, SqliteSetting, UpstreamSetting
 from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse, open_clickhouse
 from crcr.wiring.database import database_location, open_database
 from crcr.wiring.drivers import require_drivers
@@ -40,14 +40,14 @@ from crcr.wiring.drivers import require_drivers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """What a test, a bench or the demo may put in place of the real thing."""
+    """Replaceable by a test, a bench or the demo."""
 
     clock: Clock = field(default_factory=SystemClock)
     http: Callable[[str], httpx.AsyncClient] = open_http
     chance: Callable[[], float] = random.random
     on_crash: Callable[[Exception], None] = lambda _: None
     health_shared_for_s: float = SHARED_FOR_S
-    """How long one reading of the relay's health serves all readers; a clock that stands still needs 0."""
+    """How long one health reading is shared; 0 for a clock that stands still."""
     check_gathering: timedelta = COALESCE_DELAY
 
 
@@ -56,7 +56,7 @@ class Core:
     settings: Settings
     seams: Seams
     signals: Signals
-    metrics: Metrics
+    metrics: RelayMetrics
     trace: Trace
     database: Database
     clickhouse: ClickHouse
@@ -69,7 +69,7 @@ class Core:
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
     forward_http: httpx.AsyncClient
-    limiter: RateLimiter
+    limiter: GitHubRateLimiter
     github: GitHubClient
 
     @property
@@ -94,7 +94,7 @@ def open_core(settings: Settings, seams: Seams) -> Core:
     targets = Targets(database, refresher)
     allowlists = Allowlists(database, targets, refresher, read_allowlist)
     checks = _checks(settings, database, allowlists, refresher)
-    api_http, limiter = seams.http(settings.github_api_url), RateLimiter()
+    api_http, limiter = seams.http(settings.github_api_url), GitHubRateLimiter()
     return Core(
         settings=settings,
         seams=seams,
@@ -154,8 +154,8 @@ def _checks(
     )
 
 
-def build_metrics(settings: Settings, clock: Clock) -> Metrics:
-    metrics = Metrics(lambda: clock.now().timestamp())
+def build_metrics(settings: Settings, clock: Clock) -> RelayMetrics:
+    metrics = RelayMetrics(lambda: clock.now().timestamp())
     if isinstance(settings.database, SqliteSetting):
         metrics.store.watch_disk(settings.database.path.parent)
     return metrics
@@ -164,7 +164,7 @@ def build_metrics(settings: Settings, clock: Clock) -> Metrics:
 def build_trace(settings: Settings) -> Trace:
     if settings.otel_endpoint is None:
         return NoTrace()
-    from crcr.tracing import OtlpTrace  # noqa: PLC0415  an extra that few install, and nobody else pays for
+    from crcr.tracing import OtlpTrace  # noqa: PLC0415  an optional extra
 
     return OtlpTrace(settings.otel_endpoint)
 
@@ -173,14 +173,14 @@ def build_github_client(
     settings: Settings,
     http: httpx.AsyncClient,
     clock: Clock,
-    metrics: Metrics | None = None,
-    limiter: RateLimiter | None = None,
+    metrics: RelayMetrics | None = None,
+    limiter: GitHubRateLimiter | None = None,
 ) -> GitHubClient:
     try:
         auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
     except ValueError as fault:
         raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
-    limiter = limiter or RateLimiter()
+    limiter = limiter or GitHubRateLimiter()
     if metrics is not None:
         metrics.github.watch(lambda: limiter.budgets(clock.now().timestamp()))
     transport = GitHubTransport(

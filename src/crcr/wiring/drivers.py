@@ -1,7 +1,7 @@
-"""The packages that the settings call for: each store's driver, and what sends traces.
+"""Checks that the packages that the settings need are installed: store drivers and tracing.
 
-All that is missing is told at once, by the package's name and with what to install, before anything is opened. No
-driver is imported here: only those that are used are loaded, by the module that uses them.
+Reports all missing packages at once, with what to install, before anything is opened. No driver is imported here: the
+module that uses a driver imports it.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,12 +38,12 @@ _TRACING = tuple(
 
 
 def require_drivers(settings: Settings, find: Find = find_spec) -> None:
-    """Raise `BadSettings` with a line for each package that a setting needs and that is not installed."""
+    """Raise `BadSettings` with a line for each missing package that a setting needs."""
     _require(_wanted_drivers(settings), find)
 
 
 def require_postgres(named_by: str, find: Find = find_spec) -> None:
-    """Raise `BadSettings` where PostgreSQL is named outside the settings and cannot be reached from here."""
+    """Raise `BadSettings` when PostgreSQL, named outside the settings, has no driver."""
     _require(((f"{named_by} PostgreSQL", driver) for driver in _POSTGRES), find)
 
 

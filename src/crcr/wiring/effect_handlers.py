@@ -1,4 +1,4 @@
-"""What each kind of effect is done by."""
+"""The handler of each effect kind."""
 
 import httpx
 
@@ -52,7 +52,7 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
 
 
 def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
-    """What is asked and said on the upstream's pull requests, and of the downstreams' Actions for it."""
+    """Handlers that read and write the upstream's pull requests, or look up the downstreams' runs."""
     database, github, clock, refresher = core.database, core.github, core.clock, core.refresher
     upstreams, voice = UpstreamTargets(core.targets, github.repositories), CommentWriter(github.comments)
     return {
@@ -78,7 +78,7 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             github.comments,
             voice,
             clock,
-            health=core.health,
+            read_health=core.health.of,
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(core.desk, upstreams, voice, clock),
         EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github.commits, clock),
@@ -92,5 +92,5 @@ def _forwarder(settings: Settings, http: httpx.AsyncClient) -> Handler:
 
 
 async def _not_wanted(_: ClaimedEffect) -> bool:
-    """Forwarding was turned off while results waited for it."""
+    """Drop a result that was queued before forwarding was turned off."""
     return False

@@ -1,4 +1,4 @@
-"""The doors of a relay, wired: webhooks, callbacks with who is believed there, results of other relays."""
+"""Builds the intakes: webhooks, callbacks with their token verifier, results of other relays."""
 
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ from crcr.receive.oidc.verifier import OidcVerifier
 from crcr.receive.webhook.intake import WebhookIntake
 from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
 from crcr.record.deliveries.inbox import Inbox
-from crcr.record.deliveries.refused_webhooks import RefusalCounts
+from crcr.record.deliveries.webhooks import RefusalCounts
 from crcr.record.reports.ingested import IngestedResults
 from crcr.record.reports.refusals import Refusals
 from crcr.record.reports.reports import Reports
@@ -34,7 +34,7 @@ from crcr.settings import AllowlistFile, Settings
 from crcr.wiring.core import Core, build_outcomes
 
 _BODIES_AT_ONCE = 128 * 1024 * 1024
-"""For each intake: webhooks from strangers must not keep callbacks out, nor the other way round."""
+"""Per intake, so that webhooks from strangers cannot block callbacks, or the reverse."""
 PUBLIC_API = "api.github.com"
 
 
@@ -100,7 +100,7 @@ def ingest_intake(core: Core) -> IngestIntake:
 
 
 def build_issuer_table(settings: Settings) -> dict[str, TrustedIssuer]:
-    """Whose tokens are taken here."""
+    """Return the issuers whose tokens are accepted."""
     extra = [
         complete_issuer(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
         for each in settings.oidc_issuers
@@ -119,7 +119,7 @@ def build_issuer_table(settings: Settings) -> dict[str, TrustedIssuer]:
     if urlsplit(settings.github_api_url).hostname != PUBLIC_API and not any(
         each.issuer == GITHUB_ACTIONS for each in extra
     ):
-        # The same names mean other repositories on a server of its own: only its own tokens count there.
+        # On a GitHub Enterprise Server the same names are other repositories: only that server's tokens count.
         del table[GITHUB_ACTIONS]
     return table
 

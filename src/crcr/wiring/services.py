@@ -1,4 +1,4 @@
-"""Settings in, wired services out. Tests and the demo override seams (`core.Seams`), never inside a module."""
+"""Builds all services from the settings. Tests and the demo replace parts through `core.Seams`, never inside a module."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.rate_limiter import GitHubRateLimiter
 from crcr.ports import Clock, RequestLimiter, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,
@@ -38,7 +38,7 @@ from crcr.receive.webhook.intake import WebhookIntake
 from crcr.record.admin.operations import AdminOperations
 from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
-from crcr.record.deliveries.missed_webhooks import RecoveryStore
+from crcr.record.deliveries.webhooks import RecoveryStore
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
 from crcr.record.outbox.leases import LeaderElection, WorkerRegistry, new_owner
@@ -55,33 +55,33 @@ from crcr.show.access.login import AUDITED_FAILURE
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.api.setup import INSPECTION, TEST_DISPATCH
 from crcr.show.live.shared_health import SharedHealth
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
-from crcr.wiring.redis import Shared, share
+from crcr.wiring.rate_limits import RateLimits, open_rate_limits
 
 log = structlog.get_logger(__name__)
 
 _FAILED_PER_MINUTE = 30
 _FAILED_SIGN_INS = 10
-"""A minute, for each address."""
+"""Per minute and address."""
 _NOTED_REFUSALS = 30
-"""A minute, for each repository; the rest are refused all the same, and not written down."""
+"""Per minute and repository; further refusals are not recorded."""
 _SANDBOX_REPORTS = 20
-"""An hour, for each repository."""
+"""Per hour and repository."""
 _INSPECTIONS = 30
-"""A minute, for each address; a repository is looked at once a minute, whoever asks."""
+"""Per minute and address; one repository is inspected at most once a minute."""
 _TESTS = 6
-"""An hour, for each repository."""
+"""Per hour and repository."""
 _AUDITED_FAILURES = 60
-"""Failed log-ins that the audit log takes in an hour, from all addresses together."""
+"""Failed log-ins recorded in the audit log per hour, from all addresses together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The relay's parts, wired. `close` lets go of everything they hold."""
+    """The relay's parts, wired. `close` releases all their resources."""
 
     settings: Settings
     clock: Clock
@@ -95,7 +95,7 @@ class Services:
     reports: Reports
     acts: AdminOperations
     limits: RequestLimiter
-    shared: Shared
+    rate_limits: RateLimits
     github: GitHubClient
     keys: KeyCache
     refreshers: dict[str, AllowlistRefresher]
@@ -103,11 +103,11 @@ class Services:
     reconciler: Reconciler
     leaders: LeaderElection
     attendance: WorkerHeartbeat
-    limiter: RateLimiter
+    limiter: GitHubRateLimiter
     owner: str
-    """Who this process is, as a holder of leases."""
+    """This process as an owner of leases."""
     worker: Worker
-    metrics: Metrics
+    metrics: RelayMetrics
     trace: Trace
     webhook: WebhookIntake
     callback: CallbackIntake
@@ -116,15 +116,15 @@ class Services:
     on_crash: Callable[[Exception], None]
     health: SharedHealth
     stopping: asyncio.Event
-    """Set when the process begins to stop: workers finish what is under way, another process leads."""
+    """Set when the process begins to stop: workers finish running effects, another process becomes leader."""
     closing: asyncio.Event
-    """Set when it takes no more requests: live streams end."""
+    """Set when no more requests are accepted: live streams end."""
     loop_errors: list[BaseException] = field(default_factory=list)
-    """What ended a loop that should never end; the process stops when there is one."""
+    """Errors that ended a background loop; the process stops at the first."""
 
     async def close(self) -> None:
         await self.keys.aclose()
-        await self.shared.aclose()
+        await self.rate_limits.aclose()
         await self.clickhouse.close()
         for client in self.http:
             await client.aclose()
@@ -133,13 +133,11 @@ class Services:
 
 
 def build(settings: Settings, seams: Seams | None = None) -> Services:
-    """Open the store, bring its schema up to date, and wire everything to it."""
+    """Open the store, migrate its schema, and wire all services to it."""
     core = open_core(settings, seams or Seams())
     clock, database, settings = core.clock, core.database, core.settings
-    shared, inbox, reports = share(core, _rules(settings)), _inbox(core), _reports(core)
-    keys = KeyCache(
-        http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read, shared=shared.key_sets
-    )
+    rate_limits, inbox, reports = open_rate_limits(core, _rules(settings)), _inbox(core), _reports(core)
+    keys = KeyCache(http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read)
     stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
     attendance = build_worker_heartbeat(core, owner)
     refreshers = {
@@ -160,8 +158,8 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         inbox=inbox,
         reports=reports,
         acts=AdminOperations(database, core.targets, core.allowlists),
-        limits=shared.limits,
-        shared=shared,
+        limits=rate_limits.limits,
+        rate_limits=rate_limits,
         github=core.github,
         keys=keys,
         refreshers=refreshers,
@@ -175,7 +173,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         metrics=core.metrics,
         trace=core.trace,
         webhook=webhook,
-        callback=callback_intake(core, keys, shared.limits, reports),
+        callback=callback_intake(core, keys, rate_limits.limits, reports),
         ingest=ingest_intake(core),
         http=(core.api_http, core.keys_http, core.forward_http),
         stopping=stopping,
@@ -237,7 +235,7 @@ def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> Allowli
 
 
 _BREATH_S = 0.02
-"""Between two steps of forgetting: whoever waits to write gets most of the time."""
+"""Pause between two steps of retention, so that other writers get most of the time."""
 
 
 def build_leaders(core: Core, owner: str) -> LeaderElection:

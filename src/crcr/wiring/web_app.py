@@ -1,4 +1,4 @@
-"""The relay's front: intakes, pages and API put together as one ASGI app over wired services."""
+"""Assembles intakes, pages and API into one ASGI app over the wired services."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -24,38 +24,34 @@ from crcr.record.views.sql_views import SqlViews
 from crcr.settings import AllowlistOnGitHub, Settings
 from crcr.show.access import admin_routes as admin
 from crcr.show.access import login
-from crcr.show.access.admin_orders import performer
-from crcr.show.access.middleware import Access, Doors
-from crcr.show.access.sessions import Sessions
-from crcr.show.access.tokens import NamedToken, Tokens
-from crcr.show.api import onboarding
+from crcr.show.access.admin_orders import make_performer
+from crcr.show.access.middleware import AccessMiddleware, AccessSettings
+from crcr.show.access.sessions import NamedToken, Sessions, TokenStore
 from crcr.show.api import routes as api_routes
 from crcr.show.api import setup as api_setup
 from crcr.show.http import response_headers
 from crcr.show.live import event_stream
-from crcr.show.live.change_feed import Wakeups
-from crcr.show.live.delay import LiveDelay
-from crcr.show.live.health_feed import HealthFeed
+from crcr.show.live.change_feed import LiveDelay, Wakeups
+from crcr.show.live.shared_health import HealthFeed
 from crcr.show.metrics import health as probes
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
-from crcr.show.pages.onboarding import Welcome
-from crcr.show.pages.problems import ProblemPages
+from crcr.show.pages.onboarding import OnboardingSettings
 from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.services import Services
 
 
 def build_app(services: Services, *, work: bool = True) -> Edge:
-    """The relay as an ASGI app; with `work` its worker and loops run beside the requests."""
+    """Return the relay as an ASGI app; with `work`, the worker and the periodic loops run beside the requests."""
     upstreams, clock = services.upstreams, services.clock
     views = _views(services)
     services.metrics.opens_doors()
     is_public = services.settings.hud_access == "public"
     frame = _frame(services, views)
-    problem_page = ProblemPages(frame).page
+    problem_page = frame.problem
     doors = _doors(services, problem_page)
     desk = HttpAdminOperations(services.database, services.acts, services.targets, upstreams, clock)
-    perform, on = performer(desk, upstreams), doors.tokens.has_admins
+    perform, on = make_performer(desk, upstreams), doors.tokens.has_admins
     delay = LiveDelay(services.metrics.live_delay)
     setup, app_page = _setup_desk(services, views, doors), AppPage(services.github.app, clock)
     return create_app(
@@ -80,7 +76,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 audience=services.settings.oidc_audiences[0],
                 health=services.health,
             ),
-            *_health_routes(services, views, services.shared.check_limiter),
+            *_health_routes(services, views, services.rate_limits.check),
         ],
         routers=[
             admin.router(perform, on=on),
@@ -91,15 +87,15 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             services, work=work, request_side_tasks=(app_page.find, services.webhook.refused.run)
         ),
         on_crash=services.on_crash,
-        around=lambda app: response_headers.around(
-            Access(app, doors), public_url=services.settings.public_url, is_public=is_public
+        around=lambda app: response_headers.wrap_app(
+            AccessMiddleware(app, doors), public_url=services.settings.public_url, is_public=is_public
         ),
         problem_page=problem_page,
     )
 
 
 def build_probes(services: Services) -> Edge:
-    """What a worker answers on a port of its own: probes and metrics alone. All its loops run beside them."""
+    """Return the ASGI app of a worker's own port: probes and metrics; the worker and its loops run beside it."""
     views = SqlViews(services.database, services.allowlists, services.upstreams, _patience(services.settings))
     return create_app(
         hot={},
@@ -165,9 +161,9 @@ def _health_routes(
     )
 
 
-def _doors(services: Services, problem_page: ProblemPage) -> Doors:
+def _doors(services: Services, problem_page: ProblemPage) -> AccessSettings:
     settings = services.settings
-    tokens = Tokens(
+    tokens = TokenStore(
         NamedToken(each.name, each.digest, admin)
         for admin, group in ((True, settings.admin_tokens), (False, settings.hud_tokens))
         for each in group
@@ -176,7 +172,7 @@ def _doors(services: Services, problem_page: ProblemPage) -> Doors:
     def refuse(request: Request, problem: CrcrError) -> Response:
         return problem_response(request, problem, problem_page)
 
-    return Doors(
+    return AccessSettings(
         access=settings.hud_access,
         tokens=tokens,
         sessions=Sessions(
@@ -194,8 +190,8 @@ def _doors(services: Services, problem_page: ProblemPage) -> Doors:
     )
 
 
-def _setup_desk(services: Services, views: SqlViews, doors: Doors) -> api_setup.SetupDesk:
-    return api_setup.SetupDesk(
+def _setup_desk(services: Services, views: SqlViews, doors: AccessSettings) -> api_setup.SetupContext:
+    return api_setup.SetupContext(
         views=views,
         upstreams=services.upstreams,
         inspections=Inspections(services.database),
@@ -209,7 +205,7 @@ def _setup_desk(services: Services, views: SqlViews, doors: Doors) -> api_setup.
 
 
 def _onboarding_router(services: Services, app_page: AppPage) -> APIRouter:
-    return onboarding.router(
+    return api_setup.onboarding_router(
         services.upstreams,
         audience=services.settings.oidc_audiences[0],
         public_url=services.settings.public_url,
@@ -217,14 +213,16 @@ def _onboarding_router(services: Services, app_page: AppPage) -> APIRouter:
     )
 
 
-def _welcome(services: Services, views: SqlViews, desk: api_setup.SetupDesk, app_page: AppPage) -> Welcome:
+def _welcome(
+    services: Services, views: SqlViews, desk: api_setup.SetupContext, app_page: AppPage
+) -> OnboardingSettings:
     async def ask(request: Request, upstream: RepoName, repo: RepoName) -> bool:
         return (await desk.ask(request, upstream, repo)).asked
 
     async def newest_change() -> int:
         return (await views.changes(None, 1)).newest
 
-    return Welcome(
+    return OnboardingSettings(
         audience=services.settings.oidc_audiences[0],
         allowlists={
             each.name: _on_github(each.allowlist)
@@ -254,7 +252,7 @@ def _patience(settings: Settings) -> GatePolicy:
 
 
 def _web_url(settings: Settings) -> str:
-    """Where people look at GitHub, given where programs ask it."""
+    """Return GitHub's web address from its API address."""
     parts = urlsplit(settings.github_api_url)
     host = parts.netloc.removeprefix("api.") if parts.netloc.startswith("api.") else parts.netloc
     return f"{parts.scheme}://{host}"

@@ -29,7 +29,7 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.views.backends.figures import ingested_running, read_figures, read_last
 from crcr.record.views.backends.ingested import ingested_job, ingested_matrix
-from crcr.record.views.backends.job_detail import jobs_by_name
+from crcr.record.views.backends.jobs import jobs_by_name
 from crcr.record.views.sql_views import SqlViews
 from crcr.record.views.visibility import who_is_seen
 from support.data.events_and_reports import a_pull

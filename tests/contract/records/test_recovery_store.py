@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import text
 
 from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome
-from crcr.record.deliveries.missed_webhooks import RecoveryStore
+from crcr.record.deliveries.webhooks import RecoveryStore
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from support.stores.databases import OpenDatabase

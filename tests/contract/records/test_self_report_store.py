@@ -21,7 +21,7 @@ from crcr.errors import NoAllowlist
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.jobs import Outcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.self_reports import SelfReports
 from crcr.record.reports.tested_commits import Commits

@@ -14,7 +14,7 @@ from crcr.deliver.worker import Worker
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.record.outbox.effects import add_effects, add_once, add_paced, effect_row
 from crcr.record.store.database import Tx
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from support.clock import ManualClock
 from support.stores.databases import CORE, Stores
 
@@ -35,7 +35,7 @@ class Limited:
         handlers: dict[EffectKind, Callable[[ClaimedEffect], Awaitable[bool | None]]]
         handlers = dict.fromkeys((PUBLISH, SEND, LOOK_UP), self._do)
         outbox = stores.outbox("one")
-        self.worker = Worker(outbox, handlers, clock=self.clock, chance=lambda: 0.0, tally=Metrics())
+        self.worker = Worker(outbox, handlers, clock=self.clock, chance=lambda: 0.0, tally=RelayMetrics())
 
     async def _do(self, effect: ClaimedEffect) -> None:
         self.tried.append(effect)

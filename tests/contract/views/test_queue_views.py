@@ -9,8 +9,8 @@ from crcr.decide.model import RepoName
 from crcr.decide.views.overview import AlarmFacts, EffectQueue
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
-from crcr.record.views.relay import queue_metrics
-from crcr.record.views.relay.queue_metrics import queues_of, watched_of
+from crcr.record.views.relay import metrics
+from crcr.record.views.relay.metrics import queues_of, watched_of
 from support.services.postgres import new_database, run_on
 from support.stores.databases import CORE, OTHER, Stores
 
@@ -103,10 +103,10 @@ _RECEIVED = """
 INSERT INTO deliveries (guid, upstream, event, state, source, received_at, body_bytes)
 SELECT 'guid' || n, ?, 'push', 'accepted', 'webhook', n, 0 FROM generate_series(1, 50000) AS n"""
 _WALKED = (
-    queue_metrics._OPEN,
-    queue_metrics._PARKED,
-    queue_metrics._LAST_DELIVERY,
-    queue_metrics._OVERDUE_GATE,
+    metrics._OPEN,
+    metrics._PARKED,
+    metrics._LAST_DELIVERY,
+    metrics._OVERDUE_GATE,
 )
 
 

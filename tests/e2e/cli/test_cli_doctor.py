@@ -17,7 +17,7 @@ import pytest
 from crcr.join.shipped.texts import reporter_text
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 from support.downstream.setup import GOOD, NO_TOKEN, PATH, PINNED, UNPINNED
 from support.process import crcr, free_port
 from support.stage import AUDIENCE, RELAY_URL, UPSTREAM
@@ -73,7 +73,7 @@ class World:
 def settings(folder: Path, github: GitHub, port: int) -> dict[str, str]:
     github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
     issuer = [{"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}]
-    environ = environ_for(
+    environ = relay_environment(
         folder,
         CRCR_GITHUB_APP_ID=str(github.app_id),
         CRCR_GITHUB_APP_PRIVATE_KEY=github.private_key_pem,
@@ -90,7 +90,7 @@ def settings(folder: Path, github: GitHub, port: int) -> dict[str, str]:
 
 def pinned(workflow: str, port: int | str) -> str:
     """The workflow with the pin of the relay at that port."""
-    own = f"http://127.0.0.1:{port}/github/callback {environ_for(Path())['CRCR_OIDC_AUDIENCE']}"
+    own = f"http://127.0.0.1:{port}/github/callback {relay_environment(Path())['CRCR_OIDC_AUDIENCE']}"
     return workflow.replace(f"{RELAY_URL}/github/callback {AUDIENCE}", own)
 
 
@@ -104,7 +104,7 @@ async def served(folder: Path, workflow: str = GOOD) -> AsyncIterator[World]:
         github.create_repository("org/secret")
         environ = settings(folder, github, port)
         async with crcr("serve", folder=folder, environ=environ) as relay:
-            await relay.says("crcr listens on")
+            await relay.says("crcr is listening on")
             yield World(folder, github, f"http://127.0.0.1:{port}", environ)
             assert await relay.stopped() == 0
         github.finish()
@@ -124,7 +124,7 @@ async def test_a_good_set_up_ends_with_zero_and_is_told_line_by_line(tmp_path: P
             "? dispatch",
         ):
             assert words in told.out
-        assert "in order" in told.out.splitlines()[-1]
+        assert "checks passed" in told.out.splitlines()[-1]
 
 
 async def test_an_allowlist_file_is_checked_with_what_the_relay_knows_of_the_apps_rights(
@@ -174,7 +174,7 @@ async def test_an_answer_that_is_not_new_says_how_old_it_is(tmp_path: Path) -> N
         assert (again.state("id_token"), again.json["inspected_at"]) == ("ok", first.json["inspected_at"])
         assert datetime.fromisoformat(again.json["inspected_at"]) <= datetime.now(UTC)
         people = await world.asked()
-        assert "as GitHub had it" in people.out
+        assert "GitHub's state" in people.out
         assert "s ago; it is asked at most once a minute" in people.out
 
 
@@ -250,7 +250,7 @@ async def test_what_cannot_be_reached_or_is_no_relay_is_told(tmp_path: Path) -> 
         nobody = await world.doctor("--relay", f"http://127.0.0.1:{free_port()}", "--repo", REPO, "--json")
         assert (nobody.code, nobody.state("reachable")) == (1, "problem")
         other = await world.doctor("--relay", world.github.base_url, "--repo", REPO, "--json")
-        assert "Something else" in other.words("reachable")
+        assert "not a relay" in other.words("reachable")
         world.github.unexpected.clear()
 
 
@@ -355,7 +355,7 @@ async def test_a_healthy_relay_is_told_so_to_its_operator(tmp_path: Path) -> Non
         people = await world.of_operator()
         for secret in (ADMIN, world.github.webhook_secret, "PRIVATE KEY"):
             assert secret not in people.out + people.errors + told.out
-        assert "All is well" in people.out
+        assert "No problems" in people.out
 
 
 async def test_what_is_wrong_with_a_relay_is_told_together(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ async def test_what_is_wrong_with_a_relay_is_told_together(tmp_path: Path) -> No
         ]
         assert told.state("installations") == "warning"
         assert (
-            f"1 of 3 repositories have the App with the rights it needs; not so {REPO} and org/secret."
+            f"1 of 3 repositories have the App with the permissions it needs; not: {REPO} and org/secret."
             in (told.words("installations"))
         )
         assert told.state("registration") == "warning"
@@ -419,7 +419,7 @@ async def test_a_relay_with_wrong_settings_or_without_a_store_is_told(tmp_path: 
         out, _ = await process.process.communicate()
         told = Told(process.process.returncode or 0, out.decode(), "")
         assert (told.code, told.state("settings"), "CRCR_TOKEN" in told.out) == (1, "problem", False)
-    async with crcr("doctor", "--json", folder=tmp_path, environ=environ_for(tmp_path)) as process:
+    async with crcr("doctor", "--json", folder=tmp_path, environ=relay_environment(tmp_path)) as process:
         out, _ = await process.process.communicate()
         told = Told(process.process.returncode or 0, out.decode(), "")
         assert (told.state("store"), told.state("app_key"), told.state("allowlist")) == (

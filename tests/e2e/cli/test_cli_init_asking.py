@@ -12,9 +12,9 @@ from support.downstream.init_command import (
     WORKFLOW,
     Terminal,
     checkout,
-    files,
     init,
-    serving,
+    serve_facts,
+    written_files,
 )
 
 NIGHTLY = ".github/workflows/crcr-nightly.yml"
@@ -27,27 +27,27 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def relay() -> Iterator[str]:
-    with serving(TOLD) as url:
+    with serve_facts(TOLD) as url:
         yield url
 
 
 def test_it_asks_for_what_is_missing(repository: Path, relay: str) -> None:
     with Terminal(repository, "init") as terminal:
         terminal.answer("the relay's URL", relay)
-        terminal.answer("where the build runs", "")
+        terminal.answer("the CI that runs the build", "")
         terminal.answer("the level", "L4")
         terminal.answer("this repository, as owner/name [org/backend]", "")
         terminal.answer("the upstream (pytorch/pytorch)", "")
-        terminal.answer("whom to call", "ada, org/team")
+        terminal.answer("on-calls", "ada, org/team")
         terminal.answer("the command that builds and tests", "make test")
-        terminal.answer("JUnit files that the build leaves, such as out/**/*.xml [none]", "out/*.xml")
+        terminal.answer("JUnit files of the build, such as out/**/*.xml [none]", "out/*.xml")
         terminal.answer("every night too? [y/N]", "y")
         terminal.answer("the default branch [main]", "")
         assert terminal.end() == 0
-    assert "make test" in files(repository)[WORKFLOW]
-    assert "merge_group" in files(repository)[WORKFLOW]
-    assert 'path: "out/*.xml"' in files(repository)[WORKFLOW]
-    assert NIGHTLY in files(repository)
+    assert "make test" in written_files(repository)[WORKFLOW]
+    assert "merge_group" in written_files(repository)[WORKFLOW]
+    assert 'path: "out/*.xml"' in written_files(repository)[WORKFLOW]
+    assert NIGHTLY in written_files(repository)
     assert "assumed" not in terminal.seen
 
 
@@ -57,7 +57,7 @@ def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay
         terminal.answer("write https://host", NOBODY)
         terminal.answer("cannot be reached", "n")
         terminal.answer("the relay's URL", relay)
-        terminal.answer("where the build runs", "jenkins")
+        terminal.answer("the CI that runs the build", "jenkins")
         terminal.answer("which runs anywhere", "buildkite")
         terminal.answer("the level", "L9")
         terminal.answer("'L9' is not one of", "L3")
@@ -79,13 +79,13 @@ def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay
         terminal.answer("the default branch", "a b")
         terminal.answer("the branch 'a b' cannot be used", "dev")
         assert terminal.end() == 0
-    assert 'CRCR_BRIDGE_BRANCH: "dev"' in files(repository)[".github/workflows/crcr-bridge.yml"]
+    assert 'CRCR_BRIDGE_BRANCH: "dev"' in written_files(repository)[".github/workflows/crcr-bridge.yml"]
 
 
 def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path) -> None:
     with Terminal(repository, "init", "--ci", "github", "--level", "L2", "--command", "make") as terminal:
         terminal.answer("the relay's URL", NOBODY)
-        terminal.answer("use it all the same? [y/N]", "y")
+        terminal.answer("use it anyway? [y/N]", "y")
         terminal.answer("this repository", "")
         terminal.answer("the upstream (owner/name)", "pytorch/pytorch")
         terminal.answer("the audience", "a b")
@@ -94,7 +94,7 @@ def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path)
         terminal.answer("every night too?", "")
         terminal.answer("the default branch", "")
         assert terminal.end() == 0
-    assert NOBODY in files(repository)[WORKFLOW]
+    assert NOBODY in written_files(repository)[WORKFLOW]
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
@@ -112,9 +112,9 @@ def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) 
 
 def test_what_was_said_before_is_offered(repository: Path, relay: str) -> None:
     init(repository, "--relay", relay, "--command", "make test", "--junit", "out/*.xml", "--nightly")
-    before = files(repository)
+    before = written_files(repository)
     with Terminal(repository, "init", "--relay", relay) as terminal:
-        terminal.answer("where the build runs (github, buildkite, gitlab, circleci) [github]", "")
+        terminal.answer("the CI that runs the build (github, buildkite, gitlab, circleci) [github]", "")
         terminal.answer("the level", "")
         terminal.answer("this repository", "")
         terminal.answer("the upstream", "")
@@ -123,4 +123,4 @@ def test_what_was_said_before_is_offered(repository: Path, relay: str) -> None:
         terminal.answer("every night too? [Y/n]", "")
         terminal.answer("the default branch", "")
         assert terminal.end() == 0
-    assert files(repository) == before
+    assert written_files(repository) == before

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from support.downstream.init_command import FLAGS, WORKFLOW, checkout, files, git, init, run, said
+from support.downstream.init_command import (
+    FLAGS,
+    WORKFLOW,
+    checkout,
+    git,
+    init,
+    plain_text,
+    run,
+    written_files,
+)
 
 BRIDGE = ".github/workflows/crcr-bridge.yml"
 BUILDKITE = ("--ci", "buildkite", "--place", "organization=acme", "--place", "pipeline=crcr")
@@ -27,7 +36,7 @@ def test_below_the_top_it_writes_at_the_top_and_says_so(
     monkeypatch.chdir(deep)
     code, out = run(*FLAGS)
     assert code == 0
-    assert f"the files go to its top, {repository.resolve()}" in out
+    assert f"writing to the top of the repository, {repository.resolve()}" in out
     assert (repository / WORKFLOW).is_file()
     assert list(deep.iterdir()) == []
 
@@ -37,31 +46,31 @@ def test_a_named_folder_below_the_top_is_refused(repository: Path) -> None:
     deep.mkdir()
     code, out = init(deep, *FLAGS)
     assert code == 2
-    assert "only at its top" in said(out)
+    assert "only at its top" in plain_text(out)
     assert "--folder" in out
-    assert files(repository) == {}
+    assert written_files(repository) == {}
 
 
 def test_without_a_repository_it_writes_with_a_warning(tmp_path: Path) -> None:
     code, out = init(tmp_path, *FLAGS, "--repo", "org/backend")
     assert code == 0
-    assert "git knows no repository here" in out
+    assert "not a git repository" in out
     assert "assumed to be main" in out
     assert (tmp_path / WORKFLOW).is_file()
 
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
     code, out = init(tmp_path / "nowhere", *FLAGS)
-    assert (code, "is not a folder" in said(out)) == (2, True)
+    assert (code, "is not a folder" in plain_text(out)) == (2, True)
 
 
 def test_the_branch_of_a_fresh_repository_is_the_one_it_is_on_and_assumed(tmp_path: Path) -> None:
     folder = checkout(tmp_path / "fresh", branch="trunk")
     code, out = init(folder, *FLAGS, *BUILDKITE)
     assert code == 0
-    assert "commit the files to your default branch, assumed to be trunk (else say --branch)" in out
-    assert "git's remote `origin` did not say which it is" in out
-    assert 'CRCR_BRIDGE_BRANCH: "trunk"' in files(folder)[BRIDGE]
+    assert "commit the files to your default branch, assumed to be trunk because" in out
+    assert "the remote `origin` did not answer" in out
+    assert 'CRCR_BRIDGE_BRANCH: "trunk"' in written_files(folder)[BRIDGE]
 
 
 def test_the_branch_of_a_clone_is_known(tmp_path: Path, repository: Path) -> None:
@@ -101,7 +110,7 @@ def test_a_branch_that_was_said_is_not_assumed(repository: Path) -> None:
 def test_a_build_that_is_not_there_is_the_first_thing_to_do(repository: Path) -> None:
     program = repository / "ci" / "build-and-test"
     assert next_steps(init(repository, *FLAGS)[1])[0].startswith(
-        "write ./ci/build-and-test: there is none yet"
+        "write ./ci/build-and-test: the build command does not exist yet"
     )
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
@@ -128,9 +137,9 @@ def test_after_a_change_of_the_ci_the_files_left_over_are_named_and_stay(reposit
     init(repository, *FLAGS)
     code, out = init(repository, *FLAGS, *BUILDKITE)
     assert code == 0
-    assert "remove what an earlier `crcr init` left" in out
+    assert "remove the files of an earlier `crcr init`" in out
     assert f"     - {WORKFLOW}\n" in out
-    assert WORKFLOW in files(repository)
+    assert WORKFLOW in written_files(repository)
     (repository / WORKFLOW).unlink()
     _, out = init(repository, *FLAGS, "--ci", "github")
     for path in (BRIDGE, ".buildkite/crcr.yml", ".crcr/bridge.py"):
@@ -140,7 +149,7 @@ def test_after_a_change_of_the_ci_the_files_left_over_are_named_and_stay(reposit
 def test_a_workflow_of_ones_own_is_not_called_left_over(repository: Path) -> None:
     (repository / BRIDGE).parent.mkdir(parents=True)
     (repository / BRIDGE).write_text("name: mine\n")
-    assert "remove what" not in init(repository, *FLAGS)[1]
+    assert "remove the files" not in init(repository, *FLAGS)[1]
 
 
 def test_a_nightly_that_is_not_wanted_any_more_is_left_over(repository: Path) -> None:

@@ -121,9 +121,9 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
             crcr("worker", folder=tmp_path, environ=env) as first,
             crcr("worker", folder=tmp_path, environ=env) as second,
         ):
-            await relay.says("crcr listens on")
-            await first.says("crcr works for")
-            await second.says("crcr works for")
+            await relay.says("crcr is listening on")
+            await first.says("crcr is processing")
+            await second.says("crcr is processing")
             load = Load(github)
             under_load = asyncio.create_task(load.go_on())
 

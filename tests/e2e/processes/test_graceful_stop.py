@@ -29,7 +29,7 @@ async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_pa
         env = environ(tmp_path, github, url, CRCR_PORT=str(port), CRCR_DRAIN_S="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         async with crcr("serve", folder=tmp_path, environ=env) as relay:
-            await relay.says("crcr listens on")
+            await relay.says("crcr is listening on")
             assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
             relay.process.send_signal(signal.SIGTERM)
             await until_not_ready(client, port)
@@ -66,8 +66,8 @@ async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_i
             crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(here)}) as relay,
             crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(there)}) as other,
         ):
-            await relay.says("crcr listens on")
-            await other.says("crcr listens on")
+            await relay.says("crcr is listening on")
+            await other.says("crcr is listening on")
             async with client.stream("GET", f"http://127.0.0.1:{here}/api/v1/events") as stream:
                 lines = stream.aiter_lines()
                 assert await anext(lines) == "retry: 2000"
@@ -110,7 +110,7 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
             crcr("worker", folder=tmp_path, environ=env) as back,
         ):
             await front.says("without a worker")
-            await back.says("crcr works for")
+            await back.says("crcr is processing")
             await until(lambda: value(url, OPEN) == 0)
             gate = github.faults.hang(on=Match(method="POST", path="*/dispatches"), times=2)
             await github.open_pr(UPSTREAM)
@@ -125,7 +125,7 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
             assert [tuple(row.values()) for row in states] == [("sent", 0)] * 2 + [("waiting", 0)] * 2
             assert value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
             async with crcr("worker", folder=tmp_path, environ=env) as successor:
-                await successor.says("crcr works for")
+                await successor.says("crcr is processing")
                 await until(lambda: value(url, OPEN) == 0)
                 assert await successor.stopped() == 0
             assert await front.stopped() == 0

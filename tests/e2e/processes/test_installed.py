@@ -21,7 +21,7 @@ import pytest
 
 from github_sim.github import GitHub, WorkflowRun
 from support.deploy.installation import Installation, plain_installation, with_extra
-from support.deploy.otlp_collector import collector
+from support.deploy.otlp_collector import run_collector
 from support.paths import ROOT
 from support.process import crcr, free_port
 from support.replicas import TARGETS, environ, github_with_backends, rows, until, value
@@ -81,7 +81,7 @@ class Relay:
     @asynccontextmanager
     async def serving(self, *words: str) -> AsyncIterator[None]:
         async with self.start("serve", "--port", str(self.port), *words) as process:
-            await process.says("crcr listens on")
+            await process.says("crcr is listening on")
             yield
             assert await process.stopped() == 0
             assert '"level":"error"' not in await process.errors()
@@ -89,7 +89,7 @@ class Relay:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         async with self.start("worker") as process:
-            await process.says("crcr works for")
+            await process.says("crcr is processing")
             yield
             assert await process.stopped() == 0
             assert '"level":"error"' not in await process.errors()
@@ -151,7 +151,7 @@ def test_fault_71_an_installation_holds_the_shipped_packages_and_all_modules_loa
 
 async def test_fault_71_an_installation_runs_on_sqlite(plain: Installation, tmp_path: Path) -> None:
     async with relay(plain, tmp_path, sqlite_in(tmp_path)) as it:
-        assert "the settings are good" in await it.run("check-config")
+        assert "the settings are valid" in await it.run("check-config")
         await it.run("migrate")
         async with it.serving("--no-worker"), it.working():
             await it.receive_result()
@@ -189,7 +189,7 @@ async def test_fault_71_an_installation_moves_from_sqlite_to_postgresql(
 async def test_fault_71_an_installation_with_the_extra_sends_traces(
     plain: Installation, tmp_path: Path
 ) -> None:
-    with collector() as collected, with_extra("tracing", plain, tmp_path) as traced:
+    with run_collector() as collected, with_extra("tracing", plain, tmp_path) as traced:
         assert "No broken requirements" in traced.pip("check")
         traced.python("-c", "import crcr.tracing")
         more = {"CRCR_OTEL_ENDPOINT": collected.url}

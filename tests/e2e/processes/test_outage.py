@@ -60,7 +60,7 @@ class Outage:
         lines: list[str] = []
         async with crcr("serve", folder=self.folder, environ=self.environ) as process:
             reading = asyncio.create_task(_collect(process.process.stderr, lines))
-            await process.says("crcr listens on")
+            await process.says("crcr is listening on")
             try:
                 yield process, lines
             finally:

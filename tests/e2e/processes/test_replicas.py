@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from github_sim.github import GitHub, WorkflowRun
-from support.deploy.load_balancer import Balancer, balancing
+from support.deploy.load_balancer import LoadBalancer, run_load_balancer
 from support.process import Running, crcr, free_port
 from support.replicas import PLACES, TARGETS, environ, github_with_backends, rows, until, value
 from support.stage import UPSTREAM
@@ -33,8 +33,8 @@ async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, plac
             crcr("worker", folder=tmp_path, environ=env) as first,
             crcr("worker", folder=tmp_path, environ=env) as second,
         ):
-            await first.says("crcr works for")
-            await second.says("crcr works for")
+            await first.says("crcr is processing")
+            await second.says("crcr is processing")
             workers = {str(each.process.pid): each for each in (first, second)}
             leader = leading(url)
             assert leader in workers
@@ -60,7 +60,7 @@ async def test_two_that_start_at_once_on_nothing_are_both_ready(tmp_path: Path, 
         relays = [
             await stack.enter_async_context(crcr(*each, folder=tmp_path, environ=env)) for each in words
         ]
-        await asyncio.gather(*(relay.says("crcr listens on") for relay in relays))
+        await asyncio.gather(*(relay.says("crcr is listening on") for relay in relays))
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             ready = [(await http.get(f"http://127.0.0.1:{port}/readyz")).status_code for port in ports]
         assert ready == [200, 200]
@@ -112,7 +112,7 @@ class Fleet:
 
     folder: Path
     env: dict[str, str]
-    balancer: Balancer
+    balancer: LoadBalancer
     stack: AsyncExitStack
     running: dict[str, Running] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Fleet:
         self.running[name] = await self.stack.enter_async_context(
             crcr(*words, folder=self.folder, environ=self.env)
         )
-        await self.running[name].says("crcr works for" if name == "worker" else "crcr listens on")
+        await self.running[name].says("crcr is processing" if name == "worker" else "crcr is listening on")
         if name != "worker":
             await self.balancer.has_ready(int(name))
 
@@ -135,7 +135,7 @@ class Fleet:
 @asynccontextmanager
 async def fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fleet]:
     ports = (free_port(), free_port())
-    async with balancing(*ports) as balancer, AsyncExitStack() as stack:
+    async with run_load_balancer(*ports) as balancer, AsyncExitStack() as stack:
         env = environ(folder, github, url, CRCR_PUBLIC_URL=balancer.url, CRCR_DRAIN_S="1")
         github.webhook_url = f"{balancer.url}/github/webhook"
         it = Fleet(folder, env, balancer, stack)

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.show.access.admin_orders import ACTS
+from crcr.show.access.admin_orders import ADMIN_ACTIONS
 from github_sim.github import Match
 from support.sign_in import ADMIN, READER, TOKENS, audited, forms, tokened, visitor
 from support.stage import UPSTREAM, Stage, stage
@@ -21,7 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "pause": {},
     "unpause": {},
 }
-EVERY_ACT = [act.name for act in ACTS]
+EVERY_ACT = [act.name for act in ADMIN_ACTIONS]
 
 
 async def ask(
@@ -246,7 +246,7 @@ async def test_fault_30_a_session_writes_no_trusted_rows(tmp_path: Path) -> None
 async def test_the_acts_are_described_with_their_bodies(tmp_path: Path) -> None:
     async with tokened(tmp_path) as it:
         described = (await it.http.get("/api/openapi.json")).json()
-        for act in ACTS:
+        for act in ADMIN_ACTIONS:
             operation = described["paths"][f"/api/v1/admin/{act.name}"]["post"]
             schema = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
             assert schema.endswith(f"/{act.order.__name__}")

@@ -60,10 +60,10 @@ async def test_of_two_processes_one_leads_and_the_other_does_when_it_stops(tmp_p
         )
         await first.start()
         await second.start()
-        assert (first.duties.leads, second.duties.leads) == (True, False)
+        assert (first.leader_tasks.leads, second.leader_tasks.leads) == (True, False)
         await first.stop()
         async with asyncio.timeout(8):
-            while not second.duties.leads:
+            while not second.leader_tasks.leads:
                 await it.clock.pass_time(10)
                 await asyncio.sleep(0)
         await second.stop()

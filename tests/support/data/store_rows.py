@@ -45,7 +45,7 @@ L2:
 
 
 @dataclass
-class World:
+class StoreRows:
     engine: Outright
     database: SqliteDatabase | PostgresDatabase
     views: SqlViews
@@ -211,9 +211,9 @@ def _insert(connection: Hand, table: Table, rows: tuple[dict[str, Any], ...]) ->
 
 
 @asynccontextmanager
-async def open_world(
+async def open_store_rows(
     folder: Path, *, upstreams: tuple[RepoName, ...] = (UPSTREAM, OTHER), now: datetime | None = None
-) -> AsyncIterator[World]:
+) -> AsyncIterator[StoreRows]:
     where: Where = folder / "crcr.db"
     if in_postgresql():
         where = PostgresLocation(database_url(folder))
@@ -222,7 +222,7 @@ async def open_world(
     engine, database = outright(where), opened(where)
     lists = Allowlists(database, Targets(database, CheckRefresher({})), CheckRefresher({}), check)
     clock = ManualClock(now) if now else ManualClock()
-    world = World(engine, database, SqlViews(database, lists, upstreams), clock)
+    world = StoreRows(engine, database, SqlViews(database, lists, upstreams), clock)
     for each in upstreams:
         row = {"upstream": each.key, "name": each.full_name, "created_at": world.ago(days=1)}
         world.add(core.upstreams, row)

@@ -24,7 +24,7 @@ from crcr.record.admin.operations import ParkedFilter
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.merge_groups import let_go
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.jobs import Outcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.self_reports import SelfReports
 from crcr.record.upkeep.timeouts import Sweeps
@@ -46,7 +46,7 @@ Act = Callable[[], Awaitable[None]]
 
 
 @dataclass
-class Walk:
+class RandomWalk:
     stores: Stores
     random: Random
     now: datetime = START

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import RelayMetrics
 from support.deploy.deploy_files import DEPLOY
 
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
@@ -30,7 +30,7 @@ def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @cache
-def rules() -> tuple[dict[str, Any], ...]:
+def alert_rules() -> tuple[dict[str, Any], ...]:
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     return tuple(rule for group in groups for rule in group["rules"])
 
@@ -45,16 +45,16 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 
-def named(expression: str) -> set[str]:
+def metric_names(expression: str) -> set[str]:
     """The metrics of ours that an expression names, without what stands in quotes."""
     return set(_METRIC.findall(_QUOTED.sub('""', expression)))
 
 
 @cache
-def series() -> frozenset[str]:
+def all_series() -> frozenset[str]:
     """The names of all series that a process can tell."""
     found = set()
-    for family in Metrics().registry.collect():
+    for family in RelayMetrics().registry.collect():
         ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         found |= {family.name + end for end in ends}
     return frozenset(found)

@@ -17,7 +17,7 @@ from crcr.decide.report.judge import ReportOutcome
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.jobs import Outcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.postgres.connection import Connection, PostgresLink

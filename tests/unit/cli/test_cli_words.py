@@ -35,7 +35,7 @@ def test_a_moment_is_a_time_or_how_long_ago() -> None:
 
 
 def test_what_is_no_moment_is_refused() -> None:
-    with pytest.raises(typer.BadParameter, match="nor one ago"):
+    with pytest.raises(typer.BadParameter, match="or an age such as 2h"):
         parse_time("yesterday")
 
 

@@ -94,11 +94,12 @@ def of(*states: State) -> str:
 
 
 def test_the_last_line_says_what_it_all_comes_to() -> None:
-    assert of(State.OK, State.OK) == "All is well: 2 of 2 in order"
+    assert of(State.OK, State.OK) == "No problems: 2 of 2 checks passed"
     assert (
-        of(State.PROBLEM, State.PROBLEM, State.WARNING, State.OK) == "2 problems, 1 warning; 1 of 4 in order"
+        of(State.PROBLEM, State.PROBLEM, State.WARNING, State.OK)
+        == "2 problems, 1 warning; 1 of 4 checks passed"
     )
-    assert of(State.UNKNOWN, State.UNKNOWN) == "2 not known; 0 of 2 in order"
+    assert of(State.UNKNOWN, State.UNKNOWN) == "2 unknown; 0 of 2 checks passed"
 
 
 @pytest.mark.parametrize(
@@ -151,5 +152,5 @@ def test_a_relay_that_leads_elsewhere_says_where() -> None:
     [finding] = relay("http://old.example.org", moved)
     assert (finding.state, finding.text) == (
         State.PROBLEM,
-        "It leads elsewhere: https://new.example.org",
+        "It redirects to https://new.example.org",
     )

@@ -26,7 +26,7 @@ def told(refusals: Any) -> list[str]:
     answering = httpx.MockTransport(lambda request: httpx.Response(200, json=answers[request.url.path]))
     relay.http = httpx.Client(base_url="https://relay.example.org", transport=answering)
     with relay:
-        return [each.name for each in RoundTrip(relay, "d", shown=False).until(timedelta(0))]
+        return [each.name for each in RoundTrip(relay, "d", shown=False).follow(timedelta(0))]
 
 
 def refused(at: Any, *, settled: bool = False) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_what_is_asked_anew_is_told_without_an_age(waits: bool) -> None:
 def test_a_script_is_told_how_old_the_answer_is() -> None:
     told = Told(NOW - timedelta(seconds=40))
     section = seen(told, waits=False, sleep=told.sleep)
-    assert section.note == "as GitHub had it 40 s ago; it is asked at most once a minute"
+    assert section.note == "GitHub's state 40 s ago; it is asked at most once a minute"
     assert section.facts == {"inspected_at": (NOW - timedelta(seconds=40)).isoformat()}
     assert told.slept_s == 0.0
 
@@ -124,6 +124,6 @@ def test_a_relay_that_asks_to_wait_is_told_with_the_age_of_what_it_knows() -> No
         return told(request)
 
     section = seen(full, waits=True, sleep=told.sleep)
-    assert section.note == "as GitHub had it 5 h ago; it is asked at most once a minute"
+    assert section.note == "GitHub's state 5 h ago; it is asked at most once a minute"
     assert [each.name for each in section.findings] == ["inspection"]
     assert told.slept_s == 0.0

@@ -22,7 +22,7 @@ from crcr.decide.views.commit import (
     WaiverState,
     WaiverView,
 )
-from crcr.decide.views.timeline import MOST_MOMENTS, TimelineFacts, build_timeline, spell_of
+from crcr.decide.views.timeline import MOST_MOMENTS, TimelineFacts, build_timeline, running_time
 from support.data.backend_views import a_dispatch, a_job_view
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -275,16 +275,16 @@ def test_a_spell_lasts_from_the_first_start_to_the_last_end() -> None:
         a_job_view(started_at=at(1), completed_at=at(5), conclusion="failure"),
         a_job_view(started_at=at(2), completed_at=at(7), conclusion="failure"),
     ]
-    assert spell_of(jobs) == Spell(started_at=at(1), failed_at=at(5), ended_at=at(9))
-    assert spell_of([]) == Spell()
+    assert running_time(jobs) == Spell(started_at=at(1), failed_at=at(5), ended_at=at(9))
+    assert running_time([]) == Spell()
 
 
 def test_a_spell_has_no_end_while_a_job_runs() -> None:
     running = a_job_view(None, started_at=at(1))
     ended = a_job_view(started_at=at(2), completed_at=at(4))
-    assert spell_of([running, ended]) == Spell(started_at=at(1))
+    assert running_time([running, ended]) == Spell(started_at=at(1))
 
 
 def test_a_job_that_went_silent_ended_when_that_was_noticed() -> None:
     silent = a_job_view(None, state=JobState.TIMED_OUT, started_at=at(1), swept_at=at(400))
-    assert spell_of([silent]) == Spell(started_at=at(1), failed_at=at(400), ended_at=at(400))
+    assert running_time([silent]) == Spell(started_at=at(1), failed_at=at(400), ended_at=at(400))

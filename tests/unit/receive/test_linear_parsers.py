@@ -38,8 +38,7 @@ from crcr.receive.oidc.claims_to_identity import _workflow_ref
 from crcr.receive.webhook.parse import parse_event
 from crcr.record.views.logs.search import asked_of_history
 from crcr.show.csv.writer import cell, file_name
-from crcr.show.render.matrix_headers import shortened
-from crcr.show.render.matrix_shards import shard_of
+from crcr.show.render.matrix import parse_shard, shorten_names
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.urls.cursors import decode
 from support.data.backend_views import a_failure
@@ -297,8 +296,8 @@ PARSERS = (
     Parser("safe link", safe_link, NAMES),
     Parser("search", lambda text: asked_of_history(text, UPSTREAM), NAMES),
     Parser("cursor", _cursor, NAMES | JSON),
-    Parser("shard", shard_of, NAMES),
-    Parser("heads of a matrix", lambda text: shortened([f"{text}a", f"{text}b"]), NAMES),
+    Parser("shard", parse_shard, NAMES),
+    Parser("heads of a matrix", lambda text: shorten_names([f"{text}a", f"{text}b"]), NAMES),
     Parser("csv cell", cell, NAMES),
     Parser("csv file name", file_name, NAMES),
     Parser("forwarded for", lambda text: client_address("10.0.0.1", [text], PROXIES), NAMES | {"hops": repeat("10.0.0.1,")}),

@@ -16,13 +16,12 @@ from starlette.routing import BaseRoute, Route
 from crcr.app import create_app, problem_response
 from crcr.errors import CrcrError
 from crcr.record.limits.memory import MemoryLimits, Rule
-from crcr.show.access.middleware import FAILED_SIGN_IN, Access, Doors
+from crcr.show.access.middleware import FAILED_SIGN_IN, AccessMiddleware, AccessSettings
 from crcr.show.access.reader import reader_of
-from crcr.show.access.sessions import Sessions
-from crcr.show.access.tokens import NamedToken, Tokens
+from crcr.show.access.sessions import NamedToken, Sessions, TokenStore
 from crcr.show.http import response_headers
 from crcr.show.http.same_site import local_path
-from crcr.show.render.notices import NOTICES, notice_of, with_notice
+from crcr.show.render.notices import NOTICES, read_notice, with_notice
 from support.clock import ManualClock
 
 Mode = Literal["public", "token", "proxy"]
@@ -49,9 +48,9 @@ OPEN = (
 )
 
 
-def known() -> Tokens:
+def known() -> TokenStore:
     digests = [sha256(token.encode()).hexdigest() for token in (ADMIN, READER)]
-    return Tokens((NamedToken("ann", digests[0], admin=True), NamedToken("rob", digests[1], admin=False)))
+    return TokenStore((NamedToken("ann", digests[0], admin=True), NamedToken("rob", digests[1], admin=False)))
 
 
 class House:
@@ -61,14 +60,14 @@ class House:
         self,
         mode: Mode,
         *,
-        tokens: Tokens | None = None,
+        tokens: TokenStore | None = None,
         url: str = "http://hud.test",
         peer: str = "10.1.1.1",
     ) -> None:
         self.clock = ManualClock()
         tokens = known() if tokens is None else tokens
         self.sessions = Sessions(tokens, secret=b"secret", clock=self.clock, secure=url.startswith("https"))
-        self.doors = Doors(
+        self.doors = AccessSettings(
             access=mode,
             tokens=tokens,
             sessions=self.sessions,
@@ -84,8 +83,8 @@ class House:
             routes=addresses(),
             routers=[],
             background=Idle(),
-            around=lambda app: response_headers.around(
-                Access(app, self.doors), public_url=url, is_public=mode == "public"
+            around=lambda app: response_headers.wrap_app(
+                AccessMiddleware(app, self.doors), public_url=url, is_public=mode == "public"
             ),
             problem_page=problem_page,
         )
@@ -232,7 +231,7 @@ async def test_a_wrong_token_is_refused_even_with_a_good_session(mode: Mode) -> 
 
 
 async def test_without_tokens_a_header_or_cookie_means_nothing() -> None:
-    async with house("public", tokens=Tokens(())) as it:
+    async with house("public", tokens=TokenStore(())) as it:
         answer = await it.get("/api/v1/summary", authorization="Bearer x", cookie="crcr_session=x.y")
         assert answer.json()["name"] is None
 
@@ -461,7 +460,7 @@ async def test_every_kind_of_text_is_packed_once_it_is_worth_it(kind: str) -> No
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await Response("x" * int(scope["path"][1:]), media_type=kind)(scope, receive, send)
 
-    around = response_headers.around(app, public_url="http://hud.test", is_public=True)
+    around = response_headers.wrap_app(app, public_url="http://hud.test", is_public=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(around), base_url="http://hud.test") as http:
         assert (await http.get("/5000")).headers["content-encoding"] == "gzip"
         assert "content-encoding" not in (await http.get("/50")).headers
@@ -487,7 +486,9 @@ async def test_an_event_is_passed_on_before_the_next_is_there() -> None:
         return {"type": "http.disconnect"}
 
     doors = House("public").doors
-    around = response_headers.around(Access(app, doors), public_url="https://hud.test", is_public=True)
+    around = response_headers.wrap_app(
+        AccessMiddleware(app, doors), public_url="https://hud.test", is_public=True
+    )
     accept = [(b"accept-encoding", b"gzip")]
     scope = {
         "type": "http",
@@ -530,7 +531,7 @@ async def test_no_spelling_of_an_address_or_host_gets_past_the_door(path: str, h
 
     scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [(b"host", host)]}
     more = {"client": ("192.0.2.1", 1), "server": ("hud.test", 80), "scheme": "http"}
-    await Access(app, House("token").doors)({**scope, **more}, receive, send)
+    await AccessMiddleware(app, House("token").doors)({**scope, **more}, receive, send)
     assert reached == ["401"]
 
 
@@ -543,7 +544,7 @@ def asked(query: str) -> Request:
 def test_after_an_act_the_page_says_what_was_done(code: str, number: int) -> None:
     address = with_notice("/crcr/a/b?done=paused&n=1&range=7d", code, number)
     assert address.startswith("/crcr/a/b?range=7d&")
-    said = notice_of(asked(address.partition("?")[2]))
+    said = read_notice(asked(address.partition("?")[2]))
     assert said
     assert "{}" not in said
 
@@ -561,4 +562,4 @@ def test_after_an_act_the_page_says_what_was_done(code: str, number: int) -> Non
     ],
 )
 def test_nobody_puts_words_into_the_pages_mouth(query: str) -> None:
-    assert notice_of(asked(query)) is None
+    assert read_notice(asked(query)) is None

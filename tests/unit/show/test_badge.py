@@ -13,9 +13,9 @@ from crcr.decide.statistics.figures import CountedAs, Tally
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound, StoreUnavailable
-from crcr.show.pages.badge import badge_of, draw, routes, text_width
+from crcr.record.views.sql_views import SqlViews
+from crcr.show.pages.badge import choose_badge, draw, routes, text_width
 from crcr.show.pages.frame import Frame
-from crcr.show.ports import Views
 from support.clock import ManualClock
 from support.page_reader import ACTING, HOSTILE
 
@@ -58,7 +58,7 @@ class FakeViews:
 
 
 async def get(views: FakeViews, address: str, method: str = "GET", **more: Any) -> httpx.Response:
-    frame = Frame(cast("Views", views), upstreams=UPSTREAMS, clock=ManualClock())
+    frame = Frame(cast("SqlViews", views), upstreams=UPSTREAMS, clock=ManualClock())
     app = Starlette(routes=routes(frame))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hud.test") as http:
         return await http.request(method, address, **more)
@@ -101,7 +101,7 @@ def parsed(content: bytes) -> tuple[list[str], list[str], str]:
     ],
 )
 def test_it_says_the_state_and_the_rate_of_every_page(seen: BadgeView, message: str, colour: str) -> None:
-    texts, colours, title = parsed(draw(badge_of(seen, "torch")))
+    texts, colours, title = parsed(draw(choose_badge(seen, "torch")))
     assert texts == ["torch", message]
     assert colours[1] == colour
     assert title == f"Good/Backend, push, 14d · torch: {message}"
@@ -113,7 +113,7 @@ def test_it_is_green_for_a_pass_that_is_not_stale_and_for_nothing_else(
     state: CountedAs | None, *, stale: bool
 ) -> None:
     for tally in ({"success": 1}, {"running": 1}, {"other": 5}):
-        green = badge_of(view(state, stale=stale, **tally), "x").colour == GREEN
+        green = choose_badge(view(state, stale=stale, **tally), "x").colour == GREEN
         assert green == (state is CountedAs.SUCCESS and not stale and "success" in tally)
 
 

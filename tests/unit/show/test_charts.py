@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.statistics.figures import Tally
-from crcr.show.render.charts import Chart, Series, Unit, draw, said, ticks
-from crcr.show.render.pass_rate_strip import strip
-from crcr.show.render.trend_charts import backend_charts, trend_charts
+from crcr.show.render.charts import Chart, Series, Unit, draw, format_value, ticks
+from crcr.show.render.trend_charts import backend_charts, draw_strip, trend_charts
 from support.data.overview_views import NOW, figures
 from support.page_reader import HOSTILE, Page, inert
 
@@ -122,7 +121,7 @@ def test_the_table_holds_what_the_picture_says(values: list[float | None], unit:
     drawn = draw(chart(*shown, unit=unit))
     rows = Cells(drawn).rows
     if any(value is not None for value in shown):
-        assert [row[1] for row in rows] == [said(value, unit) for value in shown]
+        assert [row[1] for row in rows] == [format_value(value, unit) for value in shown]
         titles = re.findall(r"<title>[^<]*some: ([^<]*)</title>", drawn)
         assert titles == ["no data" if text == "—" else text.replace("<", "&lt;") for _, text in rows]
 
@@ -160,15 +159,15 @@ def test_figures_become_all_their_charts() -> None:
 
 
 def test_a_strip_says_in_words_what_it_shows() -> None:
-    page = Page(strip((Tally(), Tally(success=1, failure=1), Tally(success=4)), "14d"))
+    page = Page(draw_strip((Tally(), Tally(success=1, failure=1), Tally(success=4)), "14d"))
     label = page.attributes("aria-label")[0]
     assert label == "Pass rate over 14d in 3 parts: lowest 50.0%, latest 100.0%, 1 without results"
     assert page.attributes("class").count("part-none") == 1
-    nothing = strip((Tally(),) * 14, "14d")
+    nothing = draw_strip((Tally(),) * 14, "14d")
     assert "part-ok" not in nothing
     assert "no results" in nothing
 
 
 def test_one_failure_among_thousands_is_seen_in_a_strip() -> None:
-    assert "part-bad" in strip((Tally(success=9_999, failure=1),), "14d")
-    assert "part-bad" not in strip((Tally(success=9_999),), "14d")
+    assert "part-bad" in draw_strip((Tally(success=9_999, failure=1),), "14d")
+    assert "part-bad" not in draw_strip((Tally(success=9_999),), "14d")

@@ -15,10 +15,12 @@ from starlette.responses import Response, StreamingResponse
 from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.errors import StoreUnavailable
 from crcr.show.csv import columns as csv_columns
-from crcr.show.csv.writer import Export, Place, Table, cell, file_name, harmless
+from crcr.show.csv.writer import CsvExport, CsvTable, CursorKey, cell, file_name, harmless
 from crcr.show.urls import cursors
 
-ITEMS: Table[tuple[str, int]] = Table(("name", "line"), lambda item: [(item[0], n) for n in range(item[1])])
+ITEMS: CsvTable[tuple[str, int]] = CsvTable(
+    ("name", "line"), lambda item: [(item[0], n) for n in range(item[1])]
+)
 
 
 def asked(query: str = "") -> Request:
@@ -33,7 +35,7 @@ class Listed:
         self.items = [(f"item {place}", number) for place, number in enumerate(lines)]
         self.reads = 0
 
-    async def read(self, after: Place, size: int) -> tuple[Sequence[tuple[str, int]], Place]:
+    async def read(self, after: CursorKey, size: int) -> tuple[Sequence[tuple[str, int]], CursorKey]:
         self.reads += 1
         start = int(after[0]) if after else 0
         end = start + size
@@ -50,7 +52,7 @@ async def lines_of(response: Response) -> list[list[str]]:
     return list(csv.reader(io.StringIO(await body_of(response), newline="")))[1:]
 
 
-def next_place(response: Response) -> Place:
+def next_place(response: Response) -> CursorKey:
     link = response.headers.get("link")
     return cursors.decode(link.partition("cursor=")[2].partition(">")[0]) if link else None
 
@@ -102,7 +104,7 @@ def test_columns_have_names_of_their_own(table: str) -> None:
 
 
 async def test_a_list_is_exported_whole_with_its_head() -> None:
-    answer = await Export(asked(), "up/stream-jobs", 100).of(ITEMS, Listed(1, 2).read)
+    answer = await CsvExport(asked(), "up/stream-jobs", 100).of(ITEMS, Listed(1, 2).read)
     assert await body_of(answer) == "name,line\r\nitem 0,0\r\nitem 1,0\r\nitem 1,1\r\n"
     assert answer.headers["content-type"] == "text/csv; charset=utf-8; header=present"
     assert answer.headers["content-disposition"] == 'attachment; filename="crcr-up-stream-jobs.csv"'
@@ -113,9 +115,9 @@ async def test_a_list_is_exported_whole_with_its_head() -> None:
 async def test_what_is_over_the_limit_is_found_through_the_link() -> None:
     listed = Listed(*[1] * 1000)
     found: list[list[str]] = []
-    after: Place = None
+    after: CursorKey = None
     while True:
-        answer = await Export(asked(), "x", 300, after).of(ITEMS, listed.read)
+        answer = await CsvExport(asked(), "x", 300, after).of(ITEMS, listed.read)
         found += await lines_of(answer)
         after = next_place(answer)
         if after is None:
@@ -127,9 +129,9 @@ async def test_what_is_over_the_limit_is_found_through_the_link() -> None:
 async def test_no_item_is_torn_lost_or_doubled(sizes: list[int], limit: int) -> None:
     listed = Listed(*sizes)
     found: list[list[str]] = []
-    after: Place = None
+    after: CursorKey = None
     for _ in range(len(sizes) + 1):
-        answer = await Export(asked(), "x", limit, after).of(ITEMS, listed.read)
+        answer = await CsvExport(asked(), "x", limit, after).of(ITEMS, listed.read)
         part = await lines_of(answer)
         assert len(part) <= max(limit, *sizes, 1)
         found += part
@@ -140,18 +142,18 @@ async def test_no_item_is_torn_lost_or_doubled(sizes: list[int], limit: int) -> 
 
 
 async def test_the_link_keeps_what_was_asked_and_names_no_host() -> None:
-    answer = await Export(asked("state=completed&cursor=old&limit=1"), "x", 1).of(ITEMS, Listed(1, 1).read)
+    answer = await CsvExport(asked("state=completed&cursor=old&limit=1"), "x", 1).of(ITEMS, Listed(1, 1).read)
     place = cursors.encode((1,))
     assert answer.headers["link"] == f'</api/v1/jobs.csv?state=completed&limit=1&cursor={place}>; rel="next"'
 
 
 async def test_a_large_export_is_sent_in_pieces() -> None:
-    table: Table[int] = Table(("text",), lambda number: [(f"{number} " + "x" * 10_000,)])
+    table: CsvTable[int] = CsvTable(("text",), lambda number: [(f"{number} " + "x" * 10_000,)])
 
-    async def read(_: Place, __: int) -> tuple[Sequence[int], Place]:
+    async def read(_: CursorKey, __: int) -> tuple[Sequence[int], CursorKey]:
         return range(200), None
 
-    answer = await Export(asked(), "x").of(table, read)
+    answer = await CsvExport(asked(), "x").of(table, read)
     assert isinstance(answer, StreamingResponse)
     text = await body_of(answer)
     assert len(text.encode()) == int(answer.headers["content-length"])
@@ -159,13 +161,13 @@ async def test_a_large_export_is_sent_in_pieces() -> None:
 
 
 async def test_a_fault_in_the_middle_leaves_no_short_file() -> None:
-    async def read(after: Place, _: int) -> tuple[Sequence[Any], Place]:
+    async def read(after: CursorKey, _: int) -> tuple[Sequence[Any], CursorKey]:
         if after:
             raise StoreUnavailable
         return [("x" * 1_000_000, 1)], (1,)
 
     with pytest.raises(StoreUnavailable):
-        await Export(asked(), "x", 100).of(ITEMS, read)
+        await CsvExport(asked(), "x", 100).of(ITEMS, read)
 
 
 @pytest.mark.parametrize(

@@ -12,28 +12,27 @@ from hypothesis import strategies as st
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import Span
 from crcr.decide.views.backend import JobKey
-from crcr.show.urls.job_tokens import job_of, key_of, key_of_job, token_of
-from crcr.show.urls.links import Links
-from crcr.show.urls.location import Here
+from crcr.show.urls.job_tokens import decode_backend_job, decode_job_key, encode_job_token, job_key
+from crcr.show.urls.location import PageLinks, PageLocation
 from support.data.backend_views import a_job_view
 
 KEY = JobKey(delivery="d-1", workflow=".github/workflows/ci.yml", run_id="10", attempt=2, job_name="build")
 BACKEND = RepoName("Good/Backend")
 NAMES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=80)
 UPSTREAMS = (RepoName("up/one"), RepoName("up/two"))
-HERE = Here(UPSTREAMS, UPSTREAMS[1], Span.WEEK, "/crcr/good/backend", "https://github.com")
+HERE = PageLocation(UPSTREAMS, UPSTREAMS[1], Span.WEEK, "/crcr/good/backend", "https://github.com")
 
 
 @given(NAMES, NAMES, NAMES, st.integers(1, 10_000), NAMES)
 def test_a_token_leads_back_to_its_job(delivery: str, path: str, run: str, attempt: int, name: str) -> None:
     key = JobKey(delivery=delivery, workflow=path, run_id=run, attempt=attempt, job_name=name)
-    token = token_of(key)
-    assert key_of(token) == key
+    token = encode_job_token(key)
+    assert decode_job_key(token) == key
     assert set(token) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
-    assert job_of(token) is None
-    shared = token_of(key, BACKEND)
-    assert job_of(shared) == (BACKEND, key)
-    assert key_of(shared) == key
+    assert decode_backend_job(token) is None
+    shared = encode_job_token(key, BACKEND)
+    assert decode_backend_job(shared) == (BACKEND, key)
+    assert decode_job_key(shared) == key
 
 
 def packed(value: Any) -> str:
@@ -63,38 +62,38 @@ GOOD = ["d-1", "ci.yml", "10", 1, "build"]
     ],
 )
 def test_what_is_not_ours_is_no_job(text: str | None) -> None:
-    assert key_of(text) is None
-    assert job_of(text) is None
+    assert decode_job_key(text) is None
+    assert decode_backend_job(text) is None
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_a_job_or_none(text: str) -> None:
-    assert key_of(text) is None or isinstance(key_of(text), JobKey)
+    assert decode_job_key(text) is None or isinstance(decode_job_key(text), JobKey)
 
 
 def test_a_job_with_endless_names_is_not_linked_to() -> None:
-    assert token_of(replace(KEY, job_name="x" * 100_000)) == ""
-    assert Links(HERE, {}).job(a_job_view(name="x" * 100_000)) is None
+    assert encode_job_token(replace(KEY, job_name="x" * 100_000)) == ""
+    assert PageLinks(HERE, {}).job(a_job_view(name="x" * 100_000)) is None
 
 
 def test_a_view_of_a_job_has_its_key() -> None:
     job = a_job_view(name="build", delivery="d-1", run_id="10", attempt=2)
-    assert key_of_job(job) == KEY
+    assert job_key(job) == KEY
 
 
 def test_links_keep_what_was_chosen() -> None:
-    links = Links(HERE, {"jobs": "a&b", "after": "xyz"})
+    links = PageLinks(HERE, {"jobs": "a&b", "after": "xyz"})
     kept = "upstream=up/two&range=7d"
     assert links.url(older="1") == f"/crcr/good/backend?jobs=a%26b&after=xyz&older=1&{kept}"
     assert links.url(jobs=None, after=None) == f"/crcr/good/backend?{kept}"
     assert links.before("job") == f"?jobs=a%26b&after=xyz&{kept}&job="
     assert links.fields("q", "jobs") == (("upstream", "up/two"), ("range", "7d"))
-    assert Links(replace(HERE, upstream=UPSTREAMS[0], span=Span.FORTNIGHT), {}).before("job") == "?job="
+    assert PageLinks(replace(HERE, upstream=UPSTREAMS[0], span=Span.FORTNIGHT), {}).before("job") == "?job="
 
 
 def test_on_a_shared_page_a_link_names_the_backend() -> None:
     job = a_job_view()
-    link = Links(HERE, {}, shared=True).job(job)
+    link = PageLinks(HERE, {}, shared=True).job(job)
     assert link is not None
     token = link.partition("job=")[2].partition("&")[0]
-    assert job_of(token) == (BACKEND, key_of_job(job))
+    assert decode_backend_job(token) == (BACKEND, job_key(job))

@@ -16,14 +16,13 @@ from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.views.overview import AlarmFacts, EffectQueue, Vitals
 from crcr.errors import HeldBy, StoreUnavailable
 from crcr.show.metrics import health
-from crcr.show.metrics.refusal_layers import LAYERS, layer_of
-from crcr.show.metrics.registry import Metrics
+from crcr.show.metrics.registry import LAYERS, RelayMetrics, refusal_layer
 from support.clock import ManualClock
 
 UPSTREAM = RepoName("Torch/torch")
 
 
-def read(metrics: Metrics) -> dict[tuple[str, ...], float]:
+def read(metrics: RelayMetrics) -> dict[tuple[str, ...], float]:
     """Every sample by its name and the values of its labels."""
     found = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
@@ -40,11 +39,11 @@ def test_every_code_that_a_caller_can_see_belongs_to_one_layer() -> None:
     codes = [code for each in LAYERS.values() for code in each]
     assert len(codes) == len(set(codes))
     assert set(codes) == set(STATUS)
-    assert layer_of("completed") is None
+    assert refusal_layer("completed") is None
 
 
 def test_refusals_are_counted_by_door_and_layer_and_successes_are_not() -> None:
-    metrics = Metrics()
+    metrics = RelayMetrics()
     for outcome in ("completed", "not_allowlisted", "rate_limited", "conflicting_result"):
         metrics.callback(outcome)
     metrics.delivery("push", "bad_signature")
@@ -60,7 +59,7 @@ def test_refusals_are_counted_by_door_and_layer_and_successes_are_not() -> None:
 
 
 def test_a_queue_is_told_for_every_kind_and_a_kind_of_a_later_release_makes_no_series() -> None:
-    metrics = Metrics()
+    metrics = RelayMetrics()
     queue = EffectQueue(kind="send_dispatch", waiting=3, claimed=1, parked=2, lag_s=40.0)
     metrics.observe([vitals(queues=(queue, EffectQueue(kind="of_a_later_release", waiting=9)))])
     told = read(metrics)
@@ -74,7 +73,7 @@ def test_a_queue_is_told_for_every_kind_and_a_kind_of_a_later_release_makes_no_s
 
 
 def test_what_is_worth_an_alarm_is_told_and_what_is_not_known_is_not() -> None:
-    metrics = Metrics()
+    metrics = RelayMetrics()
     watched = AlarmFacts(paused=True, allowlist_bad=True, last_delivery_s=30.0, gate_overdue_s=9.0)
     metrics.observe([vitals(watched=watched, history_unfed=7, history_lag_s=12.0)])
     told = read(metrics)
@@ -90,7 +89,7 @@ def test_what_is_worth_an_alarm_is_told_and_what_is_not_known_is_not() -> None:
 
 
 def test_the_smallest_budget_is_told_and_how_many_stand_how() -> None:
-    metrics = Metrics()
+    metrics = RelayMetrics()
     assert not [labels for labels in read(metrics) if labels[0].startswith("crcr_github_least")]
     budgets = [
         Budget(4000, 5000, blocked=False),
@@ -108,7 +107,7 @@ def test_the_smallest_budget_is_told_and_how_many_stand_how() -> None:
 
 
 def test_calls_pauses_and_commits_are_counted() -> None:
-    metrics = Metrics()
+    metrics = RelayMetrics()
     metrics.github.call(CallKind.DISPATCH, "2xx", 0.2)
     metrics.github.pause(HeldBy.SECONDARY, Urgency.CHECKS)
     metrics.store.committed(12, 0.004)
@@ -125,7 +124,7 @@ def test_calls_pauses_and_commits_are_counted() -> None:
 
 
 def test_the_disk_and_the_pool_are_told_where_there_is_one(tmp_path: Path) -> None:
-    metrics = Metrics()
+    metrics = RelayMetrics()
     assert not [labels for labels in read(metrics) if labels[0].startswith(("crcr_disk", "crcr_store_conn"))]
     metrics.store.watch_disk(tmp_path)
     metrics.store.connections(pool="writing", used=5, most=5)
@@ -142,7 +141,7 @@ def test_the_disk_and_the_pool_are_told_where_there_is_one(tmp_path: Path) -> No
 
 
 def test_the_limiter_the_lead_and_the_worker_are_told_as_they_are() -> None:
-    metrics = Metrics(lambda: 1_700_000_000.5)
+    metrics = RelayMetrics(lambda: 1_700_000_000.5)
     assert not [labels for labels in read(metrics) if labels[0] == "crcr_worker_seen_timestamp_seconds"]
     assert (read(metrics)["crcr_limiter_up",], read(metrics)["crcr_leader",]) == (1, 0)
     metrics.limiter(answered=False)
@@ -173,7 +172,7 @@ class Pulse:
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable(), None], ids=["away", "hangs"])
 async def test_fault_42_a_store_that_is_away_is_told_and_nothing_old_stays(trouble: Exception | None) -> None:
-    metrics, pulse = Metrics(), Pulse([vitals(queues=(EffectQueue(kind="rerun", waiting=1),))])
+    metrics, pulse = RelayMetrics(), Pulse([vitals(queues=(EffectQueue(kind="rerun", waiting=1),))])
     routes = health.routes(pulse, metrics=metrics, clock=ManualClock(), patience_s=0.01)
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay.test") as client:
@@ -186,7 +185,7 @@ async def test_fault_42_a_store_that_is_away_is_told_and_nothing_old_stays(troub
 
 
 def test_no_outcome_or_event_from_outside_becomes_a_label_of_its_own() -> None:
-    metrics = Metrics()
+    metrics = RelayMetrics()
     for number in range(50):
         metrics.delivery(f"made_up_{number}", "ignored")
     events = {labels[1] for labels in read(metrics) if labels[0] == "crcr_deliveries_total"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.model import RepoName
-from crcr.show.pages.sandbox_trial import try_command
+from crcr.show.pages.sandbox import try_command
 from support.paths import ROOT
 
 UPSTREAM = RepoName("org/upstream")

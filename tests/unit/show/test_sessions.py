@@ -6,8 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from crcr.show.access.sessions import LIFE, Sessions
-from crcr.show.access.tokens import NamedToken, Tokens
+from crcr.show.access.sessions import LIFE, NamedToken, Sessions, TokenStore
 from support.clock import ManualClock
 
 SECRET = b"the webhook's secret"
@@ -23,7 +22,7 @@ ANN, BOB = named("ann", "ann's token"), named("bob", "bob's token", admin=False)
 def sessions(
     *tokens: NamedToken, clock: ManualClock, secret: bytes = SECRET, secure: bool = False
 ) -> Sessions:
-    return Sessions(Tokens(tokens), secret=secret, clock=clock, secure=secure)
+    return Sessions(TokenStore(tokens), secret=secret, clock=clock, secure=secure)
 
 
 def unpacked(cookie: str) -> dict[str, object]:
@@ -146,8 +145,8 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites() -> None:
 
 
 def test_a_token_is_known_whole_and_by_its_hash_only() -> None:
-    tokens = Tokens((ANN, BOB))
+    tokens = TokenStore((ANN, BOB))
     assert tokens.holder("ann's token") == ANN
     for wrong in ("", "ann's toke", "ann's token ", ANN.digest, f"sha256:{ANN.digest}", "ann", "x" * 100_000):
         assert tokens.holder(wrong) is None
-    assert Tokens((named("ann", "x" * 600),)).holder("x" * 600) is None
+    assert TokenStore((named("ann", "x" * 600),)).holder("x" * 600) is None

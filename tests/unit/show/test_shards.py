@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.show.render.matrix_shards import many, sections, shard_of
+from crcr.show.render.matrix import combine_jobs, group_columns, parse_shard
 from support.data.backend_views import a_column, a_job_view
 
 
 def groups(*names: str) -> list[list[str]]:
     """The names as they are put together, all of one workflow."""
-    (section,) = sections([a_column(name) for name in names])
+    (section,) = group_columns([a_column(name) for name in names])
     return [[names[place] for place in group.places] for group in section.groups]
 
 
@@ -37,7 +37,7 @@ def groups(*names: str) -> list[list[str]]:
     ],
 )
 def test_shards_of_one_job_are_one_group(names: tuple[str, ...], label: str) -> None:
-    (section,) = sections([a_column(name) for name in names])
+    (section,) = group_columns([a_column(name) for name in names])
     (group,) = section.groups
     assert (group.label, group.is_shards, len(group.places)) == (label, True, len(names))
 
@@ -73,7 +73,7 @@ def test_workflows_are_kept_apart() -> None:
         a_column("test 2/2", "b.yml", "B"),
         a_column("x", "a.yml", "A"),
     ]
-    found = sections(columns)
+    found = group_columns(columns)
     assert [(each.name, [group.places for group in each.groups]) for each in found] == [
         ("A", [(0,), (2,)]),
         ("B", [(1,)]),
@@ -93,7 +93,9 @@ NAMES = st.lists(
 
 @given(NAMES)
 def test_every_column_is_in_just_one_group_and_keys_differ(names: list[str]) -> None:
-    found = [group for section in sections([a_column(name) for name in names]) for group in section.groups]
+    found = [
+        group for section in group_columns([a_column(name) for name in names]) for group in section.groups
+    ]
     places = [place for group in found for place in group.places]
     assert sorted(places) == [*range(len(names))]
     assert len({group.key for group in found}) == len(found)
@@ -101,15 +103,15 @@ def test_every_column_is_in_just_one_group_and_keys_differ(names: list[str]) -> 
 
 @given(NAMES)
 def test_members_of_a_group_differ_in_one_number_only(names: list[str]) -> None:
-    for section in sections([a_column(name) for name in names]):
+    for section in group_columns([a_column(name) for name in names]):
         for group in section.groups:
             if group.is_shards:
-                shards = [shard_of(names[place]) for place in group.places]
+                shards = [parse_shard(names[place]) for place in group.places]
                 assert {shard.family for shard in shards if shard} == {group.label}
 
 
 def test_a_name_of_a_million_characters_costs_nothing() -> None:
-    assert shard_of("1/2 " * 250_000) is None
+    assert parse_shard("1/2 " * 250_000) is None
 
 
 X, O, C = a_job_view("failure"), a_job_view("success"), a_job_view("cancelled")  # noqa: E741
@@ -130,7 +132,7 @@ RUNS = a_job_view(None)
 def test_a_folded_cell_says_the_worst_and_how_many(
     cells: tuple[object, ...], letter: str | None, said: str, passed: bool
 ) -> None:
-    found = many(cells, 5)  # type: ignore[arg-type]
+    found = combine_jobs(cells, 5)  # type: ignore[arg-type]
     assert found is not None
     assert (found.worst.conclusion, found.said, found.all_passed) == (
         Conclusion(letter) if letter else None,
@@ -140,11 +142,11 @@ def test_a_folded_cell_says_the_worst_and_how_many(
 
 
 def test_shards_of_which_none_reported_say_nothing() -> None:
-    assert many((None, None), 2) is None
+    assert combine_jobs((None, None), 2) is None
 
 
 def test_a_silent_shard_is_worse_than_one_that_runs() -> None:
     silent = replace(RUNS, state=JobState.TIMED_OUT)
-    found = many((RUNS, silent, O), 3)
+    found = combine_jobs((RUNS, silent, O), 3)
     assert found is not None
     assert found.worst is silent

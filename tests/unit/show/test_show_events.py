@@ -18,12 +18,11 @@ from crcr.record.store.times import to_us
 from crcr.show.access.reader import ANYONE
 from crcr.show.access.reader import Reader as ShowReader
 from crcr.show.live import event_stream
-from crcr.show.live.change_feed import Feed, Wakeups
-from crcr.show.live.event_stream import HEARTBEAT_S, Caps
-from crcr.show.live.health_feed import LOOK_EVERY_S, HealthFeed
-from crcr.show.live.shared_health import SharedHealth, mark_of
+from crcr.show.live.change_feed import ChangeFeed, Wakeups
+from crcr.show.live.event_stream import HEARTBEAT_S, StreamLimits
+from crcr.show.live.shared_health import LOOK_EVERY_S, HealthFeed, SharedHealth, health_signature
 from support.clock import settle
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 PATIENCE_S = 10
 
@@ -71,7 +70,7 @@ class Reader:
 
 @dataclass
 class Live:
-    world: World
+    world: StoreRows
     signals: Signals
     stopping: asyncio.Event
     app: Any
@@ -91,7 +90,7 @@ class Live:
             await reader.close()
 
 
-def live_app(world: World, caps: Caps = Caps()) -> Live:  # noqa: B008
+def live_app(world: StoreRows, caps: StreamLimits = StreamLimits()) -> Live:  # noqa: B008
     signals, stopping = world.database.signals, asyncio.Event()
     wakeups = Wakeups(lambda: signals.subscribe(CHANGES), lambda event: signals.unsubscribe(CHANGES, event))
     routes = event_stream.routes(
@@ -110,9 +109,9 @@ def live_app(world: World, caps: Caps = Caps()) -> Live:  # noqa: B008
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    async with open_world(tmp_path) as world:
+    async with open_store_rows(tmp_path) as world:
         world.allowlist()
-        yield live_app(world, Caps(per_address=2, in_total=3))
+        yield live_app(world, StreamLimits(per_address=2, in_total=3))
 
 
 async def all_quiet(live: Live) -> None:
@@ -255,19 +254,19 @@ async def test_health_that_time_alone_changes_reaches_an_open_stream(live: Live)
 
 
 async def test_a_page_that_shows_older_health_is_told_at_once(live: Live) -> None:
-    green = mark_of(None)
+    green = health_signature(None)
     live.world.effect("parked")
     async with live.reader(f"health=Torch/torch@{green}") as reader:
         assert await reader.next() == HEALTH
-    shown = mark_of((await live.world.views.health(live.world.clock.now()))[UPSTREAM])
+    shown = health_signature((await live.world.views.health(live.world.clock.now()))[UPSTREAM])
     async with live.reader(f"health=torch/torch@{shown}") as reader:
         live.change()
         assert "event: change" in await reader.next()
 
 
 def test_an_office_behind_one_address_has_room() -> None:
-    assert Caps().per_address == 50
-    assert Caps().in_total == 500
+    assert StreamLimits().per_address == 50
+    assert StreamLimits().in_total == 500
 
 
 async def test_streams_end_when_the_relay_stops(live: Live) -> None:
@@ -302,7 +301,7 @@ async def test_what_cannot_be_followed_is_refused(live: Live, query: str, failur
 class _Shaky:
     """A log whose store fails once."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: StoreRows) -> None:
         self._views = world.views
         self.failures = 1
 
@@ -316,7 +315,7 @@ class _Shaky:
 async def test_the_feed_survives_an_outage_of_the_store(live: Live) -> None:
     signals, clock = live.signals, live.world.clock
     wakeups = Wakeups(lambda: signals.subscribe(CHANGES), lambda event: signals.unsubscribe(CHANGES, event))
-    feed = Feed(_Shaky(live.world), wakeups, clock)
+    feed = ChangeFeed(_Shaky(live.world), wakeups, clock)
     fresh = feed.attach()
     await all_quiet(live)
     live.change()
@@ -327,7 +326,7 @@ async def test_the_feed_survives_an_outage_of_the_store(live: Live) -> None:
 
 
 async def test_admins_alone_are_told_that_something_happened_at_a_hidden_backend(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_store_rows(tmp_path) as world:
         world.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n")
         live = live_app(world)
         admin = ShowReader("ann", admin=True)

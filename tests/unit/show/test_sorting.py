@@ -5,13 +5,13 @@ import pytest
 from crcr.decide.model import Level
 from crcr.decide.statistics.figures import Tally
 from crcr.decide.views.overview import BackendSummary
-from crcr.show.urls.sorting import NUMBERS, Choice, Order, arrange, pick_level, pick_order, tabulate
-from support.data.overview_views import backend, every_state, figures
+from crcr.show.urls.sorting import NUMBERS, SortOrder, TableFilters, arrange, pick_level, pick_order, tabulate
+from support.data.overview_views import backend_summary, every_state, figures
 
-GOOD = backend("b/good", figures=figures(Tally(success=9)))
-BAD = backend("c/bad", figures=figures(Tally(success=1, failure=9)))
-EMPTY = backend("a/empty")
-TOLD = backend("d/told", Level.L1)
+GOOD = backend_summary("b/good", figures=figures(Tally(success=9)))
+BAD = backend_summary("c/bad", figures=figures(Tally(success=1, failure=9)))
+EMPTY = backend_summary("a/empty")
+TOLD = backend_summary("d/told", Level.L1)
 
 
 def names(rows: tuple[BackendSummary, ...]) -> list[str]:
@@ -20,7 +20,7 @@ def names(rows: tuple[BackendSummary, ...]) -> list[str]:
 
 @pytest.mark.parametrize("down", [False, True])
 def test_what_is_not_known_is_last_either_way(down: bool) -> None:
-    rows = names(arrange((EMPTY, GOOD, TOLD, BAD), Order("rate", down)))
+    rows = names(arrange((EMPTY, GOOD, TOLD, BAD), SortOrder("rate", down)))
     assert rows == [*(["b/good", "c/bad"] if down else ["c/bad", "b/good"]), "a/empty", "d/told"]
 
 
@@ -28,13 +28,13 @@ def test_what_is_not_known_is_last_either_way(down: bool) -> None:
 @pytest.mark.parametrize("down", [False, True])
 def test_every_column_sorts_and_loses_nobody(column: str, down: bool) -> None:
     everyone = every_state().backends
-    assert sorted(names(arrange(everyone, Order(column, down)))) == sorted(names(everyone))
+    assert sorted(names(arrange(everyone, SortOrder(column, down)))) == sorted(names(everyone))
 
 
 def test_levels_stand_apart_and_the_worst_is_first() -> None:
-    silent = backend("z/silent", silent=True)
-    gate = backend("z/gate", Level.L4, figures=figures(Tally(success=1)))
-    table = tabulate((EMPTY, GOOD, TOLD, silent, BAD, gate), Choice())
+    silent = backend_summary("z/silent", silent=True)
+    gate = backend_summary("z/gate", Level.L4, figures=figures(Tally(success=1)))
+    table = tabulate((EMPTY, GOOD, TOLD, silent, BAD, gate), TableFilters())
     assert [(level, names(rows)) for level, rows in table.groups] == [
         (Level.L4, ["z/gate"]),
         (Level.L2, ["z/silent", "c/bad", "b/good", "a/empty"]),
@@ -43,7 +43,7 @@ def test_levels_stand_apart_and_the_worst_is_first() -> None:
 
 
 def test_a_sorted_table_mixes_the_levels() -> None:
-    table = tabulate((EMPTY, GOOD, TOLD, BAD), Choice(Order("name", down=False)))
+    table = tabulate((EMPTY, GOOD, TOLD, BAD), TableFilters(SortOrder("name", down=False)))
     assert [(level, names(rows)) for level, rows in table.groups] == [
         (None, ["a/empty", "b/good", "c/bad", "d/told"])
     ]
@@ -62,27 +62,29 @@ def test_a_sorted_table_mixes_the_levels() -> None:
     ],
 )
 def test_the_address_narrows_the_table(asked: dict[str, str], found: list[str]) -> None:
-    one = backend("x/one", hardware="NPU 910B", oncalls=("Ada",))
-    table = tabulate((GOOD, TOLD, one), Choice.of(asked))
+    one = backend_summary("x/one", hardware="NPU 910B", oncalls=("Ada",))
+    table = tabulate((GOOD, TOLD, one), TableFilters.of(asked))
     assert sorted(name for _, rows in table.groups for name in names(rows)) == found
     assert (table.shown, table.total) == (len(found), 3)
 
 
 def test_a_click_turns_a_column_around_and_begins_with_what_one_looks_for() -> None:
-    assert Order().next("failure") == Order("failure", down=True)
-    assert Order("failure", down=True).next("failure") == Order("failure", down=False)
-    assert Order().next("rate") == Order("rate", down=False)
-    assert Order("rate", down=False).next("name") == Order("name", down=False)
+    assert SortOrder().next("failure") == SortOrder("failure", down=True)
+    assert SortOrder("failure", down=True).next("failure") == SortOrder("failure", down=False)
+    assert SortOrder().next("rate") == SortOrder("rate", down=False)
+    assert SortOrder("rate", down=False).next("name") == SortOrder("name", down=False)
 
 
 def test_what_cannot_be_asked_for_is_the_default() -> None:
-    assert [pick_order(asked) for asked in (None, "", "-", "level", "-level", "nonsense")] == [Order()] * 6
+    assert [pick_order(asked) for asked in (None, "", "-", "level", "-level", "nonsense")] == [
+        SortOrder()
+    ] * 6
     assert [pick_level(asked) for asked in (None, "", "L5", "x")] == [None] * 4
 
 
 def test_links_keep_the_rest_of_the_choice_and_leave_defaults_out() -> None:
-    choice = Choice.of({"sort": "-failure", "q": " npu ", "level": "l3"})
+    choice = TableFilters.of({"sort": "-failure", "q": " npu ", "level": "l3"})
     assert choice.query() == {"sort": "-failure", "q": "npu", "level": "L3"}
     assert choice.query(level="") == {"sort": "-failure", "q": "npu"}
     assert choice.sorted_by("level") == {"q": "npu", "level": "L3"}
-    assert Choice().query() == {}
+    assert TableFilters().query() == {}

@@ -1,1 +1,1 @@
-"""`crcr doctor`: examines a downstream's set-up or a whole relay, and says what to do."""
+"""`crcr doctor`: checks a downstream's set-up or a whole relay, and prints what to do."""

@@ -1,4 +1,4 @@
-"""`crcr doctor`: what is right, what is wrong, and what to do, for downstream maintainers and for operators."""
+"""`crcr doctor`: findings with advice, for downstream maintainers and for operators."""
 
 import os
 import sys
@@ -22,6 +22,46 @@ from crcr.decide.model import RepoName
 TOKEN = "CRCR_TOKEN"  # noqa: S105  the variable's name
 
 
+RelayOption = Annotated[
+    str | None,
+    typer.Option("--relay", metavar="URL", help="The relay to ask. Default: check this machine's own relay."),
+]
+RepositoryOption = Annotated[
+    RepoName | None,
+    typer.Option(
+        "--repo",
+        metavar="OWNER/REPO",
+        parser=parse_repo_name,
+        help="The downstream. Default: the repository of the current checkout.",
+    ),
+]
+TestOption = Annotated[
+    bool, typer.Option("--test", help="Send a test dispatch and follow it until its result is recorded.")
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar=TOKEN,
+        show_default=False,
+        help="Administrator's or reader's token, or an OIDC token of the repository; preferably in the variable.",
+    ),
+]
+TimeoutOption = Annotated[
+    timedelta,
+    typer.Option(
+        "--timeout", parser=parse_duration, metavar="DURATION", help="How long --test waits for the result."
+    ),
+]
+NoWaitOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-wait",
+        help="Do not wait until GitHub can be asked again (once a minute). Scripts never wait.",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=OPERATE_PANEL,
@@ -34,80 +74,43 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    relay: Annotated[
-        str | None,
-        typer.Option(
-            "--relay",
-            metavar="URL",
-            help="The relay to ask; without it, this machine's own relay is checked.",
-        ),
-    ] = None,
-    repository: Annotated[
-        RepoName | None,
-        typer.Option(
-            "--repo",
-            metavar="OWNER/REPO",
-            parser=parse_repo_name,
-            help="The downstream; in a checkout of it, it is known from there.",
-        ),
-    ] = None,
+    relay: RelayOption = None,
+    repository: RepositoryOption = None,
     upstream: UpstreamOption = None,
-    test: Annotated[
-        bool, typer.Option("--test", help="Send a test dispatch and follow it until its result is here.")
-    ] = False,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            envvar=TOKEN,
-            show_default=False,
-            help="An administrator's or reader's token, or an OIDC token of the repository; better in the variable.",
-        ),
-    ] = None,
-    patience: Annotated[
-        timedelta,
-        typer.Option(
-            "--timeout",
-            parser=parse_duration,
-            metavar="DURATION",
-            help="How long --test waits for the result.",
-        ),
-    ] = "10m",  # type: ignore[assignment]  # read by the parser
-    no_wait: Annotated[
-        bool,
-        typer.Option(
-            "--no-wait",
-            help="Do not wait until GitHub may be asked again, which is once a minute; scripts never do.",
-        ),
-    ] = False,
+    test: TestOption = False,
+    token: TokenOption = None,
+    patience: TimeoutOption = "10m",  # type: ignore[assignment]  # read by the parser
+    no_wait: NoWaitOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find out what is wrong with a set-up, and what to do.
+    """Check a set-up and print what to do.
 
-    With --relay: a downstream's side, as the relay and GitHub see it. Without it: this relay, its settings, its store,
-    its App. The exit code is 1 when there is a problem; warnings leave it at 0.
+    With --relay: a downstream, as the relay and GitHub see it. Without: this relay's settings, store and App. The exit
+    code is 1 when there is a problem; warnings do not change it.
     """
     if relay is None:
         if repository is not None or test:
-            raise typer.BadParameter("--repo and --test go with --relay")
-        _operator(config, upstream, as_json=as_json)
+            raise typer.BadParameter("--repo and --test need --relay")
+        _examine_relay(config, upstream, as_json=as_json)
     else:
         waits = not (no_wait or as_json) and sys.stderr.isatty()
         took = patience if test else None
-        _downstream(relay, repository, upstream, token=token, patience=took, waits=waits, as_json=as_json)
+        _examine_downstream(
+            relay, repository, upstream, token=token, patience=took, waits=waits, as_json=as_json
+        )
 
 
-def _operator(config: Path | None, upstream: RepoName | None, *, as_json: bool) -> None:
+def _examine_relay(config: Path | None, upstream: RepoName | None, *, as_json: bool) -> None:
     from crcr.cli.doctor.output import print_sections
     from crcr.cli.doctor.relay.examine import examine_relay
 
-    # Our own variable is no setting of the relay.
+    # CRCR_TOKEN is not a setting of the relay.
     environ = {name: value for name, value in os.environ.items() if name != TOKEN}
     print_sections(examine_relay(config, upstream, environ, shown=not as_json), as_json=as_json)
 
 
-def _downstream(
+def _examine_downstream(
     url: str,
     repository: RepoName | None,
     upstream: RepoName | None,
@@ -123,16 +126,16 @@ def _downstream(
     from crcr.cli.doctor.output import print_sections
 
     checkout = find_checkout(Path.cwd())
-    wanted = repository or (checkout.repository if checkout else None)
-    if wanted is None:
-        raise typer.BadParameter("say --repo OWNER/REPO, or run this in a checkout of it")
-    asked = DownstreamRequest(
+    downstream = repository or (checkout.repository if checkout else None)
+    if downstream is None:
+        raise typer.BadParameter("pass --repo OWNER/REPO, or run this in a checkout of it")
+    request = DownstreamRequest(
         parse_relay_url(url),
-        wanted,
+        downstream,
         upstream,
         token=token.strip() if token else None,
         patience=patience,
         waits=waits,
     )
-    found = examine_downstream(asked, checkout, shown=not as_json)
-    print_sections(found, as_json=as_json, relay=asked.url, repository=str(wanted))
+    sections = examine_downstream(request, checkout, shown=not as_json)
+    print_sections(sections, as_json=as_json, relay=request.url, repository=str(downstream))

@@ -1,4 +1,4 @@
-"""How the doctor tells what it found: a list with marks for people, JSON for scripts, and the exit code."""
+"""Output of the doctor: findings with marks for people, JSON for scripts, and the exit code."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _MARKS = {
     State.PROBLEM: ("✗", "X", "bold red"),
     State.UNKNOWN: ("?", "?", "cyan"),
 }
-_WORDS = {State.PROBLEM: "problem", State.WARNING: "warning", State.UNKNOWN: "not known"}
+_WORDS = {State.PROBLEM: "problem", State.WARNING: "warning", State.UNKNOWN: "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,52 +26,52 @@ class FindingSection:
     title: str
     findings: tuple[SetupFinding, ...]
     note: str | None = None
-    """Said under the heading, to people."""
+    """Printed under the heading; not in JSON."""
     facts: Mapping[str, str | None] = field(default_factory=dict)
-    """Said beside the findings, to programs."""
+    """Added to the JSON only."""
 
 
 def print_sections(sections: Iterable[FindingSection], *, as_json: bool, **more: str) -> None:
-    """Print what was found, part by part as it is found out, and end with the exit code that it calls for."""
+    """Print the sections as they become available; exit with 1 when there is a problem."""
     if as_json:
-        _tell_program(tuple(sections), more)
+        _print_json_findings(tuple(sections), more)
         return
-    found: list[SetupFinding] = []
+    findings: list[SetupFinding] = []
     for section in sections:
         if section.findings:
             _show(section)
-            found += section.findings
+            findings += section.findings
     out = console()
     out.print()
-    out.print(format_summary(found), soft_wrap=True)
-    _leave(found)
+    out.print(format_summary(findings), soft_wrap=True)
+    _exit_on_problem(findings)
 
 
-def _tell_program(sections: tuple[FindingSection, ...], more: dict[str, str]) -> None:
-    found = [each for section in sections for each in section.findings]
-    told = [
+def _print_json_findings(sections: tuple[FindingSection, ...], more: dict[str, str]) -> None:
+    findings = [finding for section in sections for finding in section.findings]
+    listed = [
         {
             "section": section.title,
-            "name": each.name,
-            "state": each.state.value,
-            "text": each.text,
-            "hint": each.hint,
+            "name": finding.name,
+            "state": finding.state.value,
+            "text": finding.text,
+            "hint": finding.hint,
         }
         for section in sections
-        for each in section.findings
+        for finding in section.findings
     ]
     facts = {name: value for section in sections for name, value in section.facts.items()}
-    print_json({"ok": not _has_problem(found), **more, **facts, "findings": told})
-    _leave(found)
+    print_json({"ok": not _has_problem(findings), **more, **facts, "findings": listed})
+    _exit_on_problem(findings)
 
 
-def _leave(found: Iterable[SetupFinding]) -> None:
-    if _has_problem(found):
+def _exit_on_problem(findings: Iterable[SetupFinding]) -> None:
+    if _has_problem(findings):
         raise typer.Exit(1)
 
 
-def _has_problem(found: Iterable[SetupFinding]) -> bool:
-    return any(each.state is State.PROBLEM for each in found)
+def _has_problem(findings: Iterable[SetupFinding]) -> bool:
+    return any(finding.state is State.PROBLEM for finding in findings)
 
 
 def _show(section: FindingSection) -> None:
@@ -80,15 +80,17 @@ def _show(section: FindingSection) -> None:
     out.print(Text(escape_unprintable(section.title), "bold"))
     if section.note:
         out.print(Text(f"  {escape_unprintable(section.note)}", "dim"), soft_wrap=True)
-    for each in section.findings:
-        out.print(format_finding(each), soft_wrap=True)
-        if each.hint:
-            out.print(Text(f"    {arrow()} ", "cyan") + Text(escape_unprintable(each.hint)), soft_wrap=True)
+    for finding in section.findings:
+        out.print(format_finding(finding), soft_wrap=True)
+        if finding.hint:
+            out.print(
+                Text(f"    {arrow()} ", "cyan") + Text(escape_unprintable(finding.hint)), soft_wrap=True
+            )
 
 
 def format_finding(finding: SetupFinding) -> Text:
     fancy, bare, style = _MARKS[finding.state]
-    mark = fancy if _takes(fancy) else bare
+    mark = fancy if _can_print(fancy) else bare
     return (
         Text(f"  {mark} ", style)
         + Text(f"{escape_unprintable(finding.name.replace('_', ' '))}: ", "bold")
@@ -97,10 +99,10 @@ def format_finding(finding: SetupFinding) -> Text:
 
 
 def arrow() -> str:
-    return "→" if _takes("→") else "->"
+    return "→" if _can_print("→") else "->"
 
 
-def _takes(character: str) -> bool:
+def _can_print(character: str) -> bool:
     try:
         character.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -108,15 +110,15 @@ def _takes(character: str) -> bool:
     return True
 
 
-def format_summary(found: list[SetupFinding]) -> Text:
-    counts = {state: sum(each.state is state for each in found) for state in State}
+def format_summary(findings: list[SetupFinding]) -> Text:
+    counts = {state: sum(finding.state is state for finding in findings) for state in State}
     parts = [
         f"{counts[state]} {word}{'s' if counts[state] > 1 and state is not State.UNKNOWN else ''}"
         for state, word in _WORDS.items()
         if counts[state]
     ]
-    good = f"{counts[State.OK]} of {len(found)} in order"
+    good = f"{counts[State.OK]} of {len(findings)} checks passed"
     if not parts:
-        return Text("All is well: ", "bold green") + Text(good)
+        return Text("No problems: ", "bold green") + Text(good)
     style = "bold red" if counts[State.PROBLEM] else "yellow" if counts[State.WARNING] else "cyan"
     return Text(", ".join(parts), style) + Text(f"; {good}")

@@ -1,4 +1,4 @@
-"""Whether a relay can be reached from here: name, TLS, its answer, its clock."""
+"""Checks that a relay is reachable from here: name, TLS, answer, clock."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,49 +14,53 @@ _SKEW_PROBLEM_S = 60
 
 
 def check_reachable(http: httpx.Client, now: datetime) -> tuple[SetupFinding, ...]:
-    """`now` is read just before it is asked."""
+    """`now` is read just before the request."""
     try:
         answer = http.get("/healthz")
     except httpx.HTTPError as error:
         return (unreachable_finding(str(http.base_url), error),)
-    return tuple(_answered(http, answer, now))
+    return tuple(_answer_findings(http, answer, now))
 
 
 def unreachable_finding(url: str, error: httpx.HTTPError) -> SetupFinding:
-    said = str(error)
-    if "CERTIFICATE" in said.upper() or "SSL" in said.upper():
+    message = str(error)
+    if "CERTIFICATE" in message.upper() or "SSL" in message.upper():
         return problem(
             "reachable",
-            f"Its certificate is not trusted: {said[:200]}",
-            "have the certificate renewed, or the right name used",
+            f"The certificate is not trusted: {message[:200]}",
+            "renew the certificate, or use the host name that it covers",
         )
     if isinstance(error, httpx.TimeoutException):
-        return problem("reachable", f"{url} did not answer in time.", "is a firewall or a proxy between?")
+        return problem(
+            "reachable", f"{url} did not answer in time.", "check for a firewall or a proxy in between"
+        )
     return problem(
-        "reachable", f"{url} cannot be reached: {said[:200]}", "check the address, and that the relay runs"
+        "reachable",
+        f"{url} cannot be reached: {message[:200]}",
+        "check the address, and that the relay is running",
     )
 
 
-def _answered(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iterator[SetupFinding]:
+def _answer_findings(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iterator[SetupFinding]:
     version = parse_version(answer)
     if answer.is_redirect:
         there = answer.headers.get("location", "")[:200].removesuffix("/healthz")
-        yield problem("reachable", f"It leads elsewhere: {there}", "give that address, if it is the relay's")
+        yield problem("reachable", f"It redirects to {there}", "use that address, if it is the relay's")
         return
     if version is None:
         yield problem(
             "reachable",
-            f"Something else than a relay answers there ({answer.status_code}).",
-            "give the relay's own address, without a path",
+            f"The server there is not a relay ({answer.status_code}).",
+            "use the relay's own address, without a path",
         )
         return
     if is_private_connection(str(http.base_url)):
-        yield ok("reachable", f"It answers, as crcr {version}.")
+        yield ok("reachable", f"It answers: crcr {version}.")
     else:
         yield warning(
             "reachable",
-            f"It answers, as crcr {version}, without TLS.",
-            "tokens would travel readable: use https://",
+            f"It answers: crcr {version}, without TLS.",
+            "tokens would be sent unencrypted; use https://",
         )
     said_at = parse_date_header(answer)
     if said_at is not None:
@@ -64,13 +68,13 @@ def _answered(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iter
 
 
 def parse_version(answer: httpx.Response) -> str | None:
-    """The release that a `/healthz` names; None when that is none of ours."""
+    """Return the release named by `/healthz`; None when it is not a relay's answer."""
     try:
-        found = answer.json()
+        body = answer.json()
     except (ValueError, RecursionError):
         return None
-    told = found.get("version") if answer.is_success and isinstance(found, dict) and found.get("ok") else None
-    return told[:40] if isinstance(told, str) else None
+    version = body.get("version") if answer.is_success and isinstance(body, dict) and body.get("ok") else None
+    return version[:40] if isinstance(version, str) else None
 
 
 def parse_date_header(answer: httpx.Response) -> datetime | None:
@@ -81,11 +85,11 @@ def parse_date_header(answer: httpx.Response) -> datetime | None:
 
 
 def clock_finding(said_at: datetime, now: datetime, whose: str, *, fatal: bool) -> SetupFinding:
-    """Whole seconds, less the one that a `Date` header leaves open."""
+    """Compare in whole seconds, less the one that a `Date` header leaves open."""
     off_s = max(abs((said_at - now).total_seconds()) - 1, 0.0)
     text = f"Our clock and {whose} are {off_s:.0f} s apart"
     if off_s > _SKEW_PROBLEM_S and fatal:
-        return problem("clock", f"{text}: tokens are refused.", "set this machine's clock (NTP)")
+        return problem("clock", f"{text}: tokens are refused.", "set this machine's clock with NTP")
     if off_s > _SKEW_WARNING_S:
-        return warning("clock", f"{text}.", "one of them is wrong: set it (NTP); tokens live for minutes")
+        return warning("clock", f"{text}.", "set both clocks with NTP; tokens are valid for minutes")
     return ok("clock", f"Our clock and {whose} agree.")

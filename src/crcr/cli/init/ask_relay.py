@@ -1,7 +1,7 @@
-"""The relay asked what who joins must know; and where it does not tell, why not.
+"""Fetches the onboarding facts from the relay, with the reason when they are missing.
 
-What it tells ends up in files that send tokens: it is asked at the address that was named, and reports go to no other
-host than that.
+The facts end up in files that send tokens: they are fetched only from the given address, and reports may go only to the
+same host.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from crcr.cli.http_client import LOOPBACK
 from crcr.cli.printing import escape_unprintable
 from crcr.decide.model import RepoName, is_repo_name
 
-_PATIENCE_S = 10.0
-_MOST_BYTES = 65_536
+_TIMEOUT_S = 10.0
+_MAX_BYTES = 65_536
 _CALLBACK = "/github/callback"
 
 
 @dataclass(frozen=True, slots=True)
 class OnboardingFacts:
-    """What the relay tells those who join."""
+    """What the relay publishes for new downstreams."""
 
     url: str
     upstreams: tuple[RepoName, ...]
@@ -32,56 +32,56 @@ class OnboardingFacts:
 
 @dataclass(frozen=True, slots=True)
 class NoOnboardingFacts:
-    """No relay told anything at that address."""
+    """No facts at that address, and why."""
 
     why: str
     answers: bool = True
-    """Whether somebody is there at all."""
+    """Whether a server answers there at all."""
 
 
 def fetch_onboarding_facts(url: str) -> OnboardingFacts | NoOnboardingFacts:
-    found = _ask(url)
-    if not isinstance(found, NoOnboardingFacts):
-        return _told(url, found)
-    if not found.answers:
-        return found
-    if meant := next((each for each in _above(url) if not isinstance(_ask(each), NoOnboardingFacts)), None):
-        return NoOnboardingFacts(
-            f"{url} is not the address of the relay: that is {meant}; say --relay {meant}"
-        )
-    return found
+    answer = _fetch(url)
+    if not isinstance(answer, NoOnboardingFacts):
+        return _parse_facts(url, answer)
+    if not answer.answers:
+        return answer
+    if relay_url := next(
+        (parent for parent in _parents(url) if not isinstance(_fetch(parent), NoOnboardingFacts)), None
+    ):
+        return NoOnboardingFacts(f"{url} is not the relay's address; pass --relay {relay_url}")
+    return answer
 
 
-def _ask(url: str) -> dict[str, Any] | NoOnboardingFacts:
+def _fetch(url: str) -> dict[str, Any] | NoOnboardingFacts:
     import httpx
 
     from crcr.cli.http_client import open_client
 
     try:
-        with open_client(url, timeout=_PATIENCE_S) as http:
+        with open_client(url, timeout=_TIMEOUT_S) as http:
             answer = http.get(f"{url}/api/v1/onboarding", headers={"Accept": "application/json"})
     except (httpx.HTTPError, httpx.InvalidURL) as fault:
         reason = escape_unprintable(str(fault)[:200]) or type(fault).__name__
         return NoOnboardingFacts(f"{url} cannot be reached ({reason})", answers=False)
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return NoOnboardingFacts(f"{url} answers only who is signed in ({answer.status_code})")
-    found = _json(answer.content) if answer.status_code == httpx.codes.OK else None
-    if isinstance(found, dict) and (_upstreams(found) or _text(found.get("audience"))):
-        return found
-    return NoOnboardingFacts(f"{url} does not answer like a relay ({answer.status_code})")
+        return NoOnboardingFacts(f"{url} requires a login ({answer.status_code})")
+    facts = _json(answer.content) if answer.status_code == httpx.codes.OK else None
+    if isinstance(facts, dict) and (_upstreams(facts) or _text(facts.get("audience"))):
+        return facts
+    return NoOnboardingFacts(f"{url} is not a relay ({answer.status_code})")
 
 
 def _json(content: bytes) -> object:
     import json
 
     try:
-        return json.loads(content) if len(content) <= _MOST_BYTES else None
+        return json.loads(content) if len(content) <= _MAX_BYTES else None
     except (ValueError, RecursionError):
         return None
 
 
-def _above(url: str) -> Iterator[str]:
-    """The addresses that a page's own address may have been meant for, up to the bare host."""
+def _parents(url: str) -> Iterator[str]:
+    """Yield the parent addresses of a page's address, up to the bare host."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     while path:
@@ -89,42 +89,42 @@ def _above(url: str) -> Iterator[str]:
         yield f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def _told(url: str, found: dict[str, Any]) -> OnboardingFacts:
+def _parse_facts(url: str, facts: dict[str, Any]) -> OnboardingFacts:
     return OnboardingFacts(
-        url=_own_address(url, _text(found.get("callback_url")) or ""),
-        upstreams=_upstreams(found),
-        audience=_text(found.get("audience")),
-        app_url=_text(found.get("app_url")),
+        url=_own_address(url, _text(facts.get("callback_url")) or ""),
+        upstreams=_upstreams(facts),
+        audience=_text(facts.get("audience")),
+        app_url=_text(facts.get("app_url")),
     )
 
 
-def _upstreams(found: dict[str, Any]) -> tuple[RepoName, ...]:
-    names = found.get("upstreams")
-    listed = [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
-    return tuple(RepoName(each) for each in listed if is_repo_name(each))
+def _upstreams(facts: dict[str, Any]) -> tuple[RepoName, ...]:
+    names = facts.get("upstreams")
+    listed = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return tuple(RepoName(name) for name in listed if is_repo_name(name))
 
 
 def _own_address(url: str, callback_url: str) -> str:
-    """Where the relay wants its reports; a person must have named that host."""
+    """Return the relay's own address for reports; it must be on the given host."""
     if not callback_url.endswith(_CALLBACK):
         return url
     own = callback_url.removesuffix(_CALLBACK)
     if not same_host(own, url):
         raise typer.BadParameter(
-            f"{url} wants reports to be sent to another host: {escape_unprintable(own[:200])!r}. "
-            f"If that is the relay's own address, name it with --relay; nothing was written",
+            f"{url} sends reports to another host: {escape_unprintable(own[:200])!r}. "
+            f"If that is the relay's own address, pass it as --relay. Nothing was written",
             param_hint="--relay",
         )
     return own
 
 
 def same_host(url: str, other: str) -> bool:
-    """Whether both name the same host; all names of this machine are one."""
+    """Whether both name the same host; all names of this machine count as one."""
     return (host := _host(url)) is not None and host == _host(other)
 
 
 def _host(url: str) -> str | None:
-    """The host's name; all names of this machine are one."""
+    """Return the host name; all names of this machine count as one."""
     try:
         name = urlsplit(url).hostname
     except ValueError:

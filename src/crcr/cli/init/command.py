@@ -1,4 +1,4 @@
-"""`crcr init`: write the files that make a repository a downstream, and say what is to be done next."""
+"""`crcr init`: writes the files that make a repository a downstream, and prints the next steps."""
 
 import typer
 
@@ -43,10 +43,10 @@ def register(app: typer.Typer) -> None:
 
 
 def _place_names() -> str:
-    """Return the names for --place, by CI."""
-    lines = ["Names for --place (* is needed):"]
+    """Return the names for --place, per CI."""
+    lines = ["Names for --place (* required):"]
     for ci, parts in CI_LOCATION_PARTS.items():
-        names = ", ".join(f"{each.name}{'*' if each.required else ''}" for each in parts)
+        names = ", ".join(f"{part.name}{'*' if part.required else ''}" for part in parts)
         lines += [f"  {ci.value}: {names}"] if parts else []
     return "\n".join(lines)
 
@@ -73,10 +73,10 @@ def init(
     yes: YesOption = False,
     force: ForceOption = False,
 ) -> None:
-    """Write the workflow that tests an upstream's changes in this repository, and reports the results.
+    """Write the workflow that tests an upstream's changes in this repository and reports the results.
 
-    Run it in the repository. It is safe to run again: what was said before and stands in the files is taken up, files
-    that are as they should be stay untouched, and others are shown as a diff before they are overwritten.
+    Run it in the repository. It is safe to run again: earlier answers are read from the files, unchanged files are
+    left alone, and a diff is shown before a file is overwritten.
     """
     from crcr.cli.init.gather import InitFlags, gather_request
     from crcr.cli.init.next_steps import print_next_steps

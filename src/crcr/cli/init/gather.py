@@ -1,7 +1,7 @@
-"""What a downstream wants, gathered: flags first, then the relay, the repository and its earlier files, then the person.
+"""Gathers a join request: from flags, the relay, the repository, files of an earlier run, and prompts.
 
-On a terminal what is missing is asked for; elsewhere all of it is told at once, with its flags. What the relay tells
-ends up in files that send tokens, so it is asked over https only.
+On a terminal missing values are prompted for; elsewhere all missing values are reported at once, with their flags. The
+relay's facts end up in files that send tokens, so they are fetched over https only.
 """
 
 import shlex
@@ -25,25 +25,25 @@ from crcr.join.request import DEFAULT_COMMAND, JoinRequest, address_problems, ch
 Read = TypeVar("Read")
 
 _NO_JUNIT = "none"
-_USUAL = {"command": DEFAULT_COMMAND, "job_name": "build", "runs_on": "ubuntu-latest"}
+_DEFAULTS = {"command": DEFAULT_COMMAND, "job_name": "build", "runs_on": "ubuntu-latest"}
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     words: str
     missing: str
-    """What to tell who cannot be asked: what is missing, and the flag for it."""
+    """Error text where prompting is not possible: what is missing, and its flag."""
 
 
 @dataclass(slots=True)
 class Prompts:
-    """Asks where somebody can answer."""
+    """Prompts on a terminal; collects missing values elsewhere."""
 
     can_ask: bool
     missing: list[str] = field(default_factory=list)
 
     def need(self, question: Prompt, read: Callable[[str], Read], default: str | None = None) -> Read | None:
-        """Return the answer; None, with a note of it, where there is nobody to ask and no default."""
+        """Return the answer; without terminal and default, note it as missing and return None."""
         if self.can_ask:
             return self._ask(question.words, read, default)
         if default is not None:
@@ -67,29 +67,27 @@ class Prompts:
         return answer
 
 
-_RELAY = Prompt(
-    "the relay's URL", "it is not known where the relay is: say --relay https://relay.example.org"
-)
+_RELAY = Prompt("the relay's URL", "Relay unknown; pass --relay https://relay.example.org")
 _AUDIENCE = Prompt(
     "the audience of tokens for the relay",
-    "the relay did not tell which audience tokens must have: say --audience, as its operator names it",
+    "Audience unknown; ask the relay's operator and pass --audience",
 )
 _REPOSITORY = Prompt(
     "this repository, as owner/name",
-    "it is not known what GitHub calls this repository: say --repo owner/name",
+    "Repository unknown; pass --repo owner/name",
 )
 _DEVICE = Prompt(
-    "the device, a name that becomes part of the label", "L3 needs a device: say --device, such as npu"
+    "the device, which becomes part of the label", "L3 needs a device; pass --device, such as npu"
 )
 _ONCALLS = Prompt(
-    "whom to call, logins or org/team with commas between them",
-    "L4 needs somebody to call: say --oncall login",
+    "on-calls: logins or org/team, separated by commas",
+    "L4 needs an on-call; pass --oncall login",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitFlags:
-    """The flags, as they were given."""
+    """The flags as given."""
 
     ci: Ci | None
     relay: str | None
@@ -111,7 +109,7 @@ class InitFlags:
 
 @dataclass(frozen=True, slots=True)
 class GatheredRequest:
-    """What is wanted, still to be checked, and what is not in it."""
+    """The request, not yet checked, and what is not in it."""
 
     request: JoinRequest
     relay: OnboardingFacts | None
@@ -120,10 +118,10 @@ class GatheredRequest:
 
 def gather_request(flags: InitFlags, target: TargetFolder, *, ask: bool) -> GatheredRequest:
     questions = Prompts(can_ask=ask and sys.stdin.isatty() and sys.stdout.isatty())
-    url, facts = _relay(flags, questions)
+    url, facts = _find_relay(flags, questions)
     before = find_previous_ci(target.folder)
     ci = flags.ci or questions.offer(
-        f"where the build runs ({', '.join(Ci)})", parse_ci, (before or Ci.GITHUB).value
+        f"the CI that runs the build ({', '.join(Ci)})", parse_ci, (before or Ci.GITHUB).value
     )
     previous = read_previous_answers(target.folder, ci)
     level = flags.level or _level(questions, previous)
@@ -145,33 +143,33 @@ def gather_request(flags: InitFlags, target: TargetFolder, *, ask: bool) -> Gath
     }
     branch, assumed = _branch(flags, target, previous, questions)
     questions.refuse_missing()
-    _say_taken_up(flags, previous)
+    _print_reused(flags, previous)
     return GatheredRequest(JoinRequest(**request, branch=branch), facts, assumed)
 
 
-def _relay(flags: InitFlags, questions: Prompts) -> tuple[str | None, OnboardingFacts | None]:
-    """Return the address, if there is one, and what the relay told."""
+def _find_relay(flags: InitFlags, questions: Prompts) -> tuple[str | None, OnboardingFacts | None]:
+    """Return the address, if known, and the relay's facts."""
     if flags.relay is None:
-        return _named_relay(questions)
-    url, facts = _asked(flags.relay)
+        return _prompt_for_relay(questions)
+    url, facts = _fetch_facts(flags.relay)
     if isinstance(facts, NoOnboardingFacts):
-        print_warning(f"{facts.why}; the files would send reports there all the same")
+        print_warning(f"{facts.why}; the files will send reports there anyway")
         return url, None
     return url, facts
 
 
-def _named_relay(questions: Prompts) -> tuple[str | None, OnboardingFacts | None]:
-    while answer := questions.need(_RELAY, _asked):
+def _prompt_for_relay(questions: Prompts) -> tuple[str | None, OnboardingFacts | None]:
+    while answer := questions.need(_RELAY, _fetch_facts):
         url, facts = answer
         if isinstance(facts, OnboardingFacts):
             return url, facts
         print_warning(facts.why)
-        if questions.agree("use it all the same?", default=False):
+        if questions.agree("use it anyway?", default=False):
             return url, None
     return None, None
 
 
-def _asked(text: str) -> tuple[str, OnboardingFacts | NoOnboardingFacts]:
+def _fetch_facts(text: str) -> tuple[str, OnboardingFacts | NoOnboardingFacts]:
     url = text.rstrip("/")
     for problem in address_problems("the relay's URL", url):
         raise typer.BadParameter(problem, param_hint="--relay")
@@ -179,12 +177,12 @@ def _asked(text: str) -> tuple[str, OnboardingFacts | NoOnboardingFacts]:
 
 
 def _level(questions: Prompts, previous: PreviousAnswers) -> Level:
-    words = "the level (L1 to be told, L2 to report, L3 for checks, L4 to gate)"
+    words = "the level (L1: dispatches, L2: results, L3: checks, L4: gate)"
     if questions.can_ask:
         return questions.offer(words, parse_level, "L4" if previous.gates else "L2")
     if previous.gates:
         print_warning(
-            "the workflow here also listens to merge groups, as for L4; say --level L4 to keep that"
+            "the workflow here also listens to merge groups, as for L4; pass --level L4 to keep that"
         )
     return Level.L2
 
@@ -202,9 +200,7 @@ def _upstream(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompt
     if flags.upstream is not None:
         return read(str(flags.upstream))
     choice = " or ".join(map(str, known)) or "owner/name"
-    question = Prompt(
-        f"the upstream ({choice})", f"it is not known which upstream is tested: say --upstream {choice}"
-    )
+    question = Prompt(f"the upstream ({choice})", f"Upstream unknown; pass --upstream {choice}")
     return questions.need(question, read, str(known[0]) if len(known) == 1 else None)
 
 
@@ -228,13 +224,13 @@ def _oncalls(text: str) -> tuple[str, ...]:
 
 
 def _build(flags: InitFlags, previous: PreviousAnswers, questions: Prompts) -> dict[str, Any]:
-    """Return the values of the build itself; on a terminal what most want to say is asked for."""
-    usual = {**_USUAL, **previous.values}
+    """Return the build's values; the most important ones are prompted for on a terminal."""
+    usual = {**_DEFAULTS, **previous.values}
     command, junit, nightly = flags.command, flags.junit, flags.nightly
     if command is None:
         command = questions.offer("the command that builds and tests", _command, usual["command"])
     if junit is None:
-        words = "JUnit files that the build leaves, such as out/**/*.xml"
+        words = "JUnit files of the build, such as out/**/*.xml"
         junit = questions.offer(words, _junit, usual.get("junit", _NO_JUNIT))
     if nightly is None:
         nightly = questions.agree(
@@ -263,7 +259,7 @@ def _junit(text: str) -> str | None:
 def _branch(
     flags: InitFlags, target: TargetFolder, previous: PreviousAnswers, questions: Prompts
 ) -> tuple[str, bool]:
-    """Return the default branch, and whether nobody but a guess said so."""
+    """Return the default branch, and whether it is a guess."""
 
     def read(text: str) -> str:
         _refuse_invalid(branch=text)
@@ -297,18 +293,18 @@ def _part(ci: Ci, part: LocationPart, questions: Prompts) -> str | None:
         _refuse_invalid(ci=ci, place={part.name: text})
         return text
 
-    missing = f"{ci.title} needs {part.meaning}: say --place {part.name}=…"
+    missing = f"{ci.title} needs {part.meaning}; pass --place {part.name}=…"
     return questions.need(Prompt(part.meaning, missing), read)
 
 
-def _say_taken_up(flags: InitFlags, previous: PreviousAnswers) -> None:
-    if taken := list(_taken_up(flags, previous)):
-        print_line(f"taken from the files here: {' '.join(taken)}")
+def _print_reused(flags: InitFlags, previous: PreviousAnswers) -> None:
+    if reused := list(_reused_flags(flags, previous)):
+        print_line(f"from the files here: {' '.join(reused)}")
 
 
-def _taken_up(flags: InitFlags, previous: PreviousAnswers) -> Iterator[str]:
+def _reused_flags(flags: InitFlags, previous: PreviousAnswers) -> Iterator[str]:
     for name, value in previous.values.items():
-        if getattr(flags, name) is None and value != _USUAL.get(name):
+        if getattr(flags, name) is None and value != _DEFAULTS.get(name):
             yield f"--{name.replace('_', '-')} {shlex.quote(value)}"
     named = {each.partition("=")[0] for each in flags.place}
     usual = {(part.name, part.default) for parts in CI_LOCATION_PARTS.values() for part in parts}
@@ -320,6 +316,6 @@ def _taken_up(flags: InitFlags, previous: PreviousAnswers) -> Iterator[str]:
 
 
 def _refuse_invalid(**values: Any) -> None:
-    """Refuse values that no file may hold."""
+    """Refuse values that must not go into a file."""
     if problems := check_values(**values):
         raise typer.BadParameter("; ".join(problems))

@@ -1,4 +1,4 @@
-"""What is to be done after `crcr init`, in the order in which to do it."""
+"""Prints the next steps after `crcr init`, in order."""
 
 import os
 import re
@@ -21,14 +21,14 @@ Step = tuple[str, str | None]
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
 _PATH = re.compile(r"[^/~$`*?\[{][^$`*?\[{]*")
-"""A path as it stands, inside the repository as far as its form tells."""
+"""A literal relative path, without expansions."""
 
 
 def print_next_steps(
     gathered: "GatheredRequest", folder: Path, written: Iterable[str], *, dry_run: bool
 ) -> None:
     print_line("")
-    print_line("nothing was written; next would be:" if dry_run else "next:")
+    print_line("nothing was written; next steps would be:" if dry_run else "next:")
     for number, (words, text) in enumerate(_steps(gathered, folder, written), start=1):
         print_line(f"{number}. {words}")
         for line in (text or "").splitlines():
@@ -40,39 +40,39 @@ def _steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) ->
     if missing := build_step(request.command, folder):
         yield missing, None
     if unused := find_unused_files(folder, written):
-        words = "remove what an earlier `crcr init` left, or a dispatch may run twice:"
+        words = "remove the files of an earlier `crcr init`, or a dispatch may run twice:"
         yield words, "\n".join(f"- {each}" for each in unused)
     if gathered.branch_is_assumed:
-        assumed = f"assumed to be {request.branch} (else say --branch): git's remote `origin` did not say which it is"
+        assumed = f"assumed to be {request.branch} because the remote `origin` did not answer (otherwise pass --branch)"
         yield f"commit the files to your default branch, {assumed}", None
     else:
         yield f"commit the files to {request.branch}, your default branch", None
-    app = facts.app_url if facts and facts.app_url else "ask the operator of the relay for its address"
+    app = facts.app_url if facts and facts.app_url else "ask the relay's operator for the link"
     yield f"install the relay's GitHub App on {request.repository}: {app}", None
     yield f"ask {request.upstream} to add this to its allowlist:", allowlist_entry(request)
     if made := manual_steps(request):
-        yield "make these, which no file can bring:", "\n".join(f"- {each}" for each in made)
+        yield "create these by hand:", "\n".join(f"- {each}" for each in made)
     if told_operator := registration(request):
-        yield "send this to the operator, who registers your pipeline:", told_operator
+        yield "send this to the operator to register your pipeline:", told_operator
     named = None if facts and len(facts.upstreams) == 1 else request.upstream
     doctor = doctor_command(request.relay_url, request.repository, named)
-    yield f"see what is still missing: {doctor}", None
+    yield f"check the set-up: {doctor}", None
 
 
 def build_step(command: str, folder: Path) -> str | None:
-    """Return what the command's program still needs, where that is a file of this repository."""
+    """Return what to do about the command's program, if it is a file of this repository that cannot run yet."""
     word = _program(command)
     if word is None or not (folder / word).resolve().is_relative_to(folder.resolve()):
         return None
     if not os.access(folder / word, os.F_OK):
-        return f"write {word}: there is none yet, and it is what builds and tests"
+        return f"write {word}: the build command does not exist yet"
     if not os.access(folder / word, os.X_OK):
         return f"make {word} executable: chmod +x {shlex.quote(word)}"
     return None
 
 
 def _program(command: str) -> str | None:
-    """The first word, after variables that are set for it, if it is a path that can be looked up."""
+    """Return the first word after variable assignments, if it is a plain path."""
     words = shlex.shlex(command, posix=True, punctuation_chars=True)
     words.whitespace_split = True
     try:

@@ -1,4 +1,4 @@
-"""The flags of `crcr init`, one declaration each; `init` itself stays readable beside them."""
+"""The flags of `crcr init`, and their parsers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -26,21 +26,23 @@ def parse_level(text: str) -> Level:
     return Level[text.upper()]
 
 
-_WHOSE = "Whose build it is"
-_BUILD = "The build"
-_WRITING = "Writing"
+_REPOSITORY_PANEL = "Repository and relay"
+_BUILD_PANEL = "Build"
+_FILES_PANEL = "Files"
 
 RelayOption = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Where the relay is.", rich_help_panel=_WHOSE, show_default=False),
+    typer.Option(
+        metavar="URL", help="Address of the relay.", rich_help_panel=_REPOSITORY_PANEL, show_default=False
+    ),
 ]
 UpstreamOption = Annotated[
     RepoName | None,
     typer.Option(
         metavar="OWNER/REPO",
         parser=parse_repo_name,
-        help="Whose changes are tested; the relay's own, if it has only one.",
-        rich_help_panel=_WHOSE,
+        help="Upstream whose changes are tested. Default: the relay's, if it has only one.",
+        rich_help_panel=_REPOSITORY_PANEL,
         show_default=False,
     ),
 ]
@@ -51,16 +53,16 @@ RepositoryOption = Annotated[
         "--repository",
         metavar="OWNER/REPO",
         parser=parse_repo_name,
-        help="This repository, as GitHub names it; else taken from the remote `origin`.",
-        rich_help_panel=_WHOSE,
+        help="This repository on GitHub. Default: from the remote `origin`.",
+        rich_help_panel=_REPOSITORY_PANEL,
         show_default=False,
     ),
 ]
 AudienceOption = Annotated[
     str | None,
     typer.Option(
-        help="The audience of tokens for the relay; else the relay is asked.",
-        rich_help_panel=_WHOSE,
+        help="Audience of tokens for the relay. Default: as the relay says.",
+        rich_help_panel=_REPOSITORY_PANEL,
         show_default=False,
     ),
 ]
@@ -69,20 +71,22 @@ LevelOption = Annotated[
     typer.Option(
         parser=parse_level,
         metavar="L1|L2|L3|L4",
-        help="How far it takes part; L2 unless it says otherwise.",
-        rich_help_panel=_WHOSE,
+        help="Level of participation. Default: L2.",
+        rich_help_panel=_REPOSITORY_PANEL,
         show_default=False,
     ),
 ]
 DeviceOption = Annotated[
     str | None,
-    typer.Option(help="For L3: what its label is called after.", rich_help_panel=_WHOSE, show_default=False),
+    typer.Option(
+        help="For L3: the device in its label.", rich_help_panel=_REPOSITORY_PANEL, show_default=False
+    ),
 ]
 OncallOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Whom to call, a login or org/team; may be repeated.",
-        rich_help_panel=_WHOSE,
+        help="On-call login or org/team; repeatable.",
+        rich_help_panel=_REPOSITORY_PANEL,
         show_default=False,
     ),
 ]
@@ -91,8 +95,8 @@ CiOption = Annotated[
     typer.Option(
         parser=parse_ci,
         metavar="|".join(Ci),
-        help="Where the build runs; GitHub Actions unless it says otherwise.",
-        rich_help_panel=_BUILD,
+        help="CI that runs the build. Default: github.",
+        rich_help_panel=_BUILD_PANEL,
         show_default=False,
     ),
 ]
@@ -100,20 +104,20 @@ PlaceOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help="Where the other CI's build is; may be repeated. The names are listed below.",
-        rich_help_panel=_BUILD,
+        help="Location of the build at another CI; repeatable. Names: see below.",
+        rich_help_panel=_BUILD_PANEL,
         show_default=False,
     ),
 ]
 CommandOption = Annotated[
     str | None,
-    typer.Option(help="What builds and tests, one line.", rich_help_panel=_BUILD, show_default=False),
+    typer.Option(help="Build and test command, one line.", rich_help_panel=_BUILD_PANEL, show_default=False),
 ]
 JobNameOption = Annotated[
     str | None,
     typer.Option(
-        help="What the job is called in reports; `build` unless it says otherwise.",
-        rich_help_panel=_BUILD,
+        help="Job name in reports. Default: build.",
+        rich_help_panel=_BUILD_PANEL,
         show_default=False,
     ),
 ]
@@ -121,25 +125,25 @@ JunitOption = Annotated[
     str | None,
     typer.Option(
         metavar="GLOB",
-        help="Where the build leaves JUnit files; empty for none.",
-        rich_help_panel=_BUILD,
+        help="JUnit files of the build; empty for none.",
+        rich_help_panel=_BUILD_PANEL,
         show_default=False,
     ),
 ]
 RunsOnOption = Annotated[
     str | None,
     typer.Option(
-        help="The runner's label, or several with commas; elsewhere its queue, tag or class. "
-        "`ubuntu-latest` unless it says otherwise.",
-        rich_help_panel=_BUILD,
+        help="Runner label, or several with commas; at other CIs its queue, tag or class. "
+        "Default: ubuntu-latest.",
+        rich_help_panel=_BUILD_PANEL,
         show_default=False,
     ),
 ]
 BranchOption = Annotated[
     str | None,
     typer.Option(
-        help="The default branch; else the HEAD of git's remote origin, or the one that is checked out.",
-        rich_help_panel=_BUILD,
+        help="Default branch. Default: HEAD of the remote `origin`, else the branch checked out.",
+        rich_help_panel=_BUILD_PANEL,
         show_default=False,
     ),
 ]
@@ -148,7 +152,7 @@ NightlyOption = Annotated[
     typer.Option(
         "--nightly/--no-nightly",
         help="Also test the upstream's newest commit every night.",
-        rich_help_panel=_BUILD,
+        rich_help_panel=_BUILD_PANEL,
         show_default=False,
     ),
 ]
@@ -156,34 +160,30 @@ ActionOption = Annotated[
     str | None,
     typer.Option(
         metavar="OWNER/REPO/PATH@SHA",
-        help="Use that action instead of a copy of the reporter.",
-        rich_help_panel=_BUILD,
+        help="Use this action instead of a copy of the reporter.",
+        rich_help_panel=_BUILD_PANEL,
         show_default=False,
     ),
 ]
 FolderOption = Annotated[
     Path | None,
     typer.Option(
-        help="The top of the repository; else that of the one you are in.",
-        rich_help_panel=_WRITING,
+        help="Top folder of the repository. Default: of the current one.",
+        rich_help_panel=_FILES_PANEL,
         show_default=False,
     ),
 ]
 DryRunOption = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Show what would be written, and write nothing.", rich_help_panel=_WRITING
+        "--dry-run", help="Show what would be written; write nothing.", rich_help_panel=_FILES_PANEL
     ),
 ]
 YesOption = Annotated[
     bool,
-    typer.Option(
-        "--yes", "-y", help="Ask nothing; what is not said is as by default.", rich_help_panel=_WRITING
-    ),
+    typer.Option("--yes", "-y", help="Never prompt; use defaults.", rich_help_panel=_FILES_PANEL),
 ]
 ForceOption = Annotated[
     bool,
-    typer.Option(
-        "--force", help="Overwrite files that are different, without asking.", rich_help_panel=_WRITING
-    ),
+    typer.Option("--force", help="Overwrite changed files without asking.", rich_help_panel=_FILES_PANEL),
 ]

@@ -1,7 +1,7 @@
-"""What an earlier `crcr init` wrote in this folder: what it was told then, and files that are used no more.
+"""Reads the files of an earlier `crcr init`: the answers given then, and files no longer used.
 
-Only files with our own first lines are read, as data; each value must be one that a flag could say. What was edited into
-something else is left out, so that the difference is shown before anything is overwritten.
+Reads only files with our header, as data; each value must be valid as a flag. Values edited into something else are
+ignored, so that the diff is shown before anything is overwritten.
 """
 
 import re
@@ -24,7 +24,7 @@ _LISTENING = (WORKFLOW, BRIDGE_WORKFLOW)
 _SAME_EVERYWHERE = frozenset({"command", "job_name", "junit"})
 _KEPT_STATUS = re.compile(r"\n\(\n +set -e\n +(?P<command>[^\n]+)\n\)\n")
 _FIRST_LINES = 8
-_MOST_BYTES = 256 * 1024
+_MAX_BYTES = 256 * 1024
 _BRIDGE_NAMES: Mapping[Ci, Mapping[str, str]] = {
     Ci.GITHUB: {},
     Ci.BUILDKITE: {"organization": "CRCR_BRIDGE_ORGANIZATION", "pipeline": "CRCR_BRIDGE_PIPELINE"},
@@ -43,13 +43,13 @@ class PreviousAnswers:
 
 
 def find_previous_ci(folder: Path) -> Ci | None:
-    """Return the CI that was chosen, if the files say so."""
+    """Return the CI chosen earlier, if the files show it."""
     found = [ci for ci, path in _BUILDS.items() if _ours(folder, path) is not None]
     return found[0] if len(found) == 1 else None
 
 
 def read_previous_answers(folder: Path, ci: Ci) -> PreviousAnswers:
-    """Return what the files for this CI say; from those for another one only what means the same here."""
+    """Return the answers in this CI's files; from another CI's files only those that mean the same."""
     before = ci if _ours(folder, _BUILDS[ci]) is not None else find_previous_ci(folder)
     if before is None:
         return PreviousAnswers()
@@ -70,7 +70,7 @@ def read_previous_answers(folder: Path, ci: Ci) -> PreviousAnswers:
 
 
 def find_unused_files(folder: Path, written: Iterable[str]) -> tuple[str, ...]:
-    """Return the files that an earlier run made and that are used no more, those first that would run on."""
+    """Return the files of an earlier run that are no longer used, those that would still run first."""
     used = set(written)
     return tuple(path for path in _ALL if path not in used and _ours(folder, path) is not None)
 
@@ -78,11 +78,11 @@ def find_unused_files(folder: Path, written: Iterable[str]) -> tuple[str, ...]:
 def _ours(folder: Path, path: str) -> str | None:
     try:
         with (folder / path).open(encoding="utf-8") as file:
-            text = file.read(_MOST_BYTES + 1)
+            text = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError):
         return None
     first = text.splitlines()[:_FIRST_LINES]
-    return text if len(text) <= _MOST_BYTES and any(MADE_BY_US in line for line in first) else None
+    return text if len(text) <= _MAX_BYTES and any(MADE_BY_US in line for line in first) else None
 
 
 def _tree(folder: Path, path: str) -> object:
@@ -93,8 +93,8 @@ def _tree(folder: Path, path: str) -> object:
 
 
 def _bridge(folder: Path) -> dict[str, Any]:
-    env = _at(
-        _named(_at(_tree(folder, BRIDGE_WORKFLOW), "jobs", "start", "steps"), "name", "Start the build"),
+    env = _get(
+        _named(_get(_tree(folder, BRIDGE_WORKFLOW), "jobs", "start", "steps"), "name", "Start the build"),
         "env",
     )
     return env if isinstance(env, dict) else {}
@@ -111,53 +111,53 @@ def _place(ci: Ci, bridge: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _github(tree: object) -> dict[str, object]:
-    build, steps = _at(tree, "jobs", "build"), _at(tree, "jobs", "build", "steps")
+    build, steps = _get(tree, "jobs", "build"), _get(tree, "jobs", "build", "steps")
     return {
-        "command": _at(_named(steps, "name", "Build and test"), "run"),
-        "job_name": _at(build, "name"),
-        "junit": _at(_named(steps, "name", "Keep the test results"), "with", "path"),
-        "runs_on": _labels(_at(build, "runs-on")),
-        "action": _at(_named(_at(tree, "jobs", "started", "steps"), "name", "Report the start"), "uses"),
+        "command": _get(_named(steps, "name", "Build and test"), "run"),
+        "job_name": _get(build, "name"),
+        "junit": _get(_named(steps, "name", "Keep the test results"), "with", "path"),
+        "runs_on": _labels(_get(build, "runs-on")),
+        "action": _get(_named(_get(tree, "jobs", "started", "steps"), "name", "Report the start"), "uses"),
     }
 
 
 def _buildkite(tree: object) -> dict[str, object]:
-    build = _named(_at(tree, "steps"), "key", "crcr-build")
-    command = _at(build, "command")
+    build = _named(_get(tree, "steps"), "key", "crcr-build")
+    command = _get(build, "command")
     own = command.removeprefix("unset BUILDKITE_AGENT_ACCESS_TOKEN\n") if isinstance(command, str) else ""
     return {
         "command": own.replace("$$", "$"),
-        "job_name": _at(build, "label"),
-        "junit": _at(build, "artifact_paths"),
-        "runs_on": _at(build, "agents", "queue"),
+        "job_name": _get(build, "label"),
+        "junit": _get(build, "artifact_paths"),
+        "runs_on": _get(build, "agents", "queue"),
     }
 
 
 def _gitlab(tree: object) -> dict[str, object]:
-    build = _at(tree, "crcr-build")
+    build = _get(tree, "crcr-build")
     return {
-        "command": _only(_at(build, "script")),
-        "job_name": _at(tree, ".crcr-report", "variables", "CRCR_JOB_NAME"),
-        "junit": _only(_at(build, "artifacts", "paths")),
-        "runs_on": _labels(_at(build, "tags")),
+        "command": _only(_get(build, "script")),
+        "job_name": _get(tree, ".crcr-report", "variables", "CRCR_JOB_NAME"),
+        "junit": _only(_get(build, "artifacts", "paths")),
+        "runs_on": _labels(_get(build, "tags")),
     }
 
 
 def _circleci(tree: object) -> dict[str, object]:
-    build = _at(tree, "jobs", "crcr-build")
-    steps = list(_tables(_at(build, "steps")))
+    build = _get(tree, "jobs", "crcr-build")
+    steps = list(_tables(_get(build, "steps")))
     runs = [each.get("run") for each in steps]
     kept = [each["persist_to_workspace"] for each in steps if "persist_to_workspace" in each]
     return {
-        "command": _inner(_at(_named(runs, "name", "Build and test"), "command")),
-        "job_name": _at(tree, "jobs", "crcr-report", "environment", "CRCR_JOB_NAME"),
-        "junit": _only(_without(_at(_only(kept), "paths"), "crcr-status")),
-        "runs_on": _at(build, "resource_class"),
+        "command": _inner(_get(_named(runs, "name", "Build and test"), "command")),
+        "job_name": _get(tree, "jobs", "crcr-report", "environment", "CRCR_JOB_NAME"),
+        "junit": _only(_without(_get(_only(kept), "paths"), "crcr-status")),
+        "runs_on": _get(build, "resource_class"),
     }
 
 
 def _inner(command: object) -> object:
-    """The command alone, where its status is kept until the test results are."""
+    """Return the command without the wrapper that keeps its exit status."""
     found = _KEPT_STATUS.search(command) if isinstance(command, str) else None
     return found["command"] if found else command
 
@@ -174,15 +174,15 @@ _READERS: Mapping[Ci, Callable[[object], dict[str, object]]] = {
 }
 
 
-def _at(tree: object, *path: str) -> object:
-    """Return what stands there, or None."""
+def _get(tree: object, *path: str) -> object:
+    """Return the value at a path of keys, or None."""
     for step in path:
         tree = tree.get(step) if isinstance(tree, dict) else None
     return tree
 
 
 def _only(told: object) -> object:
-    """Return the one thing of a list that holds one."""
+    """Return the only item of a list, or None."""
     return told[0] if isinstance(told, list) and len(told) == 1 else None
 
 

@@ -1,6 +1,8 @@
-"""Files put into a folder: what is there already is compared, shown as a diff and overwritten only when that is wanted.
+"""Finds the target folder of `crcr init`, and writes the files there.
 
-All of them are written beside their places first and then renamed, so a file is there whole or as it was before.
+GitHub reads workflows only at the top of a repository, so that is the target. Existing files are compared, and
+overwritten only after a diff and a confirmation. Files are written under temporary names and then renamed, so that each
+is complete or unchanged.
 """
 
 import difflib
@@ -26,7 +28,7 @@ from crcr.decide.model import RepoName
 from crcr.join.files import BRIDGE, REPORTER, NewFile
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
-_MOST_SHOWN = 400
+_MAX_DIFF_LINES = 400
 _READABLE = 0o644
 
 
@@ -35,7 +37,7 @@ class PlannedFile:
     file: NewFile
     path: Path
     before: str | None
-    """None when there is nothing yet."""
+    """None for a new file."""
 
     @property
     def changes(self) -> bool:
@@ -43,31 +45,31 @@ class PlannedFile:
 
 
 def write_files(files: Sequence[NewFile], folder: Path, *, dry_run: bool, ask: bool, force: bool) -> None:
-    """Write what is new or different; exit with 1 if a file that is different must stay."""
-    places = [_place(each, folder) for each in files]
-    changing = [each for each in places if each.changes]
-    for each in places:
-        if not each.changes:
-            print_line(f"unchanged  {each.file.path}")
+    """Write new and changed files; exit with 1 when a changed file may not be overwritten."""
+    plan = [_plan(file, folder) for file in files]
+    changing = [planned for planned in plan if planned.changes]
+    for planned in plan:
+        if not planned.changes:
+            print_line(f"unchanged  {planned.file.path}")
     if dry_run:
-        for each in changing:
-            print_line(f"would write  {each.file.path}: {each.file.why}")
-            _show(each)
+        for planned in changing:
+            print_line(f"would write  {planned.file.path}: {planned.file.why}")
+            _show(planned)
         return
-    _agree([each for each in changing if each.before is not None], ask=ask, force=force)
+    _confirm([planned for planned in changing if planned.before is not None], ask=ask, force=force)
     _write(changing)
-    for each in changing:
+    for planned in changing:
         print_line(
-            f"{'written  ' if each.before is None else 'changed  '}  {each.file.path}: {each.file.why}"
+            f"{'written  ' if planned.before is None else 'changed  '}  {planned.file.path}: {planned.file.why}"
         )
 
 
-def _place(file: NewFile, folder: Path) -> PlannedFile:
+def _plan(file: NewFile, folder: Path) -> PlannedFile:
     root, path = folder.resolve(), folder / file.path
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a folder", param_hint="--folder")
     if not path.resolve().is_relative_to(root):
-        print_error(f"{file.path} leads out of {folder}", "a link is in the way: remove it")
+        print_error(f"{file.path} is outside {folder}", "remove the symbolic link")
         raise typer.Exit(1)
     try:
         return PlannedFile(file, path, path.read_bytes().decode(errors="replace"))
@@ -78,45 +80,45 @@ def _place(file: NewFile, folder: Path) -> PlannedFile:
         raise typer.Exit(1) from None
 
 
-def _agree(different: list[PlannedFile], *, ask: bool, force: bool) -> None:
-    if force or not different:
+def _confirm(changed: list[PlannedFile], *, ask: bool, force: bool) -> None:
+    if force or not changed:
         return
     can_ask = ask and sys.stdin.isatty() and sys.stdout.isatty()
-    for each in different:
-        print_line(f"{each.file.path} is different:")
-        _show(each)
+    for planned in changed:
+        print_line(f"{planned.file.path} has changed:")
+        _show(planned)
         if not can_ask:
             continue
-        if not typer.confirm(f"overwrite {each.file.path}?", default=False):
+        if not typer.confirm(f"overwrite {planned.file.path}?", default=False):
             print_line("nothing was written")
             raise typer.Exit(1)
     if not can_ask:
-        names = ", ".join(each.file.path for each in different)
-        print_error(f"not overwritten: {names}; nothing was written", "look at the diff, then use --force")
+        names = ", ".join(planned.file.path for planned in changed)
+        print_error(f"not overwritten: {names}; nothing was written", "check the diff, then pass --force")
         raise typer.Exit(1)
 
 
-def _show(place: PlannedFile) -> None:
-    name = place.file.path
-    if place.before is None and name in (REPORTER, BRIDGE):
-        return  # a program that is the same for everybody
-    before = [] if place.before is None else place.before.splitlines()
+def _show(planned: PlannedFile) -> None:
+    name = planned.file.path
+    if planned.before is None and name in (REPORTER, BRIDGE):
+        return  # the same program everywhere: no diff
+    before = [] if planned.before is None else planned.before.splitlines()
     lines = list(
-        difflib.unified_diff(before, place.file.text.splitlines(), f"a/{name}", f"b/{name}", lineterm="")
+        difflib.unified_diff(before, planned.file.text.splitlines(), f"a/{name}", f"b/{name}", lineterm="")
     )
     out = console()
-    for line in lines[:_MOST_SHOWN]:
+    for line in lines[:_MAX_DIFF_LINES]:
         out.print(Text(escape_unprintable(line), _STYLES.get(line[:1], "")), soft_wrap=True)
-    if len(lines) > _MOST_SHOWN:
-        print_line(f"… and {len(lines) - _MOST_SHOWN} lines more")
+    if len(lines) > _MAX_DIFF_LINES:
+        print_line(f"… and {len(lines) - _MAX_DIFF_LINES:,} more lines")
 
 
-def _write(places: Sequence[PlannedFile]) -> None:
+def _write(plan: Sequence[PlannedFile]) -> None:
     ready: list[tuple[str, Path]] = []
     try:
-        for each in places:
-            each.path.parent.mkdir(parents=True, exist_ok=True)
-            ready.append((_beside(each), each.path))
+        for planned in plan:
+            planned.path.parent.mkdir(parents=True, exist_ok=True)
+            ready.append((_write_temporary(planned), planned.path))
         while ready:
             temporary, path = ready[0]
             Path(temporary).replace(path)
@@ -129,11 +131,11 @@ def _write(places: Sequence[PlannedFile]) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
-def _beside(place: PlannedFile) -> str:
-    """Write the text next to its place, under a name that nobody looks for."""
-    handle, name = tempfile.mkstemp(dir=place.path.parent, prefix=".crcr-init-")
+def _write_temporary(planned: PlannedFile) -> str:
+    """Write the text to a temporary file in the same folder."""
+    handle, name = tempfile.mkstemp(dir=planned.path.parent, prefix=".crcr-init-")
     with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-        file.write(place.file.text)
+        file.write(planned.file.text)
         os.fchmod(file.fileno(), _READABLE)
     return name
 
@@ -142,14 +144,14 @@ def _beside(place: PlannedFile) -> str:
 class TargetFolder:
     folder: Path
     repository: RepoName | None
-    """As the remote `origin` names it."""
+    """From the remote `origin`."""
     branch: str
     branch_is_known: bool
-    """False when nothing but a guess says that it is the default one."""
+    """False when it is a guess."""
 
 
 def find_target_folder(given: Path | None) -> TargetFolder:
-    """Return where to write; a folder that was named must be the top, an unnamed one leads there."""
+    """Return where to write: the given folder, which must be a top, or the current repository's top."""
     folder = _top(given)
     branch, known = _branch(folder)
     return TargetFolder(folder, find_origin_name(folder), branch, known)
@@ -161,21 +163,21 @@ def _top(given: Path | None) -> Path:
         raise typer.BadParameter(f"{folder} is not a folder", param_hint="--folder")
     top = find_top_folder(folder)
     if top is None:
-        print_warning("git knows no repository here; GitHub reads workflows only at the top of one")
+        print_warning("not a git repository; GitHub reads workflows only at the top of one")
         return folder
     if top.resolve() == folder.resolve():
         return folder
     if given is not None:
         raise typer.BadParameter(
-            f"{given} is inside a repository, and GitHub reads workflows only at its top: say --folder {top}",
+            f"{given} is inside a repository, but GitHub reads workflows only at its top: pass --folder {top}",
             param_hint="--folder",
         )
-    print_line(f"this is inside a repository: the files go to its top, {top}")
+    print_line(f"writing to the top of the repository, {top}")
     return top
 
 
 def _branch(folder: Path) -> tuple[str, bool]:
-    """Return the default branch, and whether that is known; where no origin says it, it is the one that is checked out."""
+    """Return the default branch, and whether it is known; without origin, the branch checked out."""
     found = ask_remote_default_branch(folder) or find_local_default_branch(folder)
     if found is not None:
         return found.name, found.is_known

@@ -1,4 +1,4 @@
-"""`crcr admin`: tokens for people and programs that act, or only read, over HTTP."""
+"""`crcr admin token`: creates tokens for administrators and readers of the pages and the JSON API."""
 
 import re
 import secrets
@@ -12,7 +12,7 @@ from crcr.cli.printing import print_line
 
 app = typer.Typer(
     name="admin",
-    help="Who may act on the pages and through the JSON API.",
+    help="Access to the pages and the JSON API.",
     no_args_is_help=True,
 )
 
@@ -22,26 +22,24 @@ _RANDOM_BYTES = 32
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise typer.BadParameter("a name has 1 to 64 letters, digits and . _ @ -")
+        raise typer.BadParameter("a name is 1 to 64 letters, digits and . _ @ -")
     return text
 
 
 @app.command(epilog=examples("crcr admin token ann", "crcr admin token ci-dashboard --reader"))
 def token(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", parser=_name, help="Whose it is; stands in the audit log.")
+        str, typer.Argument(metavar="NAME", parser=_name, help="Owner of the token, for the audit log.")
     ],
-    reader: Annotated[
-        bool, typer.Option("--reader", help="A token to read the pages with, not to act.")
-    ] = False,
+    reader: Annotated[bool, typer.Option("--reader", help="Read-only token.")] = False,
 ) -> None:
-    """Make a token: print it once, and the line for the settings, which holds only its hash."""
-    made = f"crcr_{secrets.token_urlsafe(_RANDOM_BYTES)}"
+    """Create a token. Prints it once, with the line for the settings, which holds only its hash."""
+    token_text = f"crcr_{secrets.token_urlsafe(_RANDOM_BYTES)}"
     variable = "CRCR_HUD_TOKENS" if reader else "CRCR_ADMIN_TOKENS"
     print_line(f"token for {name}, shown only now:")
     print_line("")
-    print_line(f"  {made}")
+    print_line(f"  {token_text}")
     print_line("")
-    print_line("the line for the settings (add it after a comma, if there are others):")
+    print_line("line for the settings (after a comma, if there are other tokens):")
     print_line("")
-    print_line(f"  {variable}={name}=sha256:{sha256(made.encode()).hexdigest()}")
+    print_line(f"  {variable}={name}=sha256:{sha256(token_text.encode()).hexdigest()}")

@@ -45,7 +45,8 @@ _KINDS = {
 }
 
 RelayOption = Annotated[
-    str | None, typer.Option("--relay", metavar="URL", help="Ask this relay what the App may read.")
+    str | None,
+    typer.Option("--relay", metavar="URL", help="Also check the App's permissions with this relay."),
 ]
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, or - for standard input.")]
 
@@ -58,10 +59,10 @@ FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, 
     )
 )
 def check(file: FileArgument, relay: RelayOption = None, as_json: JsonOption = False) -> None:
-    """Print all problems of a file with their lines; exit with 1 if there is an error.
+    """Print all problems of a file with line numbers; the exit code is 1 if there is an error.
 
-    Needs no settings and no database: made for the upstream's own CI. A relay knows where the App cannot read Actions,
-    so that an L4 entry must name its jobs literally.
+    Needs no settings and no database: made for the upstream's own CI. With --relay, also reports L4 entries that must
+    name their jobs because the App cannot read Actions there.
     """
     checked = _read(file)
     if relay is not None and checked.allowlist is not None:
@@ -77,7 +78,7 @@ def check(file: FileArgument, relay: RelayOption = None, as_json: JsonOption = F
     else:
         _print_problems(file, checked.problems)
         if checked.allowlist is not None:
-            print_line(f"{'<stdin>' if file == '-' else file} is good: {_sizes(checked.allowlist)}")
+            print_line(f"{'<stdin>' if file == '-' else file} is valid: {_sizes(checked.allowlist)}")
     if checked.allowlist is None:
         raise typer.Exit(1)
 
@@ -88,64 +89,64 @@ def check(file: FileArgument, relay: RelayOption = None, as_json: JsonOption = F
     )
 )
 def diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="The file as it was, or - for standard input.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The file as it would be.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The old file, or - for standard input.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The new file.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Print what one allowlist changes against another; order and comments are no changes."""
+    """Print the changes between two allowlists; order and comments are ignored."""
     from crcr.decide.allowlist.diff import diff_allowlists as changes_between
 
     before, after = _read_good(old), _read_good(new)
     changes = changes_between(before, after)
     if as_json:
-        print_json([_change(each) for each in changes])
+        print_json([_change(change) for change in changes])
         return
     for change in changes:
         print_line(change.text)
     if not changes:
-        print_line("nothing changes")
+        print_line("no changes")
 
 
 @app.command(epilog=examples("crcr allowlist refresh", "crcr allowlist refresh --upstream pytorch/pytorch"))
 def refresh(config: ConfigOption = None, upstream: UpstreamOption = None) -> None:
-    """Read the allowlist's source now, and put what it says in force; audited.
+    """Read the allowlist's source now and put it in force; audited.
 
-    A source that is bad changes nothing that is in force; the exit code is then 1.
+    An invalid source changes nothing; the exit code is then 1.
     """
     refreshed = _refresh_now(config, upstream)
     _print_bad(refreshed.state)
     if refreshed.state.newest_is_bad:
         raise typer.Exit(1)
-    news = f"version {refreshed.version} is in force" if refreshed.version else "nothing new"
-    print_line(f"{refreshed.upstream}: {news}; {_sizes(refreshed.allowlist)}")
+    change = f"version {refreshed.version} is in force" if refreshed.version else "unchanged"
+    print_line(f"{refreshed.upstream}: {change}; {_sizes(refreshed.allowlist)}")
 
 
 @app.command(epilog=examples("crcr allowlist show", "crcr allowlist show --json"))
 def show(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False) -> None:
-    """Show the allowlist that is in force, and the problems of a newer reading that is not."""
+    """Show the allowlist in force, and the problems of a newer version that is not."""
     from crcr.cli.operator_session import run_in_session
 
     state, allowlist = run_in_session(
         config, lambda session: session.views.allowlist(session.upstream_to_read(upstream))
     )
     if as_json:
-        print_json({"state": state, "backends": [_entry(each) for each in allowlist.entries]})
+        print_json({"state": state, "backends": [_entry(entry) for entry in allowlist.entries]})
         return
     if state.version is not None and state.read_at is not None:
         print_line(
             f"version {state.version} from {state.source}, read {format_age(state.read_at)}; {_sizes(allowlist)}"
         )
         columns = ["level", "repository", "device", "on-calls", "events", "~hardware", "visibility"]
-        entries = [_entry(each) for each in allowlist.entries]
+        entries = [_entry(entry) for entry in allowlist.entries]
         print_table(columns, ([_in_cell(value) for value in entry.values()] for entry in entries))
     _print_bad(state)
     if state.version is None:
-        print_error("no good allowlist was ever read", "`crcr allowlist refresh` reads it now")
+        print_error("no valid allowlist was read yet", "run `crcr allowlist refresh`")
         raise typer.Exit(1)
 
 
 def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[AllowlistProblem, ...]":
-    """Warn of L4 entries that the gate cannot judge, by what the relay knows of the App's rights."""
+    """Return warnings for L4 entries that the gate cannot judge with the App's permissions."""
     import httpx
 
     from crcr.cli.doctor.downstream.relay_api import (
@@ -223,28 +224,28 @@ def _read_good(file: str) -> "Allowlist":
 
 
 def _print_problems(file: str, problems: "Iterable[AllowlistProblem]", *, stderr: bool = False) -> None:
-    """Print in the form that editors and CI services know how to follow."""
+    """Print in the `file:line:` form that editors and CI services link."""
     out, name = console(stderr=stderr), "<stdin>" if file == "-" else escape_unprintable(file)
-    for each in problems:
+    for problem in problems:
         out.print(
-            f"{name}:{each.line}:",
-            colour_state(each.severity),
-            escape_unprintable(each.message),
+            f"{name}:{problem.line}:",
+            colour_state(problem.severity),
+            escape_unprintable(problem.message),
             soft_wrap=True,
         )
-        if each.hint:
-            out.print(f"    {escape_unprintable(each.hint)}", style="dim", soft_wrap=True)
+        if problem.hint:
+            out.print(f"    {escape_unprintable(problem.hint)}", style="dim", soft_wrap=True)
 
 
 def _print_bad(state: "AllowlistState") -> None:
     if state.newest_is_bad:
-        _print_problems("the newest reading", state.problems, stderr=True)
+        _print_problems("the newest version", state.problems, stderr=True)
         in_force = "none is in force" if state.version is None else f"version {state.version} stays in force"
-        print_warning(f"the newest reading cannot be used; {in_force}")
+        print_warning(f"the newest version is invalid; {in_force}")
 
 
 def _levels(allowlist: "Allowlist | None") -> dict[str, int]:
-    return dict(Counter(each.level.name for each in allowlist.entries)) if allowlist else {}
+    return dict(Counter(entry.level.name for entry in allowlist.entries)) if allowlist else {}
 
 
 def _sizes(allowlist: "Allowlist") -> str:

@@ -1,4 +1,4 @@
-"""`crcr deliveries`: what GitHub sent, what became of it, and sending it again."""
+"""`crcr deliveries`: webhook deliveries with their dispatches and jobs, and replaying them."""
 
 import json
 from datetime import datetime, timedelta
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="deliveries",
-    help="Webhook events: list them, look into one, send one again.",
+    help="Webhook deliveries: list, show, replay.",
     no_args_is_help=True,
 )
 
-_CUT_OFF_WITHIN = timedelta(hours=24)
+_CANCELLED_WITHIN = timedelta(hours=24)
 GuidArgument = Annotated[str, typer.Argument(metavar="GUID", help="The delivery's id, as GitHub shows it.")]
 
 
@@ -39,10 +39,10 @@ def list_(
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
     limit: LimitOption = 20,
-    state: Annotated[DeliveryState | None, typer.Option(help="Only those in this state.")] = None,
+    state: Annotated[DeliveryState | None, typer.Option(help="Only deliveries in this state.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the newest deliveries with the count of their dispatches."""
+    """List the newest deliveries with the number of their dispatches."""
     from crcr.cli.operator_session import run_in_session
 
     wanted = state.value if state else None
@@ -56,7 +56,7 @@ def list_(
         print_json(lines)
         return
     columns = ["received", "guid", "event", "about", "state", "dispatches", "~reason"]
-    print_table(columns, ([*_line(each), each.reason] for each in lines))
+    print_table(columns, ([*_line(delivery), delivery.reason] for delivery in lines))
     if not lines:
         print_line("no deliveries")
 
@@ -67,11 +67,11 @@ def show(
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
     body: Annotated[
-        bool, typer.Option("--body", help="Print the webhook's body too, while it is kept.")
+        bool, typer.Option("--body", help="Print the webhook's body too, if it is still stored.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one delivery: its dispatches, the attempts to send them, their errors, and the jobs reported."""
+    """Show one delivery: its dispatches with attempts and errors, and the reported jobs."""
     from crcr.cli.operator_session import run_in_session
 
     detail, raw = run_in_session(config, lambda session: _look(session, guid, upstream, body=body))
@@ -83,7 +83,7 @@ def show(
     if payload is not None:
         typer.echo(json.dumps(payload, indent=2))
     elif body:
-        print_error("the body of this delivery is no longer kept")
+        print_error("the body of this delivery is no longer stored")
         raise typer.Exit(1)
 
 
@@ -100,14 +100,14 @@ def replay(
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
     everyone: Annotated[
-        bool, typer.Option("--everyone", help="Also to those who got it: their CI runs once more.")
+        bool, typer.Option("--everyone", help="Also to backends that received it: their CI runs again.")
     ] = False,
     cancelled: Annotated[
         bool,
         typer.Option(
             "--cancelled",
-            help="All deliveries with dispatches that were cancelled because a backend left the allowlist or was"
-            " suspended; they go to the backends that are back.",
+            help="All deliveries with dispatches cancelled because a backend left the allowlist or was"
+            " suspended; sent to the backends that are listed again.",
         ),
     ] = False,
     since: Annotated[
@@ -115,19 +115,21 @@ def replay(
         typer.Option(
             parser=parse_time,
             metavar="TIME",
-            help="With --cancelled: deliveries received at this time or later (or so long ago: 2h). Default: 24h.",
+            help="With --cancelled: deliveries received since this time, or age such as 2h. Default: 24h.",
         ),
     ] = None,
 ) -> None:
-    """Send a delivery again to those who did not get it; audited.
+    """Send a delivery again to the backends that did not receive it; audited.
 
-    What a change of the allowlist cancelled goes to the backends that are listed again. A dispatch that waited for
-    an approval, or for the end of a draft, still waits for that.
+    Dispatches that an allowlist change cancelled go to backends that are listed again. A dispatch held for an approval
+    or a draft stays held.
     """
     from crcr.cli.operator_session import run_in_session
 
     if (guid is None) is not cancelled or (cancelled and everyone) or (since and not cancelled):
-        raise typer.BadParameter("say which: a GUID (with --everyone or not), or --cancelled (with --since)")
+        raise typer.BadParameter(
+            "pass either a GUID (optionally with --everyone) or --cancelled (optionally with --since)"
+        )
     if guid is None:
         events, sent = run_in_session(config, lambda session: _replay_cancelled(session, upstream, since))
         print_line(_sent_again(sent, events))
@@ -139,30 +141,27 @@ def replay(
         ),
     )
     if not count:
-        hint = "" if everyone else "; --everyone sends it all the same"
-        print_line(f"nothing to send: all who may have it got it, or it is on its way{hint}")
+        hint = "" if everyone else "; --everyone sends it anyway"
+        print_line(f"nothing to send: every eligible backend received it, or it is queued{hint}")
         return
     print_line(f"sent again to {count}; follow it with: crcr deliveries show {guid}")
 
 
 def _sent_again(dispatches: int, events: int) -> str:
     if not dispatches:
-        return "nothing to send: no dispatch was cancelled for a backend that is back"
-    what = "1 dispatch" if dispatches == 1 else f"{dispatches} dispatches"
-    source = "1 delivery" if events == 1 else f"{events} deliveries"
-    return f"{what} of {source} {'is' if dispatches == 1 else 'are'} sent again"
+        return "nothing to send: no dispatch was cancelled for a backend that is listed again"
+    what = "1 dispatch" if dispatches == 1 else f"{dispatches:,} dispatches"
+    source = "1 delivery" if events == 1 else f"{events:,} deliveries"
+    return f"{what} of {source} sent again"
 
 
 async def _replay_cancelled(
     session: "OperatorSession", upstream: "UpstreamOption", since: datetime | None
 ) -> tuple[int, int]:
-    """Replay everything that was cut off; return how many deliveries there were, and how many dispatches were sent."""
-    upstream_to_change = session.upstream_to_change(upstream)
-    found = await session.acts.find_cut_off(upstream_to_change, since or session.now() - _CUT_OFF_WITHIN)
-    sent = [
-        await session.acts.replay(upstream_to_change, guid, who=session.who, now=session.now())
-        for guid in found
-    ]
+    """Replay the cancelled dispatches; return the numbers of deliveries and of dispatches sent."""
+    chosen = session.upstream_to_change(upstream)
+    guids = await session.acts.find_cut_off(chosen, since or session.now() - _CANCELLED_WITHIN)
+    sent = [await session.acts.replay(chosen, guid, who=session.who, now=session.now()) for guid in guids]
     return sum(map(bool, sent)), sum(sent)
 
 
@@ -173,19 +172,26 @@ async def _look(
     return detail, await session.views.body(detail.delivery) if body else None
 
 
-def _line(each: "DeliveryLine") -> list[str]:
-    sent = ", ".join(f"{number} {state}" for state, number in each.dispatches.items())
-    return [format_age(each.received_at), each.guid, _event(each), _about(each), each.state, sent or "none"]
+def _line(delivery: "DeliveryLine") -> list[str]:
+    sent = ", ".join(f"{number} {state}" for state, number in delivery.dispatches.items())
+    return [
+        format_age(delivery.received_at),
+        delivery.guid,
+        _event(delivery),
+        _about(delivery),
+        delivery.state,
+        sent or "none",
+    ]
 
 
-def _event(each: "DeliveryLine") -> str:
-    return f"{each.event} {each.action}" if each.action else each.event
+def _event(delivery: "DeliveryLine") -> str:
+    return f"{delivery.event} {delivery.action}" if delivery.action else delivery.event
 
 
-def _about(each: "DeliveryLine") -> str:
-    if each.number is not None:
-        return f"#{each.number}"
-    return each.ref or (each.head_sha or "")[:12]
+def _about(delivery: "DeliveryLine") -> str:
+    if delivery.number is not None:
+        return f"#{delivery.number}"
+    return delivery.ref or (delivery.head_sha or "")[:12]
 
 
 def _print_detail(detail: "DeliveryDetail") -> None:
@@ -196,12 +202,12 @@ def _print_detail(detail: "DeliveryDetail") -> None:
     print_line(
         f"  received {format_age(delivery.received_at)} at {delivery.received_at:%Y-%m-%d %H:%M:%S} UTC, {delivery.source}"
     )
-    kept = "kept" if delivery.body_kept else "no longer kept"
-    print_line(f"  head     {delivery.head_sha or '-'}, body of {delivery.body_bytes:,} bytes, {kept}")
+    stored = "stored" if delivery.body_kept else "no longer stored"
+    print_line(f"  head     {delivery.head_sha or '-'}, body of {delivery.body_bytes:,} bytes, {stored}")
     print_line("")
     columns = ["downstream", "level", "dispatch", "sent", "attempts", "~why"]
     print_table(columns, map(_dispatch, detail.dispatches))
-    jobs = [[each.downstream, *_job(job)] for each in detail.dispatches for job in each.jobs]
+    jobs = [[dispatch.downstream, *_job(job)] for dispatch in detail.dispatches for job in dispatch.jobs]
     if jobs:
         print_line("")
         print_table(["downstream", "job", "run", "state", "conclusion", "queue s", "run s", "~marks"], jobs)
@@ -209,18 +215,25 @@ def _print_detail(detail: "DeliveryDetail") -> None:
         print_line(f"also {effect.kind} for {effect.target}: {effect.state} {effect.last_error or ''}")
 
 
-def _dispatch(each: "DispatchLine") -> list[str | int | None]:
-    last = each.effects[-1] if each.effects else None
-    marks = [mark for mark, is_so in (("test", each.test), ("unsure", each.unsure)) if is_so]
-    if each.superseded_at:
+def _dispatch(dispatch: "DispatchLine") -> list[str | int | None]:
+    last = dispatch.effects[-1] if dispatch.effects else None
+    marks = [mark for mark, applies in (("test", dispatch.test), ("unsure", dispatch.unsure)) if applies]
+    if dispatch.superseded_at:
         marks.append("superseded")
-    if each.answer:
-        marks.append(each.answer.replace("_", " "))
-    if each.trimmed:
-        marks.append(f"trimmed: {', '.join(each.trimmed)}")
-    why = "; ".join(filter(None, [*marks, each.reason or (last.last_error if last else None)]))
-    sent = format_age(each.sent_at) if each.sent_at else None
-    return [each.downstream, each.level, each.state, sent, sum(e.attempts for e in each.effects), why or None]
+    if dispatch.answer:
+        marks.append(dispatch.answer.replace("_", " "))
+    if dispatch.trimmed:
+        marks.append(f"trimmed: {', '.join(dispatch.trimmed)}")
+    why = "; ".join(filter(None, [*marks, dispatch.reason or (last.last_error if last else None)]))
+    sent = format_age(dispatch.sent_at) if dispatch.sent_at else None
+    return [
+        dispatch.downstream,
+        dispatch.level,
+        dispatch.state,
+        sent,
+        sum(e.attempts for e in dispatch.effects),
+        why or None,
+    ]
 
 
 def _job(job: "JobLine") -> list[str | float | None]:

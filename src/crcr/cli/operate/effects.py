@@ -1,4 +1,4 @@
-"""`crcr effects`: what is still to be done outside, and another try for what was given up."""
+"""`crcr effects`: the outgoing queue, and retrying parked effects."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -25,21 +25,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="effects",
-    help="The outbox: list what waits or was parked, and retry it.",
+    help="Outgoing queue: list waiting and parked effects, retry parked ones.",
     no_args_is_help=True,
 )
 
-_AT_ONCE = 500
-"""How many are retried in one transaction."""
+_BATCH = 500
+"""Effects retried in one transaction."""
 
 SinceOption = Annotated[
     datetime | None,
-    typer.Option(
-        parser=parse_time, metavar="TIME", help="Parked at this time or later (or so long ago: 2h)."
-    ),
+    typer.Option(parser=parse_time, metavar="TIME", help="Parked since this time, or age such as 2h."),
 ]
 UntilOption = Annotated[
-    datetime | None, typer.Option(parser=parse_time, metavar="TIME", help="Parked at this time or earlier.")
+    datetime | None, typer.Option(parser=parse_time, metavar="TIME", help="Parked until this time.")
 ]
 
 
@@ -49,15 +47,15 @@ UntilOption = Annotated[
 def list_(
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
-    parked: Annotated[bool, typer.Option("--parked", help="Only those that were given up.")] = False,
+    parked: Annotated[bool, typer.Option("--parked", help="Only parked (undelivered) effects.")] = False,
     target: Annotated[
         str | None, typer.Option(help="Only those for this repository.", metavar="OWNER/REPO")
     ] = None,
-    kind: Annotated[EffectKind | None, typer.Option(help="Only those of this kind.")] = None,
+    kind: Annotated[EffectKind | None, typer.Option(help="Only effects of this kind.")] = None,
     limit: LimitOption = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List the effects that wait, are under way, or were parked; not those that are done."""
+    """List waiting, running and parked effects; not finished ones."""
     from crcr.cli.operator_session import run_in_session
 
     asked = {"target": target.lower() if target else None, "kind": kind.value if kind else None}
@@ -84,7 +82,7 @@ def list_(
     ]
     print_table(columns, map(_line, lines))
     if not lines:
-        print_line("nothing is parked" if parked else "nothing is waiting")
+        print_line("no parked effects" if parked else "no open effects")
 
 
 @app.command(
@@ -102,69 +100,73 @@ def retry(
     target: Annotated[
         RepoName | None,
         typer.Option(
-            parser=parse_repo_name, metavar="OWNER/REPO", help="All parked ones for this repository."
+            parser=parse_repo_name, metavar="OWNER/REPO", help="All parked effects for this repository."
         ),
     ] = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All parked ones of the upstream.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All parked effects of the upstream.")] = False,
 ) -> None:
-    """Give parked effects another 24 hours of tries, beginning now; audited."""
+    """Retry parked effects, for another 24 hours from now; audited."""
     from crcr.cli.operator_session import run_in_session
     from crcr.record.admin.operations import ParkedFilter
 
     chosen = target or since or until
     if bool(ids) + bool(chosen) + everything != 1:
-        raise typer.BadParameter("say which: ids, or --target, --since, --until, or --all")
-    which = (
-        [ParkedFilter(effect_id=each) for each in ids]
+        raise typer.BadParameter("pass ids, or --target, --since, --until, or --all")
+    filters = (
+        [ParkedFilter(effect_id=effect_id) for effect_id in ids]
         if ids
         else [ParkedFilter(target=target, since=since, until=until)]
     )
-    count = run_in_session(config, lambda session: _retry(session, upstream, which))
-    if count < len(which):
+    count = run_in_session(config, lambda session: _retry(session, upstream, filters))
+    if count < len(filters):
         print_line(
-            f"{count} retried; nothing else like that is parked" if count else "nothing like that is parked"
+            f"{count:,} retried; no other parked effect matches" if count else "no parked effect matches"
         )
         raise typer.Exit(1)
-    print_line(f"{count} retried; follow with: crcr effects list")
+    print_line(f"{count:,} retried; follow with: crcr effects list")
 
 
-async def _retry(session: "OperatorSession", asked: RepoName | None, which: "list[ParkedFilter]") -> int:
+async def _retry(session: "OperatorSession", asked: RepoName | None, filters: "list[ParkedFilter]") -> int:
     from rich.progress import track
 
     upstream, now = session.upstream_to_change(asked), session.now()
-    # What is parked again while we are at it is not taken a second time.
-    bounded = [replace(each, until=min(each.until or now, now)) for each in which]
-    batches = [part for each in bounded for part in await _batches(session, upstream, each)]
-    shown = track(batches, "retrying", console=console(stderr=True), disable=len(batches) < 3, transient=True)
-    return sum([await session.acts.retry_parked(upstream, each, who=session.who, now=now) for each in shown])
+    # Effects that are parked again meanwhile are not retried a second time.
+    bounded = [replace(parked, until=min(parked.until or now, now)) for parked in filters]
+    batches = [batch for parked in bounded for batch in await _batches(session, upstream, parked)]
+    tracked = track(
+        batches, "retrying", console=console(stderr=True), disable=len(batches) < 3, transient=True
+    )
+    return sum(
+        [await session.acts.retry_parked(upstream, parked, who=session.who, now=now) for parked in tracked]
+    )
 
 
 async def _batches(
     session: "OperatorSession", upstream: RepoName, which: "ParkedFilter"
 ) -> "list[ParkedFilter]":
     ids = await session.acts.parked_ids(upstream, which)
-    parts = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+    parts = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
     return [replace(which, between=(part[0], part[-1])) for part in parts]
 
 
-def _line(each: "EffectLine") -> list[str | int | None]:
+def _line(effect: "EffectLine") -> list[str | int | None]:
     from crcr.clock import SystemClock
-    from crcr.show.render.effect_texts import waits_for
+    from crcr.show.render.status import waiting_reason
 
-    marked = f"{each.attempts} (unsure)" if each.unsure else each.attempts
-    due = format_age(each.due_at) if each.state == "waiting" else None
-    since = format_age(each.finished_at or each.created_at)
+    attempts = f"{effect.attempts} (unsure)" if effect.unsure else effect.attempts
+    due = format_age(effect.due_at) if effect.state == "waiting" else None
+    since = format_age(effect.finished_at or effect.created_at)
     return [
-        each.effect_id,
-        each.kind,
-        each.target,
-        each.state,
-        marked,
+        effect.effect_id,
+        effect.kind,
+        effect.target,
+        effect.state,
+        attempts,
         since,
         due,
-        waits_for(each, SystemClock().now()),
-        each.delivery,
-        each.last_error,
+        waiting_reason(effect, SystemClock().now()),
+        effect.delivery,
+        effect.last_error,
     ]

@@ -1,4 +1,4 @@
-"""`crcr repos` and `crcr audit`: who the downstreams are, accepting a changed identity, and who did what."""
+"""`crcr repos` and `crcr audit`: the downstreams with their ids, rebinding one, and the audit log."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from crcr.decide.views.operator import AuditLine, RepositoryLine
 
 repos = typer.Typer(name="repos", help="Downstream repositories and their ids.", no_args_is_help=True)
-audit = typer.Typer(name="audit", help="The log of acts and alarms.", no_args_is_help=True)
+audit = typer.Typer(name="audit", help="Log of manual actions and alarms.", no_args_is_help=True)
 
 
 @repos.command("list", epilog=examples("crcr repos list", "crcr repos list --json"))
 def list_repos(
     config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the downstreams that are known: level, bound id, installation, suspensions, alarms."""
+    """List the known downstreams: level, bound id, installation, suspensions, alarms."""
     from crcr.cli.operator_session import run_in_session
 
     lines = run_in_session(
@@ -39,20 +39,20 @@ def list_repos(
     columns = ["repository", "level", "id", "bound", "confirmed", "installation", "~trouble"]
     print_table(columns, map(_repository, lines))
     if not lines:
-        print_line("no repositories are known; `crcr allowlist refresh` reads the allowlist")
+        print_line("no repositories known; `crcr allowlist refresh` reads the allowlist")
 
 
 @repos.command(epilog=examples("crcr repos rebind org/backend 123456789"))
 def rebind(
     repository: RepoArgument,
     repository_id: Annotated[
-        int, typer.Argument(metavar="ID", min=1, help="The repository's id now, from GitHub's API.")
+        int, typer.Argument(metavar="ID", min=1, help="The repository's current id, from GitHub's API.")
     ],
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Accept that another repository now has this name: its reports are believed from now on; audited."""
+    """Accept that another repository now has this name, and its reports; audited."""
     from crcr.cli.operator_session import run_in_session
 
     def known(session: "OperatorSession") -> "RepoName":
@@ -60,7 +60,7 @@ def rebind(
 
     async def before(session: "OperatorSession") -> "int | None":
         lines = await session.views.repositories(known(session))
-        return next((each.repository_id for each in lines if each.name.lower() == repository.key), None)
+        return next((line.repository_id for line in lines if line.name.lower() == repository.key), None)
 
     if not yes:
         bound = run_in_session(config, before)
@@ -81,7 +81,7 @@ def list_audit(
     limit: LimitOption = 30,
     as_json: JsonOption = False,
 ) -> None:
-    """List the newest acts: who did what, and the relay's own alarms."""
+    """List the newest manual actions and alarms."""
     from crcr.cli.operator_session import run_in_session
 
     lines = run_in_session(
@@ -93,13 +93,13 @@ def list_audit(
     print_table(["when", "who", "act", "subject", "~detail"], map(_audited, lines))
 
 
-def _repository(each: "RepositoryLine") -> list[str | int | bool | None]:
-    suspended = "suspended" if each.suspended_at else None
-    trouble = ", ".join(filter(None, [suspended, each.alarm])) or None
-    bound = f"{each.bound_at:%Y-%m-%d}" if each.bound_at else None
-    return [each.name, each.level, each.repository_id, bound, each.confirmed, each.installation_id, trouble]
+def _repository(line: "RepositoryLine") -> list[str | int | bool | None]:
+    suspended = "suspended" if line.suspended_at else None
+    trouble = ", ".join(filter(None, [suspended, line.alarm])) or None
+    bound = f"{line.bound_at:%Y-%m-%d}" if line.bound_at else None
+    return [line.name, line.level, line.repository_id, bound, line.confirmed, line.installation_id, trouble]
 
 
-def _audited(each: "AuditLine") -> list[str]:
-    detail = ", ".join(f"{key} {value}" for key, value in each.detail.items() if value is not None)
-    return [f"{each.at:%Y-%m-%d %H:%M:%S}", each.who, each.act, each.subject, detail]
+def _audited(line: "AuditLine") -> list[str]:
+    detail = ", ".join(f"{key} {value}" for key, value in line.detail.items() if value is not None)
+    return [f"{line.at:%Y-%m-%d %H:%M:%S}", line.who, line.act, line.subject, detail]

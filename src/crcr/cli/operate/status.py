@@ -1,4 +1,4 @@
-"""`crcr status`: the relay's health in sentences, as the pages show it to every reader."""
+"""`crcr status`: the relay's health in sentences, as the pages show it."""
 
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,9 @@ def register(app: typer.Typer) -> None:
 
 
 def status(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False) -> None:
-    """Say whether the relay is green, amber or red, what is held back and until when.
+    """Print whether the relay is green, amber or red, what is delayed and until when.
 
-    Exits with 1 when it is red: gates cannot be published, or nothing is delivered.
+    The exit code is 1 when it is red: gates cannot be published, or nothing is delivered.
     """
     from crcr.cli.operator_session import run_in_session
 
@@ -41,7 +41,7 @@ async def _read(session: "OperatorSession", asked: "RepoName | None") -> "dict[R
     chosen = (
         (session.upstream_to_read(asked),)
         if asked
-        else tuple(each.name for each in session.settings.upstreams)
+        else tuple(upstream.name for upstream in session.settings.upstreams)
     )
     return {name: await session.views.health(name, session.now()) for name in chosen}
 
@@ -49,8 +49,8 @@ async def _read(session: "OperatorSession", asked: "RepoName | None") -> "dict[R
 def _print(name: "RepoName", health: "Health") -> None:
     print_line(f"{name}:", Text(health.state.value, _STYLES[health.state.value]))
     reasons = [reason.text for reason in health.reasons]
-    short = [each.text for each in health.held if each.text not in reasons and each.effects != "gates"]
-    for text in (*reasons, *short):
+    delays = [delay.text for delay in health.held if delay.text not in reasons and delay.effects != "gates"]
+    for text in (*reasons, *delays):
         print_line(f"  {text}")
-    if not reasons and not short:
-        print_line("  Nothing is held back, nothing undelivered.")
+    if not reasons and not delays:
+        print_line("  Nothing delayed, nothing undelivered.")

@@ -1,4 +1,4 @@
-"""Acts by hand that take effect at once and are audited: `crcr suspend`, `crcr pause`, `crcr dispatch --test`."""
+"""`crcr suspend`, `crcr pause`, `crcr dispatch --test`: manual actions, effective at once and audited."""
 
 import asyncio
 from datetime import timedelta
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from crcr.decide.model import RepoName
     from crcr.decide.views.operator import DispatchLine
 
-_LOOK_EVERY_S = 0.2
+_POLL_S = 0.2
 
-LiftOption = Annotated[bool, typer.Option("--lift", help="Take it back.")]
+LiftOption = Annotated[bool, typer.Option("--lift", help="Undo it.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +51,7 @@ def suspend(
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
 ) -> None:
-    """Stop talking to a downstream: no dispatches, no reports taken; what waits for it is dropped."""
+    """Suspend a downstream: no dispatches, reports refused, waiting dispatches cancelled."""
     from crcr.cli.operator_session import run_in_session
 
     async def act(session: "OperatorSession") -> None:
@@ -72,38 +72,38 @@ def pause(
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
 ) -> None:
-    """Stop dispatching for an upstream; its events are taken all the same, and wait."""
+    """Pause dispatching for an upstream; its events are still received and wait."""
     from crcr.cli.operator_session import run_in_session
 
     async def act(session: "OperatorSession") -> None:
         of = session.upstream_to_change(upstream)
         await session.acts.pause(of, who=session.who, now=session.now(), lift=lift, reason=reason)
-        print_line(
-            f"dispatching for {of} {'goes on' if lift else 'is paused; crcr pause --lift lets it go on'}"
-        )
+        print_line(f"dispatching for {of} {'resumed' if lift else 'paused; crcr pause --lift resumes it'}")
 
     run_in_session(config, act)
 
 
 def dispatch(
     repository: RepoArgument,
-    test: Annotated[bool, typer.Option("--test", help="Send a dispatch that is marked as a test.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it was sent, or failed.")] = False,
+    test: Annotated[bool, typer.Option("--test", help="Send a dispatch marked as a test.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is sent or fails.")] = False,
     patience: Annotated[
         timedelta,
-        typer.Option("--timeout", parser=parse_duration, metavar="DURATION", help="How long --wait waits."),
+        typer.Option("--timeout", parser=parse_duration, metavar="DURATION", help="Time limit of --wait."),
     ] = "60s",  # type: ignore[assignment]  # read by the parser
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
 ) -> None:
-    """Send a test dispatch to one downstream: marked as a test, counted nowhere.
+    """Send a test dispatch to one downstream; it does not count.
 
     Its event_type is crcr_test; a worker must be running to send it.
     """
     from crcr.cli.operator_session import run_in_session
 
     if not test:
-        raise typer.BadParameter("only tests are sent by hand: add --test (events: crcr deliveries replay)")
+        raise typer.BadParameter(
+            "only test dispatches can be sent by hand: add --test (to resend events: crcr deliveries replay)"
+        )
     guid = str(uuid4())
 
     async def act(session: "OperatorSession") -> "DispatchLine | None":
@@ -111,14 +111,14 @@ def dispatch(
         await session.acts.dispatch_test(of, repository, guid, who=session.who, now=session.now())
         print_line(f"test dispatch to {repository}: {guid}")
         print_line(f"follow it with: crcr deliveries show {guid}")
-        return await _outcome(session, of, guid, patience) if wait else None
+        return await _wait_for_outcome(session, of, guid, patience) if wait else None
 
     sent = run_in_session(config, act)
     if wait:
-        _tell(sent)
+        _print_outcome(sent)
 
 
-async def _outcome(
+async def _wait_for_outcome(
     session: "OperatorSession", upstream: "RepoName", guid: str, patience: timedelta
 ) -> "DispatchLine":
     until = session.now() + patience
@@ -126,14 +126,16 @@ async def _outcome(
         [line] = (await session.views.delivery(guid, upstream)).dispatches
         if line.state != "waiting" or session.now() >= until:
             return line
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_POLL_S)
 
 
-def _tell(line: "DispatchLine | None") -> None:
+def _print_outcome(line: "DispatchLine | None") -> None:
     state = line.state if line else "waiting"
-    errors = [each.last_error for each in line.effects if each.last_error] if line else []
-    print_line("it is", colour_state(state), f"({errors[-1]})" if errors else "")
+    errors = [effect.last_error for effect in line.effects if effect.last_error] if line else []
+    print_line("state:", colour_state(state), f"({errors[-1]})" if errors else "")
     if state == "waiting":
-        print_warning("nobody has sent it yet: is `crcr serve` or `crcr worker` running, and not paused?")
+        print_warning(
+            "not sent yet: check that `crcr serve` or `crcr worker` is running and dispatching is not paused"
+        )
     if state != "sent":
         raise typer.Exit(1)

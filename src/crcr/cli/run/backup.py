@@ -8,7 +8,7 @@ import typer
 from crcr.cli.options import RUN_PANEL, ConfigOption, examples
 from crcr.cli.printing import print_line
 
-TargetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The copy; it must not exist yet.")]
+TargetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist yet.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def backup(target: TargetArgument, config: ConfigOption = None) -> None:
-    """Copy the SQLite database while the relay runs, and check the copy. PostgreSQL has tools of its own."""
+    """Copy the SQLite database while the relay runs, and check the copy. For PostgreSQL use its own tools."""
     from crcr.cli.operator_session import read_settings
     from crcr.errors import NotPossible
     from crcr.record.store.sqlite.file import copy_database

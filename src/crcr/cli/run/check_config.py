@@ -1,4 +1,4 @@
-"""`crcr check-config`: what the relay would run with, where each value comes from, and all that is wrong."""
+"""`crcr check-config`: the effective settings with their sources, and all problems."""
 
 import os
 import tomllib
@@ -30,9 +30,9 @@ def register(app: typer.Typer) -> None:
 
 
 def check_config(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Check the settings and show the effective ones; secrets stay hidden.
+    """Check the settings and show the effective values; secrets stay hidden.
 
-    All problems are told together; the exit code is then 2.
+    Reports all problems at once; the exit code is then 2.
     """
     from crcr.cli.operator_session import read_settings
 
@@ -53,7 +53,7 @@ def check_config(config: ConfigOption = None, as_json: JsonOption = False) -> No
     )
     for warning in settings.warnings():
         print_warning(warning)
-    print_line("the settings are good")
+    print_line("the settings are valid")
 
 
 def _settings(settings: "Settings", config: Path | None) -> Iterator[Line]:
@@ -61,7 +61,7 @@ def _settings(settings: "Settings", config: Path | None) -> Iterator[Line]:
 
     file, content = _file(config)
     for field, row in settings_of(Settings).items():
-        value = _shown(field, getattr(settings, field))
+        value = _format_value(field, getattr(settings, field))
         yield {"name": row.variable, "value": value, "from": _origin(row, file, content)}
 
 
@@ -71,12 +71,16 @@ def _upstreams(settings: "Settings") -> Iterator[Line]:
     for upstream in settings.upstreams:
         for field in settings_of(UpstreamSetting):
             if field != "name":
-                yield {"name": f"{upstream.name}: {field}", "value": _of(upstream, field), "from": None}
+                yield {
+                    "name": f"{upstream.name}: {field}",
+                    "value": _upstream_value(upstream, field),
+                    "from": None,
+                }
 
 
-def _of(upstream: "UpstreamSetting", field: str) -> str | None:
+def _upstream_value(upstream: "UpstreamSetting", field: str) -> str | None:
     value = getattr(upstream, field)
-    return _source(value) if field == "allowlist" else _shown(field, value)
+    return _source(value) if field == "allowlist" else _format_value(field, value)
 
 
 def _source(source: Any) -> str:
@@ -86,7 +90,7 @@ def _source(source: Any) -> str:
     )
 
 
-def _shown(field: str, value: Any) -> str | None:
+def _format_value(field: str, value: Any) -> str | None:
     from pydantic import SecretStr
 
     from crcr.settings import PostgresSetting
@@ -100,15 +104,15 @@ def _shown(field: str, value: Any) -> str | None:
         case SecretStr():
             return _HIDDEN
         case tuple():
-            return ", ".join(_named(each) for each in value)
+            return ", ".join(_format_item(item) for item in value)
         case int() if field.endswith("_s"):
             return _duration(value)
     path = getattr(value, "path", None)
     return str(value) if path is None else f"sqlite:///{path}"
 
 
-def _named(value: Any) -> str:
-    """Return an issuer's address, a token's name, or any other value as it is written."""
+def _format_item(value: Any) -> str:
+    """Return an issuer's address, a token's name, or the value itself."""
     return str(getattr(value, "issuer", None) or getattr(value, "name", None) or value)
 
 
@@ -120,7 +124,7 @@ def _duration(seconds: int) -> str:
 
 
 def _file(config: Path | None) -> tuple[str, Mapping[str, Any]]:
-    """Return the file's name and content once more; it has been read without a problem just now."""
+    """Return the file's name and content; it was just loaded without a problem."""
     path = config or Path("crcr.toml")
     return str(path), tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
 

@@ -1,7 +1,7 @@
-"""`crcr migrate --from … --to …`: an installation grows from SQLite into PostgreSQL.
+"""`crcr migrate --from … --to …`: moves an installation from SQLite to PostgreSQL.
 
-An address on the command line is seen by everybody on the machine who lists processes. So `--to` may be left out,
-which means the database of the settings, and may leave the password to `PGPASSWORD` or `~/.pgpass`.
+Every user of the machine can see command-line arguments. So `--to` defaults to the database of the settings, and may
+leave the password to `PGPASSWORD` or `~/.pgpass`.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ def move_database(config: Path | None, source: str | None, target: str | None, *
     to = _from_settings(config) if target is None else _target(target)
     began = time.monotonic()
     with ProgressLine(shown=not as_json) as line:
-        pace = _Pace(line)
-        moved = asyncio.run(move(path, to.place, pace.tell))
+        progress = _MoveProgress(line)
+        moved = asyncio.run(move(path, to.place, progress.show))
     took_s = time.monotonic() - began
     if as_json:
         print_json(_as_json(path, to, moved, took_s))
@@ -52,10 +52,10 @@ def move_database(config: Path | None, source: str | None, target: str | None, *
 
 def _source(written: str | None) -> Path:
     if written is None:
-        raise typer.BadParameter("--to needs --from beside it: the SQLite database to move")
+        raise typer.BadParameter("--to needs --from, the SQLite database to move")
     if written.strip().startswith("postgres"):
         raise typer.BadParameter(
-            "--from must be sqlite:///path; pg_dump and pg_restore move what is in PostgreSQL already"
+            "--from must be sqlite:///path; to move a PostgreSQL database, use pg_dump and pg_restore"
         )
     return _read(sqlite_file, written, "--from").path
 
@@ -63,7 +63,7 @@ def _source(written: str | None) -> Path:
 def _target(written: str) -> MoveTarget:
     if not written.strip().startswith("postgres"):
         raise typer.BadParameter(
-            "--to must be postgresql://user@host/name; `crcr backup` copies a SQLite file"
+            "--to must be postgresql://user@host/name; to copy a SQLite file, use `crcr backup`"
         )
     found = _read(_postgres, written, "--to")
     return MoveTarget(PostgresLocation(found.url.get_secret_value(), ca=_ca()), found.place)
@@ -74,7 +74,7 @@ def _from_settings(config: Path | None) -> MoveTarget:
     place = database_location(settings)
     if not isinstance(place, PostgresLocation):
         raise typer.BadParameter(
-            "say --to postgresql://user@host/name, or set CRCR_DATABASE_URL to it: it is a SQLite file still"
+            "pass --to postgresql://user@host/name, or set CRCR_DATABASE_URL to it (now a SQLite file)"
         )
     return MoveTarget(place, settings.database.place)
 
@@ -98,15 +98,15 @@ def _ca() -> Path | None:
         raise typer.BadParameter(f"{_CA} {wrong}") from None
 
 
-class _Pace:
-    """How far the move is, and how fast the present half of a table goes."""
+class _MoveProgress:
+    """Progress of the move, with the rate of the current table's copy or check."""
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line
         self._now: tuple[str, bool] | None = None
         self._began = 0.0
 
-    def tell(self, at: CopyProgress) -> None:
+    def show(self, at: CopyProgress) -> None:
         now = (at.table, at.checking)
         if now != self._now:
             self._now, self._began = now, time.monotonic()
@@ -114,7 +114,7 @@ class _Pace:
         if not at.rows:
             return
         took_s = time.monotonic() - self._began
-        rate = f", {at.done / took_s:,.0f} a second" if at.done and took_s > 1 else ""
+        rate = f", {at.done / took_s:,.0f} rows/s" if at.done and took_s > 1 else ""
         act = "moved and compared" if over else "comparing" if at.checking else "moving"
         self._line.show(f"{at.table}: {act} {at.done:,} of {at.rows:,} rows{rate}", final=over)
 
@@ -122,20 +122,20 @@ class _Pace:
 def _say(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> None:
     filled = sum(1 for each in moved.tables if each.rows)
     print_line(f"{path} → {to.shown}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
-    print_line("every table was read back: counts and checksums agree")
+    print_line("verified every table: row counts and checksums agree")
     if moved.replaced:
         names = ", ".join(f"{each.name} {each.replaced:,}" for each in moved.tables if each.replaced)
-        print_warning(f"texts that held a NUL, which PostgreSQL cannot keep, have U+FFFD instead: {names}")
+        print_warning(f"PostgreSQL cannot store NUL in texts; replaced by U+FFFD in: {names}")
     if moved.claimed:
         print_warning(
-            f"{moved.claimed:,} effects were under way when the relay ended; they are tried again, marked unsure"
+            f"{moved.claimed:,} effects were running when the relay stopped; they will be retried, marked unsure"
         )
     if moved.left:
-        print_warning(f"tables that are not the relay's were not moved: {', '.join(moved.left)}")
+        print_warning(f"not moved, because they are not the relay's: {', '.join(moved.left)}")
     print_line(
         "next: set CRCR_DATABASE_URL to the new address for every process, start them, and run `crcr doctor`"
     )
-    print_line(f"{path} is unchanged; keep it until you no longer want to go back")
+    print_line(f"{path} is unchanged; keep it as long as you may want to go back")
 
 
 def _as_json(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> dict[str, object]:

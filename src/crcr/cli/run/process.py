@@ -1,7 +1,7 @@
-"""The relay as a running process: its socket, its server, its signals.
+"""The relay as a process: socket, HTTP server, signals.
 
-The socket is taken before anything is opened, so a port in use is told at once. The app's life span is driven
-here and not by uvicorn, which would print a traceback for a failure that has a sentence.
+The socket is bound before anything else is opened, so that a port in use is reported at once. The app's lifespan runs
+here and not in uvicorn, which would print a traceback for a known error.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from crcr.wiring.web_app import build_app, build_probes
 
 log = structlog.get_logger(__name__)
 
-_OTHER_PORT = "choose another with --port, or --port 0 for any free one"
+_OTHER_PORT = "choose another with --port, or --port 0 for any free port"
 GRACE_S = 30
-"""How long a request may go on after the process was told to stop."""
+"""How long a request may continue after the process is told to stop."""
 _REASONS = {
     errno.EADDRINUSE: "is in use",
     errno.EACCES: "may not be used by this user",
@@ -52,7 +52,7 @@ def run_event_loop(main: Coroutine[object, object, None]) -> None:
 
 
 def listen(host: str, port: int, hint: str = _OTHER_PORT) -> socket.socket:
-    """Take the port; from here on callers wait in line until the app answers."""
+    """Bind the port; from now on connections queue until the app answers."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -73,7 +73,7 @@ def listen(host: str, port: int, hint: str = _OTHER_PORT) -> socket.socket:
 
 def listener_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    # Listening everywhere is no address to type into a browser.
+    # A wildcard address cannot be opened in a browser.
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{shown}:{port}"
 
@@ -83,26 +83,26 @@ async def run_server(settings: Settings, listener: socket.socket, *, work: bool)
     services = build(settings)
     async with serve_app(build_app(services, work=work), services, listener, grace_s=GRACE_S):
         url = listener_url(listener)
-        print_line(f"crcr listens on {url} (pages: {url}/crcr){'' if work else ', without a worker'}")
-        await _until(stop, services)
+        print_line(f"crcr is listening on {url} (pages: {url}/crcr){'' if work else ', without a worker'}")
+        await _wait_for_stop(stop, services)
         if not services.loop_errors:
-            await asyncio.sleep(settings.drain_s)  # `/readyz` says so, and everything is still answered
-    _tell_death(services)
+            await asyncio.sleep(settings.drain_s)  # `/readyz` answers 503; requests are still served
+    _raise_loop_error(services)
 
 
 async def run_worker(settings: Settings) -> None:
     stop = stop_signal()
-    with _port_for_watchers(settings) as listener:
+    with _metrics_listener(settings) as listener:
         services = build(settings)
-        async with _working(services, listener):
-            told = f", and says how at {listener_url(listener)}/metrics" if listener else ""
-            print_line(f"crcr works for {', '.join(map(str, services.upstreams))}{told}")
-            await _until(stop, services)
-    _tell_death(services)
+        async with _run_tasks(services, listener):
+            metrics = f"; metrics at {listener_url(listener)}/metrics" if listener else ""
+            print_line(f"crcr is processing {', '.join(map(str, services.upstreams))}{metrics}")
+            await _wait_for_stop(stop, services)
+    _raise_loop_error(services)
 
 
 @contextmanager
-def _port_for_watchers(settings: Settings) -> Iterator[socket.socket | None]:
+def _metrics_listener(settings: Settings) -> Iterator[socket.socket | None]:
     if settings.metrics_port is None:
         yield None
         return
@@ -111,7 +111,7 @@ def _port_for_watchers(settings: Settings) -> Iterator[socket.socket | None]:
 
 
 @asynccontextmanager
-async def _working(services: Services, listener: socket.socket | None) -> AsyncIterator[None]:
+async def _run_tasks(services: Services, listener: socket.socket | None) -> AsyncIterator[None]:
     if listener is not None:
         async with serve_app(build_probes(services), services, listener, grace_s=GRACE_S):
             yield
@@ -124,36 +124,36 @@ async def _working(services: Services, listener: socket.socket | None) -> AsyncI
         await tasks.stop()
 
 
-async def _until(stop: asyncio.Event, services: Services) -> None:
-    """Wait for the signal to stop, or for a loop that died and set `stopping` itself; from here on we are stopping."""
-    waits = {asyncio.ensure_future(event.wait()) for event in (stop, services.stopping)}
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+async def _wait_for_stop(stop: asyncio.Event, services: Services) -> None:
+    """Wait for the stop signal, or for a loop that died and set `stopping`; then set `stopping`."""
+    waiters = {asyncio.ensure_future(event.wait()) for event in (stop, services.stopping)}
+    await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+    for waiter in waiters:
+        waiter.cancel()
     services.stopping.set()
 
 
-def _tell_death(services: Services) -> None:
+def _raise_loop_error(services: Services) -> None:
     if services.loop_errors:
         raise NotPossible(
-            "a loop of the relay died; the log says why", hint="let your supervisor start it again"
+            "a background loop died; see the log", hint="let your supervisor restart the process"
         )
 
 
 def stop_signal() -> asyncio.Event:
-    """Return what the first SIGTERM or Ctrl-C sets; a second one ends the process at once."""
+    """Return the event that the first SIGTERM or Ctrl-C sets; a second one ends the process at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
-    def asked() -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
+    def request_stop() -> None:
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(signal_number)
+            signal.signal(signal_number, signal.SIG_DFL)
         if sys.stderr.isatty():
-            console(stderr=True).print("stopping: finishing what is under way (again: at once)")
+            console(stderr=True).print("stopping: finishing running work (press again to stop at once)")
         stop.set()
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, asked)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, request_stop)
     return stop
 
 
@@ -161,15 +161,15 @@ def stop_signal() -> asyncio.Event:
 async def serve_app(
     app: Edge, services: Services, listener: socket.socket, *, grace_s: int
 ) -> AsyncIterator[None]:
-    """Answer on the socket for as long as the body runs; then finish the requests, then the background."""
+    """Serve on the socket while the body runs; then finish the requests, then the background tasks."""
     async with app.inner.router.lifespan_context(app.inner):
         server = _Server(_config(app, grace_s), services)
         serving = asyncio.create_task(server.serve([listener]))
         await server.ready.wait()
-        # What lives since the start lives to the end: the collector need not look at it again.
+        # Objects created at start live to the end: exclude them from garbage collection.
         gc.collect()
         gc.freeze()
-        # Requests leave next to no cycles behind: looking for them after every 700 objects costs and finds nothing.
+        # Requests leave almost no cycles: collecting after every 700 objects costs time and finds nothing.
         gc.set_threshold(20_000, 20, 50)
         try:
             yield
@@ -189,13 +189,13 @@ def _config(app: Edge, grace_s: int) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # whose forwarded address counts is a setting of ours
+        proxy_headers=False,  # CRCR_TRUSTED_PROXIES decides whose forwarded address counts
         timeout_graceful_shutdown=grace_s,
     )
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its grip on the process's signals, and with moments to hold on to."""
+    """Uvicorn without its signal handlers, and with an event for readiness."""
 
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
@@ -214,5 +214,5 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._services.stopping.set()
-        self._services.closing.set()  # live streams end, or the wait for open requests would be for them
+        self._services.closing.set()  # ends live streams, which would otherwise delay the shutdown
         await super().shutdown(sockets)

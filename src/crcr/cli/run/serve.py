@@ -1,4 +1,4 @@
-"""`crcr serve`, `crcr worker`, `crcr migrate`: the relay as a process, whole or in two halves."""
+"""`crcr serve`, `crcr worker`, `crcr migrate`: the relay's processes, and its database schema."""
 
 from typing import Annotated
 
@@ -15,21 +15,21 @@ PortOption = Annotated[
     typer.Option(
         min=0,
         max=65535,
-        help="Port to listen on, instead of CRCR_PORT; 0 takes a free one.",
+        help="Port to listen on, instead of CRCR_PORT; 0: any free port.",
         show_default=False,
     ),
 ]
 FromOption = Annotated[
     str | None,
-    typer.Option("--from", metavar="URL", help="Move this installation: sqlite:///path.", show_default=False),
+    typer.Option("--from", metavar="URL", help="Move this database: sqlite:///path.", show_default=False),
 ]
 ToOption = Annotated[
     str | None,
     typer.Option(
         "--to",
         metavar="URL",
-        help="Where to: postgresql://user@host/name, the password in PGPASSWORD or ~/.pgpass. "
-        "Left out: the database of the settings.",
+        help="Target: postgresql://user@host/name, with the password in PGPASSWORD or ~/.pgpass. "
+        "Default: the database of the settings.",
         show_default=False,
     ),
 ]
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "crcr serve",
             "crcr serve --config /etc/crcr.toml --host 0.0.0.0 --port 8080",
-            "crcr serve --no-worker    (with `crcr worker` beside it)",
+            "crcr serve --no-worker    (with a separate `crcr worker`)",
         ),
     )(serve)
     app.command(rich_help_panel=RUN_PANEL, epilog=examples("crcr worker --config /etc/crcr.toml"))(worker)
@@ -60,12 +60,12 @@ def serve(
     host: HostOption = None,
     port: PortOption = None,
     no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Answer requests only; `crcr worker` does the rest.")
+        bool, typer.Option("--no-worker", help="Serve requests only; run `crcr worker` separately.")
     ] = False,
 ) -> None:
-    """Run the relay: webhooks and callbacks in, pages and API out, dispatches beside them.
+    """Run the relay: webhooks, callbacks, pages and API, and the dispatch worker.
 
-    Stops on SIGTERM or Ctrl-C after finishing what is under way.
+    Stops on SIGTERM or Ctrl-C after finishing running work.
     """
     from crcr.cli.operator_session import read_settings
     from crcr.cli.run import process
@@ -78,9 +78,9 @@ def serve(
 
 
 def worker(config: ConfigOption = None) -> None:
-    """Run the worker alone: dispatches, retries, sweeps and allowlists, without HTTP.
+    """Run only the worker: dispatches, retries, periodic tasks and allowlists, without HTTP.
 
-    For `crcr serve --no-worker` on the same database; it is woken by what that process commits.
+    For use with `crcr serve --no-worker` on the same database, whose commits wake it.
     """
     from crcr.cli.operator_session import read_settings
     from crcr.cli.run import process
@@ -96,10 +96,10 @@ def migrate(
     target: ToOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the database, or bring it to this release's schema. `crcr serve` does it too when it starts.
+    """Create the database, or migrate it to this release's schema. `crcr serve` also does this at start.
 
-    With --from, move a whole installation from SQLite into an empty PostgreSQL database: all rows, compared, or
-    nothing. Stop the relay first; the file is only read.
+    With --from, move an installation from SQLite into an empty PostgreSQL database: all rows, verified, or nothing.
+    Stop the relay first; the file is only read.
     """
     if source is not None or target is not None:
         from crcr.wiring.drivers import require_postgres
@@ -110,17 +110,17 @@ def migrate(
         move_database(config, source, target, as_json=as_json)
         return
     from crcr.cli.operator_session import read_settings
-    from crcr.record.migrations.run import migrate as bring_up_to_date
+    from crcr.record.migrations.run import migrate as migrate_schema
     from crcr.wiring.database import database_location
 
     settings = read_settings(config)
-    before, after = bring_up_to_date(database_location(settings))
+    before, after = migrate_schema(database_location(settings))
     place = settings.database.place
     if as_json:
         from crcr.cli.printing import print_json
 
         print_json({"place": place, "before": before, "after": after})
     elif before == after:
-        print_line(f"{place}: at revision {after}, nothing to do")
+        print_line(f"{place}: already at revision {after}")
     else:
         print_line(f"{place}: {before or 'empty'} → {after}")

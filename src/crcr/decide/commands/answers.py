@@ -29,12 +29,12 @@ MOST_OFFERED = 10
 class CommandAnswer:
     obeyed: bool
     comment: str | None
-    """What to say in words; None when a reaction says it."""
+    """The text of the answer; None when a reaction is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandAuthor:
-    """Who wrote the comment, and what GitHub says they may do."""
+    """The author of the comment, with their role on GitHub."""
 
     who: str
     role: Role
@@ -44,12 +44,12 @@ class CommandAuthor:
 
 
 def comment_marker(kind: str, subject: str) -> str:
-    """A line that nobody sees, by which our own comment is found again after a lost answer."""
+    """Return an invisible line by which our own comment is found again after a lost response."""
     return f"<!-- crcr {kind} {subject} -->"
 
 
 def waiver_offer(judgement: GateJudgement, number: int, head_sha: str) -> str | None:
-    """The commands that would open the gate of a pull request's head, as text to copy; None when nothing blocks it."""
+    """Return the commands that would open the gate of a pull request's head, as text to copy; None when nothing blocks it."""
     commands = list(_waive_commands(judgement, number, head_sha))
     if not commands:
         return None
@@ -83,20 +83,20 @@ _MOST_COMMAND = 1_200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownHead:
-    """The head of a pull request as it is recorded when the command is obeyed."""
+    """The recorded head of a pull request when the command is executed."""
 
     sha: str
     moved_at: datetime
-    """GitHub's time of the event that brought this head."""
+    """GitHub's time of the event that set this head."""
     earlier: tuple[str, ...] = ()
     """Other heads of the same pull request."""
     base_ref: str = ""
     base_at: datetime | None = None
-    """GitHub's time of the event that brought its base, if that has changed."""
+    """GitHub's time of the event that set its base, if that has changed."""
 
 
 def refuse_head(command: Command, head: KnownHead, spoke_at: datetime) -> str | None:
-    """Say in words, with the command to paste, why this command is not about the present head; None when it is."""
+    """Return why this command does not refer to the current head, with a command to paste; None when it does."""
     if not isinstance(command, WaiveCommand | ApproveCommand | RetryCommand):
         return None
     if not isinstance(command, RetryCommand) and (words := _refuse_young_base(head, spoke_at)) is not None:
@@ -104,7 +104,7 @@ def refuse_head(command: Command, head: KnownHead, spoke_at: datetime) -> str | 
     if command.head is not None:
         reason = _refuse_named_head(command.head, head)
     elif isinstance(command, RetryCommand):
-        reason = None  # runs what failed again, and opens nothing
+        reason = None  # re-runs failed jobs, and opens nothing
     else:
         reason = _refuse_young_head(head, spoke_at)
     if reason is None:
@@ -115,7 +115,7 @@ def refuse_head(command: Command, head: KnownHead, spoke_at: datetime) -> str | 
 
 
 def _refuse_young_base(head: KnownHead, spoke_at: datetime) -> str | None:
-    """A retarget just before the comment gives its head another meaning, and no command names a base."""
+    """Refuse after a recent retarget: it changes what the head merges, and no command names a base."""
     if head.base_at is None or spoke_at - head.base_at >= YOUNGEST_HEAD:
         return None
     return (

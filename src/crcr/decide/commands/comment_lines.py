@@ -1,8 +1,8 @@
-"""Which lines of a comment's Markdown are addressed to the relay.
+"""Which lines of a comment's Markdown are commands to the relay.
 
-On doubt a line is not a command: nothing that a reader does not see, or sees as quoted or as code, commands. Where
-Markdown and the browser may disagree about what is hidden, nothing after that place commands. Anybody may comment,
-so the cost is linear in the text by construction: every line is looked at once, and there are caps on all of it.
+In doubt a line is not a command: text that a reader does not see, or sees as a quote or as code, is none. Where Markdown
+and the browser may disagree about what is hidden, everything after it is ignored. Anybody may comment, so the cost is
+linear in the text: every line is read once, and everything is capped.
 """
 
 import re
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice
 
 MOST_CHARACTERS = 65_536
-"""What GitHub takes as a comment. A longer text is no comment, and is not looked at."""
+"""GitHub's limit for a comment. A longer text is ignored."""
 MOST_LINES = 4_096
 MOST_BACKTICK_RUNS = 1_024
-"""On one line; more than that count as code that is left open."""
+"""Per line; more than that count as unclosed code."""
 MOST_HTML_TOKENS = 2_048
-"""Tags, their quotes and the marks of HTML comments; what follows so many commands nothing."""
+"""Tags, their quotes and the marks of HTML comments; everything after so many is ignored."""
 
 _WORD = "/crcr"
 _COMMAND = re.compile(rf"{_WORD}(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
@@ -30,12 +30,12 @@ _HTML = re.compile(r"<!--|-->|<(?P<slash>/?)(?P<name>[A-Za-z]+)|<[!?]|[>\"']")
 _QUOTING_TAGS = frozenset({"pre", "code", "blockquote", "script", "style", "textarea", "samp", "kbd", "q"})
 _TICKS = re.compile(r"`+")
 _PLAIN_LINK = re.compile(r"\]\([^\s()<>\"']*\)")
-# What may stand before a quote's mark: lists may hold quotes.
+# Characters before a quote's mark: lists may contain quotes.
 _BEFORE_QUOTE = " \t-+*0123456789.)"
 
 
 def command_lines(body: str) -> Iterator[str]:
-    """Give what follows `/crcr` on each line that begins with it, without the spaces around."""
+    """Yield the text after `/crcr` on each line that begins with it, stripped."""
     if len(body) > MOST_CHARACTERS or _WORD not in body.lower():
         return
     lines = _LINE_END.split(body)
@@ -51,7 +51,7 @@ def command_lines(body: str) -> Iterator[str]:
 
 
 def _unquoted_lines(paragraph: list[str]) -> Iterator[str]:
-    """Leave out the lines that belong to a quote or a link above them, or that may stand between two backticks.
+    """Yield the lines that neither belong to a quote or a link above them, nor may be between two backticks.
 
     Markdown continues a quote on the lines that follow it without a blank line, with or without a `>`.
     """
@@ -71,7 +71,7 @@ def _has_code_mark(line: str) -> bool:
 
 
 def _leaves_code_open(line: str) -> bool:
-    """Whether code may run on to the next line: some backticks have no partner, or may not count as backticks."""
+    """Whether code may continue on the next line: some backticks are unpaired, or may not count as backticks."""
     if "$$" in line or "\\`" in line or ("`" in line and ("<" in line or "]:" in line)):
         return True
     runs = _TICKS.findall(line)
@@ -104,9 +104,9 @@ def _continues(line: str) -> bool:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
-    """Lines that follow one another; without fenced code, HTML comments and HTML that quotes.
+    """Yield paragraphs of adjacent lines, without fenced code, HTML comments and quoting HTML.
 
-    Each of these, when it is not closed, runs to the end.
+    Each of these, when it is not closed, continues to the end.
     """
     paragraph: list[str] = []
     blocks = _Blocks()
@@ -118,26 +118,26 @@ def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
             yield paragraph
             paragraph = []
         if blocks.doubtful:
-            # Nothing below can hide what stands above, but code may be closed there.
+            # Nothing below can hide the text above, but may close code in it.
             yield [*paragraph, "`"]
             return
 
 
 @dataclass(slots=True)
 class _Blocks:
-    """Where the next line stands: in fenced code, in an HTML comment, in HTML that quotes, or in plain text."""
+    """Parser state for the next line: fenced code, HTML comment, quoting HTML, or plain text."""
 
     fence: str | None = None
     in_comment: bool = False
     open_tags: Counter[str] = field(default_factory=Counter)
     html_tokens: int = 0
     after_html: bool = False
-    """Whether HTML stands above in the same block, in which a fence may be none."""
+    """Whether there is HTML above in the same block, where a fence may not count."""
     doubtful: bool = False
-    """Whether readers may see something else than we do from here on."""
+    """Whether readers may see the rest differently than this parser does."""
 
     def hide(self, line: str) -> bool:
-        """Take the next line; return whether it is hidden or quoted."""
+        """Read the next line; return whether it is hidden or quoted."""
         if self.fence is not None:
             if _closes_fence(line, self.fence):
                 self.fence = None
@@ -165,7 +165,7 @@ class _Blocks:
         return quoted
 
     def _read_html(self, line: str, *, comment_block: bool) -> None:
-        """Follow the tags of a line. A tag that its line does not close, or such a comment inside of a line, is doubtful."""
+        """Read the tags of a line. A tag, or a comment inside a line, that the line does not close is doubtful."""
         in_tag, quote, in_comment = False, "", False
         for token in islice(_HTML.finditer(line), MOST_HTML_TOKENS + 1 - self.html_tokens):
             self.html_tokens += 1

@@ -1,4 +1,4 @@
-"""The `/crcr` commands of a comment: their grammar, who may give them, and what is said to one not understood.
+"""The `/crcr` commands of a comment: their grammar, the roles that they need, and the answer to an invalid one.
 
     waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>
     unwaive owner/repo[:job]
@@ -30,7 +30,7 @@ LONGEST_WAIVER = timedelta(days=7)
 MOST_REASON_CHARACTERS = 500
 MOST_JOB_CHARACTERS = 256
 HEAD_DIGITS = 12
-"""Digits of the head that offered commands carry."""
+"""Digits of the head in suggested commands."""
 
 _KEPT_CHARACTERS = 200
 _SHOWN_CHARACTERS = 80
@@ -51,10 +51,10 @@ class WaiveCommand:
     downstream: RepoName
     job: str | None
     until: timedelta | None
-    """How long it holds across pushes; None binds it to the head commit."""
+    """How long it is valid across pushes; None binds it to the head commit."""
     reason: str
     head: str | None = None
-    """The first digits of the head that the writer looked at."""
+    """The first digits of the head that the author looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +66,20 @@ class UnwaiveCommand:
 @dataclass(frozen=True, slots=True)
 class RetryCommand:
     downstream: RepoName | None
-    """None stands for every failing backend."""
+    """None means every failing backend."""
     head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ApproveCommand:
-    """Release what is held for this author, for this head commit."""
+    """Release the dispatches that are held for approval, for this head commit."""
 
     head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StatusCommand:
-    """Say how the backends of this pull request stand."""
+    """Answer with the status of this pull request's backends."""
 
 
 Command = WaiveCommand | UnwaiveCommand | RetryCommand | ApproveCommand | StatusCommand
@@ -87,7 +87,7 @@ Command = WaiveCommand | UnwaiveCommand | RetryCommand | ApproveCommand | Status
 
 @dataclass(frozen=True, slots=True)
 class InvalidCommand:
-    """A line addressed to us that is no command; `why` and `hint` are Markdown, safe to publish."""
+    """A line that begins with `/crcr` and is no valid command; `why` and `hint` are Markdown, safe to publish."""
 
     text: str
     why: str
@@ -96,7 +96,7 @@ class InvalidCommand:
 
 @dataclass(frozen=True, slots=True)
 class RequiredRole:
-    """Who may: everybody from this role on, and the pull request's author where that is said."""
+    """The least role that may give a command; `author` allows the pull request's author as well."""
 
     role: Role
     author: bool
@@ -118,7 +118,7 @@ def command_verb(command: Command) -> str:
 
 
 def refuse_role(command: Command, *, role: Role, is_author: bool) -> str | None:
-    """Say in words why this person may not give the command, or None when they may."""
+    """Return why this person may not give the command; None when they may."""
     right = REQUIRED_ROLES[type(command)]
     if role >= right.role or (is_author and right.author):
         return None
@@ -128,17 +128,17 @@ def refuse_role(command: Command, *, role: Role, is_author: bool) -> str | None:
 
 
 def has_command(body: str) -> bool:
-    """Whether a line of the comment is addressed to the relay, understood or not."""
+    """Whether a line of the comment begins with `/crcr`, valid or not."""
     return next(command_lines(body), None) is not None
 
 
 def parse_commands(body: str) -> tuple[Command | InvalidCommand, ...]:
-    """Read the comment's commands in their order, at most the first ten."""
+    """Parse the comment's commands in order, at most the first ten."""
     return tuple(_parse_line(line) for line in islice(command_lines(body), MOST_COMMANDS_A_COMMENT))
 
 
 def format_command(command: Command) -> str:
-    """Write the line that is read as this command; line ends in a job's name become spaces."""
+    """Return the line that parses as this command; line ends in a job's name become spaces."""
     words = ["/crcr", command_verb(command)]
     match command:
         case WaiveCommand(downstream, job, until, _):
@@ -156,12 +156,12 @@ def format_command(command: Command) -> str:
 
 
 def usage_text() -> str:
-    """All commands in their right form, as Markdown of which no line is itself a command."""
+    """Return the forms of all commands, as Markdown without a line that is itself a command."""
     return "\n".join(["The commands are:", "", *(f"- {_quote(form)}" for form, _ in _VERBS.values())])
 
 
 class _Unclear(Exception):
-    """The words do not fit the verb's form; told to the writer, never raised out of here."""
+    """The words do not fit the verb's form; answered to the author, never raised out of this module."""
 
 
 def _parse_line(line: str) -> Command | InvalidCommand:
@@ -230,7 +230,7 @@ def _parse_status(text: str) -> StatusCommand:
 
 
 def _split_target(text: str) -> tuple[RepoName, str | None, str]:
-    """Split off `owner/repo:"job"`; the job is "" when its name is unquoted and so still in the rest."""
+    """Split off `owner/repo:"job"`; the job is "" when its name is unquoted and still in the rest."""
     found = _TARGET.fullmatch(text)
     if found is None:
         raise _Unclear("the backend is missing")
@@ -254,7 +254,7 @@ def _parse_downstream(text: str) -> RepoName:
 
 
 def _choose_job(job: str | None, words: str) -> str | None:
-    """The job that was quoted, or else the words where its name may stand."""
+    """Return the quoted job, or else the job's name from the remaining words."""
     if job == "":
         return _check_job_name(words.strip())
     _refuse_words(words)
@@ -277,7 +277,7 @@ def _refuse_words(text: str) -> None:
 
 
 def _split_head(text: str) -> tuple[str, str | None]:
-    """Split off `at 1a2b3c4`, which stands last."""
+    """Split off a final `at 1a2b3c4`."""
     words = text.rstrip()
     found = _AT_HEAD.search(words)
     return (words[: found.start()], found["head"].lower()) if found else (text, None)

@@ -1,7 +1,7 @@
-"""Whether a commit that a downstream tested on its own belongs to the upstream.
+"""Whether a commit in a self-report belongs to the upstream's history.
 
-That GitHub knows a commit says little: a fork's commits are in the same store of objects. Only what one of the
-upstream's own branches has behind it is base history: the default branch, `nightly`, and release branches.
+That GitHub knows a commit proves little: a fork's commits are in the same object store. Only ancestors of the
+upstream's own branches count: the default branch, `nightly`, and release branches.
 """
 
 import re
@@ -11,28 +11,28 @@ from enum import StrEnum
 
 NIGHTLY_BRANCH = "nightly"
 RELEASE_BRANCHES = "release/"
-"""How the names of release branches begin."""
+"""The prefix of release branches."""
 MOST_RELEASES = 10
-"""How many release branches are asked about one commit, the newest first."""
+"""How many release branches are compared with one commit, the newest first."""
 
 _DIGITS = re.compile(r"(\d{1,18})")
 
 
 class CommitStanding(StrEnum):
     UNCHECKED = "unchecked"
-    """GitHub has not been asked yet, or has not answered."""
+    """Not looked up yet, or GitHub has not answered."""
     UNANSWERED = "unanswered"
-    """It has not answered for so long that nobody asks any more, until somebody reports about the commit again."""
+    """GitHub did not answer for so long that the look-up was given up, until the commit is reported again."""
     BASE = "base"
     ELSEWHERE = "elsewhere"
-    """GitHub knows it, and no branch of the upstream's has it: a fork's, a pull request's, or a lost one."""
+    """GitHub knows it, but no upstream branch contains it: it is a fork's, a pull request's, or a lost commit."""
     UNKNOWN = "unknown"
-    """No commit was named, or GitHub does not know the one that was."""
+    """No commit was named, or GitHub does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitPlace:
-    """Where a commit stands; `branch` is the first of the upstream's branches that has it."""
+    """A commit's origin; `branch` is the first of the upstream's branches that contains it."""
 
     standing: CommitStanding
     branch: str | None = None
@@ -44,7 +44,7 @@ UNKNOWN = CommitPlace(CommitStanding.UNKNOWN)
 
 
 def branches_to_ask(default: str, releases: Iterable[str]) -> tuple[str, ...]:
-    """In this order: most nightlies test the default branch, few an old release."""
+    """Return the branches to compare, the likeliest first: most nightlies test the default branch, few an old release."""
     newest = sorted(
         (each for each in releases if each.startswith(RELEASE_BRANCHES)), key=_release_sort_key, reverse=True
     )
@@ -52,6 +52,6 @@ def branches_to_ask(default: str, releases: Iterable[str]) -> tuple[str, ...]:
 
 
 def _release_sort_key(branch: str) -> tuple[tuple[int, int, str], ...]:
-    """By the numbers in its name, so that 2.10 is newer than 2.9; a word is older than a number."""
+    """Sort by the numbers in the name, so that 2.10 is newer than 2.9; a word is older than a number."""
     parts = _DIGITS.split(branch.removeprefix(RELEASE_BRANCHES))
     return tuple((1, int(each), "") if each.isdigit() else (0, 0, each) for each in parts if each)

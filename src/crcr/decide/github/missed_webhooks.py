@@ -1,8 +1,8 @@
-"""Which webhooks of GitHub's delivery log are missing here, and in which order they are taken up.
+"""Which webhooks of GitHub's delivery log are missing in the store, and the order in which they are recovered.
 
-Pull requests come newest first: under the ordering rule the newest state of each is taken and the older ones are
-recorded as superseded, so a backlog collapses instead of dispatching every stale head. Installations come before
-all others, because they tell where the App is; everything else follows in the order it happened.
+Pull requests come newest first: by the ordering rule the newest state of each is processed and the older ones are
+recorded as superseded, so that a backlog collapses instead of dispatching every stale head. Installation events come
+first of all, because they say where the App is installed; everything else follows in chronological order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,9 @@ from crcr.decide.events import USED_ACTIONS
 from crcr.decide.github.values import LoggedDelivery
 
 LOG_KEPT = timedelta(days=3)
-"""How long GitHub keeps its log; a server of its own keeps it for longer, which we do not need."""
+"""How long github.com keeps its delivery log; GitHub Enterprise Server keeps it longer, which is not needed."""
 OVERLAP = timedelta(minutes=15)
-"""How far behind the watermark is read again: a line appears late, and clocks differ."""
+"""How far before the watermark the log is read again: entries appear late, and clocks differ."""
 
 _PULL_REQUEST = "pull_request"
 _REPOSITORY_EVENTS = frozenset({"installation", "installation_repositories", "repository"})
@@ -30,7 +30,7 @@ _chronological = attrgetter("first_at", "first_id")
 
 
 class RecoveryOutcome(StrEnum):
-    """What became of a webhook that was taken up."""
+    """The outcome of processing a recovered webhook."""
 
     TAKEN = "taken"
     REPEAT = "repeat"
@@ -54,12 +54,12 @@ class LoggedWebhook:
 
 @dataclass(frozen=True, slots=True)
 class KnownWebhooks:
-    """GUIDs that the store knows."""
+    """GUIDs that are in the store."""
 
     taken: frozenset[str] = frozenset()
-    """Those that stand in the inbox."""
+    """Those in the inbox."""
     recovered: frozenset[str] = frozenset()
-    """Those that were taken up from the log before, whatever became of them."""
+    """Those that were recovered from the log before, whatever their outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +76,17 @@ class RecoveryReport:
     missed: int = 0
     taken: int = 0
     superseded: int = 0
-    """How many of the taken ones were older than what is known."""
+    """How many of the processed ones were older than the known state."""
     repeated: int = 0
     ignored: int = 0
     unusable: int = 0
     left: int = 0
     stopped: str | None = None
-    """Why it ended early; the next run goes on from there."""
+    """Why it ended early; the next run continues from there."""
 
 
 def is_used_event(entry: LoggedDelivery) -> bool:
-    """Whether the relay does anything with such an event; if not, it is not worth a call."""
+    """Whether the relay handles such an event; if not, its payload is not read."""
     if entry.event in _WITHOUT_ACTION:
         return True
     return entry.action in USED_ACTIONS.get(entry.event, ())
@@ -98,7 +98,7 @@ def read_since(now: datetime, watermark: datetime | None) -> datetime:
 
 
 def group_attempts(entries: Iterable[LoggedDelivery]) -> list[LoggedWebhook]:
-    """Gather the attempts of each GUID, in any order."""
+    """Merge the attempts of each GUID, in any order."""
     attempts: dict[str, list[LoggedDelivery]] = {}
     for entry in entries:
         attempts.setdefault(entry.guid, []).append(entry)
@@ -121,13 +121,13 @@ def _merge_attempts(attempts: Sequence[LoggedDelivery]) -> LoggedWebhook:
 def possibly_missing(
     logged: Iterable[LoggedWebhook], upstream_ids: frozenset[int] | None
 ) -> list[LoggedWebhook]:
-    """Those that may be missing; the store is asked about them. Without ids any repository may be an upstream."""
+    """Return the webhooks to look up in the store. Without `upstream_ids` any repository may be an upstream."""
     return [each for each in logged if _may_be_missing(each) and _may_be_ours(each, upstream_ids)]
 
 
 def _may_be_missing(webhook: LoggedWebhook) -> bool:
-    # What was acknowledged is durable, unless the database was restored from an older copy. Of all events only
-    # those of pull requests are recorded without exception, so only their absence says that.
+    # Acknowledged webhooks are durable, unless the database was restored from an older copy. Only pull request
+    # events are recorded without exception, so only their absence shows that.
     return not webhook.acknowledged or webhook.event == _PULL_REQUEST
 
 
@@ -138,14 +138,14 @@ def _may_be_ours(webhook: LoggedWebhook, upstream_ids: frozenset[int] | None) ->
 
 
 def missing_webhooks(logged: Iterable[LoggedWebhook], known: KnownWebhooks) -> list[LoggedWebhook]:
-    """Those to take up, in the order to do it."""
-    here = known.taken | known.recovered
-    unknown = [each for each in logged if each.guid not in here]
-    places = [each for each in unknown if each.event in _REPOSITORY_EVENTS]
+    """Return the webhooks to recover, in the order of processing."""
+    stored = known.taken | known.recovered
+    unknown = [each for each in logged if each.guid not in stored]
+    repositories = [each for each in unknown if each.event in _REPOSITORY_EVENTS]
     pulls = [each for each in unknown if each.event == _PULL_REQUEST]
     others = [each for each in unknown if each.event not in _REPOSITORY_EVENTS | {_PULL_REQUEST}]
     return [
-        *sorted(places, key=_chronological),
+        *sorted(repositories, key=_chronological),
         *sorted(pulls, key=_chronological, reverse=True),
         *sorted(others, key=_chronological),
     ]

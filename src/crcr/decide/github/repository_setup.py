@@ -20,18 +20,18 @@ from crcr.decide.views.overview import DispatchAnswer
 
 
 class Pinning(StrEnum):
-    """How the steps of one file that report pin their relays; the worst of them counts, the last is the worst."""
+    """How the reporting steps of one file pin their relays; the worst of them counts, the last member is the worst."""
 
     NONE = "none"
     """No step of the file reports."""
     PINNED = "pinned"
     UNKNOWN = "unknown"
-    """By an expression, which is not worked out."""
+    """By an expression, which is not evaluated."""
     FOREIGN = "foreign"
-    """Somebody else's action reports, which may know no pins."""
+    """A third-party action reports, which may ignore pins."""
     MISSING = "missing"
     EVENT = "event"
-    """By an expression over the event: the dispatch would pin itself."""
+    """By an expression over the event: the dispatch itself would choose its relay."""
 
     @classmethod
     def worst(cls, found: "Iterable[Pinning]") -> "Pinning":
@@ -39,7 +39,7 @@ class Pinning(StrEnum):
 
 
 def callback_address(address: str) -> str:
-    """Return the address as it is compared: without one slash at its end, and a bare one made complete."""
+    """Return the address for comparison: without a trailing slash, and with the path added to a bare host."""
     plain = address.removesuffix("/")
     return f"{plain}/github/callback" if re.fullmatch(r"https?://[^/?#]+", plain) else plain
 
@@ -60,7 +60,7 @@ RIGHTS_IN_ORDER = ("read", "write", "admin")
 
 
 def grants(permissions: Mapping[str, str], name: str, right: str) -> bool:
-    """Whether an installation's permissions hold this right, or one that includes it."""
+    """Whether an installation's permissions include this right."""
     given = permissions.get(name)
     return given in RIGHTS_IN_ORDER and RIGHTS_IN_ORDER.index(given) >= RIGHTS_IN_ORDER.index(right)
 
@@ -84,7 +84,7 @@ class InstallationFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchFacts:
-    """A repository and the branch whose workflows GitHub runs for a dispatch."""
+    """A repository and its default branch, whose workflows GitHub runs for a dispatch."""
 
     repository_id: int
     full_name: str
@@ -102,27 +102,27 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowFacts:
-    """One workflow file; `dispatch_types` is None where it does not listen, and empty where it takes every type."""
+    """One workflow file; `dispatch_types` is None without a `repository_dispatch` trigger, and empty for every type."""
 
     path: str
     sha: str
     dispatch_types: tuple[str, ...] | None = None
     id_token: bool = False
-    """Some job, or the whole workflow, may ask for an OIDC token."""
+    """A job, or the whole workflow, may request an OIDC token."""
     calls_others: bool = False
-    """It hands on to reusable workflows, which were not read."""
+    """It calls reusable workflows, which were not read."""
     reports: bool = False
-    """It seems to use the reporter or an action around it."""
+    """It seems to use the reporter, or an action that contains it."""
     bridge_to: str | None = None
-    """The CI whose builds it starts and which then reports, in the file's own word; empty where it is no bridge."""
+    """The CI whose builds it starts and which then reports, as the file names it; empty where it is no bridge."""
     pinning: Pinning | None = None
-    """How its reporting steps pin their relays; None where an earlier release did not look for that."""
+    """How its reporting steps pin their relays; None in rows of an earlier release."""
     pins: tuple[str, ...] = ()
-    """Each `address audience`, as `decide.github.repository_setup` writes them."""
+    """Each as `address audience`."""
     state: str | None = None
-    """GitHub's word: active, disabled_manually, disabled_inactivity…"""
+    """GitHub's state: active, disabled_manually, disabled_inactivity…"""
     problem: str | None = None
-    """Why nothing could be read from it."""
+    """Why it could not be read."""
 
     def takes(self, event_type: str) -> bool:
         return self.dispatch_types is not None and (
@@ -135,13 +135,13 @@ class WorkflowFacts:
 
     @property
     def runs(self) -> bool:
-        """Whether GitHub starts it, as far as is known."""
+        """Whether GitHub runs it, as far as is known."""
         return self.state in {None, "active"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """`installed` is None where GitHub could not be asked, which `trouble` explains."""
+    """`installed` is None where GitHub could not be read, which `trouble` explains."""
 
     installed: bool | None
     installation: InstallationFacts | None = None
@@ -151,12 +151,12 @@ class Inspection:
     """Workflow files beyond those that were read."""
     trouble: str | None = None
     other_id: int | None = None
-    """The id of the repository that has the name now, where it is not the bound one: nothing else of it is kept."""
+    """The id of the repository that has the name now, where it is not the bound one; nothing else of it is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppFacts:
-    """The App as GitHub knows it; `said_at` is the time on GitHub's clock when it said so."""
+    """The App as read from GitHub; `said_at` is GitHub's time of the answer."""
 
     app_id: int
     client_id: str | None
@@ -180,7 +180,7 @@ PERMISSIONS_ALWAYS: Mapping[str, str] = MappingProxyType(
 PERMISSIONS_FOR_CHECKS: Mapping[str, str] = MappingProxyType(
     {"checks": "write", "statuses": "write", "actions": "write", "merge_queues": "read"}
 )
-"""Needed once somebody is at L3 or L4."""
+"""Needed once an entry is at L3 or L4."""
 EVENTS_ALWAYS = ("pull_request", "push", "repository")
 EVENTS_FOR_CHECKS = (
     "merge_group", "check_run", "check_suite", "issue_comment", "workflow_run", "workflow_job",
@@ -188,7 +188,7 @@ EVENTS_FOR_CHECKS = (
 
 
 def missing_permissions(granted: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
-    """Return `name: right` for each that is not granted, or not so far."""
+    """Return `name: right` for each permission that is missing or too weak."""
     rank = {name: place for place, name in enumerate(RIGHTS_IN_ORDER)}
     return tuple(
         f"{name}: {right}"
@@ -199,16 +199,16 @@ def missing_permissions(granted: Mapping[str, str], wanted: Mapping[str, str]) -
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """What an installation lacks, and what comes of it."""
+    """The permissions that an installation lacks, and the consequence."""
 
     missing: tuple[str, ...]
     meaning: str
     is_fatal: bool
-    """Nothing can be sent, or the gate cannot be judged; otherwise the relay makes do."""
+    """Nothing can be sent, or the gate cannot be judged; otherwise the relay works with less."""
 
 
 def downstream_shortfall(granted: Mapping[str, str], entry: AllowlistEntry) -> Shortfall | None:
-    """Judge the App's rights on a downstream by what its level asks of them; None where nothing is missing."""
+    """Compare the App's permissions on a downstream with those that its level needs; None where nothing is missing."""
     actions = {"actions": "write"} if entry.level >= Level.L3 else {}
     missing = missing_permissions(granted, {"contents": "write", **actions})
     if not missing:
@@ -238,12 +238,12 @@ class LastDispatch:
     answer: DispatchAnswer | None = None
     reason: str | None = None
     error: str | None = None
-    """What was said at the last attempt to send it, in words that only administrators read as they are."""
+    """The error of the last attempt to send it, which only administrators see in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCallback:
-    """The job that was reported last."""
+    """The most recently reported job."""
 
     at: datetime
     job_name: str
@@ -254,7 +254,7 @@ class LastCallback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRefusal:
-    """`run_id` and `job_name` are the caller's own words."""
+    """`run_id` and `job_name` are text of the caller's."""
 
     at: datetime
     code: str
@@ -263,12 +263,12 @@ class LastRefusal:
     run_id: str | None = None
     job_name: str | None = None
     settled: bool = False
-    """The same job's result was taken since."""
+    """A later report of the same job was accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupFacts:
-    """`entry` is None both for who is not listed and for who is not to be seen: nobody can tell them apart."""
+    """Facts about one downstream's setup with one upstream. `entry` is None for unlisted and for hidden backends alike."""
 
     upstream: RepoName
     repository: RepoName
@@ -280,25 +280,25 @@ class SetupFacts:
     suspended_at: datetime | None = None
     repository_id: int | None = None
     confirmed: bool = False
-    """GitHub itself told the id, not a first caller."""
+    """The id was read from GitHub, not from a first caller's token."""
     alarm: str | None = None
     asked_at: datetime | None = None
     inspected_at: datetime | None = None
     inspection: Inspection | None = None
     last_dispatch: LastDispatch | None = None
-    """The newest that is no test."""
+    """The newest dispatch that is no test."""
     last_test: LastDispatch | None = None
     waiting: int = 0
     parked: int = 0
     first_sent_at: datetime | None = None
     """When the first dispatch that is no test was sent; None once there is a report."""
     first_run_at: datetime | None = None
-    """When its run began, as far as GitHub has shown one that is not over; None once there is a report."""
+    """When its run began, if GitHub has shown an unfinished one; None once there is a report."""
     last_callback: LastCallback | None = None
     last_refusal: LastRefusal | None = None
-    """The newest that is not settled; where all are, the newest."""
+    """The newest unsettled refusal, else the newest."""
     silent: bool = False
-    """It should have answered dispatches, and did not."""
+    """It did not answer dispatches that it should have answered."""
     last_nightly: LastCallback | None = None
 
     @property

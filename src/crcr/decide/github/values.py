@@ -24,7 +24,7 @@ class Urgency(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a dispatch goes; with a known id the token is good for that repository only, whoever has its name."""
+    """A repository with the App's installation; with a known id the token is valid for that repository only, even if renamed."""
 
     repository: RepoName
     repository_id: int | None
@@ -63,7 +63,7 @@ class FileText:
 
 @dataclass(frozen=True, slots=True)
 class ListedCheck:
-    """A check run as GitHub lists it; `external_id` is the id that we gave it."""
+    """A check run in GitHub's list; `external_id` is our own id of it."""
 
     check_run_id: int
     external_id: str | None
@@ -79,11 +79,11 @@ class ChangedFilesQuery:
     head_sha: str
     base_ref: str | None
     default_branch: str | None
-    """None when no webhook has named it."""
+    """None when no webhook has contained it."""
 
     @property
     def branches(self) -> tuple[str | None, ...]:
-        """The branches that its head must be compared with: its base, and where it may be retargeted to."""
+        """The branches to compare its head with: its base, and the likely target of a retarget."""
         return tuple(dict.fromkeys((self.base_ref, self.default_branch)))
 
 
@@ -96,7 +96,7 @@ class ChangedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What lies between two commits."""
+    """The commits and files between two commits."""
 
     commits: tuple[str, ...]
     files: ChangedFiles
@@ -123,7 +123,7 @@ class PostedComment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionsRun:
-    """A workflow run as GitHub sees it; `status` is queued, in_progress, completed or one of GitHub's others."""
+    """A workflow run on GitHub; `status` is queued, in_progress, completed or another word of GitHub's."""
 
     run_id: int
     attempt: int
@@ -142,7 +142,7 @@ class ActionsRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionsJob:
-    """A job of a workflow run as GitHub sees it. Its `check_run_id` is what its token signs."""
+    """A job of a workflow run on GitHub. Its OIDC token signs its `check_run_id`."""
 
     job_id: int
     check_run_id: str | None
@@ -180,7 +180,7 @@ class DeliveryLogPage:
 
 
 class CallKind(StrEnum):
-    """What a call to GitHub is about."""
+    """The subject of a call to GitHub, for limits and metrics."""
 
     ACTIONS = "actions"
     APP = "app"
@@ -200,14 +200,14 @@ class CallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one installation, or the App itself, may still ask GitHub in this hour, as GitHub last said."""
+    """The remaining requests of one installation, or of the App itself, in this hour, as GitHub last answered."""
 
     remaining: int | None
-    """None when GitHub has not said since the hour began."""
+    """None when GitHub has not answered since the hour began."""
     limit: int | None
     blocked: bool
     """Whether GitHub asked us to pause."""
     resets_at: float | None = None
     """When the hour ends, in seconds since the epoch; None as for `remaining`."""
     held: tuple[Urgency, ...] = ()
-    """The classes of calls that would be held back now."""
+    """The classes of calls that are held back now."""

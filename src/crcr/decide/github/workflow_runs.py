@@ -17,13 +17,13 @@ _CONCLUSIONS = {known.value: known for known in Conclusion if known is not Concl
     "startup_failure": Conclusion.FAILURE,
     "stale": Conclusion.CANCELLED,
 }
-# GitHub adds the ref to the path of some runs (`.github/workflows/ci.yml@main`); ours are told apart without it.
+# GitHub adds the ref to the path of some runs (`.github/workflows/ci.yml@main`); ours are compared without it.
 _PATH_WITH_REF = re.compile(r"(?P<path>.*?\.ya?ml)@.*", re.DOTALL)
 _CHECK_RUN_URL = re.compile(r".*/check-runs/([0-9]{1,20})/?", re.DOTALL)
 _GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _MOST_NAMED = 20
 _MOST_TITLE = 4_096
-"""Characters of a run's name that are looked at."""
+"""How many characters of a run's name are searched."""
 
 
 def parse_conclusion(word: str | None) -> Conclusion | None:
@@ -36,21 +36,21 @@ def path_without_ref(path: str) -> str:
 
 
 def parse_check_run_id(url: str | None) -> str | None:
-    """The id at the end of a job's `check_run_url`, which is the one that its token signs."""
+    """Return the id at the end of a job's `check_run_url`, which its token signs."""
     found = _CHECK_RUN_URL.fullmatch(url or "")
     return found[1] if found else None
 
 
 def delivery_ids_in(display_title: str) -> tuple[str, ...]:
-    """What looks like a delivery's id in a run's name, as far as anybody would look."""
+    """Return the GUIDs in a run's name, up to a limit."""
     title = display_title[:_MOST_TITLE]
     return tuple(dict.fromkeys(each.lower() for each in _GUID.findall(title)))[:_MOST_NAMED]
 
 
 def other_delivery_named(display_title: str, claimed: str, sent: Collection[str]) -> str | None:
-    """The delivery that a run's name holds instead of the claimed one: just one of those sent to its repository.
+    """Return the delivery that a run's name contains instead of the claimed one: the only one sent to its repository.
 
-    None where the name holds the claimed one as well: it may hold what anybody wrote beside it.
+    None where the name contains the claimed one as well: other text in the name may come from anybody.
     """
     if claimed.lower() in display_title.lower():
         return None
@@ -61,29 +61,29 @@ def other_delivery_named(display_title: str, claimed: str, sent: Collection[str]
 _SOONEST = timedelta(seconds=15)
 _LATEST = timedelta(minutes=10)
 _STEPS = (timedelta(seconds=5), timedelta(seconds=15), timedelta(seconds=30), timedelta(minutes=1))
-"""After so long it is asked again while the gate waits; a report is sent from inside a job that ends a little later."""
+"""Delays of repeated look-ups while the gate waits; a report is sent from inside a job that ends a little later."""
 FAST_PHASE = _STEPS[-1]
 FIRST_TOGETHER, TOGETHER = timedelta(minutes=1), timedelta(minutes=5)
-"""So long results wait for each other while a job of their dispatch runs, before the first list and after each: the gate
-cannot pass before that job ends, and its own report asks at once. Only a dispute, or the end of a run whose last report
-was lost, shows so much later where no webhook tells of it."""
+"""How long results are gathered while a job of their dispatch runs, before the first list and after each: the gate cannot
+pass before that job ends, and its own report queues a look-up at once. Only a dispute, or the end of a run whose last
+report was lost, appears that much later where no webhook arrives."""
 _WEBHOOKS_LATELY = timedelta(hours=24)
-"""A repository with a webhook about a run within this time will have one about the next run as well."""
+"""A repository that sent a `workflow_run` webhook within this time is expected to send the next one too."""
 SETTLING = timedelta(seconds=20)
-"""When a result that no gate waits for is looked up."""
+"""Delay of the look-up of a result that no gate waits for."""
 WEBHOOK_GRACE = timedelta(minutes=1)
-"""When a result is looked up although a webhook should have arrived when its run ended."""
+"""Delay after which a result is looked up although a webhook is expected at the end of its run."""
 
 
 class RemainingLookup(StrEnum):
-    """What is left to be asked about a dispatch."""
+    """What is still to be looked up for a dispatch."""
 
     NOTHING = "nothing"
     UNTIL_REPORT = "until report"
-    """Something is unconfirmed, and a known job is running, whose report or silence asks again."""
+    """A result is unconfirmed, and a known job is running, whose report or time-out queues the next look-up."""
     UNCONFIRMED = "unconfirmed"
     QUIET_TIME = "quiet time"
-    """All is confirmed and over; whether another run appears is known only when no more can."""
+    """Everything is confirmed and over; another run may still appear until the quiet time has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class KnownRun:
     run_id: int
     is_over: bool
     unchecked_attempts: tuple[int, ...]
-    """Attempts with jobs that nobody has held against GitHub's view."""
+    """Attempts with jobs that have not been compared with GitHub's view."""
     first_seen_at: datetime
 
 
@@ -100,17 +100,17 @@ class RunLookup:
     upstream: RepoName
     delivery: str
     downstream: RepoName
-    """Its present name, under which GitHub is asked."""
+    """Its current name, used for requests to GitHub."""
     dispatched_as: RepoName | None = None
-    """The name that the dispatch is recorded under, if it is known to differ."""
+    """The name in the dispatch's record, if it differs."""
     repository_id: int | None
     installation_id: int | None
     sent_at: datetime
     runs: tuple[KnownRun, ...]
     wants_list: bool
-    """Other runs than the known ones may answer the delivery."""
+    """Whether runs must be listed: unknown ones may answer the delivery."""
     gates: bool = False
-    """The gate waits for the answer."""
+    """Whether the gate waits for the answer."""
     run_webhook_at: datetime | None = None
     """When the last webhook about a run of this repository arrived."""
 
@@ -129,7 +129,7 @@ def has_run_webhooks(run_webhook_at: datetime | None, now: datetime) -> bool:
 
 
 def next_lookup_delay(waited: timedelta, *, gates: bool, webhooks: bool) -> timedelta:
-    """How long to wait: for the gate a few seconds, then a minute; in the end less and less often."""
+    """Return the delay until the next look-up: seconds for the gate, then a minute; in the end less and less often."""
     if not gates:
         return min(max(_SOONEST, waited / 6), _LATEST)
     if webhooks:

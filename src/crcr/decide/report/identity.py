@@ -1,7 +1,7 @@
-"""Who is calling, as proved by a verified token.
+"""The caller's identity, as proved by a verified token.
 
-Only `receive.oidc.verifier` makes an `Identity`, after signature, issuer, audience and times were checked; a
-function that takes one needs no further proof. Whatever was not signed is None here, never guessed.
+Only `receive.oidc.verifier` makes an `Identity`, after checking signature, issuer, audience and times; a function that
+takes one needs no further proof. Unsigned values are None, never guessed.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class Identity:
     issuer: str
     kind: IssuerKind
     repository: RepoName
-    """Signed by GitHub; for other issuers the one that an operator registered the pipeline for."""
+    """Signed by GitHub; for other issuers the repository in the pipeline's registration."""
     repository_id: int | None
-    """Signed by GitHub; None where the operator's registration stands for it."""
+    """Signed by GitHub; None for other issuers."""
     owner_id: int | None
     run_id: str | None
-    """Must be the report's own; None where the issuer does not sign it."""
+    """Must equal the report's; None where the issuer does not sign it."""
     run_attempt: int | None
     check_run_id: str | None
     workflow_path: str | None
@@ -37,20 +37,12 @@ class Identity:
     event_name: str | None
     expires_at: datetime
     build: str | None = None
-    """A signed number to which the report's `run_id` is bound at first sight, where no run's id is signed."""
+    """A signed build number to which the first report's `run_id` is bound, where no run id is signed."""
     ref: str | None = None
-    """The branch or tag that the run is of, as GitHub signs it: `refs/heads/main`."""
+    """The run's branch or tag, as GitHub signs it: `refs/heads/main`."""
     workflow_from: RepoName | None = None
     """The repository of the workflow file, from the signed `workflow_ref`."""
     workflow_at: str | None = None
     """The ref of the workflow file, from the signed `workflow_ref`."""
     private: bool = False
-    """Whether the issuer says that the repository is not public."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeySetText:
-    """An issuer's keys as it published them."""
-
-    raw: bytes
-    read_at: datetime
+    """Whether the token says that the repository is not public."""

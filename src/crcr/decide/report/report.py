@@ -1,8 +1,8 @@
-"""The content of one callback, after its form was checked and before anything in it is believed.
+"""The content of one callback: syntactically checked, but not yet verified.
 
-Nothing here names a pull request or a label: those come from our own records. A commit and an upstream are said
-only where nobody was dispatched, and are then looked at. `untrusted` is the body as it came, less the echoed
-payload, and is kept for display and forwarding only.
+Nothing here names a pull request or a label: those come from our own records. Only self-reports, which have no dispatch,
+name a commit and an upstream, which are then verified. `untrusted` is the body without the echoed payload, kept for
+display and forwarding only.
 """
 
 from dataclasses import dataclass
@@ -41,10 +41,10 @@ class FailedTest:
 class Report:
     event_type: str
     delivery_id: str
-    """Empty where a self-report named none."""
+    """Empty in a self-report without one."""
     status: ReportStatus
     conclusion: Conclusion | None
-    """None for `in_progress`; `Conclusion.NONE` for a `completed` that named none."""
+    """None for `in_progress`; `Conclusion.NONE` for a `completed` without a conclusion."""
     workflow_name: str
     run_id: str
     run_attempt: int
@@ -56,16 +56,16 @@ class Report:
     started_at: datetime | None
     completed_at: datetime | None
     late: bool
-    """The reporter says that this `in_progress` is sent after the fact: its times measure nothing."""
+    """The reporter sends this `in_progress` after the fact: its times measure nothing."""
     tests: TestCounts | None
     failed_tests: tuple[FailedTest, ...]
     failed_tests_cut: int
-    """How many failed tests were over the cap and left out."""
+    """How many failed tests beyond the cap were left out."""
     environment: str | None
     """`workflow.environment` as compact JSON text."""
     untrusted: bytes
     """The body as JSON without its echoed `payload`."""
     said_commit: str | None = None
-    """Of a self-report: the commit that it says it tested, 40 digits in lower case."""
+    """In a self-report: the commit that it claims to have tested, 40 lower-case digits."""
     said_upstream: str | None = None
-    """Of a self-report: the repository that its payload names."""
+    """In a self-report: the repository that its payload names."""

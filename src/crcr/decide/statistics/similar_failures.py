@@ -1,7 +1,7 @@
-"""Failures that look alike, across jobs and backends: one cause seen many times is read once.
+"""Similar failures across jobs and backends, grouped so that one cause is read once.
 
-Two jobs fail alike when a failed test of the same name is in both, or when their first failed tests say the same
-once numbers, addresses and folders are taken out. Only what the jobs themselves said is compared.
+Two jobs fail alike when both have a failed test of the same name, or when the messages of their first failed tests are
+equal without numbers, addresses and folders. Only the jobs' own reports are compared.
 """
 
 import re
@@ -15,7 +15,7 @@ from crcr.decide.views.overview import JobView
 _MOST_LINE = 300
 _SHORTEST = 8
 _MOST_TESTS = 200
-"""Failed tests of one job that are compared; who broke more has broken everything."""
+"""How many failed tests of one job are compared."""
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"https?://\S+"), "<link>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@+~-]+){2,}[\\/]?"), "<path>"),
@@ -30,12 +30,12 @@ class Alike(StrEnum):
     TEST = "test"
     """The same failed test."""
     MESSAGE = "message"
-    """The same first line, of other tests."""
+    """The same first line of the message, in different tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class LikeFailures:
-    """Jobs that failed alike; `sample` is what the first of them said, as it came."""
+    """Jobs that failed alike; `sample` is the message of the first of them, unescaped."""
 
     alike: Alike
     what: str
@@ -48,9 +48,9 @@ class LikeFailures:
 
 
 def group_similar_failures(jobs: Iterable[JobView]) -> tuple[LikeFailures, ...]:
-    """Groups of two jobs or more that failed alike, the biggest first; a job is in one group of each sort at most once.
+    """Return groups of two jobs or more that failed alike, the biggest first; no group contains a job twice.
 
-    A group by message that has no job more than a group by test says nothing new and is left out.
+    A group by message whose jobs are all in one group by test adds nothing and is left out.
     """
     failed = [job for job in jobs if job.counted is CountedAs.FAILURE and job.failed_tests]
     by_test = _group_by(Alike.TEST, failed, _names)
@@ -60,7 +60,7 @@ def group_similar_failures(jobs: Iterable[JobView]) -> tuple[LikeFailures, ...]:
 
 
 def normal_line(text: str | None) -> str | None:
-    """The first line that says something, without what differs from run to run; None for too little to compare."""
+    """Return the first non-empty line without the parts that differ between runs; None when too little is left."""
     for line in (text or "")[: 8 * _MOST_LINE].splitlines():
         shown = line.strip()[:_MOST_LINE]
         if shown:
@@ -72,7 +72,7 @@ def normal_line(text: str | None) -> str | None:
 
 
 def _names(job: JobView) -> dict[str, str | None]:
-    """The failed tests by name without their parameters, each with its message."""
+    """Return the failed tests by name without their parameters, each with its message."""
     found: dict[str, str | None] = {}
     for test in job.failed_tests[:_MOST_TESTS]:
         name = _without_parameters(test.name.strip())[:_MOST_LINE]
@@ -82,7 +82,7 @@ def _names(job: JobView) -> dict[str, str | None]:
 
 
 def _without_parameters(name: str) -> str:
-    """`test_add[float32]` is `test_add`; only the last brackets are taken off, and only at the end."""
+    """Return `test_add` for `test_add[float32]`; only the last brackets are removed, and only at the end."""
     if not name.endswith("]"):
         return name
     start = name.find("[", name.rfind("]", 0, -1) + 1)
@@ -115,7 +115,7 @@ def _group_by(
 
 
 def _without_repeats(groups: list[LikeFailures]) -> list[LikeFailures]:
-    """Of groups with the very same jobs the first: a broken build fails many tests in the same jobs."""
+    """Keep the first of several groups with the same jobs: a broken build fails many tests in the same jobs."""
     kept: dict[tuple[int, ...], LikeFailures] = {}
     for group in groups:
         kept.setdefault(tuple(id(job) for job in group.jobs), group)
@@ -123,7 +123,7 @@ def _without_repeats(groups: list[LikeFailures]) -> list[LikeFailures]:
 
 
 def _without_known(groups: list[LikeFailures], known: list[LikeFailures]) -> list[LikeFailures]:
-    """The groups that have a job more than each of the known ones; only those with its first job are compared."""
+    """Return the groups that no known group contains; only known groups with its first job are compared."""
     by_job: dict[int, list[set[int]]] = {}
     for group in known:
         members = {id(job) for job in group.jobs}

@@ -1,7 +1,7 @@
-"""The way of a commit from its webhook to its results, as one list of moments made from what a page knows anyway.
+"""The timeline of a commit from its webhook to its results, computed from the values of its page.
 
-Every moment has a time that was recorded: what is known without its time, such as when a gate was decided first,
-has no line. What does not fit is left out from the least telling on.
+Every moment has a recorded time: facts without one, such as the first decision of a gate, have no line. When there are
+too many, the least important ones are left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ _PUBLISHED = {Conclusion.SUCCESS.value: GateShown.PASSED, Conclusion.FAILURE.val
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineFacts:
-    """What a page knows of a commit, or of a pull request at its head."""
+    """The values of a commit's page, or of a pull request's page at its head."""
 
     arrivals: tuple[Arrival, ...]
     """Newest first."""
@@ -48,11 +48,11 @@ class TimelineFacts:
     gate: GateView | None = None
     groups: tuple[GroupView, ...] = ()
     pull: PullState | None = None
-    """None on the page of a commit, where it is not known whether a closing was a merge."""
+    """None on a commit's page, where it is unknown whether a closing was a merge."""
 
 
 def build_timeline(known: TimelineFacts) -> tuple[tuple[Moment, ...], int]:
-    """The moments newest first, at most so many of the commit and of older ones each, and how many more there are."""
+    """Return the moments, newest first, and how many were left out; the commit and older ones have a limit each."""
     moments = [
         *_arrival_moments(known.arrivals, known.pull),
         *_backend_moments(known.backends),
@@ -67,8 +67,8 @@ def build_timeline(known: TimelineFacts) -> tuple[tuple[Moment, ...], int]:
     return tuple(sorted(kept, key=_newest_first, reverse=True)), len(moments) - len(kept)
 
 
-def spell_of(jobs: Iterable[JobView]) -> Spell:
-    """When these jobs ran. A job that went silent is over, and counts from when that was noticed."""
+def running_time(jobs: Iterable[JobView]) -> Spell:
+    """Return when these jobs ran. A silent job ended when it was timed out."""
     started: list[datetime] = []
     failed: list[datetime] = []
     ended: list[datetime] = []
@@ -94,7 +94,7 @@ def _arrival_moments(arrivals: tuple[Arrival, ...], pull: PullState | None) -> I
         kind = MomentKind.ARRIVED
         if pull is not None and (each.event, each.action) == ("pull_request", "closed"):
             kind = MomentKind.MERGED if merged else MomentKind.CLOSED
-            merged = False  # an earlier closing was one that did not last
+            merged = False  # after an earlier closing it was reopened
         yield Moment(
             kind=kind,
             at=each.received_at,
@@ -144,10 +144,10 @@ def _gate_moments(gate: GateView | None, checks: tuple[CheckView, ...]) -> Itera
         yield Moment(kind=MomentKind.JUDGED, at=gate.judged_at, gate=gate.state)
     for check in checks:
         if check.name == GATE_NAME and check.published_at is not None:
-            yield Moment(kind=MomentKind.PUBLISHED, at=check.published_at, gate=_publication_moments(check))
+            yield Moment(kind=MomentKind.PUBLISHED, at=check.published_at, gate=_published_state(check))
 
 
-def _publication_moments(check: CheckView) -> GateShown:
+def _published_state(check: CheckView) -> GateShown:
     if check.status != CheckStatus.COMPLETED.value:
         return GateShown.PENDING
     return _PUBLISHED.get(check.conclusion or "", GateShown.OVER)
@@ -179,7 +179,7 @@ def _most_important(moments: Iterable[Moment]) -> list[Moment]:
 
 
 def _importance(moment: Moment) -> int:
-    """First the way itself, then who did not pass, then the rest of the results, then what changed nothing."""
+    """Rank deliveries and the gate first, then backends that did not pass, then other results, then no-ops."""
     if moment.arrival is not None:
         changed = moment.arrival.dispatches or moment.kind is not MomentKind.ARRIVED
         return 0 if changed else 3

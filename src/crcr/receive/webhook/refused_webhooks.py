@@ -12,7 +12,7 @@ import structlog
 
 from crcr.errors import Unavailable
 from crcr.ports import Clock
-from crcr.record.deliveries.refused_webhooks import RefusalCounts
+from crcr.record.deliveries.webhooks import RefusalCounts
 
 log = structlog.get_logger(__name__)
 

@@ -13,8 +13,7 @@ from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
 from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.deliveries.dispatches import send, write_dispatches
-from crcr.record.deliveries.held_dispatches import held_of_delivery, reconsider
+from crcr.record.deliveries.dispatches import held_of_delivery, reconsider, send, write_dispatches
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.reports.forwards import is_overtaken
 from crcr.record.repositories.allowlists import Allowlists

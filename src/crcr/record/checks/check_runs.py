@@ -34,7 +34,7 @@ from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.record.checks.commit_facts import load_commit
 from crcr.record.checks.gates import find_due_gates, record_gate
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.held_dispatches import reconsider
+from crcr.record.deliveries.dispatches import reconsider
 from crcr.record.deliveries.merge_groups import live_groups, withdraw_reuse
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.repositories.allowlists import Allowlists

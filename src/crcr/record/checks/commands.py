@@ -30,10 +30,9 @@ from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.checks.waivers import NewWaiver, add_waiver, revoke_waivers
-from crcr.record.deliveries.approvals import approve
-from crcr.record.deliveries.held_dispatches import reconsider
+from crcr.record.deliveries.dispatches import reconsider
 from crcr.record.deliveries.merge_groups import live_groups
-from crcr.record.deliveries.pull_requests import load_pull, load_twin_heads
+from crcr.record.deliveries.pull_requests import approve, load_pull, load_twin_heads
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.checks import commands
 from crcr.record.store.database import Database, Tx

@@ -28,8 +28,8 @@ from crcr.decide.dispatch.plan import base_branch
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.report.identity import IssuerKind
 from crcr.record.checks.waivers import waivers_in_force
-from crcr.record.deliveries.head_deliveries import newest_delivery
 from crcr.record.deliveries.merge_groups import load_group
+from crcr.record.deliveries.pull_requests import newest_delivery
 from crcr.record.repositories.renames import Listing, find_listings
 from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row, Tx

@@ -23,7 +23,7 @@ from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.reruns import request_reruns
-from crcr.record.deliveries.webhook_bodies import SEEN, is_new_body
+from crcr.record.deliveries.webhooks import SEEN, is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.upstreams import is_someone_else
 from crcr.record.schema.core import deliveries

@@ -3,17 +3,25 @@
 Written and dropped here, always inside the caller's transaction; what is held is let go in `held_rows`.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.dispatch.plan import Drop, PlannedDispatch
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.dispatch.plan import SUSPENDED, Drop, PlannedDispatch
+from crcr.decide.dispatch.selection import LABELS, PATHS, hold_reason, is_trusted, left_out_by
 from crcr.decide.events import MergeGroupEvent, PullRequestEvent, PushEvent
 from crcr.decide.model import DispatchState, EffectKind, KnownPull, Level, RepoName
-from crcr.record.outbox.effects import add_effects, effect_row
+from crcr.decide.statistics.window import result_kind
+from crcr.record.clickhouse.feed_queue import note_dispatch
+from crcr.record.deliveries.pull_requests import is_approved, newest_delivery
+from crcr.record.outbox.effects import add_effects, add_once, effect_row
+from crcr.record.repositories.renames import find_listing
 from crcr.record.schema.core import dispatches, repositories
+from crcr.record.statistics import sums
 from crcr.record.statistics.recount import heads_before, recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting
@@ -170,3 +178,276 @@ async def _drop_effects(tx: Tx, upstream: RepoName, dropped: list[Row], reason: 
     shared = {"upstream": upstream.key, "reason": reason, "at": to_us(now)}
     if dropped:
         await tx.many(_DROP_EFFECT, ({**row, **shared} for row in dropped))
+
+
+# ---- Dispatches that were sent, written down and counted together.
+# ----
+# ---- A dispatch counts once, where it was sent last: one that is replayed, or sent twice by two who both thought that
+# ---- they held it, moves there.
+
+_SENT_BEFORE = Statement(
+    text(
+        "SELECT upstream, event, head_sha, level, test, state, attempted_at, sent_at, delay_s FROM dispatches"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
+    )
+)
+_SENT = Statement(
+    text(
+        "UPDATE dispatches SET state = 'sent', sent_at = :sent_at, delay_s = :delay_s, reason = NULL"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
+    )
+)
+
+
+async def mark_sent(
+    tx: Tx, where: Mapping[str, Any], at: datetime, now: datetime, *, waited_since: datetime
+) -> Row | None:
+    """Record that the dispatch was sent, and return its row; `waited_since` is the earliest time it could have been sent."""
+    known = await tx.one(_SENT_BEFORE, **where)
+    if known is not None:
+        await _mark(tx, where, known, to_us(at), (at - waited_since).total_seconds())
+        note_dispatch(tx, where, now, was_us=known["sent_at"])
+    return known
+
+
+async def mark_arrived(
+    tx: Tx, where: Mapping[str, Any], now: datetime, *, waited_since: datetime | None = None
+) -> None:
+    """The newest attempt to send it turns out to have arrived."""
+    known = await tx.one(_SENT_BEFORE, **where)
+    if known is not None and known["state"] != "sent":
+        at_us = known["attempted_at"]
+        delay_s = 0.0 if at_us is None or waited_since is None else (at_us - to_us(waited_since)) / 1e6
+        await _mark(tx, where, known, at_us, delay_s)
+        note_dispatch(tx, where, now, was_us=known["sent_at"])
+
+
+async def _mark(tx: Tx, where: Mapping[str, Any], known: Row, at_us: int | None, delay_s: float) -> None:
+    waited_s = max(0.0, delay_s)  # two machines' clocks may disagree
+    await tx.run(_SENT, sent_at=at_us, delay_s=waited_s, **where)
+    kind = None if known["test"] else result_kind(known["event"])
+    if kind is None:
+        return
+    backend = {"upstream": where["upstream"], "downstream": where["downstream"], "kind": kind}
+    if known["sent_at"] is not None:
+        before_s = known["delay_s"] or 0.0
+        sums.add_sent(tx, **backend, at_us=known["sent_at"], delay_s=before_s, times=-1)
+    if at_us is not None:
+        sums.add_sent(tx, **backend, at_us=at_us, delay_s=waited_s)
+
+
+# ---- Held dispatches: what they wait for is looked at again whenever something of it may have changed.
+# ----
+# ---- A dispatch may wait for several things in turn (an approval, the end of a draft, an answer about files), so
+# ---- nothing here releases for one reason: the rule of `selection.hold_reason` is asked anew.
+
+_SELECT = (
+    "SELECT d.delivery, d.downstream, d.lane, d.reason, d.action, d.head_sha, d.concerned, d.level, d.sent_at,"
+    " d.repository_id, r.repository_id AS bound_id, v.base_ref FROM dispatches d LEFT JOIN repositories r"
+    " ON r.upstream = d.upstream AND r.downstream = d.downstream"
+    " LEFT JOIN deliveries v ON v.guid = d.delivery AND v.upstream = d.upstream"
+)
+_HELD = Statement(
+    text(
+        f"{_SELECT}"
+        " WHERE d.upstream = :upstream AND d.number = :number AND d.superseded_at IS NULL"
+        " AND d.state = 'held' AND (CAST(:delivery AS TEXT) IS NULL OR d.delivery = :delivery)"
+        " AND coalesce(v.state, '') <> 'in_doubt'"
+        " ORDER BY d.created_at, d.delivery, d.downstream"
+    )
+)
+_HELD_OF = Statement(
+    text(
+        f"{_SELECT}"
+        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.state = 'held' ORDER BY d.downstream"
+    )
+)
+_MOVE = Statement(
+    text(
+        "UPDATE dispatches SET state = :state, reason = :reason, superseded_at = :superseded_at WHERE upstream = :upstream"
+        " AND delivery = :delivery AND downstream = :downstream AND state = 'held'"
+    )
+)
+_CONCERNED = Statement(
+    text(
+        "UPDATE dispatches SET concerned = :concerned WHERE upstream = :upstream"
+        " AND delivery = :delivery AND downstream = :downstream AND state = 'held'"
+    )
+)
+
+
+async def held_of_pull(tx: Tx, upstream: RepoName, number: int, *, delivery: str | None = None) -> list[Row]:
+    """What is held of a pull request, save what a doubt holds besides."""
+    return await tx.all(_HELD, upstream=upstream.key, number=number, delivery=delivery)
+
+
+async def held_of_delivery(tx: Tx, upstream: RepoName, delivery: str) -> list[Row]:
+    return await tx.all(_HELD_OF, upstream=upstream.key, delivery=delivery)
+
+
+async def reconsider(
+    tx: Tx, upstream: RepoName, pull: KnownPull, allowlist: Allowlist, now: datetime
+) -> None:
+    """Let go of what nothing holds any more, and write down what holds the rest."""
+    leaving: list[Row] = []
+    for row in await held_of_pull(tx, upstream, pull.number):
+        listing = await find_listing(tx, upstream, allowlist, row)
+        entry = listing.entry
+        if entry is None and listing.unread:
+            continue  # it may be listed under its new name, with options that are not known yet
+        if entry is None:
+            await _move(tx, upstream, row, DispatchState.CANCELLED, "left the allowlist")
+            continue
+        if row["action"] == "closed" and pull.is_open:
+            # Told now, beside the reopening, it would end what the reopening has begun.
+            await _move(tx, upstream, row, DispatchState.CANCELLED, "the pull request was reopened")
+            continue
+        reason = hold_reason(
+            entry,
+            closed=row["action"] == "closed",
+            draft=pull.draft,
+            trusted=is_trusted(pull.author_association),
+            approved=await is_approved(
+                tx, upstream, pull.number, head_sha=row["head_sha"], base_ref=row["base_ref"]
+            ),
+            concerned=None if row["concerned"] is None else bool(row["concerned"]),
+        )
+        if reason is None:
+            leaving.append(row)
+        elif reason != row["reason"]:
+            await _move(tx, upstream, row, DispatchState.HELD, reason)
+    await release(tx, upstream, leaving, now)
+    await ask_for_files(tx, upstream, pull.number, now)
+
+
+async def ask_for_files(tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
+    """Have GitHub asked which files changed, for whatever waits for just that."""
+    held = await held_of_pull(tx, upstream, number)
+    await ask_for_files_of(tx, upstream, {row["delivery"] for row in held if row["reason"] == PATHS}, now)
+
+
+async def ask_for_files_of(tx: Tx, upstream: RepoName, found: set[str], now: datetime) -> None:
+    """Have GitHub asked which files these deliveries change."""
+    for delivery in sorted(found):
+        lane = f"files/{delivery}"
+        await add_once(
+            tx,
+            effect_row(
+                upstream, EffectKind.ASK_FILES, target=upstream.key, lane=lane, delivery=delivery, now=now
+            ),
+        )
+
+
+async def settle_files(tx: Tx, upstream: RepoName, rows: list[Row], concerned: frozenset[str]) -> None:
+    """Write down what the changed files say; who is not concerned is left out."""
+    for row in rows:
+        is_concerned = row["downstream"] in concerned
+        await tx.run(_CONCERNED, concerned=int(is_concerned), **_key_of(upstream, row))
+        if not is_concerned:
+            await _move(tx, upstream, row, DispatchState.LEFT_OUT, PATHS)
+
+
+async def release(tx: Tx, upstream: RepoName, rows: list[Row], now: datetime) -> None:
+    for row in rows:
+        await _move(tx, upstream, row, DispatchState.WAITING, None)
+    await send(tx, upstream.key, rows, now)
+
+
+async def hold_for(tx: Tx, upstream: RepoName, rows: list[Row], reason: str) -> None:
+    for row in rows:
+        await _move(tx, upstream, row, DispatchState.HELD, reason)
+
+
+async def leave_out(tx: Tx, upstream: RepoName, rows: list[Row], reason: str) -> None:
+    for row in rows:
+        await _move(tx, upstream, row, DispatchState.LEFT_OUT, reason)
+
+
+async def drop_held(tx: Tx, upstream: RepoName, rows: list[Row], now: datetime) -> None:
+    for row in rows:
+        await _move(tx, upstream, row, DispatchState.CANCELLED, "superseded", superseded_at=to_us(now))
+
+
+async def _move(
+    tx: Tx,
+    upstream: RepoName,
+    row: Row,
+    state: DispatchState,
+    reason: str | None,
+    *,
+    superseded_at: int | None = None,
+) -> None:
+    await tx.run(
+        _MOVE, state=state.value, reason=reason, superseded_at=superseded_at, **_key_of(upstream, row)
+    )
+
+
+def _key_of(upstream: RepoName, row: Row) -> dict[str, str]:
+    return {"upstream": upstream.key, "delivery": row["delivery"], "downstream": row["downstream"]}
+
+
+# ---- Dispatches left out by `labels` or `paths`, looked at again when a label, the text or the files may say otherwise.
+# ----
+# ---- A row that is no longer left out is held first, and `held_rows.reconsider` decides what it still waits for; so a label
+# ---- releases nothing that an approval or a draft holds back. Nothing here leaves a backend out.
+
+_LEFT_OUT = Statement(
+    text(
+        "SELECT d.delivery, d.downstream, d.reason, d.head_sha, d.level, d.sent_at, d.repository_id,"
+        " r.repository_id AS bound_id, r.suspended_at FROM dispatches d"
+        " JOIN deliveries v ON v.guid = d.delivery AND v.upstream = d.upstream"
+        " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.state = 'left_out' AND d.reason = :reason"
+        " AND d.action <> 'closed' AND v.state = 'accepted' AND v.body IS NOT NULL"
+        " ORDER BY d.downstream"
+    )
+)
+_TAKE_IN = Statement(
+    text(
+        "UPDATE dispatches SET state = :state, reason = :reason, concerned = coalesce(:concerned, concerned),"
+        " labels = :labels, superseded_at = NULL WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
+        " AND state = 'left_out'"
+    )
+)
+
+
+async def left_out_of_pull(tx: Tx, upstream: RepoName, pull: KnownPull, reason: str) -> list[Row]:
+    """What this option leaves out of the newest delivery of the pull request's head on its base."""
+    if not pull.is_open:
+        return []
+    where = {"head_sha": pull.head_sha, "base_ref": pull.base_ref}
+    newest = await newest_delivery(tx, upstream, pull.number, **where)
+    if newest is None:
+        return []
+    return await tx.all(_LEFT_OUT, delivery=newest["guid"], upstream=upstream.key, reason=reason)
+
+
+async def look_again(
+    tx: Tx, upstream: RepoName, pull: KnownPull, allowlist: Allowlist, now: datetime
+) -> None:
+    """Take in what today's labels release, and have GitHub asked again for the files where `paths` left out."""
+    for row in await left_out_of_pull(tx, upstream, pull, LABELS):
+        entry = (await find_listing(tx, upstream, allowlist, row)).entry
+        if entry is None:
+            continue
+        if left_out_by(entry, labels=pull.labels, association=pull.author_association) is None:
+            await take_in(tx, upstream, row, pull)
+    left_out = await left_out_of_pull(tx, upstream, pull, PATHS)
+    await ask_for_files_of(tx, upstream, {row["delivery"] for row in left_out}, now)
+
+
+async def take_in(
+    tx: Tx, upstream: RepoName, row: Row, pull: KnownPull, *, concerned: bool | None = None
+) -> None:
+    """Hold what was left out, with the labels of today; a suspended backend is missing, as for a new delivery."""
+    suspended = row["suspended_at"] is not None
+    await tx.run(
+        _TAKE_IN,
+        state=(DispatchState.CANCELLED if suspended else DispatchState.HELD).value,
+        reason=SUSPENDED if suspended else row["reason"],
+        concerned=None if concerned is None else int(concerned),
+        labels=json.dumps(pull.labels),
+        upstream=upstream.key,
+        delivery=row["delivery"],
+        downstream=row["downstream"],
+    )

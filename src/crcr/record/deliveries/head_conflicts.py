@@ -11,8 +11,7 @@ from crcr.decide.github.values import PullFacts
 from crcr.decide.model import DeliveryState, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.dispatches import drop_unsent
-from crcr.record.deliveries.held_dispatches import drop_held, held_of_pull, reconsider
+from crcr.record.deliveries.dispatches import drop_held, drop_unsent, held_of_pull, reconsider
 from crcr.record.deliveries.pull_requests import load_pull, save_pull
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.store.database import Database, Tx

@@ -27,14 +27,23 @@ from crcr.decide.events import DispatchedEvent, MergeGroupEvent, PullRequestEven
 from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.approvals import is_approved
-from crcr.record.deliveries.dispatches import drop_unsent, lane_of, write_dispatches
-from crcr.record.deliveries.head_deliveries import dispatched_before, lacks_delivery_for_base
-from crcr.record.deliveries.held_dispatches import ask_for_files, reconsider
-from crcr.record.deliveries.left_out_dispatches import look_again
+from crcr.record.deliveries.dispatches import (
+    ask_for_files,
+    drop_unsent,
+    lane_of,
+    look_again,
+    reconsider,
+    write_dispatches,
+)
 from crcr.record.deliveries.merge_groups import add_group, destroy_group, told_of
-from crcr.record.deliveries.pull_requests import load_pull, save_pull
-from crcr.record.deliveries.webhook_bodies import is_new_body
+from crcr.record.deliveries.pull_requests import (
+    dispatched_before,
+    is_approved,
+    lacks_delivery_for_base,
+    load_pull,
+    save_pull,
+)
+from crcr.record.deliveries.webhooks import is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.core import deliveries

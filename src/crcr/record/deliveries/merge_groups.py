@@ -10,8 +10,7 @@ from crcr.decide.dispatch.selection import matches_paths
 from crcr.decide.events import MergeGroupEvent
 from crcr.decide.github.values import ChangedFiles
 from crcr.decide.model import RepoName
-from crcr.record.deliveries.dispatches import drop_delivery
-from crcr.record.deliveries.held_dispatches import held_of_delivery, hold_for, leave_out, release
+from crcr.record.deliveries.dispatches import drop_delivery, held_of_delivery, hold_for, leave_out, release
 from crcr.record.repositories.renames import find_listings
 from crcr.record.schema.checks import merge_groups
 from crcr.record.store.database import Row, Tx

@@ -9,8 +9,13 @@ from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery
 from crcr.decide.model import KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.held_dispatches import held_of_delivery, reconsider, settle_files
-from crcr.record.deliveries.left_out_dispatches import left_out_of_pull, take_in
+from crcr.record.deliveries.dispatches import (
+    held_of_delivery,
+    left_out_of_pull,
+    reconsider,
+    settle_files,
+    take_in,
+)
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.renames import Listing, find_listings

@@ -16,7 +16,7 @@ from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt, effect_urgen
 from crcr.decide.outbox.retry import GiveUp
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.sent_dispatches import mark_arrived, mark_sent
+from crcr.record.deliveries.dispatches import mark_arrived, mark_sent
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us

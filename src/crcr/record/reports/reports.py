@@ -27,14 +27,13 @@ from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.clickhouse.feed_queue import note_job
-from crcr.record.deliveries.sent_dispatches import mark_arrived
-from crcr.record.reports.builds import bind_build
-from crcr.record.reports.outcomes import Outcomes
-from crcr.record.reports.report_context import ReportContext
+from crcr.record.deliveries.dispatches import mark_arrived
+from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.report_context import ReportContext, bind_build
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.default_branches import ask_default_branch
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.repositories.renames import entry_of_id, find_dispatched_name
+from crcr.record.repositories.upstreams import ask_default_branch
 from crcr.record.schema.core import runs
 from crcr.record.statistics import sums
 from crcr.record.statistics.recount import recount

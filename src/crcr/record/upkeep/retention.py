@@ -17,7 +17,7 @@ from sqlalchemy import text
 from crcr.decide.dispatch.webhook_body import REMEMBERED_FOR
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act
-from crcr.record.deliveries.webhook_bodies import FORGET_DIGESTS
+from crcr.record.deliveries.webhooks import FORGET_DIGESTS
 from crcr.record.reports.refusals import FORGET_REFUSALS
 from crcr.record.reports.sandbox import FORGET_SANDBOX, KEPT_FOR
 from crcr.record.store.database import Database, Tx, Unit
@@ -25,7 +25,7 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.upkeep.old_deliveries import START, DeletionCursor, forget_deliveries, open_effects
 from crcr.record.upkeep.old_results import forget_ingested, forget_own_reports, next_backend
-from crcr.record.views.joining.refusals import SHOWN_FOR
+from crcr.record.views.joining.setup import SHOWN_FOR
 
 MOST_ROWS = 200
 """That one unit removes."""

@@ -49,24 +49,21 @@ from crcr.decide.views.overview import (
 from crcr.errors import NotFound
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer, HistoryReader
 from crcr.record.store.database import Database, Tx, Unit
-from crcr.record.views.backends.backend_row import BackendReader
+from crcr.record.views.backends.backend_rows import BackendReader
 from crcr.record.views.backends.badge import badge_view
-from crcr.record.views.backends.job_detail import job_detail
-from crcr.record.views.backends.job_list import job_page
+from crcr.record.views.backends.jobs import job_detail, job_page
 from crcr.record.views.backends.overview import backend_page, metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
-from crcr.record.views.joining.refusals import refusal_list
 from crcr.record.views.joining.sandbox import not_shown, sandbox_page
-from crcr.record.views.joining.setup import setup_facts
+from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
 from crcr.record.views.logs.deliveries import delivery_page, one_delivery
 from crcr.record.views.logs.effects import effect_page
-from crcr.record.views.logs.search import MOST, asked_of_history, search
-from crcr.record.views.logs.search_jobs import JOBS_BACK
+from crcr.record.views.logs.search import JOBS_BACK, MOST, asked_of_history, search
 from crcr.record.views.relay.health import HealthViews
-from crcr.record.views.relay.queue_metrics import queues_of, watched_of
+from crcr.record.views.relay.metrics import queues_of, watched_of
 from crcr.record.views.relay.state import changes_after, effects_view, open_gates, vitals_of
 from crcr.record.views.visibility import ListReader, Seen, allowlist_view, who_is_seen
 

@@ -17,7 +17,7 @@ from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.outbox.effects import add_once
-from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.jobs import Outcomes
 from crcr.record.statistics.recount import recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

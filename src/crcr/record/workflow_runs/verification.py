@@ -21,7 +21,7 @@ from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.clickhouse.feed_queue import note_job
-from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.jobs import Outcomes
 from crcr.record.schema.core import jobs
 from crcr.record.statistics.recount import recount
 from crcr.record.store.database import Row, Tx

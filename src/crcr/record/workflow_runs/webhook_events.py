@@ -14,9 +14,9 @@ from crcr.decide.github.workflow_runs import delivery_ids_in
 from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.webhook_bodies import is_new_body
-from crcr.record.reports.outcomes import Outcomes
-from crcr.record.repositories.default_branches import compare_default_branch
+from crcr.record.deliveries.webhooks import is_new_body
+from crcr.record.reports.jobs import Outcomes
+from crcr.record.repositories.upstreams import compare_default_branch
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us

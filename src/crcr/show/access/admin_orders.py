@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.errors import BadRequest
-from crcr.show.ports import AdminActs
+from crcr.record.admin.http import HttpAdminOperations
 from crcr.show.urls.location import pick_upstream
 
 Name = Annotated[str, Field(max_length=150, description="`owner/repo`")]
@@ -20,7 +20,7 @@ Guid = Annotated[str, Field(min_length=1, max_length=200, description="the deliv
 Number = Annotated[int, Field(ge=1, le=2**62)]
 
 
-class Order(BaseModel):
+class AdminOrder(BaseModel):
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
 
     upstream: Annotated[
@@ -28,12 +28,12 @@ class Order(BaseModel):
     ] = None
 
 
-class Replay(Order):
+class Replay(AdminOrder):
     delivery: Guid
     everyone: Annotated[bool, Field(description="also to those who got it: their CI runs once more")] = False
 
 
-class Retry(Order):
+class Retry(AdminOrder):
     effect: Annotated[Number | None, Field(description="the parked effect's id")] = None
     target: Annotated[Name | None, Field(description="all that are parked for this `owner/repo`")] = None
 
@@ -44,7 +44,7 @@ class Retry(Order):
         return self
 
 
-class Suspend(Order):
+class Suspend(AdminOrder):
     repository: Name
     reason: Reason = None
 
@@ -52,48 +52,52 @@ class Suspend(Order):
 class Lift(Suspend): ...
 
 
-class Rebind(Order):
+class Rebind(AdminOrder):
     repository: Name
     repository_id: Annotated[Number, Field(description="the repository's id now, from GitHub's API")]
 
 
-class Pause(Order):
+class Pause(AdminOrder):
     reason: Reason = None
 
 
 class Unpause(Pause): ...
 
 
-class Done(BaseModel):
+class AdminResult(BaseModel):
     ok: bool = True
     act: str
     count: Annotated[int, Field(description="to how many backends, or how many effects; else 1")]
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class AdminAction:
     name: str
-    order: type[Order]
+    order: type[AdminOrder]
     done: str
     """The word for the page that is shown afterwards."""
     summary: str
 
 
-ACTS: tuple[Act, ...] = (
-    Act("replay", Replay, "replayed", "Send a delivery again to those who did not get it, or to everyone"),
-    Act("retry", Retry, "retried", "Give parked effects another 24 hours of tries, beginning now"),
-    Act("suspend", Suspend, "suspended", "Stop talking to a backend at once; what waits for it is dropped"),
-    Act("lift", Lift, "lifted", "Take a suspension back"),
-    Act("rebind", Rebind, "rebound", "Accept that another repository id now has this name"),
-    Act("pause", Pause, "paused", "Stop dispatching for an upstream; its events are taken and wait"),
-    Act("unpause", Unpause, "unpaused", "Go on dispatching for an upstream"),
+ADMIN_ACTIONS: tuple[AdminAction, ...] = (
+    AdminAction(
+        "replay", Replay, "replayed", "Send a delivery again to those who did not get it, or to everyone"
+    ),
+    AdminAction("retry", Retry, "retried", "Give parked effects another 24 hours of tries, beginning now"),
+    AdminAction(
+        "suspend", Suspend, "suspended", "Stop talking to a backend at once; what waits for it is dropped"
+    ),
+    AdminAction("lift", Lift, "lifted", "Take a suspension back"),
+    AdminAction("rebind", Rebind, "rebound", "Accept that another repository id now has this name"),
+    AdminAction("pause", Pause, "paused", "Stop dispatching for an upstream; its events are taken and wait"),
+    AdminAction("unpause", Unpause, "unpaused", "Go on dispatching for an upstream"),
 )
 
-Perform = Callable[[Order, str], Awaitable[int]]
+Perform = Callable[[AdminOrder, str], Awaitable[int]]
 
 
-def performer(acts: AdminActs, upstreams: tuple[RepoName, ...]) -> Perform:
-    async def perform(order: Order, who: str) -> int:
+def make_performer(acts: HttpAdminOperations, upstreams: tuple[RepoName, ...]) -> Perform:
+    async def perform(order: AdminOrder, who: str) -> int:
         upstream = _upstream(upstreams, order.upstream)
         match order:
             case Replay():
@@ -117,7 +121,7 @@ def performer(acts: AdminActs, upstreams: tuple[RepoName, ...]) -> Perform:
     return perform
 
 
-def read_order(act: Act, fields: dict[str, str]) -> Order:
+def read_order(act: AdminAction, fields: dict[str, str]) -> AdminOrder:
     """Return the order that a form gives; a field left empty counts as not given."""
     try:
         return act.order.model_validate({name: value for name, value in fields.items() if value.strip()})

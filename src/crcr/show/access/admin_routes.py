@@ -16,9 +16,16 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message
 
 from crcr.errors import NotAdmin, NotFound, NotSignedIn
-from crcr.show.access.admin_orders import ACTS, Act, Done, Order, Perform, read_order
+from crcr.show.access.admin_orders import (
+    ADMIN_ACTIONS,
+    AdminAction,
+    AdminOrder,
+    AdminResult,
+    Perform,
+    read_order,
+)
 from crcr.show.access.login import check_form, in_session
-from crcr.show.access.reader import Reader, Way, reader_of
+from crcr.show.access.reader import Reader, SignInMethod, reader_of
 from crcr.show.api.models.core import ErrorBody
 from crcr.show.http.forms import read_form, read_small
 from crcr.show.http.same_site import local_path
@@ -35,17 +42,17 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def form_routes(perform: Perform, *, on: bool) -> list[BaseRoute]:
-    forms = Forms(perform, on)
+    forms = AdminForms(perform, on)
     return [Route("/crcr/admin/{act}", forms.take, methods=["POST"])]
 
 
 @dataclass(frozen=True, slots=True)
-class Forms:
+class AdminForms:
     perform: Perform
     on: bool
 
     async def take(self, request: Request) -> Response:
-        act = next((each for each in ACTS if each.name == request.path_params["act"]), None)
+        act = next((each for each in ADMIN_ACTIONS if each.name == request.path_params["act"]), None)
         if not self.on or act is None:
             raise NotFound("there is no such act" if self.on else _OFF)
         reader = in_session(reader_of(request))
@@ -62,7 +69,7 @@ def router(perform: Perform, *, on: bool) -> APIRouter:
         if not on:
             raise NotFound(_OFF, hint="set CRCR_ADMIN_TOKENS")
         reader = reader_of(request)
-        if reader.way is not Way.TOKEN:
+        if reader.way is not SignInMethod.TOKEN:
             raise NotSignedIn(
                 "this address takes bearer tokens only",
                 hint="send Authorization: Bearer with an admin's token",
@@ -82,19 +89,19 @@ def router(perform: Perform, *, on: bool) -> APIRouter:
             return handler
 
     api = APIRouter(prefix="/api/v1/admin", tags=["admin"], responses=_ERRORS, route_class=AskedFirst)
-    for act in ACTS:
+    for act in ADMIN_ACTIONS:
         api.add_api_route(
             f"/{act.name}", _endpoint(act, perform, who), methods=["POST"], summary=act.summary, name=act.name
         )
     return api
 
 
-def _endpoint(act: Act, perform: Perform, who: Callable[[Request], str]) -> Callable[..., Any]:
+def _endpoint(act: AdminAction, perform: Perform, who: Callable[[Request], str]) -> Callable[..., Any]:
     kind = act.order
 
-    async def endpoint(name: Annotated[str, Depends(who)], order: Annotated[kind, Body()]) -> Done:  # type: ignore[valid-type]
-        given: Order = order
-        return Done(act=act.name, count=await perform(given, name))
+    async def endpoint(name: Annotated[str, Depends(who)], order: Annotated[kind, Body()]) -> AdminResult:  # type: ignore[valid-type]
+        given: AdminOrder = order
+        return AdminResult(act=act.name, count=await perform(given, name))
 
     return endpoint
 

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.errors import NotFound, NotSignedIn, RateLimited, StaleForm
-from crcr.show.access.middleware import FAILED_SIGN_IN, LOGIN, Doors
+from crcr.show.access.middleware import FAILED_SIGN_IN, LOGIN, AccessSettings
 from crcr.show.access.reader import Reader, reader_of
 from crcr.show.http.forms import read_form
 from crcr.show.http.same_site import HOME, local_path
@@ -25,8 +25,8 @@ Audit = Callable[[str, str], Awaitable[None]]
 """Writes who did what into the audit log."""
 
 
-def routes(frame: Frame, doors: Doors, audit: Audit) -> list[BaseRoute]:
-    desk = SignIn(frame, doors, audit)
+def routes(frame: Frame, doors: AccessSettings, audit: Audit) -> list[BaseRoute]:
+    desk = LoginPages(frame, doors, audit)
     return [
         Route(LOGIN, desk.form, methods=["GET"]),
         Route(LOGIN, desk.sign_in, methods=["POST"]),
@@ -35,9 +35,9 @@ def routes(frame: Frame, doors: Doors, audit: Audit) -> list[BaseRoute]:
 
 
 @dataclass(frozen=True, slots=True)
-class SignIn:
+class LoginPages:
     frame: Frame
-    doors: Doors
+    doors: AccessSettings
     audit: Audit
 
     async def form(self, request: Request) -> Response:

@@ -20,10 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crcr.errors import CrcrError, CrossOrigin, LimiterUnavailable, NotSignedIn, RateLimited
 from crcr.ports import RequestLimiter
-from crcr.show.access.reader import ANYONE, Reader, Way
-from crcr.show.access.sessions import Sessions
-from crcr.show.access.tokens import Tokens
-from crcr.show.http.same_site import is_from_elsewhere, local_path
+from crcr.show.access.reader import ANYONE, Reader, SignInMethod
+from crcr.show.access.sessions import Sessions, TokenStore
+from crcr.show.http.same_site import is_cross_site, local_path
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +41,11 @@ LOGIN = "/crcr/login"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
+class AccessSettings:
     """How readers become known."""
 
     access: Literal["public", "token", "proxy"]
-    tokens: Tokens
+    tokens: TokenStore
     sessions: Sessions
     proxy_header: str
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
@@ -57,8 +56,8 @@ class Doors:
     refuse: Callable[[Request, CrcrError], Response]
 
 
-class Access:
-    def __init__(self, app: ASGIApp, doors: Doors) -> None:
+class AccessMiddleware:
+    def __init__(self, app: ASGIApp, doors: AccessSettings) -> None:
         self._app = app
         self._doors = doors
         self._nobody = replace(ANYONE, may_sign_in=bool(doors.tokens))
@@ -78,7 +77,7 @@ class Access:
         await self._app(scope, receive, self._varying(send) if shared else self._private(send))
 
     async def _admitted(self, request: Request) -> Reader:
-        if request.method not in _SAFE and is_from_elsewhere(request, self._doors.public_url):
+        if request.method not in _SAFE and is_cross_site(request, self._doors.public_url):
             raise CrossOrigin(hint="use the forms of this site, opened from its own pages")
         path = _path(request)
         if path in _UNASKED or _STATIC.fullmatch(path) or _OWN_PROOF.fullmatch(path):
@@ -108,7 +107,7 @@ class Access:
             await self._doors.limits.check(FAILED_SIGN_IN, counted)
             holder = self._doors.tokens.holder(unverified_token)
             if holder is not None:
-                return Reader(holder.name, holder.admin, None, Way.TOKEN, may_sign_in=True)
+                return Reader(holder.name, holder.admin, None, SignInMethod.TOKEN, may_sign_in=True)
             await self._doors.limits.take(FAILED_SIGN_IN, counted)
         except (RateLimited, LimiterUnavailable):
             if known is None:
@@ -124,7 +123,7 @@ class Access:
         if session is None:
             return None
         holder = session.holder
-        return Reader(holder.name, holder.admin, session.csrf, Way.SESSION, may_sign_in=True)
+        return Reader(holder.name, holder.admin, session.csrf, SignInMethod.SESSION, may_sign_in=True)
 
     def _by_proxy(self, request: Request) -> Reader | None:
         """The header counts only on a connection that a trusted proxy made, and only if there is one of it."""
@@ -135,7 +134,7 @@ class Access:
         # A comma joins the headers of several proxies: nobody can tell whose the first one is.
         if not name.isprintable() or "," in name or not 0 < len(name) <= _LONGEST_NAME:
             return None
-        return Reader(name, way=Way.PROXY, may_sign_in=bool(self._doors.tokens))
+        return Reader(name, way=SignInMethod.PROXY, may_sign_in=bool(self._doors.tokens))
 
     def _is_from_proxy(self, request: Request) -> bool:
         try:

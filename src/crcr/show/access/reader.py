@@ -6,7 +6,7 @@ from enum import StrEnum
 from starlette.requests import Request
 
 
-class Way(StrEnum):
+class SignInMethod(StrEnum):
     """How a reader became known."""
 
     TOKEN = "token"  # noqa: S105  a word
@@ -21,7 +21,7 @@ class Reader:
     name: str | None = None
     admin: bool = False
     csrf: str | None = None
-    way: Way | None = None
+    way: SignInMethod | None = None
     may_sign_in: bool = False
     """Whether there are tokens to sign in with."""
 

@@ -10,15 +10,49 @@ import json
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from hmac import compare_digest
 
 from crcr.ports import Clock
-from crcr.show.access.tokens import NamedToken, Tokens
+
+_LONGEST_TOKEN = 512
+
+
+@dataclass(frozen=True, slots=True)
+class NamedToken:
+    name: str
+    digest: str
+    """SHA-256 of the token, in hexadecimal."""
+    admin: bool
+
+
+class TokenStore:
+    def __init__(self, tokens: Iterable[NamedToken]) -> None:
+        self._tokens = tuple(tokens)
+
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
+    @property
+    def has_admins(self) -> bool:
+        return any(each.admin for each in self._tokens)
+
+    def holder(self, unverified_token: str) -> NamedToken | None:
+        """Return whose token it is."""
+        shown = sha256(unverified_token[:_LONGEST_TOKEN].encode("utf-8", "replace")).hexdigest()
+        found = [each for each in self._tokens if compare_digest(each.digest, shown)]
+        return found[0] if found and len(unverified_token) <= _LONGEST_TOKEN else None
+
+    def named(self, name: str) -> NamedToken | None:
+        return next((each for each in self._tokens if each.name == name), None)
+
 
 LIFE = timedelta(hours=12)
 _SKEW = timedelta(minutes=2)
-_LONGEST = 1_024
+_LONGEST_COOKIE = 1_024
 _NAME = "crcr_session"
 
 
@@ -30,7 +64,7 @@ class Session:
 
 
 class Sessions:
-    def __init__(self, tokens: Tokens, *, secret: bytes, clock: Clock, secure: bool) -> None:
+    def __init__(self, tokens: TokenStore, *, secret: bytes, clock: Clock, secure: bool) -> None:
         self._tokens = tokens
         self._secret = secret
         self._clock = clock
@@ -52,7 +86,7 @@ class Sessions:
 
     def read(self, unverified_cookie: str) -> Session | None:
         """Return the session, if it is one of ours, of a token that still counts, and not over."""
-        if len(unverified_cookie) > _LONGEST:
+        if len(unverified_cookie) > _LONGEST_COOKIE:
             return None
         body, _, signature = unverified_cookie.partition(".")
         facts = _facts(body)

@@ -13,10 +13,11 @@ from starlette.responses import Response
 from crcr.decide.model import RepoName
 from crcr.decide.views.joining import RefusalView, SandboxJob, SandboxQuery
 from crcr.show.api import parameters as ask
-from crcr.show.api.models import joining as models
+from crcr.show.api.models import logs as models
+from crcr.show.api.models.derive import Model
 from crcr.show.api.parameters import backend_name
-from crcr.show.csv.writer import Export, Place, Row, Table, documented
-from crcr.show.render.refusal_texts import meaning
+from crcr.show.csv.writer import CsvExport, CsvRow, CsvTable, CursorKey, describe_response
+from crcr.show.render.status import refusal_meaning
 from crcr.show.urls import cursors
 
 TAG = "joining"
@@ -26,9 +27,9 @@ _REFUSAL = (
     *("refusal_id", "at", "code", "detail", "hint", "delivery", "delivery_known"),
     *("run_id", "workflow_name", "job_name", "settled"),
 )
-_refusal: Callable[[RefusalView], Row] = attrgetter(*_REFUSAL)
-REFUSALS: Table[RefusalView] = Table(
-    (*_REFUSAL, "meaning"), lambda each: [(*_refusal(each), meaning(each.code))]
+_refusal: Callable[[RefusalView], CsvRow] = attrgetter(*_REFUSAL)
+REFUSALS: CsvTable[RefusalView] = CsvTable(
+    (*_REFUSAL, "meaning"), lambda each: [(*_refusal(each), refusal_meaning(each.code))]
 )
 _TRIED = (
     *(
@@ -44,14 +45,14 @@ _TRIED = (
     *("state", "conclusion", "late", "started_at", "completed_at", "reported_at"),
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
-_tried: Callable[[SandboxJob], Row] = attrgetter(*_TRIED)
+_tried: Callable[[SandboxJob], CsvRow] = attrgetter(*_TRIED)
 
 
-def _lines(job: SandboxJob) -> Iterator[Row]:
+def _lines(job: SandboxJob) -> Iterator[CsvRow]:
     yield *_tried(job), "\n".join(test.name for test in job.failed_tests) or None
 
 
-SANDBOX: Table[SandboxJob] = Table((*_TRIED, "failed_tests"), _lines)
+SANDBOX: CsvTable[SandboxJob] = CsvTable((*_TRIED, "failed_tests"), _lines)
 
 
 def sandbox_query(
@@ -77,46 +78,47 @@ def add(api: APIRouter) -> None:
         "/backends/{org}/{repo}/refusals",
         tags=[TAG],
         summary="A backend's reports that were refused: why, when, of which run",
+        response_model=models.REFUSALS,
     )
-    async def refusals(
-        name: Annotated[RepoName, Depends(backend_name)], asked: ask.Asking
-    ) -> models.Refusals:
+    async def refusals(name: Annotated[RepoName, Depends(backend_name)], asked: ask.RequestParam) -> Model:
         found = await asked.views.refusals(asked.upstream, name, asked.now)
-        return models.Refusals.model_validate(found)
+        return models.REFUSALS.model_validate(found)
 
     @api.get(
-        "/sandbox", tags=[TAG], summary="What repositories on no allowlist tried out; 404 where it is off"
+        "/sandbox",
+        tags=[TAG],
+        summary="What repositories on no allowlist tried out; 404 where it is off",
+        response_model=models.SANDBOX,
     )
-    async def sandbox(query: SandboxAsked, asked: ask.Asking, limit: ask.LimitParam = 50) -> models.Sandbox:
+    async def sandbox(query: SandboxAsked, asked: ask.RequestParam, limit: ask.LimitParam = 50) -> Model:
         page = await asked.views.sandbox(query(limit=limit), asked.now)
-        found = [models.SandboxJob.model_validate(each) for each in page.jobs]
-        return models.Sandbox(jobs=found, next=cursors.encode(page.next))
+        return models.SANDBOX.model_validate(page)
 
 
 def _told(about: str) -> dict[str, Any]:
-    return {"summary": f"{about}, as CSV", "responses": documented(about)}
+    return {"summary": f"{about}, as CSV", "responses": describe_response(about)}
 
 
 def add_csv(api: APIRouter) -> None:
     @api.get("/backends/{org}/{repo}/refusals.csv", **_told("A backend's reports that were refused"))
     async def refusals_csv(
-        request: Request, name: Annotated[RepoName, Depends(backend_name)], asked: ask.Asking
+        request: Request, name: Annotated[RepoName, Depends(backend_name)], asked: ask.RequestParam
     ) -> Response:
         found = await asked.views.refusals(asked.upstream, name, asked.now)
-        export = Export(request, f"{asked.upstream}-{name}-refusals")
+        export = CsvExport(request, f"{asked.upstream}-{name}-refusals")
         return await export.all_of(REFUSALS, found.refusals)
 
     @api.get("/sandbox.csv", **_told("What repositories on no allowlist tried out"))
     async def sandbox_csv(
         request: Request,
         query: SandboxAsked,
-        asked: ask.Asking,
+        asked: ask.RequestParam,
         limit: ask.LinesParam = ask.MOST_EXPORTED,
     ) -> Response:
         wanted = query()
 
-        async def read(after: Place, size: int) -> tuple[tuple[SandboxJob, ...], Place]:
+        async def read(after: CursorKey, size: int) -> tuple[tuple[SandboxJob, ...], CursorKey]:
             page = await asked.views.sandbox(replace(wanted, after=after, limit=size), asked.now)
             return page.jobs, page.next
 
-        return await Export(request, "sandbox", limit, wanted.after).of(SANDBOX, read)
+        return await CsvExport(request, "sandbox", limit, wanted.after).of(SANDBOX, read)

@@ -23,14 +23,14 @@ from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, Waive
 from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadRequest, NotFound
 from crcr.ports import Clock
+from crcr.record.views.sql_views import SqlViews
 from crcr.show.access.reader import reader_of
 from crcr.show.live.shared_health import SharedHealth
-from crcr.show.ports import Views
 from crcr.show.urls import cursors
 from crcr.show.urls.location import pick_upstream, whole_sha
-from crcr.show.urls.sorting import NUMBERS, Choice
+from crcr.show.urls.sorting import NUMBERS, TableFilters
 
-DESK = "crcr.desk"
+CONTEXT = "crcr.desk"
 """Under this name a request knows its app's desk."""
 MOST_LISTED = 200
 MOST_EXPORTED = 10_000
@@ -41,7 +41,7 @@ _REPO = "[A-Za-z0-9._-]{1,100}"
 _BIGGEST_NUMBER = 2**31 - 1
 
 
-class EffectsIn(StrEnum):
+class EffectFilter(StrEnum):
     """The states of effects, and of those that wait, the ones that were tried before."""
 
     WAITING = EffectState.WAITING.value
@@ -52,7 +52,7 @@ class EffectsIn(StrEnum):
     CANCELLED = EffectState.CANCELLED.value
 
 
-class Order(StrEnum):
+class TimeOrder(StrEnum):
     """By time; a minus sign is for the newest first, as in the pages' own addresses."""
 
     NEWEST_FIRST = "-at"
@@ -82,7 +82,7 @@ LinesParam = Annotated[
     ),
 ]
 NumberParam = Annotated[int | None, Query(ge=1, le=_BIGGEST_NUMBER, description="of a pull request")]
-OrderParam = Annotated[Order, Query(alias="sort", description="newest first is `-at`")]
+OrderParam = Annotated[TimeOrder, Query(alias="sort", description="newest first is `-at`")]
 OrgPath = Annotated[str, Path(pattern=f"^{_ORG}$", description="the backend's owner", examples=["org"])]
 RepoPath = Annotated[str, Path(pattern=f"^{_REPO}$", description="the backend's name", examples=["repo"])]
 GuidPath = Annotated[str, Path(max_length=200, pattern=_TEXT, description="as GitHub sent it")]
@@ -117,10 +117,10 @@ DeliveryParam = Annotated[str | None, _text("a delivery's GUID; finds a commit t
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ApiContext:
     """What the answers of one app are made from."""
 
-    views: Views
+    views: SqlViews
     upstreams: tuple[RepoName, ...]
     clock: Clock
     health: SharedHealth
@@ -131,23 +131,23 @@ class Desk:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApiRequest:
     """Of which upstream, through which views, and when."""
 
-    views: Views
+    views: SqlViews
     upstream: RepoName
     now: datetime
-    desk: Desk
+    desk: ApiContext
 
 
-def asked(request: Request, upstream: UpstreamParam = None) -> Asked:
+def read_api_request(request: Request, upstream: UpstreamParam = None) -> ApiRequest:
     """Administrators get views that hide nothing."""
-    desk: Desk = request.scope[DESK]
+    desk: ApiContext = request.scope[CONTEXT]
     views = desk.views.for_admins() if reader_of(request).admin else desk.views
-    return Asked(views, pick_upstream(desk.upstreams, upstream), desk.clock.now(), desk)
+    return ApiRequest(views, pick_upstream(desk.upstreams, upstream), desk.clock.now(), desk)
 
 
-Asking = Annotated[Asked, Depends(asked)]
+RequestParam = Annotated[ApiRequest, Depends(read_api_request)]
 
 
 def table_choice(
@@ -165,13 +165,13 @@ def table_choice(
             description="by a column, with a minus sign the highest first; without it by level, the worst first",
         ),
     ] = None,
-) -> Choice:
+) -> TableFilters:
     """The rows of a table of backends and their order, by the very words that the page's address has."""
-    asked = {"q": q, "level": level, "sort": sort}
-    return Choice.of({name: value for name, value in asked.items() if value})
+    values = {"q": q, "level": level, "sort": sort}
+    return TableFilters.of({name: value for name, value in values.items() if value})
 
 
-TableChoice = Annotated[Choice, Depends(table_choice)]
+TableChoice = Annotated[TableFilters, Depends(table_choice)]
 OneBackend = Annotated[
     str | None,
     Query(
@@ -182,7 +182,7 @@ OneBackend = Annotated[
 ]
 
 
-def readable(request: Request) -> None:
+def require_utf8(request: Request) -> None:
     """Refuses an address that is not UTF-8, which would else be read as something that nobody wrote."""
     scope = request.scope
     try:
@@ -251,7 +251,7 @@ def delivery_query(
         str | None,
         Query(pattern="^[0-9a-fA-F]{7,64}$", description="the commit, or its first digits, seven at least"),
     ] = None,
-    order: OrderParam = Order.NEWEST_FIRST,
+    order: OrderParam = TimeOrder.NEWEST_FIRST,
     cursor: CursorParam = None,
 ) -> Callable[..., DeliveryQuery]:
     return partial(
@@ -260,14 +260,14 @@ def delivery_query(
         state=state,
         number=number,
         head_sha=sha.lower() if sha else None,
-        oldest_first=order is Order.OLDEST_FIRST,
+        oldest_first=order is TimeOrder.OLDEST_FIRST,
         after=cursors.decode(cursor),
     )
 
 
 def effect_query(
     *,
-    state: Annotated[EffectsIn | None, Query(description="without it, all that is not over")] = None,
+    state: Annotated[EffectFilter | None, Query(description="without it, all that is not over")] = None,
     target: Annotated[str | None, _text("only effects for this target")] = None,
     delivery: Annotated[str | None, _text("only effects of this delivery, by its GUID")] = None,
     cursor: CursorParam = None,
@@ -290,14 +290,14 @@ def audit_query(
             "only acts with a word that begins with this text, or all of their kind; a space is as good as `_`"
         ),
     ] = None,
-    order: OrderParam = Order.NEWEST_FIRST,
+    order: OrderParam = TimeOrder.NEWEST_FIRST,
     cursor: CursorParam = None,
 ) -> Callable[..., AuditQuery]:
     return partial(
         AuditQuery,
         who=_person(who),
         act=act or None,
-        oldest_first=order is Order.OLDEST_FIRST,
+        oldest_first=order is TimeOrder.OLDEST_FIRST,
         after=cursors.decode(cursor),
     )
 
@@ -325,12 +325,12 @@ def waiver_query(
     )
 
 
-BackendAsked = Annotated[Callable[..., BackendQuery], Depends(backend_query)]
-JobsAsked = Annotated[Callable[..., JobQuery], Depends(job_query)]
-DeliveriesAsked = Annotated[Callable[..., DeliveryQuery], Depends(delivery_query)]
-EffectsAsked = Annotated[Callable[..., EffectQuery], Depends(effect_query)]
-AuditAsked = Annotated[Callable[..., AuditQuery], Depends(audit_query)]
-WaiversAsked = Annotated[Callable[..., WaiverQuery], Depends(waiver_query)]
+BackendQueryParam = Annotated[Callable[..., BackendQuery], Depends(backend_query)]
+JobQueryParam = Annotated[Callable[..., JobQuery], Depends(job_query)]
+DeliveryQueryParam = Annotated[Callable[..., DeliveryQuery], Depends(delivery_query)]
+EffectQueryParam = Annotated[Callable[..., EffectQuery], Depends(effect_query)]
+AuditQueryParam = Annotated[Callable[..., AuditQuery], Depends(audit_query)]
+WaiverQueryParam = Annotated[Callable[..., WaiverQuery], Depends(waiver_query)]
 
 
 def _repository(name: str, failure: type[BadRequest | NotFound]) -> RepoName:

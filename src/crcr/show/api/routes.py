@@ -14,12 +14,12 @@ from starlette.types import Receive, Scope, Send
 
 from crcr.decide.model import RepoName
 from crcr.ports import Clock
-from crcr.show.api import commits, joining, lists, overview, setup
+from crcr.record.views.sql_views import SqlViews
+from crcr.show.api import joining, lists, overview, setup
 from crcr.show.api.models.core import ErrorBody
-from crcr.show.api.parameters import DESK, Desk, readable
+from crcr.show.api.parameters import CONTEXT, ApiContext, require_utf8
 from crcr.show.csv import routes as csv_routes
 from crcr.show.live.shared_health import SharedHealth
-from crcr.show.ports import Views
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     # A range, because it also keeps FastAPI from documenting its own shape of 422.
@@ -38,20 +38,20 @@ _UNCHANGED: dict[int | str, dict[str, Any]] = {
 class ReadRoute(APIRoute):
     """A route that tells its requests which app's desk they are at."""
 
-    desk: Desk
+    desk: ApiContext
 
-    def at(self, desk: Desk) -> "ReadRoute":
+    def at(self, desk: ApiContext) -> "ReadRoute":
         mine = copy(self)
         mine.desk = desk
         return mine
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[DESK] = self.desk
+        scope[CONTEXT] = self.desk
         await super().handle(scope, receive, send)
 
 
 def routes(
-    views: Views,
+    views: SqlViews,
     *,
     upstreams: tuple[RepoName, ...],
     clock: Clock,
@@ -60,7 +60,7 @@ def routes(
     health: SharedHealth | None = None,
 ) -> list[BaseRoute]:
     shared = health or SharedHealth(views, clock)
-    desk = Desk(views, upstreams, clock, shared, public_url.rstrip("/"), audience)
+    desk = ApiContext(views, upstreams, clock, shared, public_url.rstrip("/"), audience)
     return [route.at(desk) for route in _made_once()]
 
 
@@ -73,16 +73,15 @@ def _made_once() -> tuple[ReadRoute, ...]:
         tags=["csv"],
         default_response_class=Response,
         responses=_ERRORS,
-        dependencies=[Depends(readable)],
+        dependencies=[Depends(require_utf8)],
     )
     csv_routes.add(csv)
     joining.add_csv(csv)
     json = APIRouter(
-        **shared, responses={**_ERRORS, **_UNCHANGED}, dependencies=[Depends(readable), Depends(_headers)]
+        **shared, responses={**_ERRORS, **_UNCHANGED}, dependencies=[Depends(require_utf8), Depends(_headers)]
     )
     overview.add(json)
     lists.add(json)
-    commits.add(json)
     setup.add(json)
     joining.add(json)
     # CSV first: `name.csv` would else be taken for a thing of that name.

@@ -1,4 +1,4 @@
-"""A downstream's set-up over HTTP: what was found, having GitHub asked anew, and a test of the round trip.
+"""JSON routes for joining: a downstream's set-up, a new look at GitHub, a test dispatch, and the onboarding facts.
 
 Reading changes nothing. Asking GitHub is everybody's who may read, and limited by repository and by address. A test
 makes another's CI run: it takes an administrator's token or one that proves to be of that very repository, and no cookie.
@@ -7,10 +7,11 @@ makes another's CI run: it takes an administrator's token or one that proves to 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
 from crcr.decide.github.repository_setup import SetupFacts
@@ -19,13 +20,23 @@ from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegiste
 from crcr.join.findings.examine import examine
 from crcr.join.help_links import HintLinks, hint_links
 from crcr.ports import Clock, RequestLimiter, VerifyToken
+from crcr.record.admin.operations import AdminOperations
+from crcr.record.repositories.inspections import Inspections
+from crcr.record.views.sql_views import SqlViews
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.access.reader import reader_of
-from crcr.show.access.tokens import Tokens
+from crcr.show.access.sessions import TokenStore
 from crcr.show.api.models import setup as models
 from crcr.show.api.models.core import ErrorBody
-from crcr.show.api.parameters import Asking, OrgPath, RepoPath, UpstreamParam, backend_name, readable
-from crcr.show.ports import Views
+from crcr.show.api.models.derive import Link, Model
+from crcr.show.api.parameters import (
+    OrgPath,
+    RepoPath,
+    RequestParam,
+    UpstreamParam,
+    backend_name,
+    require_utf8,
+)
 from crcr.show.urls.location import pick_upstream
 
 INSPECTION = "inspection"
@@ -37,27 +48,15 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Inspections(Protocol):
-    async def ask(self, upstream: RepoName, downstream: RepoName, now: datetime) -> bool:
-        """Have GitHub asked; False when somebody asked less than a minute ago."""
-        ...
-
-
-class TestDispatches(Protocol):
-    async def dispatch_test(
-        self, upstream: RepoName, downstream: RepoName, guid: str, *, who: str, now: datetime
-    ) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetupDesk:
+class SetupContext:
     """Who answers what is asked here."""
 
-    views: Views
+    views: SqlViews
     upstreams: tuple[RepoName, ...]
     inspections: Inspections
-    acts: TestDispatches
-    tokens: Tokens
+    acts: AdminOperations
+    tokens: TokenStore
     verify_token: VerifyToken
     limits: RequestLimiter
     subject_of: Callable[[Request], str]
@@ -116,7 +115,7 @@ def add(api: APIRouter) -> None:
     @api.get(
         "/setup/{org}/{repo}", tags=[_SETUP], summary="A downstream's set-up, examined; nothing is asked anew"
     )
-    async def setup(org: OrgPath, repo: RepoPath, asked: Asking) -> models.Setup:
+    async def setup(org: OrgPath, repo: RepoPath, asked: RequestParam) -> models.Setup:
         facts = await asked.views.setup(asked.upstream, backend_name(org, repo), asked.now)
         pointers = hint_links(
             asked.desk.site,
@@ -142,10 +141,10 @@ def as_model(facts: SetupFacts, now: datetime, pointers: HintLinks) -> models.Se
     )
 
 
-def router(desk: SetupDesk) -> APIRouter:
+def router(desk: SetupContext) -> APIRouter:
     """What changes something; made for one app, as the acts of administrators are."""
     api = APIRouter(
-        prefix="/api/v1/setup", tags=[_SETUP], responses=_ERRORS, dependencies=[Depends(readable)]
+        prefix="/api/v1/setup", tags=[_SETUP], responses=_ERRORS, dependencies=[Depends(require_utf8)]
     )
 
     @api.post("/{org}/{repo}", status_code=202, summary="Have GitHub asked how the downstream is set up")
@@ -175,3 +174,38 @@ def _bearer(request: Request) -> str:
             hint="send Authorization: Bearer with one of them",
         )
     return token.strip()
+
+
+_EXAMPLE: dict[str, Any] = {
+    "upstreams": ["pytorch/pytorch"],
+    "audience": "crcr",
+    "callback_url": "https://relay.example.org/github/callback",
+    "app_url": "https://github.com/apps/crcr",
+}
+
+
+class Onboarding(Model):
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    upstreams: list[str] = Field(description="Whose changes are relayed; the first is the default.")
+    audience: str = Field(description="The `aud` of a token that is meant for this relay.")
+    callback_url: str = Field(description="Where reports go.")
+    app_url: Link = Field(description="Where the App is installed; null while GitHub has not said.")
+
+
+def onboarding_router(
+    upstreams: tuple[RepoName, ...], *, audience: str, public_url: str, app_page: Callable[[], str | None]
+) -> APIRouter:
+    errors: dict[int | str, dict[str, Any]] = {"4XX": _ERRORS["4XX"]}
+    api = APIRouter(prefix="/api/v1", tags=[_SETUP], responses=errors, dependencies=[Depends(require_utf8)])
+
+    @api.get("/onboarding", summary="What a repository that joins must know of this relay")
+    async def onboarding() -> Onboarding:
+        return Onboarding(
+            upstreams=[str(each) for each in upstreams],
+            audience=audience,
+            callback_url=f"{public_url.rstrip('/')}/github/callback",
+            app_url=app_page(),
+        )
+
+    return api

@@ -17,7 +17,7 @@ from crcr.decide.views.overview import DeliveryView, JobView
 from crcr.show.api import parameters as ask
 from crcr.show.api.parameters import MOST_EXPORTED, backend_name
 from crcr.show.csv import columns as tables
-from crcr.show.csv.writer import Export, Place, documented
+from crcr.show.csv.writer import CsvExport, CursorKey, describe_response
 from crcr.show.urls import cursors
 from crcr.show.urls.sorting import pick_backend, tabulate
 
@@ -34,14 +34,14 @@ def add(api: APIRouter) -> None:
 
 
 def _told(about: str, note: str = "") -> dict[str, Any]:
-    return {"summary": f"{about}, as CSV", "description": note or None, "responses": documented(about)}
+    return {"summary": f"{about}, as CSV", "description": note or None, "responses": describe_response(about)}
 
 
 def _add_numbers(api: APIRouter) -> None:
     @api.get("/summary.csv", **_told("All backends with their numbers"))
     async def summary_csv(
         request: Request,
-        asked: ask.Asking,
+        asked: ask.RequestParam,
         choice: ask.TableChoice,
         *,
         kind: ask.KindParam = ResultKind.PULLS,
@@ -53,13 +53,13 @@ def _add_numbers(api: APIRouter) -> None:
             asked.upstream, span, asked.now, kind=kind, pick=lambda every: tabulate(every, choice).rows
         )
         name = f"{asked.upstream}-summary-{kind}-{span}"
-        export = Export(request, name, limit or sys.maxsize, cursors.decode(cursor))
+        export = CsvExport(request, name, limit or sys.maxsize, cursors.decode(cursor))
         return await export.all_of(tables.SUMMARY, view.rows)
 
     @api.get("/metrics.csv", **_told("The numbers over time", "The whole window first, then its parts."))
     async def metrics_csv(
         request: Request,
-        asked: ask.Asking,
+        asked: ask.RequestParam,
         *,
         kind: ask.KindParam = ResultKind.PULLS,
         span: ask.RangeParam = Span.FORTNIGHT,
@@ -71,10 +71,10 @@ def _add_numbers(api: APIRouter) -> None:
         one = pick_backend(view.backends, backend)
         until = Window.of(span, view.at).until
         shown = (one,) if one else view.backends
-        each = (tables.Measured(backend.figures, backend, until) for backend in shown)
+        each = (tables.MeasuredBackend(backend.figures, backend, until) for backend in shown)
         name = f"{asked.upstream}-metrics-{kind}-{span}"
-        export = Export(request, name, limit or sys.maxsize, cursors.decode(cursor))
-        return await export.all_of(tables.METRICS, [tables.Measured(view.total, None, until), *each])
+        export = CsvExport(request, name, limit or sys.maxsize, cursors.decode(cursor))
+        return await export.all_of(tables.METRICS, [tables.MeasuredBackend(view.total, None, until), *each])
 
 
 def _add_backend(api: APIRouter) -> None:
@@ -85,74 +85,76 @@ def _add_backend(api: APIRouter) -> None:
     async def backend_csv(
         request: Request,
         backend: Annotated[RepoName, Depends(backend_name)],
-        query: ask.BackendAsked,
-        asked: ask.Asking,
+        query: ask.BackendQueryParam,
+        asked: ask.RequestParam,
         limit: ask.LinesParam = MOST_EXPORTED,
     ) -> Response:
         wanted = query(upstream=asked.upstream, downstream=backend)
 
-        async def read(after: Place, size: int) -> tuple[tuple[MatrixRow, ...], Place]:
+        async def read(after: CursorKey, size: int) -> tuple[tuple[MatrixRow, ...], CursorKey]:
             page = await asked.views.backend(replace(wanted, after=after, limit=size), asked.now)
             return page.matrix.rows, page.matrix.next
 
         name = f"{asked.upstream}-{backend}-{wanted.kind}-{wanted.span}"
-        return await Export(request, name, limit, wanted.after).of(tables.MATRIX, read)
+        return await CsvExport(request, name, limit, wanted.after).of(tables.MATRIX, read)
 
     @api.get("/backends/{org}/{repo}/jobs.csv", **_told("A backend's jobs over the window, worst first"))
     async def backend_jobs_csv(
         request: Request,
         backend: Annotated[RepoName, Depends(backend_name)],
-        asked: ask.Asking,
+        asked: ask.RequestParam,
         kind: ask.KindParam = ResultKind.PULLS,
         span: ask.RangeParam = Span.FORTNIGHT,
     ) -> Response:
         query = BackendQuery(upstream=asked.upstream, downstream=backend, kind=kind, span=span, limit=1)
         page = await asked.views.backend(query, asked.now)
         name = f"{asked.upstream}-{backend}-jobs-{kind}-{span}"
-        return await Export(request, name).all_of(tables.JOB_FIGURES, page.jobs)
+        return await CsvExport(request, name).all_of(tables.JOB_FIGURES, page.jobs)
 
     @api.get("/backends/{org}/{repo}/levels.csv", **_told("Since when a backend stands at which level"))
     async def backend_levels_csv(
         request: Request,
         backend: Annotated[RepoName, Depends(backend_name)],
-        asked: ask.Asking,
+        asked: ask.RequestParam,
     ) -> Response:
         query = BackendQuery(upstream=asked.upstream, downstream=backend, limit=1)
         page = await asked.views.backend(query, asked.now)
-        return await Export(request, f"{asked.upstream}-{backend}-levels").all_of(tables.LEVELS, page.levels)
+        return await CsvExport(request, f"{asked.upstream}-{backend}-levels").all_of(
+            tables.LEVELS, page.levels
+        )
 
 
 def _add_lists(api: APIRouter) -> None:
     @api.get("/jobs.csv", **_told("Jobs, newest first", _LONG))
     async def jobs_csv(
         request: Request,
-        query: ask.JobsAsked,
-        asked: ask.Asking,
+        query: ask.JobQueryParam,
+        asked: ask.RequestParam,
         limit: ask.LinesParam = MOST_EXPORTED,
     ) -> Response:
         wanted = query(upstream=asked.upstream)
 
-        async def read(after: Place, size: int) -> tuple[tuple[JobView, ...], Place]:
+        async def read(after: CursorKey, size: int) -> tuple[tuple[JobView, ...], CursorKey]:
             page = await asked.views.jobs(replace(wanted, after=after, limit=size))
             return page.jobs, page.next
 
-        return await Export(request, f"{asked.upstream}-jobs", limit, wanted.after).of(tables.JOBS, read)
+        return await CsvExport(request, f"{asked.upstream}-jobs", limit, wanted.after).of(tables.JOBS, read)
 
     @api.get("/search.csv", **_told("What a search finds"))
     async def search_csv(
-        request: Request, q: ask.SearchParam, asked: ask.Asking, cursor: ask.CursorParam = None
+        request: Request, q: ask.SearchParam, asked: ask.RequestParam, cursor: ask.CursorParam = None
     ) -> Response:
-        async def read(after: Place, _: int) -> tuple[tuple[Hit, ...], Place]:
+        async def read(after: CursorKey, _: int) -> tuple[tuple[Hit, ...], CursorKey]:
             found = await asked.views.search(asked.upstream, q, asked.now, after=after)
             return found.hits, found.next
 
         after = cursors.decode(cursor)
-        return await Export(request, f"{asked.upstream}-search", after=after).of(tables.HITS, read)
+        return await CsvExport(request, f"{asked.upstream}-search", after=after).of(tables.HITS, read)
 
     @api.get("/allowlist.csv", **_told("Who takes part, at which level"))
-    async def allowlist_csv(request: Request, asked: ask.Asking) -> Response:
+    async def allowlist_csv(request: Request, asked: ask.RequestParam) -> Response:
         view = await asked.views.allowlist(asked.upstream)
-        return await Export(request, f"{asked.upstream}-allowlist").all_of(tables.ALLOWLIST, view.backends)
+        return await CsvExport(request, f"{asked.upstream}-allowlist").all_of(tables.ALLOWLIST, view.backends)
 
 
 def _add_deliveries(api: APIRouter) -> None:
@@ -162,66 +164,66 @@ def _add_deliveries(api: APIRouter) -> None:
     )
     async def deliveries_csv(
         request: Request,
-        query: ask.DeliveriesAsked,
-        asked: ask.Asking,
+        query: ask.DeliveryQueryParam,
+        asked: ask.RequestParam,
         limit: ask.LinesParam = MOST_EXPORTED,
     ) -> Response:
         wanted = query(upstream=asked.upstream)
 
-        async def read(after: Place, size: int) -> tuple[tuple[DeliveryView, ...], Place]:
+        async def read(after: CursorKey, size: int) -> tuple[tuple[DeliveryView, ...], CursorKey]:
             page = await asked.views.deliveries(replace(wanted, after=after, limit=size))
             return page.deliveries, page.next
 
-        export = Export(request, f"{asked.upstream}-deliveries", limit, wanted.after)
+        export = CsvExport(request, f"{asked.upstream}-deliveries", limit, wanted.after)
         return await export.of(tables.DELIVERIES, read)
 
     @api.get("/deliveries/{guid}.csv", **_told("One delivery: a line for each job of each dispatch"))
-    async def delivery_csv(request: Request, guid: ask.GuidPath, asked: ask.Asking) -> Response:
+    async def delivery_csv(request: Request, guid: ask.GuidPath, asked: ask.RequestParam) -> Response:
         view = await asked.views.delivery(asked.upstream, guid)
-        return await Export(request, f"{asked.upstream}-delivery-{guid}").all_of(tables.DELIVERY, [view])
+        return await CsvExport(request, f"{asked.upstream}-delivery-{guid}").all_of(tables.DELIVERY, [view])
 
 
 def _add_logs(api: APIRouter) -> None:
     @api.get("/effects.csv", **_told("Effects one by one", _LONG))
     async def effects_csv(
         request: Request,
-        query: ask.EffectsAsked,
-        asked: ask.Asking,
+        query: ask.EffectQueryParam,
+        asked: ask.RequestParam,
         limit: ask.LinesParam = MOST_EXPORTED,
     ) -> Response:
         wanted = query(upstream=asked.upstream)
 
-        async def read(after: Place, size: int) -> tuple[tuple[EffectView, ...], Place]:
+        async def read(after: CursorKey, size: int) -> tuple[tuple[EffectView, ...], CursorKey]:
             page = await asked.views.effect_page(replace(wanted, after=after, limit=size))
             return page.effects, page.next
 
-        return await Export(request, f"{asked.upstream}-effects", limit, wanted.after).of(
+        return await CsvExport(request, f"{asked.upstream}-effects", limit, wanted.after).of(
             tables.EFFECTS, read
         )
 
     @api.get("/audit.csv", **_told("Every act by hand and every alarm", _LONG))
     async def audit_csv(
         request: Request,
-        query: ask.AuditAsked,
-        asked: ask.Asking,
+        query: ask.AuditQueryParam,
+        asked: ask.RequestParam,
         limit: ask.LinesParam = MOST_EXPORTED,
     ) -> Response:
         wanted = query(upstream=asked.upstream)
 
-        async def read(after: Place, size: int) -> tuple[tuple[AuditView, ...], Place]:
+        async def read(after: CursorKey, size: int) -> tuple[tuple[AuditView, ...], CursorKey]:
             page = await asked.views.audit(replace(wanted, after=after, limit=size))
             return page.acts, page.next
 
-        return await Export(request, f"{asked.upstream}-audit", limit, wanted.after).of(tables.AUDIT, read)
+        return await CsvExport(request, f"{asked.upstream}-audit", limit, wanted.after).of(tables.AUDIT, read)
 
 
 def _add_commits(api: APIRouter) -> None:
     @api.get(
         "/pulls/{number}.csv", **_told("A pull request's backends and jobs, as its latest commit has them")
     )
-    async def pull_csv(request: Request, number: ask.NumberPath, asked: ask.Asking) -> Response:
+    async def pull_csv(request: Request, number: ask.NumberPath, asked: ask.RequestParam) -> Response:
         view = await asked.views.pull(asked.upstream, number, asked.now)
-        return await Export(request, f"{asked.upstream}-pull-{number}").all_of(
+        return await CsvExport(request, f"{asked.upstream}-pull-{number}").all_of(
             tables.OF_COMMIT, view.backends
         )
 
@@ -229,26 +231,26 @@ def _add_commits(api: APIRouter) -> None:
     async def commit_csv(
         request: Request,
         sha: ask.ShaPath,
-        asked: ask.Asking,
+        asked: ask.RequestParam,
         delivery: ask.DeliveryParam = None,
     ) -> Response:
         view = await asked.views.commit(asked.upstream, sha, asked.now, delivery=delivery or None)
-        export = Export(request, f"{asked.upstream}-commit-{sha[:12]}")
+        export = CsvExport(request, f"{asked.upstream}-commit-{sha[:12]}")
         return await export.all_of(tables.OF_COMMIT, view.backends)
 
     @api.get("/waivers.csv", **_told("Waivers, those in force first", _LONG))
     async def waivers_csv(
         request: Request,
-        query: ask.WaiversAsked,
-        asked: ask.Asking,
+        query: ask.WaiverQueryParam,
+        asked: ask.RequestParam,
         limit: ask.LinesParam = MOST_EXPORTED,
     ) -> Response:
         wanted = query(upstream=asked.upstream)
 
-        async def read(after: Place, size: int) -> tuple[tuple[WaiverView, ...], Place]:
+        async def read(after: CursorKey, size: int) -> tuple[tuple[WaiverView, ...], CursorKey]:
             page = await asked.views.waiver_page(replace(wanted, after=after, limit=size), asked.now)
             return page.waivers, page.next
 
-        return await Export(request, f"{asked.upstream}-waivers", limit, wanted.after).of(
+        return await CsvExport(request, f"{asked.upstream}-waivers", limit, wanted.after).of(
             tables.WAIVERS, read
         )

@@ -26,9 +26,9 @@ from crcr.show.render.safe_text import visible
 from crcr.show.urls import cursors
 
 T = TypeVar("T")
-Place = tuple[str | int, ...] | None
-Row = Sequence[object]
-Read = Callable[[Place, int], Awaitable[tuple[Sequence[T], Place]]]
+CursorKey = tuple[str | int, ...] | None
+CsvRow = Sequence[object]
+Read = Callable[[CursorKey, int], Awaitable[tuple[Sequence[T], CursorKey]]]
 """So many items after a place, and the place of the next."""
 
 MEDIA_TYPE = "text/csv; charset=utf-8; header=present"
@@ -43,42 +43,42 @@ _UNFIT_FOR_NAMES = re.compile(r"[^A-Za-z0-9._]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Generic[T]):
+class CsvTable(Generic[T]):
     """Stable names of columns, and the lines that one item makes: at least one, and never torn apart."""
 
     columns: tuple[str, ...]
-    lines: Callable[[T], Iterable[Row]]
+    lines: Callable[[T], Iterable[CsvRow]]
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
+class CsvExport:
     """Which request is answered, under which name, from which place on and how many lines at most."""
 
     request: Request
     name: str
     limit: int = sys.maxsize
-    after: Place = None
+    after: CursorKey = None
 
-    async def all_of(self, table: Table[T], items: Sequence[T]) -> Response:
+    async def all_of(self, table: CsvTable[T], items: Sequence[T]) -> Response:
         """A view that comes in one piece; a place in it is the number of items before."""
 
-        async def read(after: Place, size: int) -> tuple[Sequence[T], Place]:
-            start = row_of(after)
+        async def read(after: CursorKey, size: int) -> tuple[Sequence[T], CursorKey]:
+            start = first_row(after)
             end = start + size
             return items[start:end], (end,) if end < len(items) else None
 
         return await self.of(table, read)
 
-    async def of(self, table: Table[T], read: Read[T]) -> Response:
+    async def of(self, table: CsvTable[T], read: Read[T]) -> Response:
         with ExitStack() as unsent:
-            file = Spool()
+            file = LineSpool()
             unsent.callback(file.close)
             file.write([table.columns])
             following = await self._fill(file, table, read)
             unsent.pop_all()
         return file.response(self._headers(following))
 
-    async def _fill(self, file: "Spool", table: Table[T], read: Read[T]) -> Place:
+    async def _fill(self, file: "LineSpool", table: CsvTable[T], read: Read[T]) -> CursorKey:
         """Pages until the lines are as many as may be; a page with too many is read again as a smaller one."""
         after, size, room = self.after, _PAGE, self.limit
         while True:
@@ -95,7 +95,7 @@ class Export:
             if after is None or room <= 0 or file.size >= _MOST_BYTES:
                 return after
 
-    def _headers(self, following: Place) -> dict[str, str]:
+    def _headers(self, following: CursorKey) -> dict[str, str]:
         headers = {
             "Content-Disposition": f'attachment; filename="{file_name(self.name)}"',
             "X-Content-Type-Options": "nosniff",
@@ -108,7 +108,7 @@ class Export:
         return headers
 
 
-def row_of(place: Place) -> int:
+def first_row(place: CursorKey) -> int:
     """How many rows stand before a place in a table whose order follows the newest numbers."""
     match place:
         case None:
@@ -118,18 +118,18 @@ def row_of(place: Place) -> int:
     raise BadRequest("the cursor is not one of ours", hint="pass on `next` of the page before, unchanged")
 
 
-def _lines(table: Table[T], items: Sequence[T]) -> list[Row]:
+def _lines(table: CsvTable[T], items: Sequence[T]) -> list[CsvRow]:
     return [line for item in items for line in table.lines(item)]
 
 
-class Spool:
+class LineSpool:
     """Lines as they are written, in memory while they are few."""
 
     def __init__(self) -> None:
         self._file = SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115  closed when it was sent
         self.size = 0
 
-    def write(self, rows: Iterable[Row]) -> None:
+    def write(self, rows: Iterable[CsvRow]) -> None:
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\r\n")
         writer.writerows([cell(value) for value in row] for row in rows)
@@ -177,7 +177,7 @@ def file_name(name: str) -> str:
     return f"crcr-{_UNFIT_FOR_NAMES.sub('-', name).strip('-.')[:100]}.csv"
 
 
-def documented(about: str) -> dict[int | str, dict[str, Any]]:
+def describe_response(about: str) -> dict[int | str, dict[str, Any]]:
     """How an export's success is told in the API's description."""
     text = {"schema": {"type": "string"}}
     return {

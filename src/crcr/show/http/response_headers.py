@@ -1,6 +1,6 @@
 """Headers that every answer carries, and answers that need not be sent again.
 
-Two layers of plain ASGI around the app: `Guarded` adds what browsers and search engines must know, `Remembered`
+Two layers of plain ASGI around the app: `SecurityHeaders` adds what browsers and search engines must know, `EntityTags`
 gives pages and JSON an entity tag and answers 304 to who has the same. Both leave event streams as they are.
 """
 
@@ -44,10 +44,10 @@ Disallow: /*.csv
 _NOT_AT_ALL = "User-agent: *\nDisallow: /\n"
 
 
-def around(app: ASGIApp, *, public_url: str, is_public: bool) -> ASGIApp:
+def wrap_app(app: ASGIApp, *, public_url: str, is_public: bool) -> ASGIApp:
     """The app with everything of this module around it."""
-    packed = GZipMiddleware(Remembered(app), minimum_size=_SMALLEST_PACKED, compresslevel=_PACKING)
-    return Guarded(packed, encrypted=urlsplit(public_url).scheme == "https", is_public=is_public)
+    packed = GZipMiddleware(EntityTags(app), minimum_size=_SMALLEST_PACKED, compresslevel=_PACKING)
+    return SecurityHeaders(packed, encrypted=urlsplit(public_url).scheme == "https", is_public=is_public)
 
 
 def robots_route(*, is_public: bool) -> list[BaseRoute]:
@@ -57,7 +57,7 @@ def robots_route(*, is_public: bool) -> list[BaseRoute]:
     return [Route("/robots.txt", robots)]
 
 
-class Guarded:
+class SecurityHeaders:
     def __init__(self, app: ASGIApp, *, encrypted: bool, is_public: bool) -> None:
         self._app = app
         self._encrypted = encrypted
@@ -88,7 +88,7 @@ class Guarded:
             headers.setdefault("Strict-Transport-Security", "max-age=31536000")
 
 
-class Remembered:
+class EntityTags:
     """The tag is weak: the same page may be packed or not."""
 
     def __init__(self, app: ASGIApp) -> None:

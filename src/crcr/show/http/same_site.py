@@ -21,7 +21,7 @@ def local_path(asked: str | None) -> str:
     return asked
 
 
-def is_from_elsewhere(request: Request, public_url: str) -> bool:
+def is_cross_site(request: Request, public_url: str) -> bool:
     """Return whether a browser says that another site's page sent this; programs say nothing."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site.lower() not in _OWN:

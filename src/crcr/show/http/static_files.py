@@ -17,11 +17,11 @@ _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 @cache
-def shared_statics() -> "Statics":
-    return Statics()
+def load_static_files() -> "StaticFiles":
+    return StaticFiles()
 
 
-class Statics:
+class StaticFiles:
     def __init__(self) -> None:
         folder = files("crcr.show") / "static"
         self._content = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}

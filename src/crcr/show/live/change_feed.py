@@ -7,15 +7,41 @@ ones, so five hundred pages cost the store what one does; a stream that is furth
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from crcr.decide.trace_steps import TraceStep
 from crcr.decide.views.overview import Change, Changes
 from crcr.errors import Unavailable
 from crcr.ports import Clock, NoTrace, Trace
-from crcr.show.live.delay import LiveDelay
-from crcr.show.ports import ChangeLog
+
+_MEASURED = 1_000
+
+
+@dataclass(slots=True)
+class LiveDelay:
+    """Measured only while a page is open: without one nobody waits for news."""
+
+    on_told: Callable[[float], None] = lambda _: None
+    _newest: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED))
+
+    def note(self, seconds: float) -> None:
+        told_after = max(0.0, seconds)
+        self._newest.append(told_after)
+        self.on_told(told_after)
+
+    @property
+    def known(self) -> int:
+        return len(self._newest)
+
+    def quantile(self, share: float) -> float | None:
+        """The delay that this share of the newest stays within."""
+        if not self._newest:
+            return None
+        ordered = sorted(self._newest)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
 
 BATCH = 500
 _KEPT = 2_000
@@ -30,7 +56,13 @@ class Wakeups:
     unsubscribe: Callable[[asyncio.Event], None]
 
 
-class Feed:
+class ChangeLog(Protocol):
+    async def changes(self, after: int | None, limit: int) -> Changes:
+        """Return the changes after an id, oldest first; with None only the ids where the log begins and ends."""
+        ...
+
+
+class ChangeFeed:
     def __init__(
         self,
         log: ChangeLog,

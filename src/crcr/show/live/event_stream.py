@@ -21,10 +21,8 @@ from crcr.decide.views.overview import Change
 from crcr.errors import BadRequest, Unavailable
 from crcr.ports import Clock, Trace
 from crcr.show.access.reader import reader_of
-from crcr.show.live.change_feed import Feed, Wakeups
-from crcr.show.live.delay import LiveDelay
-from crcr.show.live.health_feed import HealthFeed
-from crcr.show.ports import ChangeLog
+from crcr.show.live.change_feed import ChangeFeed, ChangeLog, LiveDelay, Wakeups
+from crcr.show.live.shared_health import HealthFeed
 from crcr.show.urls.location import pick_upstream
 
 HEARTBEAT_S = 15.0
@@ -38,7 +36,7 @@ _BIGGEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
+class StreamLimits:
     per_address: int = 50
     """A browser holds one for all its tabs; an office behind one address has many browsers."""
     in_total: int = 500
@@ -56,7 +54,7 @@ def routes(
     clock: Clock,
     stopping: asyncio.Event,
     address_of: Callable[[Request], str] = peer_address,
-    caps: Caps = Caps(),  # noqa: B008  frozen
+    caps: StreamLimits = StreamLimits(),  # noqa: B008  frozen
     delay: LiveDelay | None = None,
     trace: Trace | None = None,
     on_streams: Callable[[int], None] = lambda _: None,
@@ -64,9 +62,9 @@ def routes(
     health: HealthFeed | None = None,
 ) -> list[BaseRoute]:
     """The stream's route. Setting `stopping` ends all streams; browsers then reconnect and resume."""
-    feed = Feed(log, wakeups, clock, delay, trace)
-    for_admins = Feed(log_for_admins, wakeups, clock) if log_for_admins else feed
-    events = Events(
+    feed = ChangeFeed(log, wakeups, clock, delay, trace)
+    for_admins = ChangeFeed(log_for_admins, wakeups, clock) if log_for_admins else feed
+    events = EventStreams(
         feed,
         for_admins,
         upstreams=upstreams,
@@ -80,17 +78,17 @@ def routes(
     return [Route("/api/v1/events", events, methods=["GET"], name="events")]
 
 
-class Events:
+class EventStreams:
     def __init__(
         self,
-        feed: Feed,
-        for_admins: Feed,
+        feed: ChangeFeed,
+        for_admins: ChangeFeed,
         *,
         upstreams: tuple[RepoName, ...],
         clock: Clock,
         stopping: asyncio.Event,
         address_of: Callable[[Request], str],
-        caps: Caps,
+        caps: StreamLimits,
         on_streams: Callable[[int], None],
         health: HealthFeed | None,
     ) -> None:
@@ -187,7 +185,7 @@ class Events:
 
 
 @asynccontextmanager
-async def _attached(feed: Feed) -> AsyncIterator[asyncio.Event]:
+async def _attached(feed: ChangeFeed) -> AsyncIterator[asyncio.Event]:
     fresh = feed.attach()
     try:
         yield fresh
@@ -198,7 +196,7 @@ async def _attached(feed: Feed) -> AsyncIterator[asyncio.Event]:
 @dataclass(slots=True)
 class _Stream:
     send: Send
-    feed: Feed
+    feed: ChangeFeed
     upstream: str | None
     clock: Clock
     upto: int = 0

@@ -18,7 +18,7 @@ _STANDINGS = {"low": 0.2, "half": 0.5}
 """Up to which share of the hour a budget stands so; what is low is kept for the most urgent calls."""
 
 
-class GitHubNumbers:
+class GitHubMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter("crcr_github_calls", "Calls to GitHub", ["call", "status"], registry=registry)
         self._seconds = Histogram(

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import datetime
+from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
@@ -11,12 +13,12 @@ from starlette.routing import BaseRoute, Route
 
 from crcr import __version__
 from crcr.decide.health.relay import Health, worst_state
+from crcr.decide.model import RepoName
 from crcr.decide.views.overview import Vitals
 from crcr.errors import LimiterUnavailable, NoAllowlist, Stopping, Unavailable
 from crcr.ports import Clock
 from crcr.show.live.shared_health import SharedHealth
-from crcr.show.metrics.registry import Metrics
-from crcr.show.ports import Pulse
+from crcr.show.metrics.registry import RelayMetrics
 
 PATIENCE_S = 5.0
 """Half of what Prometheus waits for a scrape."""
@@ -26,10 +28,20 @@ _UNKNOWN = "unknown"
 _NO_CACHE = {"Cache-Control": "no-store"}
 
 
+class Pulse(Protocol):
+    async def vitals(self, now: datetime) -> list[Vitals]:
+        """Return the figures of every upstream without its health; raise `Unavailable` when the store does not answer."""
+        ...
+
+    async def health(self, now: datetime) -> dict[RepoName, Health]:
+        """Return the health of every upstream; slow where much waits."""
+        ...
+
+
 def routes(
     pulse: Pulse,
     *,
-    metrics: Metrics,
+    metrics: RelayMetrics,
     clock: Clock,
     health: SharedHealth | None = None,
     is_public: bool = True,
@@ -70,7 +82,7 @@ class Probes:
     def __init__(
         self,
         pulse: Pulse,
-        metrics: Metrics,
+        metrics: RelayMetrics,
         clock: Clock,
         *,
         health: SharedHealth,

@@ -10,11 +10,12 @@ from time import time
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from crcr import __version__
-from crcr.decide.views.overview import Vitals
-from crcr.show.metrics.github import GitHubNumbers
-from crcr.show.metrics.queues import QueueNumbers
-from crcr.show.metrics.refusal_layers import layer_of
-from crcr.show.metrics.store import StoreNumbers
+from crcr.decide.checks.gate import GateState
+from crcr.decide.health.relay import HealthState
+from crcr.decide.model import EffectKind
+from crcr.decide.views.overview import EffectQueue, Vitals
+from crcr.show.metrics.github import GitHubMetrics
+from crcr.show.metrics.store import StoreMetrics
 
 _EVENTS = frozenset(
     {
@@ -26,15 +27,15 @@ _EVENTS = frozenset(
 _LATENCIES_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
-class Metrics:
+class RelayMetrics:
     def __init__(self, now_s: Callable[[], float] = time) -> None:
         """`now_s` tells the seconds since 1970."""
         self._now_s = now_s
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.github = GitHubNumbers(self.registry)
-        self.store = StoreNumbers(self.registry)
-        self._queues = QueueNumbers(self.registry)
+        self.github = GitHubMetrics(self.registry)
+        self.store = StoreMetrics(self.registry)
+        self._queues = QueueMetrics(self.registry)
         self._deliveries = self._counter("deliveries", "Webhook deliveries", "event", "outcome")
         self._callbacks = self._counter("callbacks", "Callbacks by what was answered", "outcome")
         self._ingested = self._counter("ingested", "Results of other relays by what was answered", "outcome")
@@ -128,7 +129,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _refused(self, door: str, outcome: str) -> None:
-        layer = layer_of(outcome)
+        layer = refusal_layer(outcome)
         if layer is not None:
             self._refusals.labels(door, layer).inc()
 
@@ -140,3 +141,96 @@ class Metrics:
 
     def _histogram(self, name: str, about: str) -> Histogram:
         return Histogram(f"crcr_{name}", about, buckets=_LATENCIES_S, registry=self.registry)
+
+
+_STATES = ("waiting", "claimed", "parked")
+_HEALTH = {HealthState.GREEN: 0, HealthState.AMBER: 1, HealthState.RED: 2}
+
+
+class QueueMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._gauges: list[Gauge] = []
+        self._up = Gauge("crcr_store_up", "Whether the store answered", registry=registry)
+        self._waiting = self._gauge("effects_waiting", "Effects not done yet")
+        self._parked = self._gauge("effects_parked", "Effects that were given up")
+        self._lag = self._gauge("outbox_lag_seconds", "Age of the oldest due effect")
+        self._queue = self._gauge("queue_effects", "Effects that are not over, by kind", "kind", "state")
+        self._queue_lag = self._gauge("queue_lag_seconds", "Age of the oldest due effect of a kind", "kind")
+        self._allowlist = self._gauge("allowlist_in_force", "Whether an allowlist is in force")
+        self._bad = self._gauge("allowlist_bad", "Whether the newest allowlist has errors")
+        self._health = self._gauge("health", "Health: 0 green, 1 amber, 2 red")
+        self._paused = self._gauge("upstream_paused", "Whether dispatching is paused")
+        self._silence = self._gauge("last_delivery_age_seconds", "Age of the newest recorded webhook")
+        self._unfed = self._gauge("history_unfed", "Results that ClickHouse has not been told yet")
+        self._history = self._gauge("history_lag_seconds", "Age of the oldest result due in ClickHouse")
+        self._gates = self._gauge("open_gates", "Heads of open pull requests by their gate", "state")
+        self._overdue = self._gauge("gate_overdue_seconds", "How long a gate has waited to be judged anew")
+
+    def observe(self, vitals: list[Vitals] | None) -> None:
+        """Take the store's figures; None when it did not answer."""
+        self._up.set(0 if vitals is None else 1)
+        for gauge in self._gauges:
+            gauge.clear()
+        for each in vitals or ():
+            self._take(each.upstream.full_name, each)
+
+    def _take(self, name: str, vitals: Vitals) -> None:
+        self._waiting.labels(name).set(vitals.waiting)
+        self._parked.labels(name).set(vitals.parked)
+        self._lag.labels(name).set(vitals.lag_s or 0.0)
+        self._allowlist.labels(name).set(int(vitals.has_allowlist))
+        self._bad.labels(name).set(int(vitals.watched.allowlist_bad))
+        if vitals.health is not None:
+            self._health.labels(name).set(_HEALTH[vitals.health.state])
+        self._paused.labels(name).set(int(vitals.watched.paused))
+        self._overdue.labels(name).set(vitals.watched.gate_overdue_s)
+        if vitals.watched.last_delivery_s is not None:
+            self._silence.labels(name).set(vitals.watched.last_delivery_s)
+        if vitals.history_lag_s is not None:
+            self._unfed.labels(name).set(vitals.history_unfed)
+            self._history.labels(name).set(vitals.history_lag_s)
+        standing = dict(vitals.open_gates)
+        for state in GateState:
+            self._gates.labels(name, state.value).set(standing.get(state.value, 0))
+        self._take_queues(name, {queue.kind: queue for queue in vitals.queues})
+
+    def _take_queues(self, name: str, queues: dict[str, EffectQueue]) -> None:
+        """Every kind is told, the empty ones too: a series that comes and goes breaks alerts on it."""
+        for kind in EffectKind:
+            queue = queues.get(kind.value, EffectQueue(kind=kind.value))
+            counts = (queue.waiting, queue.claimed, queue.parked)
+            for state, number in zip(_STATES, counts, strict=True):
+                self._queue.labels(name, kind.value, state).set(number)
+            self._queue_lag.labels(name, kind.value).set(queue.lag_s or 0.0)
+
+    def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
+        gauge = Gauge(f"crcr_{name}", about, ["upstream", *labels], registry=self._registry)
+        self._gauges.append(gauge)
+        return gauge
+
+
+LAYERS: dict[str, tuple[str, ...]] = {
+    "body": (
+        *("bad_request", "bad_report", "too_large", "method_not_allowed", "wrong_content_type"),
+        # Answered before there is a request, so never counted at a door.
+        *("head_too_slow", "head_too_large", "target_too_long"),
+    ),
+    "signature": ("bad_signature",),
+    "identity": ("not_authentic", "not_registered", "identity_changed", "claim_mismatch"),
+    "keys": ("keys_unavailable",),
+    "allowlist": ("not_allowlisted", "suspended", "no_allowlist", "default_branch_unknown"),
+    "limiter": ("rate_limited", "limiter_unavailable"),
+    "lifecycle": ("unknown_delivery", "no_in_progress", "conflicting_result", "wrong_event", "wrong_ref"),
+    "separation": ("run_bound_elsewhere", "ambiguous_job"),
+    "access": ("not_signed_in", "not_admin", "cross_origin", "stale_form"),
+    "store": ("store_unavailable", "unavailable"),
+    "relay": ("internal", "outside_fault", "stopping", "not_found", "not_possible"),
+}
+
+_LAYER_OF = {code: layer for layer, codes in LAYERS.items() for code in codes}
+
+
+def refusal_layer(outcome: str) -> str | None:
+    """The layer that this code is of; None for what is no refusal."""
+    return _LAYER_OF.get(outcome)

@@ -12,7 +12,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 _UNITS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-class StoreNumbers:
+class StoreMetrics:
     """Implements `record.store.database.StoreCounters`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ParameterDoc:
     name: str
     place: str
     type: str
@@ -29,7 +29,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResponseDoc:
     code: str
     type: str
     """The name of a type below, or a media type."""
@@ -38,14 +38,14 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OperationDoc:
     method: str
     path: str
     tag: str
     summary: str
     description: str
-    parameters: tuple[Parameter, ...]
-    answers: tuple[Answer, ...]
+    parameters: tuple[ParameterDoc, ...]
+    answers: tuple[ResponseDoc, ...]
 
     @property
     def schemas(self) -> set[str | None]:
@@ -59,7 +59,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
+class TypeDoc:
     name: str
     description: str
     fields: tuple[tuple[str, str, str], ...]
@@ -92,8 +92,8 @@ def docs_endpoint(renderer: Renderer) -> Callable[[Request], Awaitable[Response]
     return docs
 
 
-def _grouped(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
-    groups: dict[str, list[Operation]] = {}
+def _grouped(operations: Iterable[OperationDoc]) -> dict[str, list[OperationDoc]]:
+    groups: dict[str, list[OperationDoc]] = {}
     for each in sorted(operations, key=lambda each: _place(each.tag)):
         groups.setdefault(each.tag, []).append(each)
     return groups
@@ -103,15 +103,15 @@ def _place(tag: str) -> int:
     return _ORDER.index(tag) if tag in _ORDER else len(_ORDER)
 
 
-def _operations(description: Json) -> Iterator[Operation]:
+def _operations(description: Json) -> Iterator[OperationDoc]:
     for path, item in sorted(description["paths"].items()):
         for method in _METHODS:
             if method in item:
                 yield _told(method.upper(), path, item[method])
 
 
-def _told(method: str, path: str, operation: Json) -> Operation:
-    return Operation(
+def _told(method: str, path: str, operation: Json) -> OperationDoc:
+    return OperationDoc(
         method,
         path,
         next(iter(operation.get("tags", ())), "other"),
@@ -122,9 +122,9 @@ def _told(method: str, path: str, operation: Json) -> Operation:
     )
 
 
-def _parameter(parameter: Json) -> Parameter:
+def _parameter(parameter: Json) -> ParameterDoc:
     schema = parameter.get("schema", {})
-    return Parameter(
+    return ParameterDoc(
         parameter["name"],
         parameter["in"],
         _type(schema),
@@ -135,17 +135,17 @@ def _parameter(parameter: Json) -> Parameter:
     )
 
 
-def _answer(code: str, answer: Json) -> Answer:
+def _answer(code: str, answer: Json) -> ResponseDoc:
     for media, content in answer.get("content", {}).items():
         schema = content.get("schema", {})
         name = _type(schema) if media == "application/json" else media
-        return Answer(code, name, answer.get("description", ""), name if "$ref" in schema else None)
-    return Answer(code, "", answer.get("description", ""), None)
+        return ResponseDoc(code, name, answer.get("description", ""), name if "$ref" in schema else None)
+    return ResponseDoc(code, "", answer.get("description", ""), None)
 
 
-def _type_of(name: str, schema: Json) -> Type:
+def _type_of(name: str, schema: Json) -> TypeDoc:
     example = next(iter(schema.get("examples", ())), None)
-    return Type(
+    return TypeDoc(
         name,
         schema.get("description", ""),
         tuple(_fields(schema)),

@@ -12,14 +12,13 @@ from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame, NotListed
-from crcr.show.render.job_panel import asked_token, asks_for_panel_alone, backend_panel, panel_of
+from crcr.show.render.job_panel import backend_panel, make_panel, requested_token, wants_panel_only
 from crcr.show.render.matrix import draw_cells, lay_out
-from crcr.show.render.refusal_texts import SETTLED, meaning
+from crcr.show.render.status import SETTLED, refusal_meaning
 from crcr.show.render.trend_charts import backend_charts
 from crcr.show.urls import cursors
-from crcr.show.urls.job_tokens import key_of
-from crcr.show.urls.links import Links, formats
-from crcr.show.urls.location import Here
+from crcr.show.urls.job_tokens import decode_job_key
+from crcr.show.urls.location import PageLinks, PageLocation, data_links
 
 _FILTERS = ("jobs", "author", "result", "q")
 _KEPT = (*_FILTERS, "older", "open", "sort", "after")
@@ -47,13 +46,13 @@ class BackendPages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def backend(self, request: Request, here: Here) -> Response:
+    async def backend(self, request: Request, here: PageLocation) -> Response:
         text = "{org}/{repo}".format(**request.path_params)
         if not is_repo_name(text):
             raise NotFound(f"{text[:150]} is not the name of a repository")
         name = RepoName(text)
-        links = Links(here, kept(request.query_params))
-        if asks_for_panel_alone(request):
+        links = PageLinks(here, kept(request.query_params))
+        if wants_panel_only(request):
             panel = await backend_panel(self._frame, request, links, name)
             return self._frame.page(request, "job_panel.html", here, panel=panel)
         query = asked_query(here, name, request.query_params)
@@ -63,11 +62,11 @@ class BackendPages:
             raise NotListed(name, here.upstream) from None
         return self._whole(request, links, page)
 
-    def _whole(self, request: Request, links: Links, page: BackendPage) -> Response:
+    def _whole(self, request: Request, links: PageLinks, page: BackendPage) -> Response:
         chosen = links.kept
         reports = page.summary.figures is not None
         opened = frozenset(chosen.get("open", "").split(","))
-        asked = asked_token(request) is not None
+        asked = requested_token(request) is not None
         return self._frame.page(
             request,
             "backend.html",
@@ -82,18 +81,18 @@ class BackendPages:
             grid=lay_out(page.matrix, opened, reports=reports, whole="jobs" not in chosen),
             jobs=in_order(page.jobs, chosen.get("sort")),
             next_after=cursors.encode(page.matrix.next),
-            panel=panel_of(self._frame.site, request, links, page.detail) if asked else None,
+            panel=make_panel(self._frame.site, request, links, page.detail) if asked else None,
             charts=backend_charts(page.summary.figures) if page.summary.figures else (),
             backend_key=page.summary.name.key,
-            formats=formats(
+            formats=data_links(
                 links.here,
                 f"backends/{page.summary.name}",
                 {_IN_API[name]: value for name, value in chosen.items() if name in _IN_API},
             ),
             site=self._frame.site,
-            meaning=meaning,
+            meaning=refusal_meaning,
             settled=SETTLED,
-            refused_formats=formats(links.here, f"backends/{page.summary.name}/refusals"),
+            refused_formats=data_links(links.here, f"backends/{page.summary.name}/refusals"),
         )
 
 
@@ -111,7 +110,7 @@ def kept(asked: QueryParams) -> dict[str, str]:
     return {name: value for name, value in known.items() if value}
 
 
-def asked_query(here: Here, name: RepoName, asked: QueryParams) -> BackendQuery:
+def asked_query(here: PageLocation, name: RepoName, asked: QueryParams) -> BackendQuery:
     chosen = kept(asked)
     return BackendQuery(
         upstream=here.upstream,
@@ -124,7 +123,7 @@ def asked_query(here: Here, name: RepoName, asked: QueryParams) -> BackendQuery:
         text=chosen.get("q"),
         older="older" in chosen,
         after=cursors.decode(chosen.get("after")),
-        detail=key_of(asked.get("job")),
+        detail=decode_job_key(asked.get("job")),
     )
 
 

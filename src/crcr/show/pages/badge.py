@@ -60,7 +60,7 @@ _OTHER_WIDTH, _WIDE_WIDTH = 1000, 1400
 
 
 @dataclass(frozen=True, slots=True)
-class Badge:
+class BadgePicture:
     label: str
     message: str
     colour: str
@@ -74,29 +74,29 @@ def routes(frame: Frame) -> list[BaseRoute]:
         try:
             view = await _view(frame, request)
         except NotFound:
-            return _picture(request, Badge(label or "crcr", "unknown", _GREY), code=404)
+            return _picture(request, BadgePicture(label or "crcr", "unknown", _GREY), code=404)
         except Unavailable:
-            answer = _picture(request, Badge(label or "crcr", "unavailable", _GREY), code=503)
+            answer = _picture(request, BadgePicture(label or "crcr", "unavailable", _GREY), code=503)
             answer.headers.update({"Retry-After": "5", "Cache-Control": "no-store"})
             return answer
         upstream = pick_upstream(frame.here(request).upstreams, request.query_params.get("upstream"))
-        return _picture(request, badge_of(view, label or _label(upstream.name) or "crcr"))
+        return _picture(request, choose_badge(view, label or _label(upstream.name) or "crcr"))
 
     return [Route("/badge/{org}/{repo}.svg", badge)]
 
 
-def badge_of(view: BadgeView, label: str) -> Badge:
+def choose_badge(view: BadgeView, label: str) -> BadgePicture:
     rate = view.tally.pass_rate
     about = f"{view.name}, {view.kind.value}, {view.span.value}"
     if view.stale:
-        return Badge(label, "silent", _AMBER, about)
+        return BadgePicture(label, "silent", _AMBER, about)
     if view.state is None or (rate is None and view.state in {CountedAs.SUCCESS, CountedAs.FAILURE}):
-        return Badge(label, "no results", _GREY, about)
+        return BadgePicture(label, "no results", _GREY, about)
     word, colour = _WORDS[view.state]
-    return Badge(label, word if rate is None else f"{word} · {percent(rate)}", colour, about)
+    return BadgePicture(label, word if rate is None else f"{word} · {percent(rate)}", colour, about)
 
 
-def draw(badge: Badge) -> bytes:
+def draw(badge: BadgePicture) -> bytes:
     """The picture. `textLength` makes a letter that a font draws wider stay within its place."""
     left, right = text_width(badge.label), text_width(badge.message)
     split, whole = left + 2 * _PAD, left + right + 4 * _PAD
@@ -148,7 +148,7 @@ def _escaped(text: str) -> str:
     return escape(text.replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd"))
 
 
-def _picture(request: Request, badge: Badge, *, code: int = 200) -> Response:
+def _picture(request: Request, badge: BadgePicture, *, code: int = 200) -> Response:
     content = draw(badge)
     headers = {**_HEADERS, "ETag": f'"{sha256(content).hexdigest()[:32]}"'}
     known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}

@@ -12,9 +12,8 @@ from crcr.decide.views.commit import CommitBackend
 from crcr.decide.views.logs import HitKind
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
-from crcr.show.render.job_panel import asks_for_panel_alone, shared_panel
-from crcr.show.urls.links import Links, formats
-from crcr.show.urls.location import Here, whole_sha
+from crcr.show.render.job_panel import shared_panel, wants_panel_only
+from crcr.show.urls.location import PageLinks, PageLocation, data_links, whole_sha
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _SOME_DIGITS = re.compile(r"[0-9a-f]{7,39}")
@@ -33,13 +32,15 @@ class CommitPages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def pull(self, request: Request, here: Here) -> Response:
+    async def pull(self, request: Request, here: PageLocation) -> Response:
         asked = request.path_params["number"]
         if not _NUMBER.fullmatch(asked):
             raise NotFound(f"{asked[:50]} is not the number of a pull request")
-        links = Links(here, {"older": "1"} if request.query_params.get("older") == "1" else {}, shared=True)
+        links = PageLinks(
+            here, {"older": "1"} if request.query_params.get("older") == "1" else {}, shared=True
+        )
         panel = await shared_panel(self._frame, request, links)
-        if panel and asks_for_panel_alone(request):
+        if panel and wants_panel_only(request):
             return self._frame.page(request, "job_panel.html", here, panel=panel)
         pull = await self._frame.views(request).pull(here.upstream, int(asked), self._frame.clock.now())
         return self._frame.page(
@@ -52,18 +53,18 @@ class CommitPages:
             links=links,
             panel=panel,
             alike=_alike(pull.backends),
-            formats=formats(here, f"pulls/{pull.number}"),
+            formats=data_links(here, f"pulls/{pull.number}"),
         )
 
-    async def commit(self, request: Request, here: Here) -> Response:
+    async def commit(self, request: Request, here: PageLocation) -> Response:
         asked = request.path_params["sha"]
         if _SOME_DIGITS.fullmatch(asked.lower()):
             return RedirectResponse(await self._begins_with(request, here, asked.lower()), status_code=303)
         sha = whole_sha(asked)
         delivery = request.query_params.get("delivery", "")[:200] or None
-        links = Links(here, {"delivery": delivery} if delivery else {}, shared=True)
+        links = PageLinks(here, {"delivery": delivery} if delivery else {}, shared=True)
         panel = await shared_panel(self._frame, request, links)
-        if panel and asks_for_panel_alone(request):
+        if panel and wants_panel_only(request):
             return self._frame.page(request, "job_panel.html", here, panel=panel)
         views, now = self._frame.views(request), self._frame.clock.now()
         commit = await views.commit(here.upstream, sha, now, delivery=delivery)
@@ -76,10 +77,10 @@ class CommitPages:
             links=links,
             panel=panel,
             alike=_alike(commit.backends),
-            formats=formats(here, f"commits/{sha}", links.kept),
+            formats=data_links(here, f"commits/{sha}", links.kept),
         )
 
-    async def _begins_with(self, request: Request, here: Here, digits: str) -> str:
+    async def _begins_with(self, request: Request, here: PageLocation, digits: str) -> str:
         """Return the address of the one commit that begins with these digits, or of the search where there are several."""
         found = await self._frame.views(request).search(here.upstream, digits, self._frame.clock.now())
         commits = [hit.head_sha for hit in found.hits if hit.kind is HitKind.COMMIT]

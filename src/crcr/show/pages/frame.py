@@ -1,7 +1,7 @@
-"""What all pages share: where the reader is, whose eyes they see with, the frame around them, and how they fail.
+"""Shared by all pages: the location, the views that the reader may see, the frame around the content, and error pages.
 
-A page that cannot be shown says so as a page, with the right status; it never shows zeros for what it could
-not read.
+A page that cannot be shown becomes an error page with the right status; it never shows zeros for data that could not
+be read.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,23 +12,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crcr.decide.model import RepoName
-from crcr.errors import BadRequest, CrcrError, NotFound, Unavailable
+from crcr.errors import CrcrError, NotFound
 from crcr.ports import Clock
+from crcr.record.views.sql_views import SqlViews
 from crcr.show.access.reader import reader_of
 from crcr.show.http.same_site import local_path
-from crcr.show.live.shared_health import SharedHealth, mark_of
-from crcr.show.ports import Views
-from crcr.show.render.notices import notice_of
+from crcr.show.live.shared_health import SharedHealth, health_signature
+from crcr.show.render.notices import read_notice
 from crcr.show.render.templates import Renderer
-from crcr.show.urls.location import Here, pick_kind, pick_span, pick_upstream
+from crcr.show.urls.location import PageLocation, pick_kind, pick_span, pick_upstream
 
-PROBLEMS: dict[type[CrcrError], tuple[int, str]] = {
-    NotFound: (404, "Not found"),
-    BadRequest: (400, "Not understood"),
-    Unavailable: (503, "The data cannot be read right now"),
+_TITLES: Mapping[int, str] = {
+    400: "Not understood",
+    401: "Not signed in",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not possible here",
+    409: "Not possible now",
+    413: "Too large",
+    429: "Too many attempts",
+    503: "The data cannot be read right now",
 }
 
-Build = Callable[[Request, Here], Awaitable[Response]]
+Build = Callable[[Request, PageLocation], Awaitable[Response]]
 
 
 class NotListed(NotFound):
@@ -44,7 +50,7 @@ class NotListed(NotFound):
 class Frame:
     def __init__(
         self,
-        views: Views,
+        views: SqlViews,
         *,
         upstreams: tuple[RepoName, ...],
         clock: Clock,
@@ -63,27 +69,27 @@ class Frame:
         self._upstreams = upstreams
         self._github_url = github_url.rstrip("/")
 
-    def views(self, request: Request) -> Views:
+    def views(self, request: Request) -> SqlViews:
         """The views as this reader may see them."""
         return self._views.for_admins() if reader_of(request).admin else self._views
 
     def endpoint(self, build: Build) -> Callable[[Request], Awaitable[Response]]:
-        """`build` as a route's end, given where the reader is; what it raises becomes a page."""
+        """Return `build` as the endpoint of a route, called with the location of the page.
 
-        async def answer(request: Request) -> Response:
-            here = self.here(request, self._upstreams[0])
-            try:
-                asked = request.query_params.get("upstream")
-                here = self.here(request, pick_upstream(self._upstreams, asked))
-                request.state.health = await self._health.of(here.upstream) if self._health else None
-                return await build(request, here)
-            except (NotFound, BadRequest, Unavailable) as problem:
-                return self.problem(request, here, problem)
+        Errors are not caught here: the app's handlers call `problem`, which finds the location in the request's state.
+        """
 
-        return answer
+        async def endpoint(request: Request) -> Response:
+            request.state.location = self.here(request)
+            upstream = pick_upstream(self._upstreams, request.query_params.get("upstream"))
+            here = request.state.location = self.here(request, upstream)
+            request.state.health = await self._health.of(here.upstream) if self._health else None
+            return await build(request, here)
 
-    def here(self, request: Request, upstream: RepoName | None = None) -> Here:
-        return Here(
+        return endpoint
+
+    def here(self, request: Request, upstream: RepoName | None = None) -> PageLocation:
+        return PageLocation(
             self._upstreams,
             upstream or self._upstreams[0],
             pick_span(request.query_params.get("range")),
@@ -96,7 +102,7 @@ class Frame:
         self,
         request: Request,
         template: str,
-        here: Here,
+        here: PageLocation,
         *,
         cursor: int | None = None,
         **context: Any,
@@ -105,33 +111,38 @@ class Frame:
         shared = {**self._shared(request, here), "cursor": cursor}
         return self.renderer.page(template, {**shared, **context})
 
-    def problem(self, request: Request, here: Here, problem: CrcrError) -> Response:
-        code, title = next(row for kind, row in PROBLEMS.items() if isinstance(problem, kind))
-        shared = {**self._shared(request, here), "cursor": None}
-        headers = {"Retry-After": "5"} if code == 503 else {}
+    def problem(
+        self, request: Request, problem: CrcrError, status: int, headers: Mapping[str, str]
+    ) -> Response | None:
+        """Return an error as a page; None where the client does not expect one."""
+        location = getattr(request.state, "location", None)
+        if location is None and not _expects_page(request):
+            return None
+        shared = {**self._shared(request, location or self.here(request)), "cursor": None}
         unlisted = problem.repository if isinstance(problem, NotListed) else None
+        title = _TITLES.get(status, "Something went wrong")
         context = {**shared, "title": title, "problem": problem, "unlisted": unlisted}
-        return self.renderer.page("problem.html", context, code=code, headers=headers)
+        return self.renderer.page("problem.html", context, code=status, headers=headers)
 
-    def _shared(self, request: Request, here: Here) -> Mapping[str, Any]:
+    def _shared(self, request: Request, here: PageLocation) -> Mapping[str, Any]:
         health = getattr(request.state, "health", None)
         return {
             **_around(request, here),
             "number": None,
             "sandbox": self.sandbox,
             "relay_health": health,
-            "health_mark": mark_of(health),
+            "health_mark": health_signature(health),
             "now": self.clock.now(),
         }
 
 
-def _around(request: Request, here: Here) -> Mapping[str, Any]:
+def _around(request: Request, here: PageLocation) -> Mapping[str, Any]:
     part = request.query_params.get("fragment") == "main"
     return {
         "frame": "fragment.html" if part else "base.html",
         "here": here,
         "reader": reader_of(request),
-        "notice": notice_of(request),
+        "notice": read_notice(request),
         "asked": request.query_params,
         "address": _address(request),
     }
@@ -146,3 +157,16 @@ def _address(request: Request) -> str:
     chosen = [pair for pair in request.query_params.multi_items() if pair[0] not in _PASSING]
     path = quote(request.scope["path"], safe="/")
     return local_path(f"{path}?{urlencode(chosen)}" if chosen else path)
+
+
+def _expects_page(request: Request) -> bool:
+    """Return whether the address is one of a page, and the client accepts HTML."""
+    path = str(request.scope["path"])
+    is_page = path in {"/", "/crcr", "/api/docs"} or path.startswith("/crcr/")
+    return is_page and _accepts_html(request.headers.get("accept", ""))
+
+
+def _accepts_html(accept: str) -> bool:
+    """Browsers name HTML; a client that accepts anything gets a page too, unless it names JSON."""
+    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return "text/html" in kinds or (bool(kinds & {"*/*", "text/*", ""}) and "application/json" not in kinds)

@@ -29,10 +29,9 @@ from crcr.decide.views.overview import DeliveryView, DispatchView, OutboxState
 from crcr.show.pages.frame import Frame
 from crcr.show.render import status
 from crcr.show.urls import cursors
-from crcr.show.urls.filters import Wishes
-from crcr.show.urls.job_tokens import token_of_job
-from crcr.show.urls.links import Links, formats
-from crcr.show.urls.location import Here
+from crcr.show.urls.filters import ListFilters
+from crcr.show.urls.job_tokens import job_token
+from crcr.show.urls.location import PageLinks, PageLocation, data_links
 
 PAGE = 50
 _DELIVERIES = 25
@@ -69,7 +68,7 @@ def routes(frame: Frame) -> list[BaseRoute]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeliveryRow:
     """A delivery as a line of the log: how its dispatches stand, and the first of them, the worst first."""
 
     delivery: DeliveryView
@@ -82,10 +81,10 @@ class LogPages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def deliveries(self, request: Request, here: Here) -> Response:
+    async def deliveries(self, request: Request, here: PageLocation) -> Response:
         if request.query_params.get("show") == "effects":
             return await self._effects(request, here)
-        wishes = Wishes(request, "event", "state", "number", "sha", sort=_OLDEST)
+        wishes = ListFilters(request, "event", "state", "number", "sha", sort=_OLDEST)
         query = DeliveryQuery(
             upstream=here.upstream,
             event=wishes.text("event"),
@@ -110,8 +109,8 @@ class LogPages:
             statuses=status.DELIVERIES,
         )
 
-    async def _effects(self, request: Request, here: Here) -> Response:
-        wishes = Wishes(request, "show", "state", "target")
+    async def _effects(self, request: Request, here: PageLocation) -> Response:
+        wishes = ListFilters(request, "show", "state", "target")
         query = EffectQuery(
             upstream=here.upstream,
             state=wishes.choice(EFFECT_STATES, "state"),
@@ -133,7 +132,7 @@ class LogPages:
             lag_s=_lag_s(page.outbox, self._frame.clock.now()),
         )
 
-    async def delivery(self, request: Request, here: Here) -> Response:
+    async def delivery(self, request: Request, here: PageLocation) -> Response:
         guid = request.path_params["guid"][:_LONGEST]
         views = self._frame.views(request)
         delivery = await views.delivery(here.upstream, guid)
@@ -148,12 +147,12 @@ class LogPages:
             owed=owed,
             statuses=status.DELIVERIES,
             effect_statuses=status.EFFECTS,
-            job_token=token_of_job,
-            formats=formats(here, f"deliveries/{guid}"),
+            job_token=job_token,
+            formats=data_links(here, f"deliveries/{guid}"),
         )
 
-    async def waivers(self, request: Request, here: Here) -> Response:
-        wishes = Wishes(request, "state", "who", "backend", "number", sort=_NEWEST)
+    async def waivers(self, request: Request, here: PageLocation) -> Response:
+        wishes = ListFilters(request, "state", "who", "backend", "number", sort=_NEWEST)
         query = WaiverQuery(
             upstream=here.upstream,
             state=wishes.one_of(WaiverState, "state"),
@@ -167,8 +166,8 @@ class LogPages:
         page = await self._frame.views(request).waiver_page(query, self._frame.clock.now())
         return self._list(request, "waivers.html", here, wishes, page, api="waivers")
 
-    async def audit(self, request: Request, here: Here) -> Response:
-        wishes = Wishes(request, "who", "act", sort=_OLDEST)
+    async def audit(self, request: Request, here: PageLocation) -> Response:
+        wishes = ListFilters(request, "who", "act", sort=_OLDEST)
         query = AuditQuery(
             upstream=here.upstream,
             who=wishes.person(),
@@ -189,7 +188,7 @@ class LogPages:
             place=lambda act: _about(here, act),
         )
 
-    async def search(self, request: Request, here: Here) -> Response:
+    async def search(self, request: Request, here: PageLocation) -> Response:
         asked = request.query_params.get("q", "")[:_LONGEST]
         after = cursors.decode(request.query_params.get("after") or None)
         views, now = self._frame.views(request), self._frame.clock.now()
@@ -204,19 +203,19 @@ class LogPages:
             found=found,
             groups=groups,
             place=lambda hit: _place(here, hit),
-            links=Links(here, {"q": f"@{found.text.removeprefix('@')}"} if found.text else {}),
+            links=PageLinks(here, {"q": f"@{found.text.removeprefix('@')}"} if found.text else {}),
             chosen={"after": "yes"} if after else {},
             next_after=cursors.encode(found.next),
             limit=max(1, sum(hit.kind is HitKind.AUTHOR for hit in found.hits)),
-            formats=formats(here, "search", {"q": found.text}) if found.text else {},
+            formats=data_links(here, "search", {"q": found.text}) if found.text else {},
         )
 
     def _list(
         self,
         request: Request,
         template: str,
-        here: Here,
-        wishes: Wishes,
+        here: PageLocation,
+        wishes: ListFilters,
         page: Any,
         *,
         api: str,
@@ -232,13 +231,13 @@ class LogPages:
             here,
             cursor=page.cursor,
             page=page,
-            links=Links(here, chosen),
+            links=PageLinks(here, chosen),
             chosen=wishes.asked,
             unclear=wishes.unclear,
             filtered=bool(chosen.keys() - {"after", "sort", "show"}),
             limit=limit,
             next_after=cursors.encode(page.next),
-            formats=formats(here, api, exported, csv=csv),
+            formats=data_links(here, api, exported, csv=csv),
             **context,
         )
 
@@ -249,10 +248,10 @@ def _lag_s(outbox: OutboxState, now: datetime) -> float | None:
     return (now - due_at).total_seconds() if due_at and due_at <= now else None
 
 
-def _row(delivery: DeliveryView) -> Row:
+def _row(delivery: DeliveryView) -> DeliveryRow:
     counts = Counter(each.state for each in delivery.dispatches)
     worst_first = sorted(delivery.dispatches, key=lambda each: _WORST.index(each.state))
-    return Row(
+    return DeliveryRow(
         delivery,
         tuple((status.DISPATCHES[state], counts[state]) for state in _WORST if counts[state]),
         tuple(worst_first[:_MOST_LISTED]),
@@ -260,7 +259,7 @@ def _row(delivery: DeliveryView) -> Row:
     )
 
 
-def _place(here: Here, hit: Hit) -> str | None:
+def _place(here: PageLocation, hit: Hit) -> str | None:
     """The page of what was found."""
     if hit.kind is HitKind.COMMIT and hit.head_sha:
         return here.commit(hit.head_sha, hit.delivery)
@@ -271,7 +270,7 @@ def _place(here: Here, hit: Hit) -> str | None:
     return here.pull(hit.number) if hit.number else None
 
 
-def _about(here: Here, act: AuditView) -> str | None:
+def _about(here: PageLocation, act: AuditView) -> str | None:
     """The page of what an act was about, where it has one."""
     number = act.subject.removeprefix("#")
     if number != act.subject and number.isascii() and number.isdigit():

@@ -5,9 +5,12 @@ minute. The files come from the same generator as those of `crcr init`, which re
 something in them.
 """
 
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -17,19 +20,122 @@ from starlette.routing import BaseRoute, Route
 from crcr.decide.github.repository_setup import SetupFacts, relay_pin
 from crcr.decide.model import Level, RepoName, is_repo_name
 from crcr.errors import BadRequest, NotFound
+from crcr.join.files import BRIDGE, REPORTER, NewFile, allowlist_entry, generate, registration
 from crcr.join.findings.examine import SetupFinding, State, examine
-from crcr.join.help_links import page_hint_links
-from crcr.join.manual_steps import describe_effort, describe_safety
-from crcr.join.request import CI_LOCATION_PARTS, Ci, JoinRequest
+from crcr.join.help_links import doctor_command, page_hint_links
+from crcr.join.manual_steps import ManualStep, describe_effort, describe_safety, manual_steps
+from crcr.join.request import CI_LOCATION_PARTS, Ci, JoinRequest, chosen_programs, unusual_secret_targets
+from crcr.join.shipped.texts import bridge_text, reporter_text
 from crcr.show.http.forms import read_form
 from crcr.show.http.same_site import local_path
 from crcr.show.pages.frame import Frame
-from crcr.show.pages.onboarding_form import EXAMPLE, Form, read_wish
-from crcr.show.pages.onboarding_plan import PROGRAMS, Plan, plan_of, program_text
-from crcr.show.pages.sandbox_trial import is_simulated, try_command
+from crcr.show.pages.onboarding_form import EXAMPLE, OnboardingForm, read_form_values
+from crcr.show.pages.sandbox import is_simulated, try_command
 from crcr.show.render.notices import with_notice
 from crcr.show.render.status import Status
-from crcr.show.urls.location import Here, pick_upstream
+from crcr.show.urls.location import PageLocation, pick_upstream
+
+PROGRAMS: Mapping[str, tuple[str, str]] = {
+    REPORTER: ("/crcr/onboarding/report.py", "report.py"),
+    BRIDGE: ("/crcr/onboarding/bridge.py", "bridge.py"),
+}
+"""Where a program that is the same for everybody is served, by its path in a repository."""
+
+
+def program_text(name: str) -> str:
+    return {"report.py": reporter_text, "bridge.py": bridge_text}[name]()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFile:
+    """A file on the page: its text, or where to fetch it."""
+
+    number: int
+    path: str
+    why: str
+    address: str
+    text: str | None = None
+    fetch: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnboardingPlan:
+    entry: str
+    files: tuple[PlanFile, ...]
+    registration: str | None
+    command: str
+    doctor: str
+    test: str
+    badge: str
+    needs: tuple[ManualStep, ...]
+    """Secrets and settings to make beside the files."""
+    unusual: tuple[str, ...]
+    """What is not as by default and should be looked at, because the address may be somebody else's."""
+
+
+def make_plan(
+    wanted: JoinRequest, asked: Mapping[str, str], site: str, *, one_upstream: bool
+) -> OnboardingPlan:
+    """`asked` is what leads to this wish again; `site` is where readers and programs reach us."""
+    files = generate(wanted)
+    named = None if one_upstream else wanted.upstream
+    return OnboardingPlan(
+        entry=allowlist_entry(wanted),
+        files=tuple(_shown(number, each, asked, site) for number, each in enumerate(files, start=1)),
+        registration=registration(wanted),
+        command=init_command(wanted),
+        doctor=doctor_command(wanted.relay_url, wanted.repository, named) + "\n",
+        test=doctor_command(wanted.relay_url, wanted.repository, named, test=True) + "\n",
+        badge=_badge(wanted, site, one_upstream=one_upstream),
+        needs=manual_steps(wanted),
+        unusual=(*unusual_secret_targets(wanted), *chosen_programs(wanted)),
+    )
+
+
+def _shown(number: int, file: NewFile, asked: Mapping[str, str], site: str) -> PlanFile:
+    if file.path not in PROGRAMS:
+        address = f"/crcr/onboarding/files/{number}?{urlencode(asked, safe='/')}"
+        return PlanFile(number=number, path=file.path, why=file.why, address=address, text=file.text)
+    address, _ = PROGRAMS[file.path]
+    digest = sha256(file.text.encode()).hexdigest()
+    folder = file.path.rpartition("/")[0]
+    fetch = (
+        f"mkdir -p {folder} && curl -fsS {shlex.quote(site + address)} -o {file.path}"
+        f" && echo '{digest}  {file.path}' | sha256sum --check\n"
+    )
+    return PlanFile(number=number, path=file.path, why=file.why, address=address, fetch=fetch, digest=digest)
+
+
+def init_command(wanted: JoinRequest) -> str:
+    """`crcr init` with all that was chosen; what is as by default is left out."""
+    plain = JoinRequest(
+        ci=wanted.ci,
+        upstream=wanted.upstream,
+        repository=wanted.repository,
+        relay_url=wanted.relay_url,
+        audience=wanted.audience,
+    )
+    words = ["crcr", "init", "--relay", wanted.relay_url, "--audience", wanted.audience]
+    words += ["--upstream", str(wanted.upstream), "--repo", str(wanted.repository)]
+    words += ["--ci", wanted.ci.value, "--level", wanted.level.name]
+    for name in ("device", "command", "job_name", "junit", "runs_on", "branch"):
+        if getattr(wanted, name) != getattr(plain, name):
+            words += [f"--{name.replace('_', '-')}", str(getattr(wanted, name))]
+    for each in wanted.oncalls:
+        words += ["--oncall", each]
+    for name, value in wanted.place.items():
+        words += ["--place", f"{name}={value}"]
+    if wanted.nightly:
+        words.append("--nightly")
+    return shlex.join(words) + "\n"
+
+
+def _badge(wanted: JoinRequest, site: str, *, one_upstream: bool) -> str:
+    more = "" if one_upstream else f"?{urlencode({'upstream': str(wanted.upstream)}, safe='/')}"
+    name = wanted.repository
+    return f"[![crcr]({site}/badge/{name}.svg{more})]({site}/crcr/{name}{more})\n"
+
 
 PATH = "/crcr/onboarding"
 FINDINGS = {
@@ -69,7 +175,7 @@ async def _stands_nowhere() -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
+class OnboardingSettings:
     """What the relay tells those who join, beside what is on the pages."""
 
     audience: str = "crcr"
@@ -84,8 +190,8 @@ class Welcome:
     is_public: bool = True
 
 
-def routes(frame: Frame, welcome: Welcome | None = None) -> list[BaseRoute]:
-    pages = OnboardingPages(frame, welcome or Welcome())
+def routes(frame: Frame, welcome: OnboardingSettings | None = None) -> list[BaseRoute]:
+    pages = OnboardingPages(frame, welcome or OnboardingSettings())
     return [
         Route(PATH, frame.endpoint(pages.page)),
         Route(f"{PATH}/check", frame.endpoint(pages.check), methods=["POST"]),
@@ -95,11 +201,11 @@ def routes(frame: Frame, welcome: Welcome | None = None) -> list[BaseRoute]:
 
 
 class OnboardingPages:
-    def __init__(self, frame: Frame, welcome: Welcome) -> None:
+    def __init__(self, frame: Frame, welcome: OnboardingSettings) -> None:
         self._frame = frame
         self._welcome = welcome
 
-    async def page(self, request: Request, here: Here) -> Response:
+    async def page(self, request: Request, here: PageLocation) -> Response:
         form = self._form(request.query_params, here)
         # Read before the facts: what happens in between is told again, and not missed.
         cursor = await self._welcome.newest_change() if form.repository else None
@@ -123,7 +229,7 @@ class OnboardingPages:
             **await self._checked(request, here, form.repository),
         )
 
-    async def check(self, request: Request, here: Here) -> Response:
+    async def check(self, request: Request, here: PageLocation) -> Response:
         """Have GitHub asked, as the API's `POST` does, and lead back to the page."""
         fields = await read_form(request)
         name = fields.get("repository", "")
@@ -135,7 +241,7 @@ class OnboardingPages:
         address = with_notice(back if back.startswith(PATH) else PATH, "checking", int(taken))
         return RedirectResponse(address, status_code=303)
 
-    async def file(self, request: Request, here: Here) -> Response:
+    async def file(self, request: Request, here: PageLocation) -> Response:
         plan = self._plan(self._form(request.query_params, here), request.query_params, here)
         if plan is None:
             raise BadRequest("the address holds a value that cannot be used", hint=f"see {PATH}")
@@ -144,7 +250,7 @@ class OnboardingPages:
             raise NotFound("there is no such file", hint=f"see {PATH}")
         return _plain(found.text, found.path.rpartition("/")[2])
 
-    def _form(self, asked: QueryParams, here: Here) -> Form:
+    def _form(self, asked: QueryParams, here: PageLocation) -> OnboardingForm:
         plain = JoinRequest(
             ci=Ci.GITHUB,
             upstream=here.upstream,
@@ -152,16 +258,16 @@ class OnboardingPages:
             relay_url=self._frame.site,
             audience=self._welcome.audience,
         )
-        return read_wish(_named(asked), plain)
+        return read_form_values(_named(asked), plain)
 
-    def _plan(self, form: Form, asked: QueryParams, here: Here) -> Plan | None:
+    def _plan(self, form: OnboardingForm, asked: QueryParams, here: PageLocation) -> OnboardingPlan | None:
         if form.wanted is None:
             return None
         told = _named(asked)
         chosen = {name: told[name] for name in _CHOSEN if told.get(name, "").strip()}
-        return plan_of(form.wanted, chosen, self._frame.site, one_upstream=len(here.upstreams) == 1)
+        return make_plan(form.wanted, chosen, self._frame.site, one_upstream=len(here.upstreams) == 1)
 
-    def _trial(self, form: Form, here: Here) -> str | None:
+    def _trial(self, form: OnboardingForm, here: PageLocation) -> str | None:
         """What tries the workflow before anybody lists it; another CI's token would have to be registered first."""
         if not self._frame.sandbox or form.wanted is None or form.chosen_ci is not Ci.GITHUB:
             return None
@@ -174,7 +280,9 @@ class OnboardingPages:
             github_url=here.github_url,
         )
 
-    async def _checked(self, request: Request, here: Here, repository: RepoName | None) -> dict[str, Any]:
+    async def _checked(
+        self, request: Request, here: PageLocation, repository: RepoName | None
+    ) -> dict[str, Any]:
         if repository is None:
             return _told(None, ())
         now = self._frame.clock.now()

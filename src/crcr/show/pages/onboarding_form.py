@@ -37,7 +37,7 @@ _OPTIONAL = frozenset({"device", "junit"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class FormField:
     """A field to type in."""
 
     name: str
@@ -51,7 +51,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pick:
+class FormChoice:
     """One of a few."""
 
     name: str
@@ -63,12 +63,12 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    ci: Pick
-    own: tuple[Entry, ...]
-    level: Pick
-    people: tuple[Entry, ...]
-    work: tuple[Entry, ...]
+class OnboardingForm:
+    ci: FormChoice
+    own: tuple[FormField, ...]
+    level: FormChoice
+    people: tuple[FormField, ...]
+    work: tuple[FormField, ...]
     nightly: bool
     chosen_ci: Ci
     chosen_level: Level
@@ -86,7 +86,7 @@ class Form:
         return any(not each.text for each in self.own if each.name in required)
 
 
-def read_wish(asked: Mapping[str, str], plain: JoinRequest) -> Form:
+def read_form_values(asked: Mapping[str, str], plain: JoinRequest) -> OnboardingForm:
     """`plain` holds what the relay brings itself: upstream, addresses, audience."""
     ci, level = _ci(asked), _level(asked)
     nightly = asked.get("nightly", "").lower() in _YES
@@ -97,7 +97,7 @@ def read_wish(asked: Mapping[str, str], plain: JoinRequest) -> Form:
     typed = {name: _typed_entry(name, text.get(name, ""), good, known) for name in _TYPED}
     wanted, others = _whole(good, (*own, *typed.values()), known)
     repository = text.get("repository", "")
-    return Form(
+    return OnboardingForm(
         ci=_ci_pick(ci, good.ci),
         own=own,
         level=_level_pick(level, good.level),
@@ -123,8 +123,8 @@ def _level(asked: Mapping[str, str]) -> Level | None:
     return next((each for each in Level if each.name == text), None) if text else Level.L2
 
 
-def _ci_pick(chosen: Ci | None, instead: Ci) -> Pick:
-    return Pick(
+def _ci_pick(chosen: Ci | None, instead: Ci) -> FormChoice:
+    return FormChoice(
         name="ci",
         label="CI",
         choices={each.value: each.title for each in Ci},
@@ -133,8 +133,8 @@ def _ci_pick(chosen: Ci | None, instead: Ci) -> Pick:
     )
 
 
-def _level_pick(chosen: Level | None, instead: Level) -> Pick:
-    return Pick(
+def _level_pick(chosen: Level | None, instead: Level) -> FormChoice:
+    return FormChoice(
         name="level",
         label="Level",
         choices={each.name: f"{each.name} {LEVELS[each]}" for each in Level},
@@ -157,12 +157,12 @@ def _without_problem(plain: JoinRequest, ci: Ci, level: Level) -> JoinRequest:
     )
 
 
-def _own_entries(text: Mapping[str, str], good: JoinRequest, known: set[str]) -> Iterator[Entry]:
+def _own_entries(text: Mapping[str, str], good: JoinRequest, known: set[str]) -> Iterator[FormField]:
     repository = text.get("repository", "")
     named = is_repo_name(repository)
     problems = _judged(good, known, repository=RepoName(repository)) if named else ()
     wrong = "write owner/name, as on GitHub" if repository and not named else None
-    yield Entry(
+    yield FormField(
         name="repository",
         label="Your repository",
         text=repository,
@@ -172,7 +172,7 @@ def _own_entries(text: Mapping[str, str], good: JoinRequest, known: set[str]) ->
     for part in CI_LOCATION_PARTS[good.ci]:
         value, needed = text.get(part.name, ""), part.required or part.default is not None
         problems = _judged(good, known, place={**good.place, part.name: value}) if value else ()
-        yield Entry(
+        yield FormField(
             name=part.name,
             label=_capital(part.meaning.removeprefix("the ")),
             text=value,
@@ -186,10 +186,10 @@ def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _typed_entry(name: str, text: str, good: JoinRequest, known: set[str]) -> Entry:
+def _typed_entry(name: str, text: str, good: JoinRequest, known: set[str]) -> FormField:
     label, hint = _TYPED[name]
     default = getattr(good, name)
-    return Entry(
+    return FormField(
         name=name,
         label=label,
         text=text,
@@ -216,7 +216,7 @@ def _first(problems: tuple[str, ...]) -> str | None:
 
 
 def _whole(
-    good: JoinRequest, entries: tuple[Entry, ...], known: set[str]
+    good: JoinRequest, entries: tuple[FormField, ...], known: set[str]
 ) -> tuple[JoinRequest | None, tuple[str, ...]]:
     """All fields together, unless one of them is wrong; and what is wrong whatever the fields say."""
     if any(each.problem for each in entries):

@@ -10,17 +10,16 @@ from starlette.routing import BaseRoute, Route
 from crcr.decide.statistics.figures import Figures, LeftOut
 from crcr.decide.views.backend import BackendMetrics
 from crcr.decide.views.overview import BackendSummary, Summary
-from crcr.show.live.delay import LiveDelay
+from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages.frame import Frame
 from crcr.show.render.trend_charts import trend_charts
-from crcr.show.urls.links import formats
-from crcr.show.urls.location import Here
+from crcr.show.urls.location import PageLocation, data_links
 from crcr.show.urls.sorting import (
     BY_LEVEL,
-    Choice,
-    Order,
+    SortOrder,
+    TableFilters,
     arrange,
-    page_of,
+    cut_page,
     pick_backend,
     pick_order,
     pick_page,
@@ -29,28 +28,28 @@ from crcr.show.urls.sorting import (
 
 
 def routes(frame: Frame, delay: LiveDelay | None = None) -> list[BaseRoute]:
-    pages = NumberPages(frame, delay or LiveDelay())
+    pages = OverviewPages(frame, delay or LiveDelay())
     return [
         Route("/crcr", frame.endpoint(pages.summary)),
         Route("/crcr/metrics", frame.endpoint(pages.metrics)),
     ]
 
 
-class NumberPages:
+class OverviewPages:
     def __init__(self, frame: Frame, delay: LiveDelay) -> None:
         self._frame = frame
         self._delay = delay
 
-    async def summary(self, request: Request, here: Here) -> Response:
+    async def summary(self, request: Request, here: PageLocation) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
-        choice = Choice.of(request.query_params)
+        choice = TableFilters.of(request.query_params)
 
         table = tabulate((), choice)
 
         def pick(backends: Sequence[BackendSummary]) -> Sequence[BackendSummary]:
             nonlocal table
             table = tabulate(backends, choice)
-            return page_of(table.rows, choice.page).rows
+            return cut_page(table.rows, choice.page).rows
 
         summary = await views.summary(here.upstream, here.span, now, kind=here.kind, pick=pick)
         return self._frame.page(
@@ -62,23 +61,23 @@ class NumberPages:
             choice=choice,
             table=table.on_page(summary.rows),
             group_sizes=table.sizes,
-            page=page_of(table.rows, choice.page),
+            page=cut_page(table.rows, choice.page),
             left_out=_left_out(summary),
-            formats=formats(here, "summary", choice.query()),
+            formats=data_links(here, "summary", choice.query()),
         )
 
-    async def metrics(self, request: Request, here: Here) -> Response:
+    async def metrics(self, request: Request, here: PageLocation) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
-        choice = Choice(order=_order(request), page=pick_page(request.query_params.get("page")))
+        choice = TableFilters(order=_order(request), page=pick_page(request.query_params.get("page")))
         wanted = request.query_params.get("backend")
 
         def pick(every: Sequence[BackendMetrics]) -> Sequence[BackendMetrics]:
             one = pick_backend(every, wanted)
-            return [*([one] if one else []), *page_of(arrange(every, choice.order), choice.page).rows]
+            return [*([one] if one else []), *cut_page(arrange(every, choice.order), choice.page).rows]
 
         metrics = await views.metrics(here.upstream, here.span, now, kind=here.kind, pick=pick)
         chosen = pick_backend(metrics.rows, wanted)
-        page = page_of(arrange(metrics.backends, choice.order), choice.page)
+        page = cut_page(arrange(metrics.backends, choice.order), choice.page)
         in_full = {each.name: each for each in metrics.rows}
         drawn: Figures = chosen.figures if chosen else metrics.total
         return self._frame.page(
@@ -93,7 +92,7 @@ class NumberPages:
             drawn=drawn,
             charts=trend_charts(drawn),
             page=replace(page, rows=arrange((in_full[each.name] for each in page.rows), choice.order)),
-            formats=formats(here, "metrics", {"backend": chosen.name.full_name} if chosen else {}),
+            formats=data_links(here, "metrics", {"backend": chosen.name.full_name} if chosen else {}),
         )
 
 
@@ -102,7 +101,7 @@ def _left_out(summary: Summary) -> LeftOut:
     return sum((each.left_out for each in figures), LeftOut())
 
 
-def _order(request: Request) -> Order:
+def _order(request: Request) -> SortOrder:
     """Here the levels do not stand apart: without a wish the lowest rate is first."""
     asked = pick_order(request.query_params.get("sort"))
-    return Order("rate", down=False) if asked.column == BY_LEVEL else asked
+    return SortOrder("rate", down=False) if asked.column == BY_LEVEL else asked

@@ -6,15 +6,17 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.show.http.static_files import shared_statics
-from crcr.show.live.delay import LiveDelay
+from crcr.show.http.static_files import load_static_files
+from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages import backend, badge, commit, logs, onboarding, overview, sandbox
 from crcr.show.pages.api_docs import docs_endpoint
 from crcr.show.pages.frame import Frame
-from crcr.show.pages.onboarding import Welcome
+from crcr.show.pages.onboarding import OnboardingSettings
 
 
-def routes(frame: Frame, delay: LiveDelay | None = None, welcome: Welcome | None = None) -> list[BaseRoute]:
+def routes(
+    frame: Frame, delay: LiveDelay | None = None, welcome: OnboardingSettings | None = None
+) -> list[BaseRoute]:
     """All HTML routes, static files and `/api/docs` included. Literal addresses stand before `{org}/{repo}`."""
     return [
         Route("/", _home),
@@ -23,12 +25,12 @@ def routes(frame: Frame, delay: LiveDelay | None = None, welcome: Welcome | None
         *commit.routes(frame),
         *logs.routes(frame),
         *onboarding.routes(frame, welcome),
-        *sandbox.routes(frame, welcome),
+        *sandbox.routes(frame, (welcome or OnboardingSettings()).audience),
         *backend.routes(frame),
         Route("/crcr/{rest:path}/", _without_slash),
         *badge.routes(frame),
         Route("/api/docs", docs_endpoint(frame.renderer), include_in_schema=False),
-        shared_statics().route(),
+        load_static_files().route(),
     ]
 
 

@@ -1,29 +1,29 @@
 """The sandbox's page: what repositories on no allowlist tried out, marked as what it is. Where it is off, it says so."""
 
+import json
+import shlex
+from typing import Any
+from urllib.parse import urlsplit
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.model import RepoName, is_repo_name
+from crcr.decide.model import TEST_EVENT, RepoName, is_repo_name
 from crcr.decide.statistics.figures import LastResult, count_as
 from crcr.decide.views.joining import SandboxJob, SandboxQuery
 from crcr.show.pages.frame import Frame
-from crcr.show.pages.onboarding import Welcome
-from crcr.show.pages.sandbox_trial import is_simulated, try_command
 from crcr.show.render.status import Status, job_status
 from crcr.show.urls import cursors
-from crcr.show.urls.filters import Wishes
-from crcr.show.urls.links import Links, formats
-from crcr.show.urls.location import Here
+from crcr.show.urls.filters import ListFilters
+from crcr.show.urls.location import PageLinks, PageLocation, data_links
 
 PAGE = 50
 
 
-def routes(frame: Frame, welcome: Welcome | None = None) -> list[BaseRoute]:
-    audience = (welcome or Welcome()).audience
-
-    async def sandbox(request: Request, here: Here) -> Response:
-        wishes = Wishes(request, "repository")
+def routes(frame: Frame, audience: str = "crcr") -> list[BaseRoute]:
+    async def sandbox(request: Request, here: PageLocation) -> Response:
+        wishes = ListFilters(request, "repository")
         query = SandboxQuery(
             repository=wishes.text("repository"), after=cursors.decode(wishes.text("after")), limit=PAGE
         )
@@ -34,12 +34,12 @@ def routes(frame: Frame, welcome: Welcome | None = None) -> list[BaseRoute]:
             "sandbox.html",
             here,
             page=page,
-            links=Links(here, chosen),
+            links=PageLinks(here, chosen),
             chosen=chosen,
             filtered="repository" in chosen,
             limit=PAGE,
             next_after=cursors.encode(page.next),
-            formats=formats(here, "sandbox", chosen),
+            formats=data_links(here, "sandbox", chosen),
             look=_look,
             command=_command(here, chosen.get("repository", ""), frame.site, audience),
             simulated=is_simulated(here.github_url),
@@ -48,7 +48,7 @@ def routes(frame: Frame, welcome: Welcome | None = None) -> list[BaseRoute]:
     return [Route("/crcr/sandbox", frame.endpoint(sandbox))]
 
 
-def _command(here: Here, asked: str, site: str, audience: str) -> str:
+def _command(here: PageLocation, asked: str, site: str, audience: str) -> str:
     repository = RepoName(asked) if is_repo_name(asked) else None
     return try_command(
         repository, f"{site}/github/callback", audience, here.upstream, github_url=here.github_url
@@ -58,3 +58,45 @@ def _command(here: Here, asked: str, site: str, audience: str) -> str:
 def _look(job: SandboxJob) -> Status:
     counted = count_as(job.state, job.conclusion)
     return job_status(LastResult(job.state, job.conclusion, job.job_name or "", job.reported_at, counted))
+
+
+DELIVERY = "sandbox-trial"
+"""Any text would do: there is no such delivery, and the sandbox asks for none."""
+_THIS_CHECKOUT = "{owner}/{repo}"
+"""`gh` fills this in from the checkout that it runs in."""
+
+_THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def trial(callback_url: str, audience: str, upstream: RepoName) -> dict[str, Any]:
+    """Body of the `repository_dispatch`, in the shape of the relay's own."""
+    relay = {"callback_url": callback_url, "audience": audience, "upstream": str(upstream)}
+    return {
+        "event_type": TEST_EVENT,
+        "client_payload": {"delivery_id": DELIVERY, "event_type": TEST_EVENT, "relay": relay},
+    }
+
+
+def is_simulated(github_url: str) -> bool:
+    """Whether this is the demo's GitHub, which `gh` cannot speak to."""
+    return urlsplit(github_url).hostname in _THIS_MACHINE
+
+
+def try_command(
+    repository: RepoName | None,
+    callback_url: str,
+    audience: str,
+    upstream: RepoName,
+    *,
+    github_url: str = "https://github.com",
+) -> str:
+    """What a maintainer runs; without a repository, in a checkout of it."""
+    if is_simulated(github_url):
+        name = str(repository or "me/my-backend")
+        return f"{shlex.join(['crcr', 'demo-join', name, '--unlisted', '--github', github_url])}\n"
+    body = json.dumps(trial(callback_url, audience, upstream), indent=2)
+    words = ["gh", "api", f"repos/{repository or _THIS_CHECKOUT}/dispatches"]
+    host = urlsplit(github_url).netloc
+    words += [] if host in ("", "github.com") else ["--hostname", host]
+    # Nothing is expanded between the marks, and no line of JSON is just END.
+    return f"{shlex.join([*words, '--input', '-'])} <<'END'\n{body}\nEND\n"

@@ -55,7 +55,7 @@ class Chart:
     """What the numbers are, in a few words."""
 
 
-def said(value: Number, unit: Unit) -> str:
+def format_value(value: Number, unit: Unit) -> str:
     """A value as words; a dash for one that is not known."""
     if value is None:
         return "—"
@@ -151,9 +151,9 @@ def _label(chart: Chart) -> str:
     for series in chart.series:
         known = [value for value in series.values if value is not None]
         if known:
-            low, high = said(min(known), chart.unit), said(max(known), chart.unit)
+            low, high = format_value(min(known), chart.unit), format_value(max(known), chart.unit)
             ends.append(
-                f"{visible(series.name, 80)} between {low} and {high}, last {said(known[-1], chart.unit)}"
+                f"{visible(series.name, 80)} between {low} and {high}, last {format_value(known[-1], chart.unit)}"
             )
     span = f"{_date(chart.starts[0])} to {_date(chart.starts[-1])}"
     return f"{chart.title}, {span}: {'; '.join(ends)}"
@@ -241,11 +241,11 @@ class _Plot:
 
 
 def _tick(value: float, unit: Unit) -> str:
-    return f"{value * 100:.0f}%" if unit is Unit.RATE else said(value, unit)
+    return f"{value * 100:.0f}%" if unit is Unit.RATE else format_value(value, unit)
 
 
 def _or_none(value: Number, unit: Unit) -> str:
-    return "no data" if value is None else said(value, unit)
+    return "no data" if value is None else format_value(value, unit)
 
 
 def _runs(values: Sequence[Number]) -> Iterator[list[tuple[int, float]]]:
@@ -299,7 +299,7 @@ def _table(chart: Chart) -> Markup:
         Markup('<tr><th scope="row">{}</th>{}</tr>').format(
             _date(at),
             Markup("").join(
-                Markup('<td class="num">{}</td>').format(said(value, chart.unit)) for value in column
+                Markup('<td class="num">{}</td>').format(format_value(value, chart.unit)) for value in column
             ),
         )
         for at, column in zip(chart.starts, _columns(chart), strict=True)

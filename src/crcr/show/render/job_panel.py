@@ -14,9 +14,8 @@ from crcr.decide.views.backend import JobDetail, JobKey
 from crcr.decide.views.overview import JobView
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
-from crcr.show.urls.job_tokens import job_of, key_of
-from crcr.show.urls.links import JOB, Links
-from crcr.show.urls.location import Here
+from crcr.show.urls.job_tokens import decode_backend_job, decode_job_key
+from crcr.show.urls.location import JOB, PageLinks, PageLocation
 
 MOST_TESTS = 50
 _MOST_FACTS = 40
@@ -42,33 +41,33 @@ class Panel:
     job_url: str | None = None
 
 
-def asked_token(request: Request) -> str | None:
+def requested_token(request: Request) -> str | None:
     return request.query_params.get(JOB) or None
 
 
-def asks_for_panel_alone(request: Request) -> bool:
+def wants_panel_only(request: Request) -> bool:
     return request.query_params.get("fragment") == "panel"
 
 
-async def shared_panel(frame: Frame, request: Request, links: Links) -> Panel | None:
+async def shared_panel(frame: Frame, request: Request, links: PageLinks) -> Panel | None:
     """The panel of a page with several backends: the token says which; None when none was asked for."""
-    token = asked_token(request)
+    token = requested_token(request)
     if token is None:
         return None
-    found = job_of(token)
+    found = decode_backend_job(token)
     detail = await read_detail(frame, request, links.here, *found) if found else None
-    return panel_of(frame.site, request, links, detail)
+    return make_panel(frame.site, request, links, detail)
 
 
-async def backend_panel(frame: Frame, request: Request, links: Links, backend: RepoName) -> Panel:
+async def backend_panel(frame: Frame, request: Request, links: PageLinks, backend: RepoName) -> Panel:
     """The panel of a backend's page, read without the page."""
-    key = key_of(asked_token(request))
+    key = decode_job_key(requested_token(request))
     detail = await read_detail(frame, request, links.here, backend, key) if key else None
-    return panel_of(frame.site, request, links, detail)
+    return make_panel(frame.site, request, links, detail)
 
 
 async def read_detail(
-    frame: Frame, request: Request, here: Here, backend: RepoName, key: JobKey
+    frame: Frame, request: Request, here: PageLocation, backend: RepoName, key: JobKey
 ) -> JobDetail | None:
     try:
         return await frame.views(request).job(here.upstream, backend, key)
@@ -76,13 +75,13 @@ async def read_detail(
         return None
 
 
-def panel_of(site: str, request: Request, links: Links, detail: JobDetail | None) -> Panel:
-    token = asked_token(request)
+def make_panel(site: str, request: Request, links: PageLinks, detail: JobDetail | None) -> Panel:
+    token = requested_token(request)
     address = f"{site}{links.url(**{JOB: token})}"
     close = links.url(**{JOB: None})
     if detail is None:
         return Panel(detail=None, close=close, address=address)
-    run_url, job_url = run_and_job(detail.job.url)
+    run_url, job_url = split_job_url(detail.job.url)
     return Panel(
         detail=detail,
         run_url=run_url,
@@ -90,25 +89,25 @@ def panel_of(site: str, request: Request, links: Links, detail: JobDetail | None
         close=close,
         address=address,
         attempts=tuple(_attempt(each, detail, links) for each in detail.attempts),
-        environment=facts(detail.environment),
+        environment=parse_environment(detail.environment),
     )
 
 
 _JOB_OF_RUN = re.compile(r"(?P<run>https?://[^?#]+/actions/runs/\d+(?:/attempts/\d+)?)/jobs?/\d+(?:[?#].*)?")
 
 
-def run_and_job(url: str | None) -> tuple[str | None, str | None]:
+def split_job_url(url: str | None) -> tuple[str | None, str | None]:
     """A report names one address: that of a job on GitHub tells that of its run too, any other is the run's."""
     found = _JOB_OF_RUN.fullmatch(url) if url else None
     return (found["run"], url) if found else (url, None)
 
 
-def _attempt(job: JobView, detail: JobDetail, links: Links) -> Attempt:
+def _attempt(job: JobView, detail: JobDetail, links: PageLinks) -> Attempt:
     link = links.job(job)
     return Attempt(job, link, (job.run_id, job.attempt) == (detail.job.run_id, detail.job.attempt))
 
 
-def facts(environment: str | None) -> tuple[tuple[str, str], ...]:
+def parse_environment(environment: str | None) -> tuple[tuple[str, str], ...]:
     """What a report said of its environment, as names and values; what is no object is one value without a name."""
     if not environment:
         return ()

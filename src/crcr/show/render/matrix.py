@@ -3,8 +3,10 @@
 Every cell is as little as can be: a letter, a tone, a short title and the token of its details.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from markupsafe import Markup, escape
 
@@ -14,10 +16,196 @@ from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import Column, Matrix, MatrixRow
 from crcr.decide.views.commit import BackendState, backend_state
 from crcr.decide.views.overview import DispatchView, JobView
-from crcr.show.render.matrix_headers import shortened
-from crcr.show.render.matrix_shards import Group, many, sections
 from crcr.show.render.status import ANSWERS, BACKENDS, Status, duration, job_status
-from crcr.show.urls.job_tokens import token_of_job
+from crcr.show.urls.job_tokens import job_token
+
+_GAP = "…"
+_LONGEST = 300
+_WORD = r"(?:shard|part|partition|chunk|split|slice|bucket|batch|group)"
+_OF_TOTAL = (
+    re.compile(r"(?<![\w.])(?P<number>\d{1,4})(?P<rest>\s*(?:/|of)\s*(?P<total>\d{1,4}))(?![\w.])"),
+    re.compile(r"(?<=[(,\s])(?P<number>\d{1,4})(?P<rest>\s*,\s*(?P<total>\d{1,4}))(?=\s*[,)])"),
+)
+_AFTER_WORD = re.compile(rf"(?<![a-z]){_WORD}[\s_:#-]*(?P<number>\d{{1,4}})(?![\w.])", re.IGNORECASE)
+_BARE = (re.compile(r"\(\s*(?P<number>\d{1,4})\s*\)$"), re.compile(r"(?<=[\s_#-])(?P<number>\d{1,4})$"))
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A job's name apart from its number; `sure` when the name itself says that it is a shard."""
+
+    before: str
+    number: int
+    after: str
+    sure: bool
+
+    @property
+    def family(self) -> str:
+        return f"{self.before}{_GAP}{self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnGroup:
+    """Columns under one header: a single job, or the shards of one; `places` are theirs in the matrix."""
+
+    key: str
+    label: str
+    places: tuple[int, ...]
+
+    @property
+    def is_shards(self) -> bool:
+        return len(self.places) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowColumns:
+    """The groups of one workflow."""
+
+    workflow: str
+    name: str
+    groups: tuple[ColumnGroup, ...]
+
+
+def parse_shard(name: str) -> Shard | None:
+    """The shard that a job's name tells of, if it does."""
+    if len(name) > _LONGEST:
+        return None
+    for pattern in _OF_TOTAL:
+        for match in reversed([*pattern.finditer(name)]):
+            if int(match["number"]) <= int(match["total"]):
+                return _shard(name, match, sure=True)
+    if named := _AFTER_WORD.search(name):
+        return _shard(name, named, sure=True)
+    bare = next((found for pattern in _BARE if (found := pattern.search(name))), None)
+    return _shard(name, bare, sure=False) if bare else None
+
+
+def _shard(name: str, match: re.Match[str], *, sure: bool) -> Shard:
+    start, end = match.span("number")
+    return Shard(name[:start], int(match["number"]), name[end:], sure)
+
+
+def group_columns(columns: Sequence[Column]) -> tuple[WorkflowColumns, ...]:
+    """The columns by workflow, each in the order in which it first appears; every place is in just one group."""
+    by_workflow: dict[str, list[int]] = {}
+    for place, column in enumerate(columns):
+        by_workflow.setdefault(column.workflow, []).append(place)
+    return tuple(
+        WorkflowColumns(workflow, columns[places[0]].workflow_name, _groups(workflow, columns, places))
+        for workflow, places in by_workflow.items()
+    )
+
+
+def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tuple[ColumnGroup, ...]:
+    families: dict[str, list[tuple[Shard, int]]] = {}
+    for place in places:
+        if shard := parse_shard(columns[place].job_name):
+            families.setdefault(shard.family, []).append((shard, place))
+    family_of = {
+        place: family
+        for family, members in families.items()
+        if _belong_together([shard for shard, _ in members])
+        for _, place in members
+    }
+    groups: dict[str, ColumnGroup] = {}
+    for place in places:
+        name, family = columns[place].job_name, family_of.get(place)
+        key = _key(workflow, family or name, shards=family is not None)
+        if key in groups:
+            continue
+        members = tuple(each for _, each in sorted(families[family], key=_by_number)) if family else (place,)
+        groups[key] = ColumnGroup(key, family or name, members)
+    return tuple(groups.values())
+
+
+def _belong_together(members: list[Shard]) -> bool:
+    if len(members) == 1:
+        return False
+    numbers = sorted(each.number for each in members)
+    whole = numbers[0] in {0, 1} and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+    return whole or all(each.sure for each in members)
+
+
+def _by_number(member: tuple[Shard, int]) -> tuple[int, int]:
+    shard, place = member
+    return shard.number, place
+
+
+def _key(workflow: str, name: str, *, shards: bool) -> str:
+    return sha256(f"{workflow}\0{name}\0{shards}".encode("utf-8", "replace")).hexdigest()[:10]
+
+
+WORST_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.SUCCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedJobs:
+    """Several jobs in one cell: the worst of them, how many are like it, and how many there should be."""
+
+    worst: JobView
+    alike: int
+    present: int
+    total: int
+
+    @property
+    def all_passed(self) -> bool:
+        """Whether it may be shown as passed: every one is there and none says otherwise."""
+        return self.worst.counted is CountedAs.SUCCESS and self.present == self.total
+
+    @property
+    def said(self) -> str:
+        return f"{self.alike}/{self.total}" if self.alike != self.total else str(self.total)
+
+
+def combine_jobs(cells: Iterable[JobView | None], total: int) -> CombinedJobs | None:
+    """What a cell for all of these says; None when none of them has reported."""
+    found = [cell for cell in cells if cell is not None]
+    if not found:
+        return None
+    counted = [job.counted for job in found]
+    grade = min(counted, key=WORST_FIRST.index)
+    worst = next(job for job, each in zip(found, counted, strict=True) if each is grade)
+    return CombinedJobs(worst, counted.count(grade), len(found), total)
+
+
+ROOM = 36
+"""Characters that a head shows."""
+_LEAST_SHARED = 12
+_START = 12
+_CUT = "…"
+_EDGES = frozenset("/(:,_-")
+
+
+def shorten_names(names: Sequence[str]) -> list[str]:
+    """One for each name of a workflow; a name that fits is left as it is where all of them do."""
+    if all(len(name) <= ROOM for name in names):
+        return list(names)
+    shared = _shared(names)
+    return [_fitted(f"{_CUT}{name[shared:]}" if shared else name) for name in names]
+
+
+def _shared(names: Sequence[str]) -> int:
+    """How many characters all begin with, up to the end of a word; none where it is not worth it."""
+    if len(set(names)) < 2:
+        return 0
+    first, last = min(names), max(names)  # whatever these two share, all between them share
+    pairs = zip(first, last, strict=False)
+    same = next((place for place, (one, other) in enumerate(pairs) if one != other), len(first))
+    edge = next((place for place in range(same, 0, -1) if _is_edge(first[place - 1])), 0)
+    return edge if edge >= _LEAST_SHARED else 0
+
+
+def _is_edge(character: str) -> bool:
+    return character in _EDGES or character.isspace()
+
+
+def _fitted(name: str) -> str:
+    """Names differ at their ends more often than at their beginnings."""
+    if len(name) <= ROOM:
+        return name
+    end = ROOM - _START - len(_CUT)
+    return f"{name[:_START].rstrip()}{_CUT}{name[-end:].lstrip()}"
+
 
 NOTHING = Status("—", "no jobs", "off")
 OTHERS = Status("—", "no such job", "off")
@@ -33,7 +221,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class GridHead:
     """A column's header. `toggle` is the value of `?open=` that a click on it leads to; None for a single job."""
 
     label: str
@@ -47,7 +235,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WorkflowSpan:
     """A workflow over its columns."""
 
     name: str
@@ -56,7 +244,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GridCell:
     tone: str
     letter: str
     title: str
@@ -67,20 +255,20 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GridRow:
     row: MatrixRow
     state: Status
     said: str
     why: str
-    cells: tuple[Cell | None, ...]
+    cells: tuple[GridCell | None, ...]
     """Empty when it has no job at all: then `said` stands in their place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    spans: tuple[Span, ...]
-    heads: tuple[Head, ...]
-    lines: tuple[Line, ...]
+    spans: tuple[WorkflowSpan, ...]
+    heads: tuple[GridHead, ...]
+    lines: tuple[GridRow, ...]
     shards: int
     """How many groups of shards there are."""
     opened: int
@@ -94,11 +282,11 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
     """
     cut = matrix.columns_left_out > 0
     whole = whole and not cut
-    plan = sections(matrix.columns)
+    plan = group_columns(matrix.columns)
     folding = [group for section in plan for group in section.groups if group.is_shards]
     open_now = {group.key for group in folding if ALL in opened or group.key in opened}
-    heads: list[Head] = []
-    spans: list[Span] = []
+    heads: list[GridHead] = []
+    spans: list[WorkflowSpan] = []
     for section in plan:
         before = len(heads)
         for group in section.groups:
@@ -107,7 +295,7 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
                 matrix.columns, group, toggle, opened=group.key in open_now, first=len(heads) == before
             )
         heads[before:] = _labelled(heads[before:])
-        spans.append(Span(section.name, section.workflow, len(heads) - before))
+        spans.append(WorkflowSpan(section.name, section.workflow, len(heads) - before))
     groups = [group for section in plan for group in section.groups]
     lines = tuple(
         _line(row, groups, open_now, row_state(row, reports=reports, whole=whole, cut=cut))
@@ -121,50 +309,52 @@ def _toggled(key: str, open_now: set[str]) -> str:
 
 
 def _heads(
-    columns: Sequence[Column], group: Group, toggle: str | None, *, opened: bool, first: bool
-) -> list[Head]:
+    columns: Sequence[Column], group: ColumnGroup, toggle: str | None, *, opened: bool, first: bool
+) -> list[GridHead]:
     if toggle is None or opened:
         names = [columns[place].job_name for place in group.places]
         return [
-            Head(label=name, title=name, toggle=toggle, opened=opened, first=first and not index)
+            GridHead(label=name, title=name, toggle=toggle, opened=opened, first=first and not index)
             for index, name in enumerate(names)
         ]
     title = f"{group.label}: {len(group.places)} shards"
-    return [Head(label=group.label, title=title, shards=len(group.places), toggle=toggle, first=first)]
+    return [GridHead(label=group.label, title=title, shards=len(group.places), toggle=toggle, first=first)]
 
 
-def _labelled(heads: list[Head]) -> list[Head]:
+def _labelled(heads: list[GridHead]) -> list[GridHead]:
     """The heads of one workflow, with labels that fit."""
-    labels = shortened([head.label for head in heads])
+    labels = shorten_names([head.label for head in heads])
     return [replace(head, label=label) for head, label in zip(heads, labels, strict=True)]
 
 
-def _line(row: MatrixRow, groups: list[Group], open_now: set[str], stands: tuple[Status, str, str]) -> Line:
+def _line(
+    row: MatrixRow, groups: list[ColumnGroup], open_now: set[str], stands: tuple[Status, str, str]
+) -> GridRow:
     state, said, why = stands
     if not any(row.cells):
-        return Line(row, state, said, why, ())
-    cells: list[Cell | None] = []
+        return GridRow(row, state, said, why, ())
+    cells: list[GridCell | None] = []
     for group in groups:
         if group.is_shards and group.key not in open_now:
             cells.append(_folded(row, group, _toggled(group.key, open_now)))
         else:
             cells += [_cell(row.cells[place]) for place in group.places]
-    return Line(row, state, said, why, tuple(cells))
+    return GridRow(row, state, said, why, tuple(cells))
 
 
-def _cell(job: JobView | None) -> Cell | None:
+def _cell(job: JobView | None) -> GridCell | None:
     if job is None:
         return None
     status = job_status(job)
     took = f", {duration(job.execution_s)}" if job.execution_s is not None else ""
     disputed = ", disputed" if job.disputed_conclusion else ""
-    return Cell(
-        status.tone, status.letter, f"{status.word}{took}{disputed}", token_of_job(job), "!" * bool(disputed)
+    return GridCell(
+        status.tone, status.letter, f"{status.word}{took}{disputed}", job_token(job), "!" * bool(disputed)
     )
 
 
-def _folded(row: MatrixRow, group: Group, toggle: str) -> Cell | None:
-    found = many([row.cells[place] for place in group.places], len(group.places))
+def _folded(row: MatrixRow, group: ColumnGroup, toggle: str) -> GridCell | None:
+    found = combine_jobs([row.cells[place] for place in group.places], len(group.places))
     if found is None:
         return None
     status = job_status(found.worst)
@@ -175,7 +365,7 @@ def _folded(row: MatrixRow, group: Group, toggle: str) -> Cell | None:
         return _cell(found.worst)
     # A pass is green only when nobody is missing: half of the shards are no proof.
     quiet = found.worst.counted is CountedAs.SUCCESS and not found.all_passed
-    return Cell("off" if quiet else status.tone, status.letter, title, "", found.said, toggle)
+    return GridCell("off" if quiet else status.tone, status.letter, title, "", found.said, toggle)
 
 
 def row_state(
@@ -185,7 +375,7 @@ def row_state(
 
     `cut` says that there are jobs for which there was no room: then nothing is known to have passed.
     """
-    found = many(row.cells, sum(cell is not None for cell in row.cells))
+    found = combine_jobs(row.cells, sum(cell is not None for cell in row.cells))
     if found is not None:
         status = job_status(found.worst)
         word = _WORDS[found.worst.counted]
@@ -226,7 +416,7 @@ def _reason(dispatch: DispatchView) -> str:
     return dispatch.reason or ""
 
 
-def draw_cells(line: Line, details: str, opening: str, asked: str) -> Markup:
+def draw_cells(line: GridRow, details: str, opening: str, asked: str) -> Markup:
     """All cells of a row as markup; in thousands, so that no template goes through them one by one.
 
     `details` and `opening` stand before a token and before the value of `?open=`; `asked` is the token that is open.
@@ -236,7 +426,7 @@ def draw_cells(line: Line, details: str, opening: str, asked: str) -> Markup:
     return Markup(drawn)  # noqa: S704  every piece of it is escaped
 
 
-def _drawn(cell: Cell | None, details: Markup, opening: Markup, asked: str) -> str:
+def _drawn(cell: GridCell | None, details: Markup, opening: Markup, asked: str) -> str:
     if cell is None:
         return "<td></td>"
     tone, title, letter, count = map(escape, (cell.tone, cell.title, cell.letter, cell.count))

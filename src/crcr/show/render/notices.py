@@ -40,7 +40,7 @@ def with_notice(address: str, code: str, number: int = 1) -> str:
     return parts._replace(query=query).geturl()
 
 
-def notice_of(request: Request) -> str | None:
+def read_notice(request: Request) -> str | None:
     """Return the sentence that the address asks for, if it is one of ours."""
     sentences = NOTICES.get(request.query_params.get(_CODE, ""))
     number = request.query_params.get(_NUMBER, "1")

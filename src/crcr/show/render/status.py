@@ -7,10 +7,13 @@ from crcr.decide.checks.commit import Verification
 from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitStanding
 from crcr.decide.health.relay import HealthState
+from crcr.decide.health.texts import called_service, effect_class, waiting_words
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
 from crcr.decide.statistics.figures import CountedAs, LastResult, count_as
 from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.commit import BackendState, GateShown, PullState, WaiverState
+from crcr.decide.views.logs import EffectView
+from crcr.decide.views.operator import EffectLine
 from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView, Probe
 
 
@@ -314,3 +317,38 @@ def percent(rate: float | None) -> str:
 
 _NOISE = 1e-9
 """What a fraction may lack for being a binary one."""
+
+
+def waiting_reason(effect: EffectView | EffectLine, now: datetime) -> str | None:
+    """Return the limit or the fault that an effect waits for; None while it waits for its turn."""
+    service = called_service(effect_class(effect.kind, effect.target))
+    return waiting_words(effect, now, service)
+
+
+MEANINGS = {
+    "ambiguous_job": "Two jobs could be meant",
+    "bad_report": "The report could not be understood",
+    "bad_request": "The request could not be understood",
+    "claim_mismatch": "The token belongs to another run than the report",
+    "conflicting_result": "The job had ended with another result",
+    "identity_changed": "Another repository of this name reported",
+    "no_in_progress": "The job's start was never reported",
+    "not_allowlisted": "The delivery's upstream does not list this repository",
+    "not_authentic": "The token was not accepted",
+    "not_registered": "The pipeline is not registered",
+    "rate_limited": "Too many reports in a minute",
+    "run_bound_elsewhere": "The run answers another delivery",
+    "suspended": "This backend is suspended",
+    "too_large": "The report is too large",
+    "unknown_delivery": "No such delivery was dispatched to it",
+    "wrong_event": "The run was started by an event that does not count",
+    "wrong_ref": "The run is on a branch or tag that does not count",
+}
+
+
+SETTLED = "settled: the result was accepted"
+"""Of a refusal whose job was reported rightly afterwards."""
+
+
+def refusal_meaning(code: str) -> str:
+    return MEANINGS.get(code, "The report was refused")

@@ -17,11 +17,11 @@ from crcr import __version__
 from crcr.decide.checks.status import left_out_words
 from crcr.decide.health.texts import capitalize
 from crcr.decide.statistics.window import Span
-from crcr.show.http.static_files import shared_statics
+from crcr.show.http.static_files import load_static_files
 from crcr.show.render import status
-from crcr.show.render.effect_texts import waits_for
-from crcr.show.render.pass_rate_strip import strip
 from crcr.show.render.safe_text import safe_link, visible
+from crcr.show.render.status import waiting_reason
+from crcr.show.render.trend_charts import draw_strip
 from crcr.show.urls.location import is_sha
 
 HEADERS = {
@@ -82,16 +82,16 @@ def _environment() -> Environment:
         anchor=_anchor,
         is_sha=is_sha,
         verbatim=_verbatim,
-        waits_for=waits_for,
+        waits_for=waiting_reason,
         capital=capitalize,
     )
     environment.globals.update(
-        static=shared_statics().address,
+        static=load_static_files().address,
         version=__version__,
         level_words=status.LEVELS,
         kind_words=status.KINDS,
         ranges=tuple(Span),
-        pass_strip=strip,
+        pass_strip=draw_strip,
         dispatch_statuses=status.DISPATCHES,
         legend=status.LEGEND,
         answers=status.ANSWERS,

@@ -1,25 +1,26 @@
 """Figures over a window as charts: the whole set for the page of metrics, and the four that a backend's page has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
-from crcr.decide.statistics.figures import Durations, Figures, Part
+from crcr.decide.statistics.figures import Durations, Figures, Part, Tally
 from crcr.show.render.charts import Chart, Number, Series, Unit, draw
+from crcr.show.render.status import percent
 
 
 def trend_charts(figures: Figures) -> tuple[Markup, ...]:
     """All that is known over time."""
-    return tuple(draw(chart) for chart in charts_of(figures))
+    return tuple(draw(chart) for chart in make_charts(figures))
 
 
 def backend_charts(figures: Figures) -> tuple[Markup, ...]:
     """Pass rate, queue, execution, timeouts."""
     wanted = {"Pass rate", "Queue time", "Run time", "Timeouts"}
-    return tuple(draw(chart) for chart in charts_of(figures) if chart.title in wanted)
+    return tuple(draw(chart) for chart in make_charts(figures) if chart.title in wanted)
 
 
-def charts_of(figures: Figures) -> tuple[Chart, ...]:
+def make_charts(figures: Figures) -> tuple[Chart, ...]:
     starts = tuple(part.at for part in figures.parts)
 
     def chart(title: str, unit: Unit, *series: Series, stacked: bool = False, note: str = "") -> Chart:
@@ -82,3 +83,44 @@ def _times(figures: Figures, of: Callable[[Part], Durations]) -> tuple[Series, .
 def _where_any(part: Part, number: int) -> Number:
     """None where nothing ended: there is no zero to show for it."""
     return number if part.tally.total else None
+
+
+_WIDTH, _HEIGHT = 98, 18
+_LEAST_SEEN = 2.0
+"""One failure among many passes is still seen."""
+
+
+def draw_strip(tallies: Sequence[Tally], span: str) -> Markup:
+    """Oldest first: failures from above, passes below; a dash where nothing ended."""
+    step = _WIDTH / max(1, len(tallies))
+    bars = "".join(_bar(place * step, step * 0.75, tally) for place, tally in enumerate(tallies))
+    frame = Markup(
+        '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+    )
+    # Nothing but numbers went into the bars, and there are thousands of them on a page.
+    return frame.format(_WIDTH, _HEIGHT, _label(tallies, span), Markup(bars))  # noqa: S704
+
+
+def _bar(x: float, width: float, tally: Tally) -> str:
+    if tally.pass_rate is None:
+        return f"{_rect('none', x, width, 16, 2, closed=False)}<title>no results</title></rect>"
+    failed = max(_LEAST_SEEN, _HEIGHT * (1 - tally.pass_rate)) if tally.failure else 0.0
+    title = f"{percent(tally.pass_rate)}: {tally.success} success, {tally.failure} failure"
+    bad = _rect("bad", x, width, 0, failed) if failed else ""
+    good = _rect("ok", x, width, failed, _HEIGHT - failed) if tally.success else ""
+    return f"<g><title>{title}</title>{bad}{good}</g>"
+
+
+def _rect(look: str, x: float, width: float, y: float, height: float, *, closed: bool = True) -> str:
+    end = "/>" if closed else ">"
+    return f'<rect class="part-{look}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{end}'
+
+
+def _label(tallies: Sequence[Tally], span: str) -> str:
+    rates = [tally.pass_rate for tally in tallies if tally.pass_rate is not None]
+    start = f"Pass rate over {span} in {len(tallies)} parts: "
+    if not rates:
+        return f"{start}no results"
+    told = f"{start}lowest {percent(min(rates))}, latest {percent(rates[-1])}"
+    empty = len(tallies) - len(rates)
+    return f"{told}, {empty} without results" if empty else told

@@ -17,7 +17,7 @@ _MOST_DIGITS = 64
 E = TypeVar("E", bound=StrEnum)
 
 
-class Wishes:
+class ListFilters:
     """What was chosen, by name; each of the methods reads one of them as what it should be."""
 
     def __init__(self, request: Request, *names: str, sort: str | None = None) -> None:

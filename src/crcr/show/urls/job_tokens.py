@@ -15,19 +15,19 @@ _SHAPE = [str, str, str, int, str]
 _MOST_ATTEMPTS = 2**31
 
 
-def token_of(key: JobKey, backend: RepoName | str | None = None) -> str:
+def encode_job_token(key: JobKey, backend: RepoName | str | None = None) -> str:
     """The text for `?job=`; empty for a job whose names are too long to be linked to."""
     parts = (key.delivery, key.workflow, key.run_id, key.attempt, key.job_name)
     token = cursors.encode((*parts, str(backend)) if backend else parts) or ""
     return token if len(token) <= _MOST else ""
 
 
-def token_of_job(job: JobView, *, shared: bool = False) -> str:
+def job_token(job: JobView, *, shared: bool = False) -> str:
     """The token of a job in a view; `shared` for pages where jobs of several backends stand."""
-    return token_of(key_of_job(job), job.downstream if shared else None)
+    return encode_job_token(job_key(job), job.downstream if shared else None)
 
 
-def key_of_job(job: JobView) -> JobKey:
+def job_key(job: JobView) -> JobKey:
     return JobKey(
         delivery=job.delivery,
         workflow=job.workflow,
@@ -37,13 +37,13 @@ def key_of_job(job: JobView) -> JobKey:
     )
 
 
-def key_of(text: str | None) -> JobKey | None:
+def decode_job_key(text: str | None) -> JobKey | None:
     """The job behind a token, whatever backend it names."""
     parts = _parts(text)
     return None if parts is None else _key(parts)
 
 
-def job_of(text: str | None) -> tuple[RepoName, JobKey] | None:
+def decode_backend_job(text: str | None) -> tuple[RepoName, JobKey] | None:
     """The backend and the job behind a token of a shared page."""
     parts = _parts(text)
     if parts is None or len(parts) == len(_SHAPE):

@@ -21,7 +21,7 @@ _MOST_TEXT = 100
 _MOST_PAGES = 10_000
 
 
-class Row(Protocol):
+class SortableRow(Protocol):
     @property
     def name(self) -> RepoName: ...
     @property
@@ -30,7 +30,7 @@ class Row(Protocol):
     def figures(self) -> Figures | None: ...
 
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=SortableRow)
 
 NUMBERS: Mapping[str, Callable[[Figures], Any]] = {
     "rate": lambda figures: figures.tally.pass_rate,
@@ -53,7 +53,7 @@ _LOW_FIRST = frozenset({"name", "rate"})
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SortOrder:
     column: str = BY_LEVEL
     down: bool = True
 
@@ -64,17 +64,17 @@ class Order:
             return ""
         return f"-{self.column}" if self.down else self.column
 
-    def next(self, column: str) -> "Order":
+    def next(self, column: str) -> "SortOrder":
         """What a click on a column's head asks for."""
         if column == self.column:
             return replace(self, down=not self.down)
-        return Order(column, column not in _LOW_FIRST)
+        return SortOrder(column, column not in _LOW_FIRST)
 
 
-def pick_order(asked: str | None) -> Order:
+def pick_order(asked: str | None) -> SortOrder:
     """The order that was asked for; what is not one is the default."""
     down, column = (asked or "").startswith("-"), (asked or "").removeprefix("-")
-    return Order(column, down) if column == "name" or column in NUMBERS else Order()
+    return SortOrder(column, down) if column == "name" or column in NUMBERS else SortOrder()
 
 
 def pick_level(asked: str | None) -> Level | None:
@@ -99,16 +99,16 @@ def pick_backend(backends: Iterable[BackendMetrics], asked: str | None) -> Backe
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TableFilters:
     """What the address says about a table."""
 
-    order: Order = Order()
+    order: SortOrder = SortOrder()
     text: str = ""
     level: Level | None = None
     page: int = 1
 
     @classmethod
-    def of(cls, asked: Mapping[str, str]) -> "Choice":
+    def of(cls, asked: Mapping[str, str]) -> "TableFilters":
         return cls(
             pick_order(asked.get("sort")),
             asked.get("q", "").strip()[:_MOST_TEXT],
@@ -134,7 +134,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[R]):
+class TablePage(Generic[R]):
     """The rows of one page of a table, and where it stands among the others."""
 
     rows: tuple[R, ...]
@@ -156,17 +156,17 @@ class Page(Generic[R]):
         return self.first + len(self.rows) - 1
 
 
-def page_of(rows: Sequence[R], asked: int, size: int = ROWS_A_PAGE) -> Page[R]:
+def cut_page(rows: Sequence[R], asked: int, size: int = ROWS_A_PAGE) -> TablePage[R]:
     """The page that was asked for; past the end the last one."""
-    page = Page(tuple(rows[:size]), len(rows), size=size)
+    page = TablePage(tuple(rows[:size]), len(rows), size=size)
     if asked == 1 or page.pages == 1:
         return page
     number = min(asked, page.pages)
-    return Page(tuple(rows[(number - 1) * size : number * size]), len(rows), number, size)
+    return TablePage(tuple(rows[(number - 1) * size : number * size]), len(rows), number, size)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class BackendTable:
     """Rows in groups as they are shown; the level of a group is None where the order mixes levels."""
 
     groups: tuple[tuple[Level | None, tuple[BackendSummary, ...]], ...]
@@ -178,7 +178,7 @@ class Table:
         """How many rows each group has on all pages."""
         return {level: len(group) for level, group in self.groups}
 
-    def on_page(self, rows: Iterable[BackendSummary]) -> "Table":
+    def on_page(self, rows: Iterable[BackendSummary]) -> "BackendTable":
         """The table with just these rows, which are of one page and in its order."""
         chosen = tuple(rows)
         groups = (
@@ -192,9 +192,9 @@ class Table:
         return tuple(each for _, group in self.groups for each in group)
 
 
-def tabulate(backends: Iterable[BackendSummary], choice: Choice) -> Table:
+def tabulate(backends: Iterable[BackendSummary], choice: TableFilters) -> BackendTable:
     everyone = tuple(backends)
-    rows = [each for each in everyone if is_meant(each, choice)]
+    rows = [each for each in everyone if matches_filters(each, choice)]
     if choice.order.column != BY_LEVEL:
         groups: list[tuple[Level | None, tuple[BackendSummary, ...]]] = [(None, arrange(rows, choice.order))]
     else:
@@ -203,10 +203,10 @@ def tabulate(backends: Iterable[BackendSummary], choice: Choice) -> Table:
             (level, tuple(sorted((each for each in rows if each.level is level), key=_worst_first)))
             for level in levels
         ]
-    return Table(tuple(groups) if rows else (), len(rows), len(everyone))
+    return BackendTable(tuple(groups) if rows else (), len(rows), len(everyone))
 
 
-def is_meant(backend: BackendSummary, choice: Choice) -> bool:
+def matches_filters(backend: BackendSummary, choice: TableFilters) -> bool:
     """Whether the filters leave it in; its text is its name, its hardware and who is on call."""
     if choice.level is not None and backend.level is not choice.level:
         return False
@@ -214,7 +214,7 @@ def is_meant(backend: BackendSummary, choice: Choice) -> bool:
     return choice.text.casefold() in "\n".join(told).casefold()
 
 
-def arrange(rows: Iterable[R], order: Order) -> tuple[R, ...]:
+def arrange(rows: Iterable[R], order: SortOrder) -> tuple[R, ...]:
     by_name = sorted(rows, key=lambda each: each.name.key)
     if order.column not in NUMBERS:
         return tuple(reversed(by_name)) if order.down else tuple(by_name)

@@ -9,7 +9,7 @@ from crcr.decide.report.judge import RejectedReport, RepeatedReport
 from crcr.decide.report.refusal import KEPT_ONCE, RefusedReport, for_bound_repository, make_refusal
 from crcr.decide.report.report import Report, ReportStatus
 from crcr.decide.report.sandbox import KnownSandboxJob, judge_sandbox_report
-from crcr.show.render.refusal_texts import MEANINGS, meaning
+from crcr.show.render.status import MEANINGS, refusal_meaning
 from support.data.events_and_reports import BACKEND, a_caller, a_start
 
 RUNNING = KnownSandboxJob(JobState.IN_PROGRESS, None)
@@ -88,4 +88,4 @@ def test_of_a_stranger_with_the_name_not_a_word_is_kept() -> None:
 
 def test_every_reason_has_a_meaning_and_an_unheard_one_too() -> None:
     assert len(set(MEANINGS.values())) == len(MEANINGS)
-    assert meaning("brand_new") == "The report was not taken"
+    assert refusal_meaning("brand_new") == "The report was not taken"

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,13 +30,12 @@ from crcr.decide.views.backend import (
 )
 from crcr.decide.views.overview import DispatchAnswer, JobView
 from crcr.errors import NotFound
-from crcr.show.access.reader import Reader, Way
-from crcr.show.pages import routes as pages_routes
+from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.backend import in_order, kept
 from crcr.show.pages.frame import Frame
-from crcr.show.render.job_panel import facts, run_and_job
-from crcr.show.render.matrix_headers import ROOM, shortened
-from crcr.show.urls.job_tokens import token_of_job
+from crcr.show.render.job_panel import parse_environment, split_job_url
+from crcr.show.render.matrix import ROOM, shorten_names
+from crcr.show.urls.job_tokens import job_token
 from support.clock import ManualClock
 from support.data.backend_views import (
     BACKEND,
@@ -54,6 +52,7 @@ from support.data.backend_views import (
     a_summary,
     figures,
 )
+from support.page_app import page_app
 from support.page_reader import HOSTILE, Page, inert
 
 
@@ -85,7 +84,9 @@ class AsAdmin:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["reader"] = Reader("root", admin=True, csrf="secret", way=Way.SESSION)
+        scope.setdefault("state", {})["reader"] = Reader(
+            "root", admin=True, csrf="secret", way=SignInMethod.SESSION
+        )
         await self._app(scope, receive, send)
 
 
@@ -104,15 +105,13 @@ class Stage:
 @cache
 def site() -> tuple[Stage, ASGIApp]:
     views = Stage()
-    routes = pages_routes.routes(
-        Frame(
-            views,  # type: ignore[arg-type]
-            upstreams=(UPSTREAM,),
-            clock=ManualClock(NOW),
-            public_url="http://relay/",
-        )
+    frame = Frame(
+        views,  # type: ignore[arg-type]
+        upstreams=(UPSTREAM,),
+        clock=ManualClock(NOW),
+        public_url="http://relay/",
     )
-    return views, Starlette(routes=routes)
+    return views, page_app(frame)
 
 
 @asynccontextmanager
@@ -202,7 +201,7 @@ async def test_every_state_has_its_letter_and_tone(
     job = a_job_view(conclusion, **facts)
     (cell,) = Grid(await get(a_page(a_matrix(("build",), a_row(job))))).cells()
     assert (cell["text"], cell["class"]) == (letter, tone)
-    assert cell["href"] == f"?job={token_of_job(job)}"
+    assert cell["href"] == f"?job={job_token(job)}"
 
 
 UNSENT = [
@@ -338,7 +337,7 @@ async def test_what_was_chosen_is_what_the_store_is_asked() -> None:
                 "range": "7d",
                 "kind": "push",
                 "after": "WzEsImEiXQ",
-                "job": token_of_job(job),
+                "job": job_token(job),
             },
         )
         await client.get("/crcr/good/backend?result=nonsense&older=yes&range=never&kind=x&job=x&sort=x")
@@ -397,7 +396,7 @@ async def test_the_numbers_are_those_of_the_figures() -> None:
         assert said in text, said
     flat = " ".join(text.split())
     assert "5 results for older commits or runs, 1 earlier attempt" in flat
-    assert "neutral jobs (3) are in no rate" in flat
+    assert "neutral jobs (3) do not count" in flat
 
 
 async def test_no_results_are_never_a_rate() -> None:
@@ -530,7 +529,7 @@ def detail(job: JobView = DETAILED, **more: Any) -> JobDetail:
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
-    query = f"?job={token_of_job(DETAILED)}&q=fuse" + ("&fragment=panel" if alone else "")
+    query = f"?job={job_token(DETAILED)}&q=fuse" + ("&fragment=panel" if alone else "")
     text = await get(a_page(), query, detail(superseded=True, test=True))
     panel = text[text.index("<aside") : text.index("</aside>")]
     flat = " ".join(re.sub(r"<[^>]+>", " ", panel).split())
@@ -569,10 +568,10 @@ async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
     links = Page(panel).attributes("href")
     assert {"https://ci.example/run", "https://ci.example/artifact", "/crcr/pr/7"} <= set(links)
     assert "/crcr/good/backend?q=fuse" in links, "closing keeps the filters"
-    assert f"http://relay/crcr/good/backend?q=fuse&job={token_of_job(DETAILED)}" in Page(panel).attributes(
+    assert f"http://relay/crcr/good/backend?q=fuse&job={job_token(DETAILED)}" in Page(panel).attributes(
         "value"
     )
-    earlier = token_of_job(replace(DETAILED, attempt=1))
+    earlier = job_token(replace(DETAILED, attempt=1))
     assert [link for link in links if link.endswith(f"job={earlier}")]
     assert ("<html" in text) is not alone
     assert ('id="matrix"' in text) is not alone
@@ -583,7 +582,7 @@ async def test_the_panel_shows_fifty_failures_and_counts_the_rest() -> None:
     text = await get(a_page(), "?job=x&fragment=panel", None)
     assert "No such job" in text
     job = replace(DETAILED, failed_tests=many, failed_tests_more=7)
-    text = await get(a_page(), f"?job={token_of_job(job)}&fragment=panel", a_detail(job))
+    text = await get(a_page(), f"?job={job_token(job)}&fragment=panel", a_detail(job))
     assert "test_49<" in text
     assert "test_50<" not in text
     assert "and 17 more failed tests" in text
@@ -591,7 +590,7 @@ async def test_the_panel_shows_fifty_failures_and_counts_the_rest() -> None:
 
 async def test_an_expected_outcome_is_told() -> None:
     job = a_job_view("failure", expected=Conclusion.FAILURE)
-    text = await get(a_page(), f"?job={token_of_job(job)}&fragment=panel", a_detail(job))
+    text = await get(a_page(), f"?job={job_token(job)}&fragment=panel", a_detail(job))
     flat = " ".join(re.sub(r"<[^>]+>", " ", text).split())
     assert "Expected outcome: failure; any other counts as a failure. This one counts as success." in flat
 
@@ -609,7 +608,7 @@ async def test_a_token_of_no_job_says_so_and_the_page_is_still_there(token: str,
 
 async def test_a_job_that_is_gone_says_so() -> None:
     shown = Shown(a_page())
-    token = token_of_job(DETAILED)
+    token = job_token(DETAILED)
     async with browsing(shown) as client:
         whole = await client.get(f"/crcr/good/backend?job={token}")
         alone = await client.get(f"/crcr/good/backend?job={token}&fragment=panel")
@@ -655,7 +654,7 @@ def hostile_page(text: str) -> tuple[BackendPage, JobDetail]:
 @pytest.mark.parametrize("fragment", ["", "&fragment=panel", "&fragment=main"])
 async def test_fault_29_hostile_text_is_only_text(hostile: str, fragment: str) -> None:
     page, told = hostile_page(hostile)
-    token = token_of_job(replace(DETAILED, job_name="any"))
+    token = job_token(replace(DETAILED, job_name="any"))
     text = await get(page, f"?job={token}&q=%3Cscript%3E&jobs=%22%3E%3Cimg+src%3Dx%3E{fragment}", told)
     parsed = Page(text)
     inert(parsed, text)
@@ -681,11 +680,11 @@ async def test_fault_29_hostile_text_is_only_text(hostile: str, fragment: str) -
     ],
 )
 def test_an_environment_is_shown_as_names_and_values(environment: str | None, shown: tuple[Any, ...]) -> None:
-    assert facts(environment) == shown
+    assert parse_environment(environment) == shown
 
 
 def test_an_endless_environment_is_cut() -> None:
-    found = facts(str({f"k{number}": 1 for number in range(100)}).replace("'", '"'))
+    found = parse_environment(str({f"k{number}": 1 for number in range(100)}).replace("'", '"'))
     assert len(found) == 41
     assert found[-1] == ("", "and 60 more")
 
@@ -693,7 +692,7 @@ def test_an_endless_environment_is_cut() -> None:
 async def test_the_panel_alone_is_read_without_the_matrix() -> None:
     shown = Shown(a_page(), detail())
     async with browsing(shown) as client:
-        await client.get(f"/crcr/good/backend?job={token_of_job(DETAILED)}&fragment=panel")
+        await client.get(f"/crcr/good/backend?job={job_token(DETAILED)}&fragment=panel")
     assert shown.queries == []
 
 
@@ -744,8 +743,8 @@ async def test_long_heads_keep_the_end_that_tells_them_apart() -> None:
     ],
 )
 def test_a_head_that_does_not_fit_loses_its_middle(names: list[str], heads: list[str]) -> None:
-    assert shortened(names) == heads
-    assert all(len(head) <= ROOM for head in shortened(names))
+    assert shorten_names(names) == heads
+    assert all(len(head) <= ROOM for head in shorten_names(names))
 
 
 async def test_the_last_workflow_may_use_the_room_beside_its_columns() -> None:
@@ -785,12 +784,12 @@ async def test_nothing_sent_is_said_only_where_something_could_be() -> None:
     ],
 )  # fmt: skip
 def test_the_address_of_a_job_tells_that_of_its_run(url: str | None, run: str | None, job: bool) -> None:
-    assert run_and_job(url) == (run, url if job else None)
+    assert split_job_url(url) == (run, url if job else None)
 
 
 async def test_the_panel_links_run_job_and_artifact_and_shows_exact_times() -> None:
     job = replace(DETAILED, url="https://github.com/a/b/actions/runs/10/job/4")
-    text = await get(a_page(), f"?job={token_of_job(job)}&fragment=panel", a_detail(job))
+    text = await get(a_page(), f"?job={job_token(job)}&fragment=panel", a_detail(job))
     links = re.findall(r'<a href="(https://[^"]+)"[^>]*>([^<]+)</a>', text)
     assert links == [
         ("https://github.com/a/b/actions/runs/10", "run 10"),

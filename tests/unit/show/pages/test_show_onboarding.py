@@ -13,7 +13,6 @@ import httpx
 import pytest
 import typer.main
 import yaml
-from starlette.applications import Starlette
 from starlette.requests import Request
 from typer.core import TyperGroup
 
@@ -25,12 +24,12 @@ from crcr.join.manual_steps import manual_steps
 from crcr.join.request import Ci, JoinRequest
 from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
-from crcr.show.pages.onboarding import Welcome
-from crcr.show.pages.onboarding_form import read_wish
-from crcr.show.pages.sandbox_trial import try_command
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from crcr.show.pages.onboarding import OnboardingSettings
+from crcr.show.pages.onboarding_form import read_form_values
+from crcr.show.pages.sandbox import try_command
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.page_app import page_app
 from support.page_reader import HOSTILE, Page, inert
 
 ONBOARDING = "/crcr/onboarding"
@@ -48,8 +47,8 @@ ELSEWHERE = {
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as world:
         world.allowlist()
         yield world
 
@@ -74,16 +73,16 @@ def asked() -> Asked:
 
 
 def browse(
-    world: World, welcome: Welcome | None = None, upstreams: tuple[RepoName, ...] = (UPSTREAM,)
+    world: StoreRows, welcome: OnboardingSettings | None = None, upstreams: tuple[RepoName, ...] = (UPSTREAM,)
 ) -> httpx.AsyncClient:
     frame = Frame(world.views, upstreams=upstreams, clock=world.clock, public_url=RELAY)
-    app = Starlette(routes=pages_routes.routes(frame, None, welcome or Welcome(audience="relay-aud")))
+    app = page_app(frame, None, welcome or OnboardingSettings(audience="relay-aud"))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay")
 
 
 @pytest.fixture
-async def browser(world: World, asked: Asked) -> AsyncIterator[httpx.AsyncClient]:
-    async with browse(world, Welcome(audience="relay-aud", ask=asked.ask)) as client:
+async def browser(world: StoreRows, asked: Asked) -> AsyncIterator[httpx.AsyncClient]:
+    async with browse(world, OnboardingSettings(audience="relay-aud", ask=asked.ask)) as client:
         yield client
 
 
@@ -256,8 +255,8 @@ async def test_the_reporter_is_served_with_the_digest_that_is_shown(browser: htt
     assert f"{RELAY}{ONBOARDING}/report.py" in code(page, "file-2")
 
 
-async def test_where_readers_sign_in_no_bare_download_is_shown(world: World) -> None:
-    async with browse(world, Welcome(is_public=False)) as browser:
+async def test_where_readers_sign_in_no_bare_download_is_shown(world: StoreRows) -> None:
+    async with browse(world, OnboardingSettings(is_public=False)) as browser:
         page = (await browser.get(ONBOARDING)).text
     assert "curl" not in page
     assert f'href="{ONBOARDING}/report.py"' in page
@@ -272,9 +271,9 @@ async def test_the_check_shows_what_was_found(browser: httpx.AsyncClient) -> Non
     assert "Check now" not in unlisted
 
 
-async def test_a_hidden_backend_looks_like_one_that_is_not_listed(world: World, asked: Asked) -> None:
+async def test_a_hidden_backend_looks_like_one_that_is_not_listed(world: StoreRows, asked: Asked) -> None:
     world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n", version=2)
-    async with browse(world, Welcome(ask=asked.ask)) as browser:
+    async with browse(world, OnboardingSettings(ask=asked.ask)) as browser:
         hidden = (await browser.get(ONBOARDING, params={"repository": "secret/one"})).text
         nobody = (await browser.get(ONBOARDING, params={"repository": "secret/two"})).text
     assert hidden.replace("secret/one", "secret/two").replace("secret%2Fone", "secret%2Ftwo") == nobody
@@ -360,9 +359,9 @@ async def test_with_a_wrong_value_nothing_is_announced_that_is_not_there(browser
     assert "crcr dispatch --test new/backend" in text
 
 
-async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(world: World) -> None:
+async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(world: StoreRows) -> None:
     frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url=RELAY, sandbox=True)
-    app = Starlette(routes=pages_routes.routes(frame, None, Welcome(audience="relay-aud")))
+    app = page_app(frame, None, OnboardingSettings(audience="relay-aud"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as browser:
         new = (await browser.get(ONBOARDING, params=COMPLETE)).text
         listed = (await browser.get(ONBOARDING, params={"repository": "good/backend"})).text
@@ -372,21 +371,21 @@ async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(wo
     assert 'id="trial-command"' not in listed + other
 
 
-async def test_the_links_are_there_once_they_are_known(world: World) -> None:
+async def test_the_links_are_there_once_they_are_known(world: StoreRows) -> None:
     page = "https://github.com/apps/crcr"
     file = "https://github.com/torch/torch/blob/main/allowlist.yml"
-    known = Welcome(app_page=lambda: page, allowlists={UPSTREAM: file})
+    known = OnboardingSettings(app_page=lambda: page, allowlists={UPSTREAM: file})
     async with browse(world, known) as browser:
         links = Page((await browser.get(ONBOARDING)).text).attributes("href")
         assert page in links
         assert file in links
-    async with browse(world, Welcome(app_page=lambda: "javascript:alert(1)")) as browser:
+    async with browse(world, OnboardingSettings(app_page=lambda: "javascript:alert(1)")) as browser:
         text = (await browser.get(ONBOARDING)).text
         assert "not known here yet" in text
         assert "javascript:" not in text
 
 
-async def test_the_upstream_is_chosen_where_there_are_several(world: World) -> None:
+async def test_the_upstream_is_chosen_where_there_are_several(world: StoreRows) -> None:
     async with browse(world, upstreams=(UPSTREAM, OTHER)) as browser:
         text = (await browser.get(ONBOARDING, params={**COMPLETE, "upstream": str(OTHER)})).text
     assert f'<option value="{OTHER}" selected>' in text
@@ -401,7 +400,7 @@ async def test_literal_addresses_win_over_a_backends(browser: httpx.AsyncClient)
     assert (await browser.get(f"{ONBOARDING}/report.py")).headers["content-type"].startswith("text/plain")
 
 
-async def test_who_is_not_listed_is_told_how_to_join(world: World, browser: httpx.AsyncClient) -> None:
+async def test_who_is_not_listed_is_told_how_to_join(world: StoreRows, browser: httpx.AsyncClient) -> None:
     answer = await browser.get("/crcr/new/backend")
     assert answer.status_code == 404
     assert f"{ONBOARDING}?repository=new/backend" in Page(answer.text).attributes("href")
@@ -409,9 +408,9 @@ async def test_who_is_not_listed_is_told_how_to_join(world: World, browser: http
     assert ONBOARDING in Page((await browser.get("/crcr")).text).attributes("href")
 
 
-async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(world: World) -> None:
+async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(world: StoreRows) -> None:
     frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url="http://relay.test")
-    transport = httpx.ASGITransport(Starlette(routes=pages_routes.routes(frame)))
+    transport = httpx.ASGITransport(page_app(frame))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
         text = unescape((await browser.get(ONBOARDING, params=COMPLETE)).text)
     assert "This relay cannot generate it" in text
@@ -457,5 +456,5 @@ def parsed(line: str) -> dict[str, Any]:
 
 
 def test_a_field_that_was_left_out_has_the_generators_default() -> None:
-    form = read_wish({"repository": "a/b", "command": "  "}, PLAIN)
+    form = read_form_values({"repository": "a/b", "command": "  "}, PLAIN)
     assert form.wanted == PLAIN

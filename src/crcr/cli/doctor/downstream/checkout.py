@@ -1,6 +1,6 @@
-"""A checkout of the downstream, looked at with git: is what stands here also where GitHub reads it?
+"""Compares a checkout of the downstream with what was last fetched from origin.
 
-Reads files and asks git; changes nothing, and asks nobody else.
+Reads files and runs git; changes nothing and uses no network.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from crcr.join.shipped.texts import bridge_text, reporter_text
 
 _VENDORED = {REPORTER: reporter_text, BRIDGE: bridge_text}
 _WORKFLOWS = Path(".github/workflows")
-_MOST_BYTES = 256 * 1024
+_MAX_BYTES = 256 * 1024
 _FILE_PINS = "file_pins"
 
 
@@ -27,11 +27,11 @@ _FILE_PINS = "file_pins"
 class Checkout:
     root: Path
     repository: RepoName | None
-    """As the remote `origin` names it."""
+    """From the remote `origin`."""
 
     @property
     def branch(self) -> str | None:
-        """Origin's default branch, as far as this checkout knows it."""
+        """Origin's default branch, as this checkout knows it."""
         found = find_local_default_branch(self.root)
         return f"origin/{found.name}" if found else None
 
@@ -44,7 +44,7 @@ def find_checkout(folder: Path) -> Checkout | None:
 def checkout_findings(
     checkout: Checkout, repository: RepoName, pin: str | None = None
 ) -> tuple[SetupFinding, ...]:
-    """Nothing for a checkout of something else; `pin` is the relay as files should pin it, if that is known."""
+    """Return nothing for a checkout of another repository; `pin` is how files should pin the relay, if known."""
     if checkout.repository != repository:
         return ()
     return (*_findings(checkout), *_pins(checkout.root, pin))
@@ -54,7 +54,9 @@ def _findings(checkout: Checkout) -> Iterator[SetupFinding]:
     branch = checkout.branch
     listening = [path for path in _workflow_files(checkout.root) if _listens(checkout.root / path)]
     if not listening:
-        yield warning("files", "No workflow here listens to repository_dispatch.", "`crcr init` writes one")
+        yield warning(
+            "files", "No workflow here listens to repository_dispatch.", "run `crcr init` to write one"
+        )
     for path in listening:
         yield _published(checkout, path, branch)
     for name, text in _VENDORED.items():
@@ -75,12 +77,12 @@ def _listens(file: Path) -> bool:
 
 
 def _text_of(file: Path) -> str:
-    """Nothing of a file that is larger than any workflow."""
-    return file.read_text("utf-8", "replace") if file.stat().st_size <= _MOST_BYTES else ""
+    """Return an empty text for a file larger than any workflow."""
+    return file.read_text("utf-8", "replace") if file.stat().st_size <= _MAX_BYTES else ""
 
 
 def _pins(root: Path, pin: str | None) -> Iterator[SetupFinding]:
-    """One finding for each file here that runs the reporter or the bridge."""
+    """Return one finding per file that runs the reporter or the bridge."""
     found = [(path, Ci.GITHUB, _github_pins(root / path)) for path in _workflow_files(root)]
     elsewhere = [(path, ci) for ci, path in CI_FILES.items() if (root / path).is_file()]
     found += [(path, ci, find_pins_elsewhere(_text_of(root / path))) for path, ci in elsewhere]
@@ -98,30 +100,30 @@ def _github_pins(file: Path) -> tuple[Pinning, tuple[str, ...]]:
 
 
 def _published(checkout: Checkout, path: str, branch: str | None) -> SetupFinding:
-    """Whether the file on origin's default branch is the one here, as far as was fetched."""
+    """Compare the file with origin's default branch as last fetched."""
     if branch is None:
         return unknown(
-            "files", f"{path} is here; which branch is origin's default is not known.", "`git fetch origin`"
+            "files", f"{path} is here; origin's default branch is unknown.", "run `git fetch origin`"
         )
     there = run_git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{path}")
     here = run_git(checkout.root, "hash-object", "--", path)
     if not there:
-        hint = "commit it, push it and have it merged: GitHub runs dispatches only from the default branch"
-        return warning("files", f"{path} is here and not on {branch} (as last fetched).", hint)
+        hint = "commit, push and merge it: GitHub runs dispatches only from the default branch"
+        return warning("files", f"{path} is here, but not on {branch} (as last fetched).", hint)
     if here != there:
-        hint = "commit, push and merge, or `git fetch` if that was done"
+        hint = "commit, push and merge it; or `git fetch`, if you did"
         return warning("files", f"{path} here differs from the one on {branch} (as last fetched).", hint)
     return ok("files", f"{path} is the same here and on {branch}.")
 
 
 def _vendored(checkout: Checkout, name: str, ours: str, branch: str | None) -> SetupFinding:
-    """A script of ours that `crcr init` has put there."""
+    """Compare a script that `crcr init` wrote with this release's."""
     if (checkout.root / name).read_text("utf-8", "replace") != ours:
         return warning(
             "reporter",
-            f"{name} is not the one of this release.",
-            "`crcr init` brings it up to date and shows what changes",
+            f"{name} differs from this release's.",
+            "`crcr init` updates it and shows the changes",
         )
     if branch and not run_git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{name}"):
-        return warning("reporter", f"{name} is here and not on {branch} (as last fetched).", "commit it too")
+        return warning("reporter", f"{name} is here, but not on {branch} (as last fetched).", "commit it too")
     return ok("reporter", f"{name} is up to date.")

@@ -31,7 +31,7 @@ from crcr.join.findings.finding import SetupFinding, State, warning
 
 _INSPECTED_WITHIN_S = 30.0
 _ASKED_AT_MOST_EVERY_S = 60.0
-_LOOK_EVERY_S = 0.4
+_POLL_S = 0.4
 
 Sleep = Callable[[float], None]
 
@@ -39,22 +39,24 @@ Sleep = Callable[[float], None]
 def examine_downstream(
     request: DownstreamRequest, checkout: Checkout | None, *, shown: bool
 ) -> Iterator[FindingSection]:
-    """Part by part: the relay, the set-up as it sees it, the files here, a test."""
+    """Yield the sections in turn: the relay, the set-up, the local files, a test."""
     with RelayClient(request) as relay:
-        there = check_reachable(relay.http, datetime.now(UTC))
-        yield FindingSection(f"The relay at {request.url}", there)
-        if any(each.state is State.PROBLEM for each in there):
-            yield _local(checkout, request.repository)
+        reachable = check_reachable(relay.http, datetime.now(UTC))
+        yield FindingSection(f"The relay at {request.url}", reachable)
+        if any(finding.state is State.PROBLEM for finding in reachable):
+            yield _checkout_section(checkout, request.repository)
             return
         yield setup_section(relay, shown=shown)
-        yield _local(checkout, request.repository, relay.pin() if checkout else None)
+        yield _checkout_section(checkout, request.repository, relay.pin() if checkout else None)
         if request.patience is not None:
             yield FindingSection(
                 "The round trip", tuple(run_round_trip(relay, request.patience, shown=shown))
             )
 
 
-def _local(checkout: Checkout | None, repository: RepoName, pin: str | None = None) -> FindingSection:
+def _checkout_section(
+    checkout: Checkout | None, repository: RepoName, pin: str | None = None
+) -> FindingSection:
     return FindingSection(
         "In this checkout", checkout_findings(checkout, repository, pin) if checkout else ()
     )
@@ -62,24 +64,24 @@ def _local(checkout: Checkout | None, repository: RepoName, pin: str | None = No
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What the relay told last, and whether it asked GitHub for it."""
+    """The relay's latest answer, and whether it inspected GitHub for it."""
 
     response: httpx.Response
     asked: httpx.Response | None = None
     late: SetupFinding | None = None
     followed: bool = False
-    """Whether GitHub was being asked while we looked."""
+    """Whether an inspection was running while we polled."""
 
     @property
     def is_fresh(self) -> bool:
-        """Whether GitHub was asked since we came, be it for somebody else."""
+        """Whether GitHub was inspected since we started, even for another caller."""
         if self.asked is None or self.late is not None or not self.asked.is_success:
             return False
         return not self.was_just_asked or self.followed
 
     @property
     def was_just_asked(self) -> bool:
-        """Whether the relay would not ask again so soon."""
+        """Whether the relay declined because its last inspection is too recent."""
         return (
             self.asked is not None and self.asked.is_success and json_object(self.asked).get("asked") is False
         )
@@ -94,7 +96,7 @@ class _Answer:
 
     @property
     def age_s(self) -> float | None:
-        """By the relay's clock, which may not be ours."""
+        """By the relay's clock, which may differ from ours."""
         at = self.inspected_at
         now = parse_date_header(self.response) or datetime.now(UTC)
         return max((now - at).total_seconds(), 0.0) if at else None
@@ -103,7 +105,7 @@ class _Answer:
 def setup_section(relay: RelayClient, *, shown: bool, sleep: Sleep = time.sleep) -> FindingSection:
     title = f"The set-up of {relay.request.repository}"
     try:
-        answer = _ask(relay, sleep, shown=shown)
+        answer = _read_setup(relay, sleep, shown=shown)
     except httpx.HTTPError as error:
         return FindingSection(title, (no_answer_finding("set-up", error),))
     at = answer.inspected_at
@@ -111,21 +113,21 @@ def setup_section(relay: RelayClient, *, shown: bool, sleep: Sleep = time.sleep)
     return FindingSection(title, _findings(answer), None if answer.is_fresh else _age(answer), facts)
 
 
-def _ask(relay: RelayClient, sleep: Sleep, *, shown: bool) -> _Answer:
+def _read_setup(relay: RelayClient, sleep: Sleep, *, shown: bool) -> _Answer:
     path = f"setup/{relay.request.repository}"
     first = relay.read(path)
     if not json_object(first).get("listed"):
         return _Answer(first)
     with ProgressLine(shown=shown) as progress:
-        answer = _asked_anew(relay, path, progress, sleep)
+        answer = _request_inspection(relay, path, progress, sleep)
         if answer.is_fresh or not answer.was_just_asked or not relay.request.waits:
             return answer
         _wait(_ASKED_AT_MOST_EVERY_S - (answer.age_s or 0.0), progress, sleep)
-        return _asked_anew(relay, path, progress, sleep)
+        return _request_inspection(relay, path, progress, sleep)
 
 
-def _asked_anew(relay: RelayClient, path: str, progress: ProgressLine, sleep: Sleep) -> _Answer:
-    """Wait until GitHub was asked; what was known before is told all the same."""
+def _request_inspection(relay: RelayClient, path: str, progress: ProgressLine, sleep: Sleep) -> _Answer:
+    """Request an inspection and wait for it; on a time-out return the older answer."""
     asked = relay.post(path)
     until, followed = time.monotonic() + _INSPECTED_WITHIN_S, False
     while True:
@@ -135,17 +137,17 @@ def _asked_anew(relay: RelayClient, path: str, progress: ProgressLine, sleep: Sl
         followed = True
         if time.monotonic() >= until:
             break
-        progress.show("the relay asks GitHub …", final=False)
-        sleep(_LOOK_EVERY_S)
-    words = f"The relay has not looked at GitHub within {_INSPECTED_WITHIN_S:.0f} s."
-    hint = "its worker may be busy or away: ask the operator, or try again"
+        progress.show("the relay is asking GitHub …", final=False)
+        sleep(_POLL_S)
+    words = f"The relay did not inspect GitHub within {_INSPECTED_WITHIN_S:.0f} s."
+    hint = "its worker may be busy or stopped: try again, or ask the operator"
     return _Answer(answer, asked, warning("inspection", words, hint))
 
 
 def _wait(seconds: float, progress: ProgressLine, sleep: Sleep) -> None:
-    """Until GitHub may be asked again; a second more, because a `Date` header has whole ones only."""
+    """Wait until GitHub can be asked again, plus one second, because a `Date` header has whole seconds."""
     for left in range(math.ceil(min(max(seconds, 0.0), _ASKED_AT_MOST_EVERY_S)) + 1, 0, -1):
-        words = f"GitHub is asked at most once a minute; again in {left} s (--no-wait does not wait)"
+        words = f"GitHub is asked at most once a minute; next in {left} s (--no-wait: do not wait)"
         progress.show(words, final=False)
         sleep(1.0)
 
@@ -153,10 +155,10 @@ def _wait(seconds: float, progress: ProgressLine, sleep: Sleep) -> None:
 def _age(answer: _Answer) -> str | None:
     if answer.age_s is None:
         return None
-    return f"as GitHub had it {_length(answer.age_s)} ago; it is asked at most once a minute"
+    return f"GitHub's state {_format_length(answer.age_s)} ago; it is asked at most once a minute"
 
 
-def _length(seconds: float) -> str:
+def _format_length(seconds: float) -> str:
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"

@@ -35,9 +35,9 @@ class DownstreamRequest:
     upstream: RepoName | None = None
     token: str | None = field(default=None, repr=False)
     patience: timedelta | None = None
-    """How long a test may take; None: no test."""
+    """Time limit of the test; None: no test."""
     waits: bool = False
-    """Somebody waits until GitHub may be asked again."""
+    """Whether to wait until GitHub can be asked again."""
 
 
 def parse_relay_url(text: str) -> str:
@@ -52,7 +52,7 @@ def parse_relay_url(text: str) -> str:
 
 
 class RelayClient:
-    """The relay's API, as one downstream asks it."""
+    """The relay's API for one downstream."""
 
     def __init__(self, request: DownstreamRequest) -> None:
         self.request = request
@@ -84,22 +84,22 @@ class RelayClient:
         return f"/api/v1/{path}{query}"
 
     def read(self, path: str) -> httpx.Response:
-        """Without the token first: it may be one that only the test takes."""
-        answer = self._ask("GET", path, with_token=self._reads_with_token)
-        if self._reads_with_token or self.request.token is None or not _wants_token(answer):
+        """Try without the token first: it may be valid for the test only."""
+        answer = self._send("GET", path, with_token=self._reads_with_token)
+        if self._reads_with_token or self.request.token is None or not _needs_token(answer):
             return answer
-        second = self._ask("GET", path, with_token=True)
+        second = self._send("GET", path, with_token=True)
         self._reads_with_token = second.is_success
         return second if second.is_success else answer
 
     def pin(self) -> str | None:
-        """How workflows pin this relay; None where it does not say, or names another host than the one it was asked at."""
+        """Return how workflows pin this relay; None when it does not say, or names another host."""
         try:
             answer = self.read("onboarding")
         except httpx.HTTPError:
             return None
-        told = json_object(answer) if answer.is_success else {}
-        url, audience = told.get("callback_url"), told.get("audience")
+        facts = json_object(answer) if answer.is_success else {}
+        url, audience = facts.get("callback_url"), facts.get("audience")
         if not isinstance(url, str) or not isinstance(audience, str) or not audience.isprintable():
             return None
         own = url.removesuffix(_CALLBACK)
@@ -108,25 +108,25 @@ class RelayClient:
         return relay_pin(own, audience)
 
     def post(self, path: str, *, with_token: bool | None = None) -> httpx.Response:
-        return self._ask(
+        return self._send(
             "POST", path, with_token=self._reads_with_token if with_token is None else with_token
         )
 
-    def _ask(self, method: str, path: str, *, with_token: bool) -> httpx.Response:
+    def _send(self, method: str, path: str, *, with_token: bool) -> httpx.Response:
         headers: Mapping[str, str] = {}
         if with_token and self.request.token and self.sends_tokens:
             headers = {"Authorization": f"Bearer {self.request.token}"}
         return self.http.request(method, self.address(path), headers=headers)
 
 
-def _wants_token(answer: httpx.Response) -> bool:
+def _needs_token(answer: httpx.Response) -> bool:
     if answer.status_code in {401, 404}:
         return True
     return answer.is_success and json_object(answer).get("listed") is False
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that a test dispatch started, as far as its way is told."""
+    """A job that a test dispatch started."""
 
     run_id: str
     job_name: str
@@ -159,51 +159,51 @@ class _Delivery(msgspec.Struct, frozen=True):
 
 
 def json_object(answer: httpx.Response) -> dict[str, Any]:
-    """The answer's object; an empty one for what is none."""
+    """Return the answer's JSON object; an empty one when it is not an object."""
     try:
-        found = answer.json()
+        body = answer.json()
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return body if isinstance(body, dict) else {}
 
 
 def parse_findings(answer: httpx.Response) -> tuple[SetupFinding, ...] | None:
-    """The findings that are told; None when the answer cannot be read."""
-    told = json_object(answer).get("findings")
-    if not isinstance(told, list):
+    """Return the findings; None when the answer is unreadable."""
+    listed = json_object(answer).get("findings")
+    if not isinstance(listed, list):
         return None
-    found = [_finding(each) for each in told]
-    return tuple(each for each in found if each)
+    findings = [_finding(finding) for finding in listed]
+    return tuple(finding for finding in findings if finding)
 
 
-def _finding(told: Any) -> SetupFinding | None:
-    """A newer relay may say more than we know of; what cannot be read is left out."""
+def _finding(item: Any) -> SetupFinding | None:
+    """Return None for a finding that is unreadable: a newer relay may send states that this release does not know."""
     try:
-        hint = told.get("hint")
+        hint = item.get("hint")
         return SetupFinding(
-            str(told["name"]), State(told["state"]), str(told["text"]), str(hint) if hint else None
+            str(item["name"]), State(item["state"]), str(item["text"]), str(hint) if hint else None
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
 def parse_delivery_id(answer: httpx.Response) -> str | None:
-    """The test's delivery, if it is an id: it becomes part of the next address."""
-    told = json_object(answer).get("delivery")
-    return told if isinstance(told, str) and _ID.fullmatch(told) else None
+    """Return the test's delivery if it has the form of an id, because it becomes part of a path."""
+    delivery = json_object(answer).get("delivery")
+    return delivery if isinstance(delivery, str) and _ID.fullmatch(delivery) else None
 
 
 def parse_dispatch(answer: httpx.Response) -> DispatchProgress | None:
-    """How far the test is; None when the answer cannot be read."""
+    """Return the test's progress; None when the answer is unreadable."""
     try:
-        found = msgspec.json.decode(answer.content, type=_Delivery)
+        delivery = msgspec.json.decode(answer.content, type=_Delivery)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return next(iter(found.dispatches), DispatchProgress())
+    return next(iter(delivery.dispatches), DispatchProgress())
 
 
 def parse_refusals(answer: httpx.Response) -> tuple[RecentRefusal, ...]:
-    """The refusals that are told; none when the answer cannot be read."""
+    """Return the refusals; none when the answer is unreadable."""
     try:
         return msgspec.json.decode(answer.content, type=_Refusals).refusals
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -211,7 +211,7 @@ def parse_refusals(answer: httpx.Response) -> tuple[RecentRefusal, ...]:
 
 
 def is_not_before(at: str, began: str | None) -> bool:
-    """Whether one of the relay's times is not before another; False where that cannot be told."""
+    """Compare two times of the relay; False when one is unreadable."""
     try:
         return datetime.fromisoformat(at) >= datetime.fromisoformat(began or "")
     except (ValueError, TypeError):
@@ -221,24 +221,24 @@ def is_not_before(at: str, began: str | None) -> bool:
 def unreadable_finding(name: str) -> SetupFinding:
     return problem(
         name,
-        "The relay's answer cannot be read.",
-        "is this the relay's own address, and of this release? if so, tell the operator",
+        "The relay's answer is unreadable.",
+        "check that this is the relay's address and the same release; if so, tell the operator",
     )
 
 
 def refused_finding(name: str, answer: httpx.Response) -> SetupFinding:
     error = json_object(answer).get("error")
-    told = error if isinstance(error, dict) else {}
-    detail = str(told.get("detail") or f"it answered {answer.status_code}")
+    details = error if isinstance(error, dict) else {}
+    detail = str(details.get("detail") or f"it answered {answer.status_code}")
     if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
         return unknown(
             name,
-            f"The relay asks to wait: {detail}",
-            f"again in {answer.headers.get('retry-after', 'some')} s",
+            f"The relay's rate limit is reached: {detail}",
+            f"try again in {answer.headers.get('retry-after', 'some')} s",
         )
-    hint = str(told.get("hint") or "is this the relay's own address, and of this release?")
+    hint = str(details.get("hint") or "check that this is the relay's address and the same release")
     if answer.status_code == httpx.codes.UNAUTHORIZED and name != "test":
-        hint = f"this relay shows its pages only to who is known: give --token or CRCR_TOKEN ({hint})"
+        hint = f"this relay requires a token: pass --token or set CRCR_TOKEN ({hint})"
     return problem(name, f"The relay refused: {detail}", hint)
 
 
@@ -246,5 +246,5 @@ def no_answer_finding(name: str, error: httpx.HTTPError) -> SetupFinding:
     return problem(
         name,
         f"The relay did not answer ({type(error).__name__}).",
-        "try again; if it lasts, tell the operator",
+        "try again; if it persists, tell the operator",
     )

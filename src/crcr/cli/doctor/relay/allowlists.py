@@ -1,4 +1,4 @@
-"""Allowlists, and everybody on them: what is read now, what is in force, and where the App is installed."""
+"""Findings about allowlists (source and version in force), and about the App's installations on their repositories."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,15 +32,17 @@ from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings import UpstreamSetting
 from crcr.wiring.services import allowlist_source
 
-_AT_ONCE = 8
-_MOST_TOLD = 50
-_FIRST_FEW = 3
-_ACCEPT = "have its owners accept the App's new permissions: Settings, GitHub Apps, Configure, Review request"
+_CONCURRENCY = 8
+_MAX_LISTED = 50
+_MAX_NAMED = 3
+_ACCEPT = (
+    "ask its owners to accept the App's new permissions: Settings, GitHub Apps, Configure, Review request"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class AllowlistReading:
-    """An upstream's allowlist as its source has it now; `checked` is None where it could not be read."""
+    """An upstream's allowlist as its source has it now; `checked` is None when it cannot be read."""
 
     upstream: UpstreamSetting
     source: str
@@ -55,7 +57,7 @@ class AllowlistReading:
 
     @property
     def allowlist(self) -> Allowlist:
-        """What stands there; where that cannot be used, what the relay goes by instead."""
+        """The source's allowlist; when it is invalid, the version in force."""
         read = self.checked.allowlist if self.checked else None
         return read or self.in_force or Allowlist(())
 
@@ -82,34 +84,34 @@ def allowlist_findings(
         yield problem(
             "allowlist",
             f"{name}: {read.source} cannot be read: {read.failure}",
-            "check CRCR_ALLOWLIST, and that the App is installed there",
+            "check CRCR_ALLOWLIST and the App's installation there",
         )
     elif read.checked.allowlist is None:
         first = next(each for each in read.checked.problems if each.severity == "error")
         yield problem(
             "allowlist",
-            f"{name}: {read.source} has errors, {_at(first)}",
+            f"{name}: {read.source} has errors, {_describe(first)}",
             "`crcr allowlist check` shows all of them",
         )
     else:
         entries = len(read.allowlist.entries)
         yield ok(
             "allowlist",
-            f"{name}: {read.source} reads well, {entries} downstream{'s' if entries != 1 else ''}.",
+            f"{name}: {read.source} is valid, {entries:,} downstream{'s' if entries != 1 else ''}.",
         )
         for each in read.checked.problems[:5]:
             yield warning(
-                "allowlist", f"{name}: {_at(each)}", each.hint or "`crcr allowlist check` explains it"
+                "allowlist", f"{name}: {_describe(each)}", each.hint or "`crcr allowlist check` explains it"
             )
     if state is not None:
         yield _in_force(name, state, now)
     if not read.is_good and read.in_force is not None:
         number = len(read.in_force.entries)
         what = "1 downstream" if number == 1 else f"{number} downstreams"
-        yield ok("in_force", f"{name}: the relay goes on with the {what} of that version; see below.")
+        yield ok("in_force", f"{name}: the relay continues with the {what} of that version; see below.")
 
 
-def _at(found: AllowlistProblem) -> str:
+def _describe(found: AllowlistProblem) -> str:
     return f"line {found.line}: {found.message}" if found.line else found.message
 
 
@@ -117,13 +119,13 @@ def _in_force(name: RepoName, state: AllowlistState, now: datetime) -> SetupFind
     if state.version is None or state.read_at is None:
         return problem(
             "in_force",
-            f"{name}: no version was ever taken, so nothing is sent to anybody.",
+            f"{name}: no version was accepted yet, so nothing is dispatched.",
             "`crcr allowlist refresh`",
         )
-    since = f"{name}: version {state.version}, taken {format_age(state.read_at, now)}, is in force"
+    since = f"{name}: version {state.version}, read {format_age(state.read_at, now)}, is in force"
     if state.newest_is_bad:
         return problem(
-            "in_force", f"{since}; a newer one was not taken.", "mend the file: `crcr allowlist check`"
+            "in_force", f"{since}; a newer one was rejected.", "fix the file: `crcr allowlist check`"
         )
     return ok("in_force", f"{since}.")
 
@@ -131,10 +133,10 @@ def _in_force(name: RepoName, state: AllowlistState, now: datetime) -> SetupFind
 async def installation_findings(
     reads: tuple[AllowlistReading, ...], github: GitHubClient, *, shown: bool
 ) -> tuple[SetupFinding, ...]:
-    """Every upstream and every downstream, a few at a time."""
+    """Check every upstream and downstream, a few at a time."""
     asked: dict[RepoName, AllowlistEntry | None] = {read.upstream.name: None for read in reads}
     asked |= {entry.name: entry for read in reads for entry in read.allowlist.entries}
-    slots, done = asyncio.Semaphore(_AT_ONCE), 0
+    slots, done = asyncio.Semaphore(_CONCURRENCY), 0
     has_checks = any(read.allowlist.has_checks for read in reads)
     with ProgressLine(shown=shown) as progress:
 
@@ -147,25 +149,25 @@ async def installation_findings(
             return found
 
         found = await asyncio.gather(*(ask(repo, entry) for repo, entry in asked.items()))
-    return _told(dict(zip(asked, found, strict=True)))
+    return _summarize(dict(zip(asked, found, strict=True)))
 
 
-def _told(found: dict[RepoName, SetupFinding]) -> tuple[SetupFinding, ...]:
-    """The good ones in one line, with the first of the others; of these as many lines as one can read."""
+def _summarize(found: dict[RepoName, SetupFinding]) -> tuple[SetupFinding, ...]:
+    """Summarize the good ones in one line, followed by a limited number of the others."""
     bad = {repo: each for repo, each in found.items() if each.state is not State.OK}
-    more = len(bad) - _MOST_TOLD
-    left = (warning("installations", f"{more} more are not well.", "mend these first"),) if more > 0 else ()
-    return (_total(found, tuple(bad)), *tuple(bad.values())[:_MOST_TOLD], *left)
+    more = len(bad) - _MAX_LISTED
+    left = (warning("installations", f"{more:,} more have problems.", "fix these first"),) if more > 0 else ()
+    return (_total(found, tuple(bad)), *tuple(bad.values())[:_MAX_LISTED], *left)
 
 
 def _total(found: dict[RepoName, SetupFinding], bad: tuple[RepoName, ...]) -> SetupFinding:
     name = "installations"
-    text = f"{len(found) - len(bad)} of {len(found)} repositories have the App with the rights it needs"
+    text = f"{len(found) - len(bad)} of {len(found)} repositories have the App with the permissions it needs"
     if not bad:
         return ok(name, f"{text}.")
-    rest = [f"{len(bad) - _FIRST_FEW} more"] if len(bad) > _FIRST_FEW else []
-    who = join_words([*map(str, bad[:_FIRST_FEW]), *rest])
-    return warning(name, f"{text}; not so {who}.", "the lines below say what each of them lacks")
+    rest = [f"{len(bad) - _MAX_NAMED} more"] if len(bad) > _MAX_NAMED else []
+    who = join_words([*map(str, bad[:_MAX_NAMED]), *rest])
+    return warning(name, f"{text}; not: {who}.", "see the lines below")
 
 
 async def _installation(
@@ -174,17 +176,19 @@ async def _installation(
     try:
         found = await github.repositories.read_installation(repo)
     except OutsideFault as fault:
-        return unknown("installation", f"{repo}: GitHub could not be asked: {fault.detail}", "try again")
+        return unknown("installation", f"{repo}: GitHub did not answer: {fault.detail}", "try again")
     what = "upstream" if entry is None else f"downstream, {entry.level.name}"
     if found is None:
         return problem(
             "installation",
             f"{repo} ({what}): the App is not installed.",
-            "have its owners install the App, or take it off the allowlist",
+            "ask its owners to install the App, or remove it from the allowlist",
         )
     if found.suspended:
         return problem(
-            "installation", f"{repo} ({what}): the installation is suspended.", "have its owners unsuspend it"
+            "installation",
+            f"{repo} ({what}): the installation is suspended.",
+            "ask its owners to unsuspend it",
         )
     return _rights(repo, what, entry, found, has_checks=has_checks)
 

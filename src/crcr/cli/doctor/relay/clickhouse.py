@@ -1,7 +1,4 @@
-"""The relay's ClickHouse, looked at for its operator: does it answer, with which tables, how far is it behind.
-
-Nothing is written there, and no table is made.
-"""
+"""Findings about the relay's ClickHouse: whether it answers, its schema, how far it is behind. Read-only."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -14,69 +11,69 @@ from crcr.record.clickhouse.tables import JOBS, VERSION, kept_days, schema_versi
 from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
-from crcr.record.views.relay.clickhouse_lag import history_lag
+from crcr.record.views.relay.metrics import history_lag
 from crcr.settings import Settings
 from crcr.settings.readers.values import LOOPBACK
 from crcr.wiring.clickhouse import clickhouse_link
 from crcr.wiring.database import open_database
 
 _LATE_S = 60.0
-_BACKFILL = "`crcr history backfill` fills it; until then pages read the main store"
+_BACKFILL = "run `crcr history backfill`; until then pages read the main store"
 
 
 async def history_findings(settings: Settings, now: datetime, *, store: bool) -> tuple[SetupFinding, ...]:
-    """`store` says whether the main store can be asked."""
+    """`store`: whether the main store can be queried."""
     link = clickhouse_link(settings)
     if link is None:
-        return (ok("clickhouse", "ClickHouse is not used; the database answers for history."),)
+        return (ok("clickhouse", "ClickHouse is not used; history comes from the database."),)
     try:
-        found = await _asked(link, settings)
+        found = await _server_findings(link, settings)
     except OutsideHeld:
         found = (_in_use(settings),)
     except OutsideFault as fault:
-        hint = "check CRCR_CLICKHOUSE_URL and the server; pages read the main store meanwhile, and nothing is lost"
+        hint = "check CRCR_CLICKHOUSE_URL and the server; meanwhile pages read the main store, and nothing is lost"
         found = (problem("clickhouse", f"{fault.detail}.", hint),)
     finally:
         await link.close()
-    return (*found, *_unencrypted(settings), *(await _fed(settings, now) if store else ()))
+    return (*found, *_encryption_findings(settings), *(await _feed_findings(settings, now) if store else ()))
 
 
 def _in_use(settings: Settings) -> SetupFinding:
-    """As it is beside a relay at work, whose folder it is."""
+    """Normal while the relay runs and owns the folder."""
     place = settings.clickhouse_url.place if settings.clickhouse_url else ""
-    used = "is in use by another process (the relay, presumably)"
-    return unknown("clickhouse", f"{place} {used}; not looked into.")
+    used = "is in use by another process (probably the relay)"
+    return unknown("clickhouse", f"{place} {used}; not checked.")
 
 
-async def _asked(link: ClickHouseLink, settings: Settings) -> tuple[SetupFinding, ...]:
+async def _server_findings(link: ClickHouseLink, settings: Settings) -> tuple[SetupFinding, ...]:
     place = settings.clickhouse_url.place if settings.clickhouse_url else ""
-    # chDB is loaded first, which a slow machine takes its time for.
+    # Loading chDB takes long on a slow machine.
     within_s = INSERT_TIMEOUT_S if place.startswith("chdb:") else PAGE_TIMEOUT_S
     version = (await link.query_slowly("SELECT version() AS version", within_s))[0]["version"]
     answers = ok("clickhouse", f"ClickHouse {version} at {place} answers.")
     schema = await schema_version(link)
     if schema == 0:
         return answers, warning(
-            "clickhouse_schema", "It has no tables of ours yet.", "the first worker makes them"
+            "clickhouse_schema", "It has no crcr tables yet.", "the first worker creates them"
         )
     if schema > VERSION:
-        hint = "a newer release made them: use that one, or another database"
+        hint = "a newer release created them: use that release, or another database"
         return answers, problem(
             "clickhouse_schema", f"Its schema is {schema}, this release's {VERSION}.", hint
         )
     days = await kept_days(link, JOBS)
-    kept = f"kept for {days} days" if days else "kept for ever"
+    kept = f"kept for {days} days" if days else "kept forever"
     if days != settings.clickhouse_keep_days:
-        hint = "a worker that starts with the setting changes it"
+        hint = "a worker that starts with the setting applies it"
         return answers, warning(
-            "clickhouse_schema", f"Results are {kept}, not as CRCR_CLICKHOUSE_KEEP_DAYS says.", hint
+            "clickhouse_schema", f"Results are {kept}, which differs from CRCR_CLICKHOUSE_KEEP_DAYS.", hint
         )
     return answers, ok(
-        "clickhouse_schema", f"Its tables are of this release (schema {schema}); results are {kept}."
+        "clickhouse_schema", f"Its tables have this release's schema ({schema}); results are {kept}."
     )
 
 
-def _unencrypted(settings: Settings) -> Iterator[SetupFinding]:
+def _encryption_findings(settings: Settings) -> Iterator[SetupFinding]:
     url = settings.clickhouse_url
     if url is None or url.encrypted or not url.place.startswith("clickhouse://"):
         return
@@ -84,12 +81,12 @@ def _unencrypted(settings: Settings) -> Iterator[SetupFinding]:
     if host and host not in LOOPBACK:
         yield warning(
             "clickhouse_tls",
-            f"The way to {url.place} is not encrypted.",
-            "use clickhouses:// unless the network between is yours alone",
+            f"The connection to {url.place} is not encrypted.",
+            "use clickhouses:// unless the network in between is private",
         )
 
 
-async def _fed(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
+async def _feed_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     async def unit(tx: Tx) -> tuple[bool, bool, list[tuple[str, int, float]]]:
         lags = [(str(each.name), *(await history_lag(tx, each.name.key, now))) for each in settings.upstreams]
         is_fed, is_whole = [await mark(tx, name) is not None for name in (FeedMark.SINCE, FeedMark.WHOLE)]
@@ -99,22 +96,24 @@ async def _fed(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     try:
         is_fed, is_whole, lags = await database.read(unit)
     except StoreUnavailable:
-        return ()  # which the store's own findings say
+        return ()  # reported by the store's own findings
     finally:
         await database.close()
     if not is_fed:
         return (
-            warning("clickhouse_fed", "No worker has fed it yet.", "start one with CRCR_CLICKHOUSE_URL set"),
+            warning(
+                "clickhouse_fed", "No worker has fed it yet.", "start a worker with CRCR_CLICKHOUSE_URL set"
+            ),
         )
-    whole = () if is_whole else (warning("clickhouse_fed", "It does not hold all history.", _BACKFILL),)
+    whole = (
+        () if is_whole else (warning("clickhouse_fed", "It does not hold the complete history.", _BACKFILL),)
+    )
     return (*whole, *(_lag(*each) for each in lags))
 
 
 def _lag(upstream: str, number: int, lag_s: float) -> SetupFinding:
-    told = f"{upstream}: {number} facts wait to be fed"
+    queued = f"{upstream}: {number:,} rows waiting to be fed"
     if lag_s > _LATE_S:
-        hint = (
-            "is a worker running, and does ClickHouse take inserts? `crcr effects list` shows the last error"
-        )
-        return warning("clickhouse_lag", f"{told}, the oldest due for {lag_s:.0f} s.", hint)
-    return ok("clickhouse_lag", f"{told}.")
+        hint = "check that a worker is running and ClickHouse accepts inserts; `crcr effects list` shows the last error"
+        return warning("clickhouse_lag", f"{queued}, {lag_s:,.0f} s behind.", hint)
+    return ok("clickhouse_lag", f"{queued}.")

@@ -1,7 +1,6 @@
-"""One relay, examined for its operator: settings, store, App, webhook, clock, allowlists, installations, issuers.
+"""Examines a relay for its operator: settings, store, App, webhook, clock, allowlists, installations, issuers.
 
-Nothing is changed: no schema is brought up to date, nothing is recorded, and no secret is printed. Every call has a
-time limit of its own.
+Read-only: no migration, no writes, no secrets in the output. Every call has its own time limit.
 """
 
 import asyncio
@@ -51,7 +50,7 @@ from crcr.wiring.intakes import build_issuer_table
 def examine_relay(
     config: Path | None, upstream: RepoName | None, environ: Mapping[str, str], *, shown: bool
 ) -> Iterator[FindingSection]:
-    logs.configure("console", "error", io.StringIO())  # the command tells all of it itself
+    logs.configure("console", "error", io.StringIO())  # the command prints the findings itself
     try:
         settings = load_settings(config=config, environ=environ, cwd=Path.cwd())
         require_drivers(settings)
@@ -66,11 +65,9 @@ def examine_relay(
 
 
 def _settings(settings: Settings) -> tuple[SetupFinding, ...]:
-    warnings = tuple(
-        warning("settings", each, "docs/configuration.md says what it is for") for each in settings.warnings()
-    )
+    warnings = tuple(warning("settings", each, "see docs/configuration.md") for each in settings.warnings())
     names = ", ".join(str(each.name) for each in settings.upstreams)
-    return (ok("settings", f"The settings are good, for {names}."), *warnings)
+    return (ok("settings", f"The settings are valid, for {names}."), *warnings)
 
 
 def _chosen(settings: Settings, asked: RepoName | None) -> tuple[UpstreamSetting, ...]:
@@ -109,7 +106,7 @@ async def _outside(
         answers = not any(each.name == "app_key" and each.state is State.PROBLEM for each in app)
         asked = await hook_findings(settings, github, now) if answers else ()
         hook = (*asked, await public_finding(settings, keys_http))
-        # Where GitHub does not answer to the App at all, asking it about everybody would only take long.
+        # When GitHub rejects the App, every installation request would fail as well.
         targets = await installation_findings(lists.reads, github, shown=shown) if answers else ()
         allowed = tuple(each.allowlist for each in lists.reads)
         issuers = (
@@ -149,7 +146,7 @@ _Kept = dict[RepoName, tuple[AllowlistState | None, Allowlist | None]]
 
 
 async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _Kept:
-    """What is in force; nothing where the store cannot be asked, which the store's own findings say."""
+    """Return the versions in force; none when the store cannot be queried, which its own findings report."""
     nothing: _Kept = {each.name: (None, None) for each in upstreams}
     if not has_current_schema(settings):
         return nothing
@@ -177,7 +174,7 @@ async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _
 
 
 async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[SetupFinding, ...]:
-    """Those that the settings name, and GitHub's; the public ones that nobody is registered with are not asked."""
+    """Check the issuers that the settings name, and GitHub's; skip public ones without a registration."""
     named = {each.issuer for each in settings.oidc_issuers}
     named |= {each.issuer for each in settings.oidc_registrations}
     table = build_issuer_table(settings).values()
@@ -185,19 +182,22 @@ async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[SetupFindin
     found = await asyncio.gather(*(_issuer(each, fetch) for each in used))
     if any(each.kind is IssuerKind.GITHUB for each in used):
         return tuple(found)
-    hint = "with a GitHub Enterprise Server, name its issuer in CRCR_OIDC_ISSUERS"
-    return (warning("issuer", "No issuer of GitHub Actions is known: its tokens are refused.", hint), *found)
+    hint = "for a GitHub Enterprise Server, add its issuer to CRCR_OIDC_ISSUERS"
+    return (
+        warning("issuer", "No GitHub Actions issuer is configured: its tokens are refused.", hint),
+        *found,
+    )
 
 
 async def _issuer(issuer: TrustedIssuer, fetch: Fetch) -> SetupFinding:
     try:
         keys = await read_keys(fetch, issuer)
     except KeysUnavailable as fault:
-        hint = "reports from there are answered with 503 until its keys can be read: check address and proxy"
+        hint = "its reports get 503 until its keys can be read: check the address and the proxy"
         return problem("issuer", f"{issuer.issuer} ({issuer.kind.value}): {fault.detail}.", hint)
     return ok(
         "issuer",
-        f"{issuer.issuer} ({issuer.kind.value}): {len(keys)} key{'s' if len(keys) != 1 else ''} can be read.",
+        f"{issuer.issuer} ({issuer.kind.value}): {len(keys)} key{'s' if len(keys) != 1 else ''} readable.",
     )
 
 
@@ -210,20 +210,20 @@ def registration_findings(
         if not any(listed.find(each.repository) for listed in lists):
             yield warning(
                 "registration",
-                f"{what} is on no allowlist: its reports are refused.",
+                f"{what} is not on an allowlist: its reports are refused.",
                 "correct the name, or remove it",
             )
         elif each.by_slugs:
             yield warning(
                 "registration",
-                f"{what} goes by names, which others can take over.",
+                f"{what} is registered by names, which others can take over.",
                 "register the ids instead",
             )
         elif not each.tells_steps_apart:
             yield warning(
                 "registration",
-                f"{what} speaks for it with any of its steps, those that run a pull request's code too.",
-                f"unless none does, add {RULES[each.kind].wise}",
+                f"{what} may report from any of its steps, including those that run a pull request's code.",
+                f"unless no step runs such code, add {RULES[each.kind].wise}",
             )
         else:
-            yield ok("registration", f"{what} speaks for it.")
+            yield ok("registration", f"{what} is registered.")

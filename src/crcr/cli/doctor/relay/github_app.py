@@ -1,4 +1,4 @@
-"""The relay's App, asked of GitHub: its key, its rights and events, its webhook, and the time at GitHub."""
+"""Findings about the relay's GitHub App: key, permissions, events, webhook, and GitHub's clock."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from crcr.join.findings.finding import SetupFinding, format_age, join_words, ok,
 from crcr.settings import Settings
 
 _LATELY = timedelta(hours=24)
-_CHANGE = "change it in the App's settings; docs/examples/app-manifest.json has all of them; installations are then asked to accept"
+_CHANGE = "change it in the App's settings; docs/examples/app-manifest.json has all of them; installations must then accept them"
 
 
 async def app_findings(
@@ -38,10 +38,10 @@ def _no_app(fault: OutsideFault) -> SetupFinding:
         return problem(
             "app_key",
             f"GitHub does not accept the App's key: {fault.detail}",
-            "check CRCR_GITHUB_APP_ID and CRCR_GITHUB_APP_PRIVATE_KEY; a key that was deleted at GitHub, or a wrong clock, looks like this",
+            "check CRCR_GITHUB_APP_ID, CRCR_GITHUB_APP_PRIVATE_KEY and this machine's clock; the key may have been deleted at GitHub",
         )
     return problem(
-        "app_key", f"GitHub could not be asked: {fault.detail}", "check CRCR_GITHUB_API_URL and the way there"
+        "app_key", f"GitHub did not answer: {fault.detail}", "check CRCR_GITHUB_API_URL and the network"
     )
 
 
@@ -50,10 +50,10 @@ def _key(settings: Settings, app: AppFacts) -> SetupFinding:
     if settings.github_app_id not in known:
         return problem(
             "app_key",
-            f"The key is of App {app.app_id} ({app.slug}), the settings name {settings.github_app_id}.",
+            f"The key belongs to App {app.app_id} ({app.slug}), but the settings name {settings.github_app_id}.",
             "set CRCR_GITHUB_APP_ID to the App that the key belongs to",
         )
-    return ok("app_key", f"The key is that of App {app.app_id}, {app.slug}.")
+    return ok("app_key", f"The key belongs to App {app.app_id}, {app.slug}.")
 
 
 def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[SetupFinding]:
@@ -91,7 +91,7 @@ async def hook_findings(settings: Settings, github: GitHubClient, now: datetime)
         found.append(_log(await github.delivery_log.read_page(None), now))
     except OutsideFault as fault:
         found.append(
-            unknown("webhook", f"GitHub could not be asked about the webhook: {fault.detail}", "try again")
+            unknown("webhook", f"GitHub did not answer about the webhook: {fault.detail}", "try again")
         )
     return tuple(found)
 
@@ -126,38 +126,42 @@ def _log(page: DeliveryLogPage, now: datetime) -> SetupFinding:
         return unknown(
             "deliveries",
             "GitHub has logged no webhook in three days.",
-            "does anything happen upstream? is the App installed there?",
+            "check that the upstream has activity and the App is installed there",
         )
     newest = format_age(page.entries[0].delivered_at, now)
     if failed:
-        hint = "the App's settings, Advanced, show what was answered; the relay takes up what it missed every 3 minutes"
+        hint = "see the answers in the App's settings under Advanced; the relay recovers missed webhooks every 3 minutes"
         return warning(
             "deliveries",
-            f"{len(failed)} of the last {len(failed | arrived)} webhooks did not arrive (newest {newest}).",
+            f"{len(failed)} of the last {len(failed | arrived)} webhooks failed (newest {newest}).",
             hint,
         )
-    return ok("deliveries", f"The last {len(arrived)} webhooks of the day arrived (newest {newest}).")
+    return ok(
+        "deliveries", f"The last {len(arrived)} webhooks of the last 24 hours arrived (newest {newest})."
+    )
 
 
 async def public_finding(settings: Settings, http: httpx.AsyncClient) -> SetupFinding:
-    """Where GitHub and callers reach us, asked from here."""
+    """Check the public address from here."""
     url = settings.public_url.rstrip("/")
     if is_on_this_machine(url) and not is_on_this_machine(settings.github_api_url):
         return problem(
             "public_url",
-            f"{url} is this machine only: GitHub and callers cannot reach it.",
+            f"{url} is reachable from this machine only, not by GitHub and callers.",
             "set CRCR_PUBLIC_URL",
         )
     try:
         answer = await http.get(f"{url}/healthz", timeout=10.0)
     except httpx.HTTPError as error:
         found = unreachable_finding(url, error)
-        return problem("public_url", found.text, "is `crcr serve` running, and does the proxy pass it on?")
+        return problem(
+            "public_url", found.text, "check that `crcr serve` is running and that the proxy forwards to it"
+        )
     version = parse_version(answer)
     if version is None:
         return problem(
             "public_url",
-            f"Something else than a relay answers at {url} ({answer.status_code}).",
-            "look at the proxy's settings",
+            f"The server at {url} is not a relay ({answer.status_code}).",
+            "check the proxy's configuration",
         )
-    return ok("public_url", f"{url} answers, as crcr {version}.")
+    return ok("public_url", f"{url} answers: crcr {version}.")

@@ -1,6 +1,6 @@
-"""A PostgreSQL store, looked at for its operator: is it there, of this release, writable, safe, with room to grow.
+"""Findings about a PostgreSQL store: schema, write access, server settings, clock, connections.
 
-Nothing is changed: the one row that is written to see whether that works is taken back with its transaction.
+Changes nothing: the one row written to test write access is rolled back.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ async def postgres_findings(place: PostgresLocation, shown: str) -> tuple[SetupF
     try:
         connection = await connect(place)
         try:
-            return await _examined(connection, place, shown)
+            return await _examine(connection, place, shown)
         finally:
             await connection.close(timeout=_CLOSE_S)
     except StoreUnavailable as fault:
@@ -53,75 +53,75 @@ def is_current(place: PostgresLocation) -> bool:
         return False
 
 
-async def _examined(connection: Connection, place: PostgresLocation, shown: str) -> tuple[SetupFinding, ...]:
+async def _examine(connection: Connection, place: PostgresLocation, shown: str) -> tuple[SetupFinding, ...]:
     before = datetime.now(UTC)
     [facts] = await connection.fetch(_FACTS)
     off = facts["now"] - (before + (datetime.now(UTC) - before) / 2)
     found = revision(place)
     if found is None:
         lacking = problem(
-            "store", f"There is no database of crcr at {shown}.", "`crcr serve` makes it, or `crcr migrate`"
+            "store", f"There is no crcr database at {shown}.", "`crcr serve` or `crcr migrate` creates it"
         )
-        return (lacking, *_server(facts))
+        return (lacking, *_server_findings(facts))
     return (
         schema_finding(found, f"{shown} (PostgreSQL {facts['version'].partition(' ')[0]})"),
-        await _writing(connection, facts),
-        *_server(facts),
-        *_clock(off),
-        _connections(facts, place),
-        ok("size", f"It takes {facts['size'] // _MB:,} MB."),
+        await _write_finding(connection, facts),
+        *_server_findings(facts),
+        *_clock_findings(off),
+        _connections_finding(facts, place),
+        ok("size", f"Size: {facts['size'] // _MB:,} MB."),
     )
 
 
-async def _writing(connection: Connection, facts: asyncpg.Record) -> SetupFinding:
+async def _write_finding(connection: Connection, facts: asyncpg.Record) -> SetupFinding:
     if facts["copy"]:
-        return problem(
-            "writing", "It is a standby, which cannot be written.", "name the primary in CRCR_DATABASE_URL"
-        )
+        return problem("writing", "It is a read-only standby.", "set CRCR_DATABASE_URL to the primary")
     transaction = connection.transaction()
     await transaction.start()
     try:
         await connection.execute(_TRY)
     except asyncpg.PostgresError as fault:
-        hint = "give the relay's user the right to write all its tables, and the server room"
-        return problem("writing", f"It cannot be written: {fault}.", hint)
+        hint = "let the relay's user write all its tables, and check the server's disk space"
+        return problem("writing", f"Not writable: {fault}.", hint)
     finally:
         await transaction.rollback()
-    return ok("writing", "It can be written.")
+    return ok("writing", "Writable.")
 
 
-def _server(facts: asyncpg.Record) -> Iterator[SetupFinding]:
+def _server_findings(facts: asyncpg.Record) -> Iterator[SetupFinding]:
     if facts["number"] < _OLDEST:
-        yield problem("version", f"The server is PostgreSQL {facts['version']}.", "use 13 or newer")
+        yield problem(
+            "version", f"The server is PostgreSQL {facts['version']}.", "use PostgreSQL 13 or newer"
+        )
     if facts["encoding"] != "UTF8":
-        hint = "make a database with ENCODING 'UTF8'; others cannot hold every text"
+        hint = "create a database with ENCODING 'UTF8'; other encodings cannot hold every text"
         yield problem("encoding", f"The database's encoding is {facts['encoding']}.", hint)
     if "off" in {facts["fsync"], facts["sync"]}:
         yield warning(
             "durability",
-            "The server answers before the disk has what it took (fsync or synchronous_commit is off).",
-            "switch both on: a power cut loses what the relay has acknowledged",
+            "The server confirms writes before they are on disk (fsync or synchronous_commit is off).",
+            "turn both on: a power cut loses data that the relay has acknowledged",
         )
     if not facts["encrypted"] and not facts["here"]:
         yield warning(
             "database_tls",
-            "The way to the database is not encrypted.",
-            "add ?sslmode=verify-full unless the network between is yours alone",
+            "The connection to the database is not encrypted.",
+            "add ?sslmode=verify-full unless the network in between is private",
         )
 
 
-def _clock(off: timedelta) -> Iterator[SetupFinding]:
+def _clock_findings(off: timedelta) -> Iterator[SetupFinding]:
     if abs(off) > _OFF:
         yield warning(
             "database_clock",
             f"The database's clock is {abs(off).total_seconds():.0f} s {'ahead of' if off > timedelta() else 'behind'} ours.",
-            "let NTP set both",
+            "set both clocks with NTP",
         )
 
 
-def _connections(facts: asyncpg.Record, place: PostgresLocation) -> SetupFinding:
+def _connections_finding(facts: asyncpg.Record, place: PostgresLocation) -> SetupFinding:
     left, wanted = max(facts["most"] - facts["used"], 0), place.connections + 1
-    text = f"{left} of {facts['most']} connections are free; a process opens up to {wanted}."
+    text = f"{left:,} of {facts['most']:,} connections are free; a process opens up to {wanted}."
     if left < wanted:
         return warning("connections", text, "raise max_connections, or lower CRCR_DATABASE_POOL")
     return ok("connections", text)

@@ -23,8 +23,10 @@ from crcr.record.schema.statistics import ingested
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.backends.job_list import MOST_LISTED_TESTS
 from crcr.record.views.visibility import Seen
+
+MOST_LISTED_TESTS = 5
+"""Failed tests of a job in a list; its details have more."""
 
 _ABOUT = ("event", "action", "number", "head_sha", "ref", "title", "author")
 _AS_STORED = (
@@ -72,7 +74,7 @@ _DETAILS = Statement(
 
 
 @dataclass(slots=True)
-class Told:
+class HistoryAnswer:
     """Deliveries with their jobs; `next` is from where to go on looking if not all were looked through."""
 
     rows: list[tuple[dict[str, Any], list[JobView]]] = field(default_factory=list)
@@ -80,12 +82,12 @@ class Told:
     next: tuple[str | int, ...] | None = None
 
 
-async def ingested_matrix(tx: Tx, query: BackendQuery, seen: Seen, since_us: int) -> Told:
+async def ingested_matrix(tx: Tx, query: BackendQuery, seen: Seen, since_us: int) -> HistoryAnswer:
     """The deliveries after `query.after` that it asks for, newest first, one more than its limit.
 
     None of a backend that is not to be seen. With filters so many deliveries are looked through and no more.
     """
-    told = Told()
+    told = HistoryAnswer()
     if query.downstream.key not in seen.reporting:
         return told
     where = {"upstream": query.upstream.key, "downstream": query.downstream.key}

@@ -23,9 +23,9 @@ from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row
 from crcr.record.store.statement import Statement, ascii_lower
 from crcr.record.store.times import from_us, to_us
-from crcr.record.views.backends.backend_row import BackendReader
+from crcr.record.views.backends.backend_rows import BackendReader
 from crcr.record.views.backends.ingested import ingested_matrix, ingested_with_tests
-from crcr.record.views.backends.job_list import (
+from crcr.record.views.backends.jobs import (
     CURRENT_RUN,
     IN_ORDER,
     OF_BACKEND,

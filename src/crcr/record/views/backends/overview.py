@@ -18,13 +18,21 @@ from crcr.decide.views.backend import (
 )
 from crcr.decide.views.overview import BackendSummary, ChooseRows, Probe, RelayHealth, Summary
 from crcr.errors import NotFound
-from crcr.record.repositories.level_history import level_history
-from crcr.record.views.backends.all_backends import OWN_KINDS, Overview, line, read_all_figures, read_overview
-from crcr.record.views.backends.backend_row import BackendReader, Standing, read_standing
+from crcr.record.repositories.downstreams import level_history
+from crcr.record.views.backends.backend_rows import (
+    OWN_KINDS,
+    BackendReader,
+    Overview,
+    Standing,
+    line,
+    read_all_figures,
+    read_overview,
+    read_standing,
+)
 from crcr.record.views.backends.figures import read_last
-from crcr.record.views.backends.job_detail import job_detail, jobs_by_name, worst_first
+from crcr.record.views.backends.jobs import job_detail, jobs_by_name, worst_first
 from crcr.record.views.backends.matrix import MatrixReader, read_failures
-from crcr.record.views.joining.refusals import refusals_of
+from crcr.record.views.joining.setup import refusals_of
 from crcr.record.views.relay.state import relay_health
 from crcr.record.views.visibility import allowlist_state
 

@@ -27,14 +27,14 @@ from crcr.decide.views.commit import (
     state_of_jobs,
 )
 from crcr.decide.views.overview import JobView
-from crcr.decide.views.timeline import spell_of
+from crcr.decide.views.timeline import running_time
 from crcr.errors import NoAllowlist
 from crcr.record.checks.commit_facts import load_commit
 from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.backends.job_list import (
+from crcr.record.views.backends.jobs import (
     CURRENT_RUN,
     IN_ORDER,
     LATEST_ATTEMPT,
@@ -208,7 +208,7 @@ def _concerned(entry: AllowlistEntry, found: list[JobView], **told: Any) -> Comm
         level_now=entry.level,
         device=entry.device,
         oncalls=entry.oncalls,
-        spell=spell_of(found),
+        spell=running_time(found),
         jobs=tuple(found[:_MOST_JOBS]),
         jobs_left_out=max(0, len(found) - _MOST_JOBS),
         **told,

@@ -4,7 +4,7 @@ Of a backend that is not to be seen nothing is read: it looks like one that is n
 """
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
@@ -12,13 +12,14 @@ from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.repository_setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, RepoName
 from crcr.decide.statistics.window import ResultKind, Span, Window
+from crcr.decide.views.joining import RefusalList, RefusalView
 from crcr.decide.views.overview import DispatchAnswer
+from crcr.record.reports.refusals import KEPT
 from crcr.record.repositories.inspections import read_inspection
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
-from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.backends.backend_row import BackendReader
-from crcr.record.views.joining.refusals import SETTLED
+from crcr.record.store.times import from_us, from_us_or_none, to_us
+from crcr.record.views.backends.backend_rows import BackendReader
 from crcr.record.views.visibility import Seen, allowlist_state
 
 SENT_EVENTS = ("pull_request", "push", "merge_group")
@@ -81,6 +82,12 @@ _LAST_NIGHTLY = Statement(
         " WHERE upstream = :upstream AND downstream = :downstream AND event = 'nightly' AND ended_as IS NOT NULL"
         " AND completed_at IS NOT NULL ORDER BY completed_at DESC, delivery DESC, workflow DESC, run_id DESC, attempt DESC, job_name DESC LIMIT 1"
     )
+)
+# The result must have come after the refusal: one that contradicts an earlier result is settled by nothing.
+SETTLED = (
+    "EXISTS (SELECT 1 FROM jobs j WHERE j.delivery = r.delivery AND j.upstream = r.upstream"
+    " AND j.downstream = r.downstream AND j.run_id = r.run_id AND j.reported_name = r.job_name"
+    " AND j.state = 'completed' AND j.completed_at >= r.at)"
 )
 _LAST_REFUSAL = Statement(
     text(
@@ -193,3 +200,44 @@ def _refusal(row: Row | None) -> LastRefusal | None:
         job_name=row["job_name"],
         settled=bool(row["settled"]),
     )
+
+
+# ---- A backend's refused reports for its page and the API: of the last two weeks, the newest first.
+
+SHOWN_FOR = timedelta(days=14)
+
+"""Of a refusal `r`: whether the same job's result was taken since."""
+_NEWEST = Statement(
+    text(
+        "SELECT r.refusal_id, r.at, r.code, r.detail, r.hint, r.delivery, r.run_id, r.workflow_name, r.job_name,"  # noqa: S608  ours
+        " EXISTS (SELECT 1 FROM deliveries d WHERE d.guid = r.delivery AND d.upstream = r.upstream) AS delivery_known,"
+        f" {SETTLED} AS settled"
+        " FROM refusals r WHERE r.upstream = :upstream AND r.downstream = :downstream AND r.at >= :since"
+        " ORDER BY r.refusal_id DESC LIMIT :limit"
+    )
+)
+
+
+async def refusal_list(
+    tx: Tx, upstream: RepoName, downstream: RepoName, seen: Seen, now: datetime
+) -> RefusalList:
+    """Of a backend that shows its name only there are none to see."""
+    entry = seen.entry(downstream)
+    return RefusalList(
+        upstream=upstream, backend=entry.name, refusals=await refusals_of(tx, upstream, entry.name, seen, now)
+    )
+
+
+async def refusals_of(
+    tx: Tx, upstream: RepoName, downstream: RepoName, seen: Seen, now: datetime
+) -> tuple[RefusalView, ...]:
+    if downstream.key not in seen.public:
+        return ()
+    since = to_us(now - SHOWN_FOR)
+    where = {"upstream": upstream.key, "downstream": downstream.key}
+    return tuple(_view(row) for row in await tx.all(_NEWEST, **where, since=since, limit=KEPT))
+
+
+def _view(row: Row) -> RefusalView:
+    flags = {name: bool(row[name]) for name in ("delivery_known", "settled")}
+    return RefusalView(**{**row, **flags, "at": from_us(row["at"])})

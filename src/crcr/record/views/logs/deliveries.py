@@ -17,8 +17,8 @@ from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.backends.job_list import VIEW_COLUMNS, job_view
-from crcr.record.views.logs.outbox_counts import outbox_of
+from crcr.record.views.backends.jobs import VIEW_COLUMNS, job_view
+from crcr.record.views.logs.effects import outbox_of
 from crcr.record.views.paging import Key, bad_cursor, walk
 from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import Seen

@@ -11,12 +11,13 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.model import RepoName
 from crcr.decide.views.logs import EffectPage, EffectQuery, EffectView
+from crcr.decide.views.overview import OutboxState
 from crcr.errors import BadRequest
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.logs.outbox_counts import outbox_of
 from crcr.record.views.paging import Key, bad_cursor, walk
 from crcr.record.views.relay.health import hindrance_of
 from crcr.record.views.relay.state import newest_change, targets_shown
@@ -220,3 +221,36 @@ def _hindrance(row: Row) -> dict[str, Any]:
         return hindrance_of(row)
     due_at = max(row["due_at"], row["ahead_due_at"])
     return {**hindrance_of({**row, "held_by": row["ahead_held_by"]}), "due_at": from_us(due_at)}
+
+
+# ---- How much is owed, counted along the indexes of what is open: pages ask for it with every list of the log.
+
+# States are written out, not bound: SQLite uses a partial index only when it can see its condition.
+_COUNT_OPEN = Statement(
+    text(
+        "SELECT count(*) AS number, min(due_at) AS oldest FROM effects"
+        " WHERE upstream = :upstream AND state IN ('waiting', 'claimed')"
+    )
+)
+_COUNT_CLAIMED = Statement(
+    text("SELECT count(*) AS number FROM effects WHERE upstream = :upstream AND state = 'claimed'")
+)
+_COUNT_PARKED = Statement(
+    text("SELECT count(*) AS number FROM effects WHERE upstream = :upstream AND state = 'parked'")
+)
+_PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
+
+
+async def outbox_of(tx: Tx, upstream: RepoName) -> OutboxState:
+    owed = await tx.one(_COUNT_OPEN, upstream=upstream.key)
+    claimed = await tx.one(_COUNT_CLAIMED, upstream=upstream.key)
+    parked = await tx.one(_COUNT_PARKED, upstream=upstream.key)
+    known = await tx.one(_PAUSED, upstream=upstream.key)
+    begun = claimed["number"] if claimed else 0
+    return OutboxState(
+        waiting=(owed["number"] if owed else 0) - begun,
+        claimed=begun,
+        parked=parked["number"] if parked else 0,
+        oldest_due_at=from_us_or_none(owed["oldest"]) if owed else None,
+        paused_at=from_us_or_none(known["paused_at"]) if known else None,
+    )

@@ -19,7 +19,7 @@ from crcr.record.checks.refresh import tier_queue
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
-from crcr.record.views.relay.clickhouse_lag import history_lag
+from crcr.record.views.relay.metrics import history_lag
 from crcr.record.views.visibility import ListReader, Seen, who_is_seen
 
 _MOST_PARKED = 100

@@ -7,7 +7,7 @@ test holds them against their models.
 from typing import Any
 
 from crcr.decide.views.backend import JobKey
-from crcr.show.urls.job_tokens import token_of
+from crcr.show.urls.job_tokens import encode_job_token
 
 Json = dict[str, Any]
 
@@ -72,7 +72,7 @@ _KEY: Json = {
 }
 _JOB: Json = {
     **_KEY,
-    "token": token_of(JobKey(**_KEY)),
+    "token": encode_job_token(JobKey(**_KEY)),
     "downstream": "org/backend",
     "workflow_name": "CI",
     "state": "completed",
@@ -242,4 +242,53 @@ DELIVERIES: Json = {
         }
     ],
     "next": _NEXT,
+}
+REFUSALS: Json = {
+    "upstream": "owner/repo",
+    "backend": "org/backend",
+    "refusals": [
+        {
+            "refusal_id": 31,
+            "at": _AT,
+            "code": "claim_mismatch",
+            "detail": "the token is for run 987654321 attempt 1, the report for run 987654320 attempt 1",
+            "hint": "report from the run that did the work, with its own run_id and run_attempt",
+            "delivery": "3f1c6e2a-47a5-11f1-8000-000000000000",
+            "delivery_known": True,
+            "run_id": "987654320",
+            "workflow_name": "CI",
+            "job_name": "build",
+            "settled": False,
+            "meaning": "The token belongs to another run than the report",
+        }
+    ],
+}
+SANDBOX: Json = {
+    "jobs": [
+        {
+            "repository_id": 4242,
+            "repository": "newcomer/backend",
+            "private": False,
+            "event_type": "pull_request",
+            "workflow_name": "CI",
+            "run_id": "987654321",
+            "attempt": 1,
+            "job_name": "build",
+            "state": "completed",
+            "conclusion": "failure",
+            "late": False,
+            "started_at": _AT,
+            "completed_at": _AT,
+            "reported_at": _AT,
+            "tests_passed": 41,
+            "tests_failed": 1,
+            "tests_skipped": 3,
+            "tests_total": 45,
+            "failed_tests": [
+                {"name": "test_attention", "file": "test_ops.py", "message": "AssertionError: 1.0 != 2.0"}
+            ],
+            "failed_tests_more": 0,
+        }
+    ],
+    "next": "WzE3Nzc4OTYwMDAsMV0",
 }

@@ -1,6 +1,7 @@
-"""What recovery remembers: which webhooks stand here, what became of those it took up, how far the log was read.
+"""Digests of the webhook bodies that were taken, so that a captured one is not taken again under another GUID.
 
-A row of `recovered` only saves a call to GitHub; that nothing is taken twice is the inbox's own promise.
+A digest is written in the transaction that takes its webhook: what was answered with an error, or ignored, leaves none and
+can come again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,13 +10,91 @@ from itertools import islice
 
 from sqlalchemy import BindParameter, bindparam, select, text
 
+from crcr.decide.dispatch.plan import ReceivedDelivery
+from crcr.decide.dispatch.webhook_body import repeats_within
+from crcr.decide.events import Event
 from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome
 from crcr.decide.model import DeliveryState
-from crcr.record.schema.checks import recovered, watermarks
+from crcr.record.schema.checks import recovered, watermarks, webhook_bodies
 from crcr.record.schema.core import deliveries
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement, inserting
-from crcr.record.store.times import from_us_or_none, to_us
+from crcr.record.store.times import from_us, from_us_or_none, to_us
+
+SEEN = Statement(
+    select(deliveries.c.state).where(
+        deliveries.c.guid == bindparam("guid"), deliveries.c.upstream == bindparam("upstream")
+    )
+)
+_insert = inserting(webhook_bodies, "digest", "guid", "taken_at")
+# The key decides between two processes: the second one waits for the first, and then finds a row that is too young.
+_TAKE = Statement(
+    _insert.on_conflict_do_update(
+        index_elements=["digest"],
+        set_={"guid": _insert.excluded.guid, "taken_at": _insert.excluded.taken_at},
+        where=webhook_bodies.c.taken_at <= bindparam("before"),
+    ).returning(webhook_bodies.c.digest)
+)
+FORGET_DIGESTS = Statement(
+    text(
+        "DELETE FROM webhook_bodies WHERE digest IN (SELECT digest FROM webhook_bodies WHERE taken_at < :before"
+        " ORDER BY taken_at LIMIT :most)"
+    )
+)
+
+
+async def is_new_body(tx: Tx, receipt: ReceivedDelivery, event: Event) -> bool:
+    """Take the body; False when an equal one was taken a short while ago."""
+    if receipt.body_digest is None:
+        return True
+    now = receipt.received_at
+    return bool(
+        await tx.all(
+            _TAKE,
+            digest=receipt.body_digest,
+            guid=receipt.guid,
+            taken_at=to_us(now),
+            before=to_us(now - repeats_within(event)),
+        )
+    )
+
+
+# ---- How many webhooks were refused for their signature, in the present spell, of all processes together.
+
+SPELL_ENDS_AFTER = timedelta(hours=1)
+"""After so long without one, the next begins a new count."""
+
+_COUNT_REFUSED = Statement(
+    text(
+        "INSERT INTO refused_webhooks (reason, number, since_at, last_at)"
+        " VALUES ('bad_signature', :number, :since, :now) ON CONFLICT (reason) DO UPDATE SET"
+        " number = excluded.number + CASE WHEN refused_webhooks.last_at < :spell THEN 0 ELSE refused_webhooks.number END,"
+        " since_at = CASE WHEN refused_webhooks.last_at < :spell THEN excluded.since_at"
+        " ELSE refused_webhooks.since_at END, last_at = excluded.last_at RETURNING number, since_at"
+    )
+)
+
+
+class RefusalCounts:
+    """Serves the webhook's `RefusalCounts`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, number: int, *, since: datetime, now: datetime) -> tuple[int, datetime]:
+        async def unit(tx: Tx) -> tuple[int, datetime]:
+            spell = to_us(now - SPELL_ENDS_AFTER)
+            [row] = await tx.all(
+                _COUNT_REFUSED, number=number, since=to_us(since), now=to_us(now), spell=spell
+            )
+            return row["number"], from_us(row["since_at"])
+
+        return await self._database.write(unit)
+
+
+# ---- What recovery remembers: which webhooks stand here, what became of those it took up, how far the log was read.
+# ----
+# ---- A row of `recovered` only saves a call to GitHub; that nothing is taken twice is the inbox's own promise.
 
 _KEEP = timedelta(days=8)
 """Longer than any GitHub keeps its log."""
@@ -33,10 +112,12 @@ _SUPERSEDED = Statement(
 _NOTE = Statement(inserting(recovered, "guid", "outcome", "at").on_conflict_do_nothing())
 _FORGET = Statement(text("DELETE FROM recovered WHERE at < :before"))
 _READ_TO = Statement(text("SELECT at FROM watermarks WHERE name = :name"))
-_insert = inserting(watermarks, "name", "at")
+_insert_watermark = inserting(watermarks, "name", "at")
 _MOVE = Statement(
-    _insert.on_conflict_do_update(
-        index_elements=["name"], set_={"at": _insert.excluded.at}, where=watermarks.c.at < _insert.excluded.at
+    _insert_watermark.on_conflict_do_update(
+        index_elements=["name"],
+        set_={"at": _insert_watermark.excluded.at},
+        where=watermarks.c.at < _insert_watermark.excluded.at,
     )
 )
 _UPSTREAM_IDS = Statement(text("SELECT repository_id FROM upstreams"))

@@ -70,7 +70,7 @@ async def _relay(folder: Path) -> AsyncIterator[tuple[GitHub, Services, _MovedCl
         services = build(load_settings(config=None, environ=_environment(folder, github), cwd=folder), seams)
         await services.acts.register_upstreams(services.upstreams, clock.now())
         for refresher in services.refreshers.values():
-            await refresher.refresh_or_complain()
+            await refresher.refresh_or_log()
         github.use_transport(httpx.ASGITransport(build_app(services, work=False)))
         await services.worker.drain()
         yield github, services, clock

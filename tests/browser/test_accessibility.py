@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser
 
 from browser.conftest import Site, site
-from support.downstream.sandbox_callers import try_out
+from support.downstream.sandbox_callers import report_from_sandbox
 from support.published_files import package_file
 from support.stage import UPSTREAM
 
@@ -76,7 +76,7 @@ async def tell(here: Site, run: Any, job: str, conclusion: str | None) -> None:
 async def tell_in_vain(here: Site, run: Any) -> None:
     """A report that is refused, and one that a newcomer tries out."""
     await here.it.github.report(run, "build", run_id="1")
-    await try_out(here.it, conclusion="failure")
+    await report_from_sandbox(here.it, conclusion="failure")
 
 
 async def fill(here: Site) -> list[str]:

@@ -20,7 +20,7 @@ from crcr.show.urls.job_tokens import decode_job_key
 from github_sim.github import JobSpec, Workflow, WorkflowRun
 from github_sim.rest.server import Server
 from support.data.store_rows import UPSTREAM as STORED
-from support.data.store_rows import World, open_world
+from support.data.store_rows import StoreRows, open_store_rows
 from support.stage import RELAY_URL, UPSTREAM
 
 pytestmark = pytest.mark.slow
@@ -272,9 +272,9 @@ async def test_hostile_text_is_text_in_the_details_too(tmp_path: Path, browser: 
 @asynccontextmanager
 async def stored_site(
     folder: Path, browser: Browser, **context: Any
-) -> AsyncIterator[tuple[World, str, Page]]:
+) -> AsyncIterator[tuple[StoreRows, str, Page]]:
     """The pages over a store that is filled row by row, for more than a story would make."""
-    async with open_world(folder, upstreams=(STORED,)) as world:
+    async with open_store_rows(folder, upstreams=(STORED,)) as world:
         world.allowlist()
         server = Server(
             Starlette(routes=pages_routes.routes(Frame(world.views, upstreams=(STORED,), clock=world.clock))),
@@ -290,7 +290,7 @@ async def stored_site(
             await server.stop()
 
 
-def fill(world: World, events: int, names: tuple[str, ...]) -> None:
+def fill(world: StoreRows, events: int, names: tuple[str, ...]) -> None:
     for number in range(1, events + 1):
         delivery = world.pull(number, title=f"change {number}")
         world.dispatch(delivery, number=number, head_sha=f"{number:040x}", hours_ago=events - number + 1)

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import site
-from support.browser_pages import go
+from support.browser_pages import load_page
 from support.github.gated_upstream import (
     BOTH,
     GATE,
@@ -41,7 +41,7 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
         await context.clock.set_fixed_time(it.clock.now() + timedelta(minutes=7))
         pages = {path: await context.new_page() for path in ("/crcr", f"/crcr/pr/{pull.number}")}
         for path, page in pages.items():
-            await go(page, f"{here.url}{path}")
+            await load_page(page, f"{here.url}{path}")
             await expect(page.locator("#health section")).to_have_count(0)
 
         it.github.spend_hour(UPSTREAM, leave=0)
@@ -58,7 +58,7 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
             f"Decided 7m ago, not yet published on GitHub: {HELD}."
         )
         effects = await context.new_page()
-        await go(effects, f"{here.url}/crcr/deliveries?show=effects")
+        await load_page(effects, f"{here.url}/crcr/deliveries?show=effects")
         await expect(effects.locator("#held")).to_contain_text(f"1 gate is {HELD}.")
         await expect(effects.locator(".log .why").first).to_contain_text("Held back by GitHub's rate limit")
         for name, page in (*pages.items(), ("effects", effects)):

@@ -6,8 +6,8 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import site
-from support.browser_pages import BACKEND, LISTED, NAMES, go, pulls
-from support.downstream.sandbox_callers import try_out
+from support.browser_pages import BACKEND, LISTED, NAMES, load_page, open_pull_request
+from support.downstream.sandbox_callers import report_from_sandbox
 
 pytestmark = pytest.mark.slow
 
@@ -16,8 +16,8 @@ EVIL = "<img src=x onerror=alert(1)>\u202e"
 
 async def test_a_refused_report_appears_on_the_open_page(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
-        page = await go(here.page, f"{here.url}{BACKEND}")
+        await open_pull_request(here)
+        page = await load_page(here.page, f"{here.url}{BACKEND}")
         await expect(page.locator("#refusals")).to_have_count(0)
         run = here.it.github.runs("org/alpha")[-1]
         await here.it.github.report(run, "build", status="completed", name=EVIL)
@@ -40,8 +40,8 @@ async def test_a_newcomer_reads_its_trial_without_scripts(tmp_path: Path, browse
         await page.goto(f"{here.url}/crcr")
         await page.get_by_role("link", name="Sandbox").click()
         await expect(page.get_by_role("heading", name="No sandbox reports yet")).to_be_visible()
-        await try_out(here.it, conclusion="failure", job_name=EVIL)
-        await try_out(here.it, "quiet/place", private=True)
+        await report_from_sandbox(here.it, conclusion="failure", job_name=EVIL)
+        await report_from_sandbox(here.it, "quiet/place", private=True)
         await page.reload()
 
         await expect(page.locator("#sandbox-banner")).to_contain_text("do not count")

@@ -8,7 +8,16 @@ from playwright.async_api import Browser, Page, Request, Route, expect
 
 from browser.conftest import site, wire
 from crcr.show.live.event_stream import HEARTBEAT_S
-from support.browser_pages import BACKEND, LISTED, NAMES, dot, go, pulls, report, row
+from support.browser_pages import (
+    BACKEND,
+    LISTED,
+    NAMES,
+    live_indicator,
+    load_page,
+    open_pull_request,
+    report_job,
+    table_row,
+)
 from support.stage import UPSTREAM
 
 pytestmark = pytest.mark.slow
@@ -47,31 +56,31 @@ async def test_many_tabs_are_live_over_one_stream_which_the_next_takes_over(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
+        await open_pull_request(here)
         streams = streams_of(here.page)
         tabs = [here.page, *[await here.page.context.new_page() for _ in range(7)]]
         for tab in tabs:
-            await go(tab, f"{here.url}/crcr")
-        await report(here, "org/alpha", "failure")
+            await load_page(tab, f"{here.url}/crcr")
+        await report_job(here, "org/alpha", "failure")
         for tab in tabs:
-            await expect(row(tab, "org/alpha").locator(".last")).to_contain_text("failure")
+            await expect(table_row(tab, "org/alpha").locator(".last")).to_contain_text("failure")
         assert len(streams) == 1
         for round_, name in enumerate(("org/beta", "org/gamma"), start=2):
             await tabs.pop(0).close()
-            await report(here, name, "success")
+            await report_job(here, name, "success")
             for tab in tabs:
-                await expect(row(tab, name).locator(".last")).to_contain_text("success")
-                await expect(dot(tab)).to_have_text("live")
+                await expect(table_row(tab, name).locator(".last")).to_contain_text("success")
+                await expect(live_indicator(tab)).to_have_text("live")
             assert len(streams) == round_
         assert here.troubles == []
 
 
 async def test_what_happens_between_two_listening_tabs_is_caught_up(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
-        await go(here.page, f"{here.url}/crcr")
-        second = await go(await here.page.context.new_page(), f"{here.url}/crcr")
-        third = await go(await here.page.context.new_page(), f"{here.url}{BACKEND}")
+        await open_pull_request(here)
+        await load_page(here.page, f"{here.url}/crcr")
+        second = await load_page(await here.page.context.new_page(), f"{here.url}/crcr")
+        third = await load_page(await here.page.context.new_page(), f"{here.url}{BACKEND}")
         reported = asyncio.Event()
 
         async def wait(route: Route) -> None:
@@ -80,16 +89,16 @@ async def test_what_happens_between_two_listening_tabs_is_caught_up(tmp_path: Pa
 
         await second.context.route("**/api/v1/events*", wait)
         await here.page.close()
-        await report(here, "org/alpha", "failure")
+        await report_job(here, "org/alpha", "failure")
         reported.set()
-        await expect(row(second, "org/alpha").locator(".last")).to_contain_text("failure")
+        await expect(table_row(second, "org/alpha").locator(".last")).to_contain_text("failure")
         await expect(third.locator("#matrix-table td.bad > a")).to_have_text("X")
 
 
 async def test_a_tab_that_joins_with_an_older_page_catches_up_once(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
-        first = await go(here.page, f"{here.url}/crcr")
+        await open_pull_request(here)
+        first = await load_page(here.page, f"{here.url}/crcr")
         late = await first.context.new_page()
         read: list[str] = []
         late.on(
@@ -98,14 +107,14 @@ async def test_a_tab_that_joins_with_an_older_page_catches_up_once(tmp_path: Pat
 
         async def dawdle(route: Route) -> None:
             answer = await route.fetch()
-            await report(here, "org/alpha", "failure")
-            await expect(row(first, "org/alpha").locator(".last")).to_contain_text("failure")
+            await report_job(here, "org/alpha", "failure")
+            await expect(table_row(first, "org/alpha").locator(".last")).to_contain_text("failure")
             await route.fulfill(response=answer)
 
         await late.route(f"{here.url}/crcr", dawdle)
         await late.goto(f"{here.url}/crcr")
-        await expect(row(late, "org/alpha").locator(".last")).to_contain_text("failure")
-        await expect(dot(late)).to_have_text("live")
+        await expect(table_row(late, "org/alpha").locator(".last")).to_contain_text("failure")
+        await expect(live_indicator(late)).to_have_text("live")
         assert len(read) == 1
 
 
@@ -115,14 +124,14 @@ async def test_tabs_of_two_upstreams_share_a_stream_and_hear_their_own(
     listed = {UPSTREAM: LISTED, OTHER: LISTED}
     async with site(tmp_path, browser, allowlist=listed, downstreams=NAMES) as here:
         streams = streams_of(here.page)
-        ours = await go(here.page, f"{here.url}/crcr")
-        theirs = await go(await ours.context.new_page(), f"{here.url}/crcr?upstream={OTHER}")
+        ours = await load_page(here.page, f"{here.url}/crcr")
+        theirs = await load_page(await ours.context.new_page(), f"{here.url}/crcr?upstream={OTHER}")
         read: list[str] = []
         ours.on("request", lambda request: read.append(request.url))
         await here.it.github.open_pr(OTHER, title="Add an operator")
         await expect(theirs.locator(".card[data-key=deliveries] .figure")).to_have_text("1")
         assert read == []
-        await pulls(here)
+        await open_pull_request(here)
         await expect(ours.locator(".card[data-key=deliveries] .figure")).to_have_text("1")
         assert len(streams) == 1
         assert here.troubles == []
@@ -132,17 +141,17 @@ async def test_without_locks_a_tab_that_nobody_sees_holds_no_connection(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
+        await open_pull_request(here)
         page, streams = here.page, streams_of(here.page)
         await page.context.add_init_script(NO_LOCKS)
-        await go(page, f"{here.url}/crcr")
+        await load_page(page, f"{here.url}/crcr")
         async with page.expect_event("requestfailed", lambda request: request.url == streams[0]):
             await page.evaluate(HIDE, True)
-        await report(here, "org/alpha", "failure")
-        await expect(row(page, "org/alpha").locator(".last")).to_contain_text("no results")
+        await report_job(here, "org/alpha", "failure")
+        await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("no results")
         await page.evaluate(HIDE, False)
-        await expect(row(page, "org/alpha").locator(".last")).to_contain_text("failure")
-        await expect(dot(page)).to_have_text("live")
+        await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
+        await expect(live_indicator(page)).to_have_text("live")
         assert len(streams) == 2
 
 
@@ -150,21 +159,21 @@ async def test_a_connection_that_died_without_a_word_is_found_out_and_made_anew(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here, wire(here.url) as line:
-        await pulls(here)
+        await open_pull_request(here)
         await here.page.context.clock.install()
-        page = await go(here.page, f"{line.url}/crcr")
-        other = await go(await page.context.new_page(), f"{line.url}/crcr")
+        page = await load_page(here.page, f"{line.url}/crcr")
+        other = await load_page(await page.context.new_page(), f"{line.url}/crcr")
         line.hold()
-        await report(here, "org/alpha", "failure")
+        await report_job(here, "org/alpha", "failure")
         await page.clock.fast_forward(30_000)
-        await expect(dot(page)).to_have_text("live")
+        await expect(live_indicator(page)).to_have_text("live")
         await page.clock.fast_forward(20_000)
         for tab in (page, other):
-            await expect(dot(tab)).to_have_text("reconnecting")
+            await expect(live_indicator(tab)).to_have_text("reconnecting")
         line.let_go()
         for tab in (page, other):
-            await expect(dot(tab)).to_have_text("live")
-            await expect(row(tab, "org/alpha").locator(".last")).to_contain_text("failure")
+            await expect(live_indicator(tab)).to_have_text("live")
+            await expect(table_row(tab, "org/alpha").locator(".last")).to_contain_text("failure")
 
 
 async def test_a_heart_that_beats_keeps_a_quiet_connection(tmp_path: Path, browser: Browser) -> None:
@@ -172,12 +181,12 @@ async def test_a_heart_that_beats_keeps_a_quiet_connection(tmp_path: Path, brows
         page, streams = here.page, streams_of(here.page)
         await page.add_init_script(COUNT_BEATS)
         await page.clock.install()
-        await go(page, f"{here.url}/crcr")
+        await load_page(page, f"{here.url}/crcr")
         for beats in range(1, 4):
             await page.clock.fast_forward(30_000)
             here.it.clock.advance(HEARTBEAT_S)
             await page.wait_for_function("beats => window.beats >= beats", arg=beats)
-            await expect(dot(page)).to_have_text("live")
+            await expect(live_indicator(page)).to_have_text("live")
         assert len(streams) == 1
 
 
@@ -185,7 +194,7 @@ async def test_a_tab_that_hangs_loses_its_place_to_one_that_is_looked_at(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
+        await open_pull_request(here)
         await here.page.clock.install()
         # What holds the lock and never says a word is a tab that hangs.
         hung = await here.page.context.new_page()
@@ -193,21 +202,21 @@ async def test_a_tab_that_hangs_loses_its_place_to_one_that_is_looked_at(
         await hung.evaluate("navigator.locks.request('crcr-live-1 ', () => new Promise(() => {})) && null")
         page = here.page
         await page.goto(f"{here.url}/crcr")
-        await expect(dot(page)).to_have_text("connecting")
+        await expect(live_indicator(page)).to_have_text("connecting")
         for _ in range(3):
             await page.clock.fast_forward(25_000)
-        await expect(dot(page)).to_have_text("live")
-        await report(here, "org/alpha", "failure")
-        await expect(row(page, "org/alpha").locator(".last")).to_contain_text("failure")
+        await expect(live_indicator(page)).to_have_text("live")
+        await report_job(here, "org/alpha", "failure")
+        await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
 
 
 async def test_who_is_offline_is_told_at_once(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
-        page = await go(here.page, f"{here.url}/crcr")
+        await open_pull_request(here)
+        page = await load_page(here.page, f"{here.url}/crcr")
         await page.context.set_offline(True)
-        await expect(dot(page)).to_have_text("reconnecting")
-        await report(here, "org/alpha", "failure")
+        await expect(live_indicator(page)).to_have_text("reconnecting")
+        await report_job(here, "org/alpha", "failure")
         await page.context.set_offline(False)
-        await expect(dot(page)).to_have_text("live")
-        await expect(row(page, "org/alpha").locator(".last")).to_contain_text("failure")
+        await expect(live_indicator(page)).to_have_text("live")
+        await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")

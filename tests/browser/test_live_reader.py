@@ -8,7 +8,16 @@ from playwright.async_api import Browser, Route, expect
 
 from browser.conftest import site
 from github_sim.github import JobSpec, Workflow
-from support.browser_pages import BACKEND, LISTED, NAMES, dot, go, pulls, report, row
+from support.browser_pages import (
+    BACKEND,
+    LISTED,
+    NAMES,
+    live_indicator,
+    load_page,
+    open_pull_request,
+    report_job,
+    table_row,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -29,16 +38,16 @@ async def test_rows_that_come_in_do_not_push_away_what_is_read(
     tmp_path: Path, browser: Browser, anchoring: str
 ) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here, 20)
+        await open_pull_request(here, 20)
         page = here.page
         await page.set_viewport_size({"width": 1200, "height": 500})
-        await go(page, f"{here.url}/crcr/deliveries")
+        await load_page(page, f"{here.url}/crcr/deliveries")
         await page.evaluate("how => { document.documentElement.style.overflowAnchor = how; }", anchoring)
         rows = page.locator("table.log tbody tr")
         watched = page.locator(f"tr[data-key='{await rows.nth(12).get_attribute('data-key')}']")
         await watched.evaluate("row => scrollTo(0, row.getBoundingClientRect().top + scrollY - 60)")
         before = await watched.evaluate(TOP)
-        await pulls(here, 3, "Another one")
+        await open_pull_request(here, 3, "Another one")
         await expect(rows.nth(15)).to_have_attribute(
             "data-key", await watched.get_attribute("data-key") or ""
         )
@@ -46,7 +55,7 @@ async def test_rows_that_come_in_do_not_push_away_what_is_read(
 
         await page.evaluate("scrollTo(0, 0)")
         newest = await rows.nth(0).get_attribute("data-key")
-        await pulls(here, 1, "The newest")
+        await open_pull_request(here, 1, "The newest")
         await expect(rows.nth(1)).to_have_attribute("data-key", newest or "")
         assert await page.evaluate("scrollY") == 0
         assert here.troubles == []
@@ -54,17 +63,17 @@ async def test_rows_that_come_in_do_not_push_away_what_is_read(
 
 async def test_a_scrolled_matrix_stays_at_its_rows(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here, 20)
+        await open_pull_request(here, 20)
         page = here.page
         await page.set_viewport_size({"width": 1200, "height": 500})
-        await go(page, f"{here.url}{BACKEND}")
+        await load_page(page, f"{here.url}{BACKEND}")
         await page.locator("#scroll-matrix").evaluate(
             "frame => { frame.scrollTop = 200; frame.scrollIntoView(); }"
         )
         rows = page.locator("#matrix-table tbody tr")
         watched = page.locator(f"#{await rows.nth(8).get_attribute('id')}")
         before = await watched.evaluate(TOP)
-        await pulls(here, 3, "Another one")
+        await open_pull_request(here, 3, "Another one")
         await expect(rows.nth(11)).to_have_id(await watched.get_attribute("id") or "")
         assert abs(await watched.evaluate(TOP) - before) <= 1
         assert here.troubles == []
@@ -78,13 +87,13 @@ async def test_what_cannot_be_read_leaves_the_page_as_it_is_and_is_read_later(
         await (route.abort() if answer is None else route.fulfill(status=answer, body="not now"))
 
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
-        await report(here, "org/alpha", "failure")
-        page = await go(here.page, f"{here.url}{BACKEND}")
+        await open_pull_request(here)
+        await report_job(here, "org/alpha", "failure")
+        page = await load_page(here.page, f"{here.url}{BACKEND}")
         await page.route("**/*fragment=*", fail)
         cell = page.locator("#matrix-table td.bad > a")
         await cell.click()
-        await expect(dot(page)).to_have_text("could not be read, trying again")
+        await expect(live_indicator(page)).to_have_text("could not be read, trying again")
         await expect(page).to_have_url(f"{here.url}{BACKEND}")
         await expect(cell).to_be_visible()
         await page.set_viewport_size({"width": 390, "height": 844})
@@ -92,41 +101,41 @@ async def test_what_cannot_be_read_leaves_the_page_as_it_is_and_is_read_later(
         await page.set_viewport_size({"width": 1280, "height": 720})
         await page.unroute("**/*fragment=*")
         await expect(page.locator("#panel-title")).to_have_text("build")
-        await expect(dot(page)).to_have_text("live")
+        await expect(live_indicator(page)).to_have_text("live")
         await page.keyboard.press("Escape")
 
         await page.route("**/*fragment=*", fail)
         await page.locator("#jobs th").get_by_role("link", name="Job", exact=True).click()
-        await expect(dot(page)).to_have_text("could not be read, trying again")
+        await expect(live_indicator(page)).to_have_text("could not be read, trying again")
         await expect(cell).to_be_visible()
         await page.unroute("**/*fragment=*")
         await expect(page.locator("#jobs th[aria-sort]")).to_have_text("Job")
-        await expect(dot(page)).to_have_text("live")
+        await expect(live_indicator(page)).to_have_text("live")
         assert await page.evaluate("window.notReloaded") is True
 
 
 async def test_who_closes_what_did_not_come_is_not_shown_it_later(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
-        await report(here, "org/alpha", "failure")
-        await report(here, "org/alpha", "success", "test")
-        page = await go(here.page, f"{here.url}{BACKEND}")
+        await open_pull_request(here)
+        await report_job(here, "org/alpha", "failure")
+        await report_job(here, "org/alpha", "success", "test")
+        page = await load_page(here.page, f"{here.url}{BACKEND}")
         await page.route("**/*fragment=panel*", lambda route: route.abort())
         await page.locator("#matrix-table td.bad > a").click()
-        await expect(dot(page)).to_have_text("could not be read, trying again")
+        await expect(live_indicator(page)).to_have_text("could not be read, trying again")
         await page.unroute("**/*fragment=panel*")
         async with page.expect_request(lambda request: "fragment=panel" in request.url):
             await page.locator("#matrix-table td.ok > a").click()
         await expect(page.locator("#panel-title")).to_have_text("test")
-        await expect(dot(page)).to_have_text("live")
+        await expect(live_indicator(page)).to_have_text("live")
 
 
 @pytest.mark.parametrize("wish", ["#matrix-table td.bad > a", "#jobs th a"])
 async def test_who_has_to_sign_in_again_is_led_there(tmp_path: Path, browser: Browser, wish: str) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
-        await report(here, "org/alpha", "failure")
-        page = await go(here.page, f"{here.url}{BACKEND}")
+        await open_pull_request(here)
+        await report_job(here, "org/alpha", "failure")
+        page = await load_page(here.page, f"{here.url}{BACKEND}")
         await page.route("**/*fragment=*", lambda route: route.fulfill(status=401, body="who are you?"))
         async with page.expect_event("load"):
             await page.locator(wish).first.click()
@@ -137,28 +146,28 @@ async def test_back_brings_the_filter_along_even_where_somebody_types(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        page = await go(here.page, f"{here.url}/crcr")
+        page = await load_page(here.page, f"{here.url}/crcr")
         field = page.locator("#filter")
         await page.get_by_role("link", name="Backend", exact=True).click()
         await expect(page).to_have_url(f"{here.url}/crcr?sort=name")
         await field.press_sequentially("alp")
-        await expect(row(page, "org/beta")).to_have_count(0)
+        await expect(table_row(page, "org/beta")).to_have_count(0)
         await expect(page).to_have_url(f"{here.url}/crcr?sort=name&q=alp")
         await page.go_back()
-        await expect(row(page, "org/beta")).to_be_visible()
+        await expect(table_row(page, "org/beta")).to_be_visible()
         await expect(field).to_have_value("")
         await expect(field).to_be_focused()
         await page.go_forward()
         await expect(field).to_have_value("alp")
-        await expect(row(page, "org/beta")).to_have_count(0)
+        await expect(table_row(page, "org/beta")).to_have_count(0)
         assert await page.evaluate("window.notReloaded") is True
         assert here.troubles == []
 
 
 async def test_what_stands_around_the_page_goes_with_its_address(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
-        page = await go(here.page, f"{here.url}{BACKEND}")
+        await open_pull_request(here)
+        page = await load_page(here.page, f"{here.url}{BACKEND}")
         formats = page.locator("#formats a")
         plain = await formats.first.get_attribute("href")
         assert "q=" not in (plain or "q=")
@@ -176,17 +185,20 @@ async def test_only_a_status_that_changed_flashes_and_not_all_the_time(
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
         jobs = tuple(JobSpec(f"job {number}") for number in range(1, 6))
         here.it.github.repository("org/alpha").workflows = [Workflow(jobs=jobs)]
-        await pulls(here)
-        await report(here, "org/alpha", "success", "job 1")
+        await open_pull_request(here)
+        await report_job(here, "org/alpha", "success", "job 1")
         page = here.page
         await page.add_init_script(WATCH_FLASHES)
         await page.clock.install()
-        await go(page, f"{here.url}/crcr")
-        last, total = row(page, "org/alpha").locator(".last"), row(page, "org/alpha").locator(".total")
+        await load_page(page, f"{here.url}/crcr")
+        last, total = (
+            table_row(page, "org/alpha").locator(".last"),
+            table_row(page, "org/alpha").locator(".total"),
+        )
 
         async def flashes(number: int, conclusion: str) -> list[str]:
             await page.evaluate("window.flashes = []")
-            await report(here, "org/alpha", conclusion, f"job {number}")
+            await report_job(here, "org/alpha", conclusion, f"job {number}")
             await expect(total).to_have_text(str(number))
             await expect(last).to_contain_text(conclusion)
             found: list[str] = await page.evaluate("window.flashes")
@@ -202,9 +214,9 @@ async def test_only_a_status_that_changed_flashes_and_not_all_the_time(
 
 async def test_a_filter_or_another_order_leaves_the_open_job_open(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await pulls(here)
-        await report(here, "org/alpha", "failure")
-        page = await go(here.page, f"{here.url}{BACKEND}")
+        await open_pull_request(here)
+        await report_job(here, "org/alpha", "failure")
+        page = await load_page(here.page, f"{here.url}{BACKEND}")
         await page.locator("#matrix-table td.bad > a").click()
         title = page.locator("#panel-title")
         await expect(title).to_have_text("build")

@@ -9,7 +9,7 @@ from browser.conftest import site
 from crcr.decide.model import Level, RepoName
 from crcr.join.files import generate
 from crcr.join.request import Ci, JoinRequest
-from support.browser_pages import go
+from support.browser_pages import load_page
 from support.page_reader import HOSTILE
 from support.stage import AUDIENCE, UPSTREAM
 
@@ -101,7 +101,7 @@ async def test_without_javascript_the_form_and_the_check_work(tmp_path: Path, br
 
 async def test_a_check_is_answered_on_the_open_page(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as here:
-        page = await go(here.page, f"{here.url}{ONBOARDING}?repository=org/reporter")
+        page = await load_page(here.page, f"{here.url}{ONBOARDING}?repository=org/reporter")
         await page.get_by_role("button", name="Check now").click()
         await expect(page.locator("#step-check")).to_contain_text("being asked")
         await expect(page.get_by_text("this list updates by itself")).to_be_visible()

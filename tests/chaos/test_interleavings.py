@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from github_sim.github import JobSpec, Workflow, WorkflowJob, WorkflowRun
-from support.downstream.callbacks import BACKEND, LISTED, outcome
+from support.downstream.callbacks import BACKEND, LISTED, report_outcome
 from support.stage import UPSTREAM, Stage, stage
 
 pytestmark = pytest.mark.timeout(600)  # a failure takes minutes to shrink to the steps that matter
@@ -292,7 +292,7 @@ class Interleavings(RuleBasedStateMachine):
         body["delivery_id"] = said.delivery
         token = github.oidc_token(said.run, said.signer, run_attempt=str(said.attempt))
         sent = [github.report(said.run, said.signer, body=body, token=token) for _ in range(copies)]
-        return [outcome(answer) for answer in await asyncio.gather(*sent)]
+        return [report_outcome(answer) for answer in await asyncio.gather(*sent)]
 
     @rule(seconds=st.sampled_from([1.0, 60.0, 3600.0, TIMEOUT_S, TIMEOUT_S]), swept=st.booleans())
     def pass_time(self, seconds: float, *, swept: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.deploy.alerts import ALERT_TESTS, ALERTS, named, promtool, rules, series
+from support.deploy.alerts import ALERT_TESTS, ALERTS, alert_rules, all_series, metric_names, promtool
 from support.paths import ROOT
 
 OBSERVE = ROOT / "docs" / "observe.md"
@@ -29,7 +29,7 @@ TOLD_TOGETHER = {
 }
 """Which metrics are there whenever another one is."""
 
-every_rule = pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+every_rule = pytest.mark.parametrize("rule", alert_rules(), ids=lambda rule: rule["alert"])
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_each_alert_is_shown_firing() -> None:
         if each["exp_samples"]
         for name in re.findall(r'alertname="(\w+)"', each["expr"])
     }
-    assert {rule["alert"] for rule in rules()} == fired | asked
+    assert {rule["alert"] for rule in alert_rules()} == fired | asked
 
 
 @every_rule
@@ -68,19 +68,19 @@ def test_an_alert_says_how_bad_it_is_what_it_is_and_where_to_read_on(rule: dict[
 
 @every_rule
 def test_an_alert_names_metrics_that_there_are(rule: dict[str, Any]) -> None:
-    assert named(rule["expr"]) - series() == set()
-    assert named(rule["expr"]) or "up{" in rule["expr"]
+    assert metric_names(rule["expr"]) - all_series() == set()
+    assert metric_names(rule["expr"]) or "up{" in rule["expr"]
 
 
 def test_the_names_are_each_used_once() -> None:
-    names = [rule["alert"] for rule in rules()]
+    names = [rule["alert"] for rule in alert_rules()]
     assert len(names) == len(set(names))
 
 
 def test_fault_42_whatever_is_judged_is_missed_when_it_is_gone() -> None:
-    asked_for = {name for rule in rules() for name in re.findall(r"absent\((\w+)\b", rule["expr"])}
+    asked_for = {name for rule in alert_rules() for name in re.findall(r"absent\((\w+)\b", rule["expr"])}
     covered = asked_for | {name for leader in asked_for for name in TOLD_TOGETHER.get(leader, ())}
-    judged = {name for rule in rules() for name in named(rule["expr"])}
+    judged = {name for rule in alert_rules() for name in metric_names(rule["expr"])}
     assert judged - covered - MAY_BE_MISSING == set()
     assert judged >= MAY_BE_MISSING
 
@@ -96,4 +96,4 @@ def test_an_alert_is_explained_with_what_to_do(rule: dict[str, Any]) -> None:
 
 def test_no_alert_is_explained_that_is_gone() -> None:
     told = set(re.findall(r"^### (Crcr\w+)$", OBSERVE.read_text(), re.MULTILINE))
-    assert told == {rule["alert"] for rule in rules()}
+    assert told == {rule["alert"] for rule in alert_rules()}

@@ -16,7 +16,7 @@ import yaml
 from crcr import __version__
 from crcr.settings import Settings, load_settings
 from github_sim.oidc.signing import private_pem
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 from support.deploy.deploy_files import DEPLOY, DRAIN_ROOM_S, STOP_S
 from support.process import crcr, free_port
 
@@ -183,7 +183,7 @@ async def test_the_health_check_succeeds_on_a_real_process(
     tmp_path: Path, service: str, words: str, ready: str
 ) -> None:
     port = str(free_port())
-    known, command = environ_for(tmp_path), words.split()
+    known, command = relay_environment(tmp_path), words.split()
     if service == "worker-1":
         known["CRCR_METRICS_PORT"] = port
     else:

@@ -19,8 +19,14 @@ from typer.core import TyperGroup
 from crcr import __version__
 from crcr.cli.main import app
 from crcr.settings import Settings, settings_of
-from support.data.operator_database import environ_for
-from support.deploy.deploy_files import CONTAINER, all_of, last, listed, stages
+from support.data.operator_database import relay_environment
+from support.deploy.deploy_files import (
+    CONTAINER,
+    container_stages,
+    instructions,
+    json_instruction,
+    last_instruction,
+)
 from support.paths import ROOT
 from support.process import free_port, installed_environment
 from support.services.postgres import new_database
@@ -36,7 +42,9 @@ def test_the_linter_finds_nothing() -> None:
 def test_every_stage_starts_from_the_python_that_the_tests_run_on() -> None:
     [image] = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", CONTAINER.read_text(), re.MULTILINE)
     assert re.match(r"python:3\.11\.\d+-slim@", image)
-    assert {all_of("FROM", stage)[0].split()[0] for stage in range(len(stages()))} == {"${PYTHON_IMAGE}"}
+    assert {instructions("FROM", stage)[0].split()[0] for stage in range(len(container_stages()))} == {
+        "${PYTHON_IMAGE}"
+    }
 
 
 def test_what_is_copied_exists_and_is_not_kept_from_the_builder() -> None:
@@ -44,7 +52,7 @@ def test_what_is_copied_exists_and_is_not_kept_from_the_builder() -> None:
     sent = {line[1:] for line in lines if line.startswith("!")}
     copied = {
         part.strip("/")
-        for rest in all_of("COPY", 0)
+        for rest in instructions("COPY", 0)
         for part in rest.split()[:-1]
         if not part.startswith("--")
     }
@@ -54,27 +62,27 @@ def test_what_is_copied_exists_and_is_not_kept_from_the_builder() -> None:
 
 
 def test_it_runs_as_nobody_special_and_writes_in_one_place() -> None:
-    assert last("USER").split(":")[0] not in {"0", "root"}
-    assert last("WORKDIR") == last("VOLUME") == "/var/lib/crcr"
-    assert [line for line in all_of("RUN") if "apt-get" in line or "pip install" in line] == []
-    assert last("STOPSIGNAL") == "SIGTERM"
+    assert last_instruction("USER").split(":")[0] not in {"0", "root"}
+    assert last_instruction("WORKDIR") == last_instruction("VOLUME") == "/var/lib/crcr"
+    assert [line for line in instructions("RUN") if "apt-get" in line or "pip install" in line] == []
+    assert last_instruction("STOPSIGNAL") == "SIGTERM"
 
 
 def test_it_serves_on_the_port_that_it_names() -> None:
-    assert last("EXPOSE") == settings_of(Settings)["port"].default
-    command, *options = listed("CMD")
+    assert last_instruction("EXPOSE") == settings_of(Settings)["port"].default
+    command, *options = json_instruction("CMD")
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
     known = {option for param in root.commands[command].params for option in param.opts}
     assert {word for word in options if word.startswith("--")} <= known
-    assert listed("ENTRYPOINT") == ["crcr"]
+    assert json_instruction("ENTRYPOINT") == ["crcr"]
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
 def test_the_health_check_tells_a_relay_that_answers_from_one_that_does_not(
     status: int | None, healthy: bool
 ) -> None:
-    words = listed("HEALTHCHECK")
+    words = json_instruction("HEALTHCHECK")
     assert words.pop(0) == "python"
     with _answering(status) as port:
         told = subprocess.run(
@@ -111,7 +119,7 @@ def _answering(status: int | None) -> Iterator[int]:
 def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_path: Path) -> None:
     source, made = tmp_path / "source", tmp_path / "crcr"
     source.mkdir()
-    for name in (part for rest in all_of("COPY", 0) for part in rest.split()[:-1]):
+    for name in (part for rest in instructions("COPY", 0) for part in rest.split()[:-1]):
         _copy(ROOT / name, source / name)
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "python"], check=True)
     environ = {
@@ -123,7 +131,7 @@ def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_pat
         "PATH": f"{tmp_path / 'python' / 'bin'}:{os.environ['PATH']}",
         "REQUIREMENTS": "app",
     }
-    for step in all_of("RUN", 0):
+    for step in instructions("RUN", 0):
         here = step.replace("/opt/crcr", str(made)).replace("/wheels", str(tmp_path / "wheels"))
         ran = subprocess.run(
             ["sh", "-ec", here], cwd=source, env=environ, capture_output=True, text=True, check=False
@@ -139,7 +147,7 @@ def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_pat
         text=True,
         check=False,
         cwd=tmp_path,
-        env=installed_environment(environ_for(tmp_path, CRCR_DATABASE_URL=new_database(empty=True))),
+        env=installed_environment(relay_environment(tmp_path, CRCR_DATABASE_URL=new_database(empty=True))),
     )
     assert migrated.returncode == 0, migrated.stderr  # what compose.yaml starts with
     names = [path.name for path in made.glob("lib/python*/site-packages/*")]

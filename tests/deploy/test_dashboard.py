@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.deploy.alerts import DASHBOARD, dashboard, named, panels, promtool, series
+from support.deploy.alerts import DASHBOARD, all_series, dashboard, metric_names, panels, promtool
 
 WIDTH = 24
 VARIABLES = {"$__rate_interval": "5m", "$upstream": ".*"}
@@ -78,24 +78,26 @@ def test_prometheus_can_read_every_question(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("expression", expressions())
 def test_a_question_names_metrics_that_there_are(expression: str) -> None:
-    assert named(expression) - series() == set()
-    assert named(expression) or expression.startswith("count(ALERTS")
+    assert metric_names(expression) - all_series() == set()
+    assert metric_names(expression) or expression.startswith("count(ALERTS")
 
 
 def test_what_every_process_tells_alike_is_never_summed_over_processes() -> None:
     """Ten replicas would show ten times the queue."""
-    alike = [name for name in series() if name.startswith(("crcr_queue", "crcr_effects_", "crcr_open_gates"))]
+    alike = [
+        name for name in all_series() if name.startswith(("crcr_queue", "crcr_effects_", "crcr_open_gates"))
+    ]
     for expression in expressions():
         for name in alike:
-            if name in named(expression) and not name.endswith("_total"):
+            if name in metric_names(expression) and not name.endswith("_total"):
                 assert re.search(rf"(max|min)(?: by \([\w, ]+\))? \({name}|max\({name}", expression), (
                     expression
                 )
 
 
 def test_nearly_every_metric_is_on_the_dashboard() -> None:
-    shown = {name for expression in expressions() for name in named(expression)}
-    ours = {name for name in series() if name.startswith("crcr_")}
+    shown = {name for expression in expressions() for name in metric_names(expression)}
+    ours = {name for name in all_series() if name.startswith("crcr_")}
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in ours}
     shown_families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
     assert families - shown_families == {"crcr_effects_waiting"}  # told by kind instead

@@ -26,7 +26,7 @@ from crcr.wiring.services import _FAILED_PER_MINUTE
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
 from support.deploy.certificates import Authority
-from support.deploy.proxies import FOLDER, PROXIES, PUBLIC_HOST, Proxy, nginx, program, proxied
+from support.deploy.proxies import FOLDER, PROXIES, PUBLIC_HOST, Proxy, find_program, nginx, run_proxy
 from support.process import Running, crcr, free_port
 from support.stage import UPSTREAM, environment
 
@@ -76,7 +76,7 @@ async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[World
     """GitHub, a proxy, and two relays behind it on one file, the first of which also works."""
     ports = free_port(), free_port()
     async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(proxied(folder, ports, PROXIES[kind]))
+        proxy = await stack.enter_async_context(run_proxy(folder, ports, PROXIES[kind]))
         github = await stack.enter_async_context(GitHub(seed=7, webhook_url=f"{proxy.url}/github/webhook"))
         await stack.enter_async_context(serve(github))
         github.use_transport(proxy.transport())
@@ -126,7 +126,7 @@ def test_nginx_and_caddy_take_their_files(tmp_path: Path) -> None:
     tested = subprocess.run([*start, "-t"], capture_output=True, text=True, check=False)
     assert (tested.returncode, "[warn]" in tested.stderr) == (0, False), tested.stderr
     words = [
-        program("caddy", "caddy"),
+        find_program("caddy", "caddy"),
         "validate",
         "--config",
         str(FOLDER / "Caddyfile"),
@@ -229,7 +229,7 @@ async def test_bodies_pass_up_to_the_limit_and_larger_ones_are_told_in_the_relay
 
 
 async def test_what_comes_unencrypted_is_sent_to_tls(tmp_path: Path) -> None:
-    async with proxied(tmp_path, (free_port(), free_port())) as proxy, proxy.client() as visitor:
+    async with run_proxy(tmp_path, (free_port(), free_port())) as proxy, proxy.client() as visitor:
         asked = f"http://127.0.0.1:{proxy.plain_port}/crcr/pull/7?a=b"
         answer = await visitor.get(asked, headers={"Host": PUBLIC_HOST})
         assert (answer.status_code, answer.headers["location"]) == (
@@ -244,7 +244,7 @@ async def test_what_comes_unencrypted_is_sent_to_tls(tmp_path: Path) -> None:
 async def test_fault_69_a_host_that_is_not_ours_is_led_nowhere(tmp_path: Path, kind: str) -> None:
     """A redirect to whatever `Host` says lends the relay's name to anybody's address."""
     async with (
-        proxied(tmp_path, (free_port(), free_port()), PROXIES[kind]) as proxy,
+        run_proxy(tmp_path, (free_port(), free_port()), PROXIES[kind]) as proxy,
         proxy.client() as visitor,
     ):
         plain = f"http://127.0.0.1:{proxy.plain_port}/crcr"
@@ -273,7 +273,7 @@ async def test_fault_69_callbacks_and_webhooks_with_a_slash_reach_the_relay_with
 @both
 async def test_fault_65_the_proxy_refuses_a_large_head_by_itself(tmp_path: Path, kind: str) -> None:
     async with (
-        proxied(tmp_path, (free_port(), free_port()), PROXIES[kind]) as proxy,
+        run_proxy(tmp_path, (free_port(), free_port()), PROXIES[kind]) as proxy,
         proxy.client() as visitor,
     ):
         fields = {f"x-{number}": "y" * 7000 for number in range(12)}

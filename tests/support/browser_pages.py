@@ -15,29 +15,29 @@ NAMES = ("org/alpha", "org/beta", "org/gamma")
 BACKEND = "/crcr/org/alpha"
 
 
-async def pulls(here: Site, number: int = 1, title: str = "Add an operator") -> None:
+async def open_pull_request(here: Site, number: int = 1, title: str = "Add an operator") -> None:
     for place in range(number):
         here.it.clock.advance(60)
         await here.it.github.open_pr(UPSTREAM, title=f"{title} {place}")
     await here.it.act()
 
 
-async def report(here: Site, name: str, conclusion: str, job: str = "build") -> None:
+async def report_job(here: Site, name: str, conclusion: str, job: str = "build") -> None:
     run = here.it.github.runs(name)[-1]
     await here.it.github.start_job(run, job)
     await here.it.github.complete_job(run, job, conclusion)
 
 
-async def go(page: Page, url: str) -> Page:
+async def load_page(page: Page, url: str) -> Page:
     await page.goto(url)
-    await expect(dot(page)).to_have_text("live")
+    await expect(live_indicator(page)).to_have_text("live")
     await page.evaluate("window.notReloaded = true")
     return page
 
 
-def dot(page: Page) -> Locator:
+def live_indicator(page: Page) -> Locator:
     return page.locator("#live")
 
 
-def row(page: Page, name: str) -> Locator:
+def table_row(page: Page, name: str) -> Locator:
     return page.locator(f"tr[data-key='{name}']")

@@ -10,7 +10,7 @@ from typing import Any
 
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 from support.services.postgres import new_database, run_on
 from support.stage import UPSTREAM
 
@@ -37,7 +37,7 @@ async def github_with_backends(seed: int = 7) -> AsyncIterator[GitHub]:
 
 def environ(folder: Path, github: GitHub, url: str, **more: str) -> dict[str, str]:
     """The settings that all processes share; `url` is where the data is."""
-    known = environ_for(
+    known = relay_environment(
         folder,
         CRCR_DATABASE_URL=url,
         CRCR_GITHUB_APP_ID=str(github.app_id),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvicorn
 
-from support.downstream.sandbox_callers import try_out
+from support.downstream.sandbox_callers import report_from_sandbox
 from support.github.commands import WAIVE, failing_pull
 from support.github.gated_upstream import (
     GATED,
@@ -64,7 +64,7 @@ async def with_history(folder: Path, **more: str) -> AsyncIterator[Stage]:
         await open_pull(it, title="Still running")
         it.github.repository(ONLY_TOLD).workflows = []
         await it.github.report(newest_run(it, GATING), "build", run_id="1")
-        await try_out(it)
+        await report_from_sandbox(it)
         yield it
 
 

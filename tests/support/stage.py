@@ -76,7 +76,7 @@ class Stage:
 
     async def refresh(self) -> None:
         for refresher in self.services.refreshers.values():
-            await refresher.refresh_or_complain()
+            await refresher.refresh_or_log()
 
     async def act(self) -> int:
         """Let the relay do everything that is due now."""

@@ -1,11 +1,10 @@
-"""Reading an allowlist from where its maintainers keep it, and keeping the store's version of it fresh.
+"""Reads an allowlist from its file or from GitHub, and keeps the store's version of it up to date.
 
-A source that cannot be read, or that reads badly, changes nothing that is in force: the failure is recorded
-beside the last good version, shown, and logged as an alarm.
+A source that cannot be read, or that has errors, changes nothing that is in force: the failure is recorded beside the last
+good version, shown, and logged as an alarm.
 """
 
 import asyncio
-from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from crcr.decide.model import RepoName
 from crcr.errors import FileNotText, OutsideFault, OutsideRefused
 from crcr.github.client import RepositoriesApi
 from crcr.ports import Clock
+from crcr.record.repositories.allowlists import Allowlists
 
 log = structlog.get_logger(__name__)
 
@@ -25,15 +25,8 @@ _CAP_BYTES = 1024 * 1024
 
 class AllowlistSource(Protocol):
     async def read(self, etag: str | None) -> AllowlistReading | None:
-        """Return what stands there now; None when it still is what `etag` names."""
+        """Return the present content; None when `etag` still matches."""
         ...
-
-
-class Allowlists(Protocol):
-    async def newest(self, upstream: RepoName) -> AllowlistVersion | None: ...
-    async def take_reading(
-        self, upstream: RepoName, reading: AllowlistReading, now: datetime
-    ) -> AllowlistVersion | None: ...
 
 
 class AllowlistFileSource:
@@ -51,7 +44,7 @@ class AllowlistFileSource:
         except OSError as error:
             reason = f"the file cannot be read: {error.strerror or error}"
             return AllowlistReading(source, "", failure=AllowlistProblem(0, "error", reason))
-        # What was cut off at the cap may end inside a character; its size is told when it is checked.
+        # A text cut at the cap may end inside a character; the check reports that it is too large.
         text = decode_text(data) if len(data) <= _CAP_BYTES else data.decode(errors="replace")
         if isinstance(text, AllowlistProblem):
             return AllowlistReading(source, "", failure=text)
@@ -90,24 +83,24 @@ class AllowlistRefresher:
         self._clock = clock
 
     async def refresh(self) -> AllowlistVersion | None:
-        """Read the source once; return the new version if it says anything new."""
+        """Read the source once; return the new version if it has changed."""
         newest = await self._allowlists.newest(self._upstream)
         reading = await self._source.read(newest.etag if newest and newest.good else None)
         if reading is None:
             return None
         version = await self._allowlists.take_reading(self._upstream, reading, self._clock.now())
         if version is not None:
-            self._announce(version)
+            self._log_version(version)
         return version
 
-    async def refresh_or_complain(self) -> None:
-        """Read the source; an outage of its host is only worth a line, for the last good version decides."""
+    async def refresh_or_log(self) -> None:
+        """Read the source; an outage of its host is only logged, because the last good version stays in force."""
         try:
             await self.refresh()
         except OutsideFault as fault:
             log.warning("allowlist_not_read", upstream=str(self._upstream), error=str(fault))
 
-    def _announce(self, version: AllowlistVersion) -> None:
+    def _log_version(self, version: AllowlistVersion) -> None:
         who = {"upstream": str(self._upstream), "version": version.version, "source": version.source}
         if version.good:
             log.info("allowlist_in_force", warnings=len(version.problems), **who)

@@ -43,7 +43,7 @@ Handler = Callable[[ClaimedEffect], Awaitable[bool | None]]
 """Does one effect; False says that it was no longer wanted, and that nothing was done."""
 
 
-class EffectQueue(Protocol):
+class EffectClaims(Protocol):
     async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]: ...
     async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool: ...
     async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None: ...
@@ -63,7 +63,7 @@ class EffectCounters(Protocol):
 class Worker:
     def __init__(
         self,
-        outbox: EffectQueue,
+        outbox: EffectClaims,
         handlers: Mapping[EffectKind, Handler],
         *,
         clock: Clock,

@@ -23,7 +23,7 @@ from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.rate_limiter import GitHubRateLimiter
 from crcr.ports import Clock, RequestLimiter, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,
@@ -44,12 +44,12 @@ from crcr.record.outbox.claims import Outbox
 from crcr.record.outbox.leases import LeaderElection, WorkerRegistry, new_owner
 from crcr.record.reports.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
 from crcr.record.upkeep.retention import Retention, RetentionPeriods
 from crcr.record.upkeep.timeouts import Sweeps
-from crcr.record.workflow_runs.unanswered import Silences
+from crcr.record.workflow_runs.unanswered import UnansweredDispatches
 from crcr.settings import AllowlistFile, Settings, UpstreamSetting
 from crcr.show.access.login import AUDITED_FAILURE
 from crcr.show.access.middleware import FAILED_SIGN_IN
@@ -60,7 +60,7 @@ from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
-from crcr.wiring.redis import Shared, share
+from crcr.wiring.rate_limits import RateLimits, open_rate_limits
 
 log = structlog.get_logger(__name__)
 
@@ -90,12 +90,12 @@ class Services:
     signals: Signals
     upstreams: tuple[RepoName, ...]
     allowlists: Allowlists
-    targets: Targets
+    targets: Downstreams
     inbox: Inbox
     reports: Reports
     acts: AdminOperations
     limits: RequestLimiter
-    shared: Shared
+    rate_limits: RateLimits
     github: GitHubClient
     keys: KeyCache
     refreshers: dict[str, AllowlistRefresher]
@@ -103,7 +103,7 @@ class Services:
     reconciler: Reconciler
     leaders: LeaderElection
     attendance: WorkerHeartbeat
-    limiter: RateLimiter
+    limiter: GitHubRateLimiter
     owner: str
     """This process as an owner of leases."""
     worker: Worker
@@ -124,7 +124,7 @@ class Services:
 
     async def close(self) -> None:
         await self.keys.aclose()
-        await self.shared.aclose()
+        await self.rate_limits.aclose()
         await self.clickhouse.close()
         for client in self.http:
             await client.aclose()
@@ -136,10 +136,8 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     """Open the store, migrate its schema, and wire all services to it."""
     core = open_core(settings, seams or Seams())
     clock, database, settings = core.clock, core.database, core.settings
-    shared, inbox, reports = share(core, _rules(settings)), _inbox(core), _reports(core)
-    keys = KeyCache(
-        http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read, shared=shared.key_sets
-    )
+    rate_limits, inbox, reports = open_rate_limits(core, _rules(settings)), _inbox(core), _reports(core)
+    keys = KeyCache(http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read)
     stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
     attendance = build_worker_heartbeat(core, owner)
     refreshers = {
@@ -160,8 +158,8 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         inbox=inbox,
         reports=reports,
         acts=AdminOperations(database, core.targets, core.allowlists),
-        limits=shared.limits,
-        shared=shared,
+        limits=rate_limits.limits,
+        rate_limits=rate_limits,
         github=core.github,
         keys=keys,
         refreshers=refreshers,
@@ -175,7 +173,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         metrics=core.metrics,
         trace=core.trace,
         webhook=webhook,
-        callback=callback_intake(core, keys, shared.limits, reports),
+        callback=callback_intake(core, keys, rate_limits.limits, reports),
         ingest=ingest_intake(core),
         http=(core.api_http, core.keys_http, core.forward_http),
         stopping=stopping,
@@ -274,7 +272,7 @@ def _days_or_ever(days: int) -> timedelta | None:
 
 
 def build_reconciler(core: Core, intake: RecoveryIntake, stopping: asyncio.Event) -> Reconciler:
-    silences = Silences(core.database, core.allowlists, core.upstreams, core.job_timeout)
+    silences = UnansweredDispatches(core.database, core.allowlists, core.upstreams, core.job_timeout)
     repairs = CheckRepairs(core.database, core.refresher, core.upstreams)
     recovery = Recovery(
         core.github.delivery_log,

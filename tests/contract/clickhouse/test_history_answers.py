@@ -4,7 +4,14 @@ import pytest
 
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.record.views.backends.figures import figures_of
-from support.data.history_story import Answers, Fed, by_clickhouse, by_sql, names_by_clickhouse, names_by_sql
+from support.data.history_story import (
+    Answers,
+    ClickHouseFeed,
+    answers_by_clickhouse,
+    answers_by_sql,
+    names_by_clickhouse,
+    names_by_sql,
+)
 from support.data.sums_walk import BACKENDS
 from support.services.clickhouse import new_database
 from support.stores.databases import CORE, Stores
@@ -18,13 +25,13 @@ def different(one: Answers, other: Answers) -> list[str]:
 
 @pytest.mark.parametrize("seed", [0, 2, 4])
 async def test_clickhouse_answers_what_the_main_store_answers(stores: Stores, seed: int) -> None:
-    fed = await Fed.begin(stores, new_database(), seed)
+    fed = await ClickHouseFeed.begin(stores, new_database(), seed)
     for _ in range(3):
         await fed.steps(STEPS // 3)
         assert await fed.feed()
         now = fed.walk.now
-        wanted = await by_sql(stores, now)
-        assert different(wanted, await by_clickhouse(fed.history, now)) == []
+        wanted = await answers_by_sql(stores, now)
+        assert different(wanted, await answers_by_clickhouse(fed.history, now)) == []
     answered = {kind for (_, kind, _), (_, jobs) in wanted.items() if jobs}
     assert len(answered) >= len(ResultKind) - 1  # what was never generated is not compared
     window = Window.of(Span.WEEK, now)

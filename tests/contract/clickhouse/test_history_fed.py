@@ -23,8 +23,8 @@ from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.views.relay.metrics import history_lag
-from support.data.history_story import Fed, by_clickhouse, by_sql
-from support.data.sums_walk import Walk
+from support.data.history_story import ClickHouseFeed, answers_by_clickhouse, answers_by_sql
+from support.data.sums_walk import RandomWalk
 from support.services.clickhouse import new_database
 from support.stores.databases import CORE, DATABASES, OpenDatabase, Stores
 
@@ -33,13 +33,13 @@ HISTORY = ("jobs", "dispatches", "ingested", "hours", "days", "job_days")
 
 
 @pytest.fixture
-async def fed(stores: Stores) -> AsyncIterator[Fed]:
-    found = await Fed.begin(stores, new_database(), 0)
+async def fed(stores: Stores) -> AsyncIterator[ClickHouseFeed]:
+    found = await ClickHouseFeed.begin(stores, new_database(), 0)
     yield found
     await found.link.close()
 
 
-async def counted(fed: Fed, table: str, where: str = "1") -> int:
+async def counted(fed: ClickHouseFeed, table: str, where: str = "1") -> int:
     rows = await fed.link.query(f"SELECT count() AS number FROM {table} FINAL WHERE {where}")  # noqa: S608 - ours
     number: int = rows[0]["number"]
     return number
@@ -50,7 +50,7 @@ async def run(stores: Stores, sql: str) -> None:
     await stores.database.write(lambda tx: tx.run(statement))
 
 
-async def pushed(walk: Walk) -> dict[str, dict[str, Any]]:
+async def pushed(walk: RandomWalk) -> dict[str, dict[str, Any]]:
     """A push that was sent to everybody; its dispatches by backend."""
     await walk.push()
     for effect in await walk.workers[0].claim(9, walk.now):
@@ -63,7 +63,7 @@ async def _lag(now: datetime, tx: Tx) -> tuple[int, float | None]:
 
 
 async def test_where_nothing_is_fed_nothing_is_noted(stores: Stores) -> None:
-    walk = Walk(stores, Random(0))
+    walk = RandomWalk(stores, Random(0))
     await walk.begin()
     for _ in range(40):
         await walk.step()
@@ -72,7 +72,7 @@ async def test_where_nothing_is_fed_nothing_is_noted(stores: Stores) -> None:
     assert await stores.database.read(lambda tx: history_lag(tx, CORE.key, walk.now)) == (0, None)
 
 
-async def test_one_effect_waits_for_many_facts_and_gathers_them(fed: Fed) -> None:
+async def test_one_effect_waits_for_many_facts_and_gathers_them(fed: ClickHouseFeed) -> None:
     dispatches = await pushed(fed.walk)
     await fed.walk.report(dispatches["org/one"], "1001", 1, "build")
     await fed.walk.report(dispatches["org/one"], "1001", 1, "build", **SUCCESS)
@@ -84,7 +84,7 @@ async def test_one_effect_waits_for_many_facts_and_gathers_them(fed: Fed) -> Non
     assert 0 <= noted[0]["due_at"] - effect["due_at"] < 1_000_000
 
 
-async def test_the_lag_is_measured_on_due_time(fed: Fed) -> None:
+async def test_the_lag_is_measured_on_due_time(fed: ClickHouseFeed) -> None:
     await pushed(fed.walk)
     read, now = fed.walk.stores.database.read, fed.walk.now
     number = len(await fed.unfed())
@@ -95,7 +95,7 @@ async def test_the_lag_is_measured_on_due_time(fed: Fed) -> None:
     assert await read(lambda tx: history_lag(tx, CORE.key, now + timedelta(days=1))) == (0, 0.0)
 
 
-async def test_fed_twice_it_counts_once_and_what_moves_meanwhile_is_fed_again(fed: Fed) -> None:
+async def test_fed_twice_it_counts_once_and_what_moves_meanwhile_is_fed_again(fed: ClickHouseFeed) -> None:
     dispatches = await pushed(fed.walk)
     one = dispatches["org/one"]
     await fed.walk.report(one, "1001", 1, "build")
@@ -116,7 +116,7 @@ async def test_fed_twice_it_counts_once_and_what_moves_meanwhile_is_fed_again(fe
     assert await counted(fed, "crcr_dispatches", "sent = 1") == len(dispatches)
 
 
-async def test_what_is_sent_again_counts_where_it_was_sent_last(fed: Fed) -> None:
+async def test_what_is_sent_again_counts_where_it_was_sent_last(fed: ClickHouseFeed) -> None:
     walk, stores = fed.walk, fed.walk.stores
     dispatches = await pushed(walk)
     await fed.feed()
@@ -127,10 +127,10 @@ async def test_what_is_sent_again_counts_where_it_was_sent_last(fed: Fed) -> Non
     await fed.feed()
     assert await counted(fed, "crcr_dispatches", "sent = 1") == len(dispatches)
     assert await counted(fed, "crcr_dispatches") == 2 * len(dispatches)
-    assert await by_clickhouse(fed.history, walk.now) == await by_sql(stores, walk.now)
+    assert await answers_by_clickhouse(fed.history, walk.now) == await answers_by_sql(stores, walk.now)
 
 
-async def test_after_a_backup_was_put_back_newer_facts_still_win(fed: Fed) -> None:
+async def test_after_a_backup_was_put_back_newer_facts_still_win(fed: ClickHouseFeed) -> None:
     """The numbers go on from the backup's; what ClickHouse has is ahead of them."""
     one = (await pushed(fed.walk))["org/one"]
     await fed.walk.report(one, "1001", 1, "build")
@@ -197,7 +197,7 @@ async def filled(stores: Stores, link: ClickHouseLink, *, anew: bool = False) ->
     feeding = FeedQueue(stores.database)
     work = Backfill(stores.database, feeding, ClickHouseFeeder(feeding, link, None), link)
     told: list[tuple[str, int, int]] = []
-    counts = await work.run(lambda *each: told.append(each), Walk(stores, Random(0)).now, anew=anew)
+    counts = await work.run(lambda *each: told.append(each), RandomWalk(stores, Random(0)).now, anew=anew)
     assert all(done <= total for _, done, total in told)
     return counts
 
@@ -205,19 +205,19 @@ async def filled(stores: Stores, link: ClickHouseLink, *, anew: bool = False) ->
 async def test_the_same_data_is_the_same_history_wherever_it_lies_and_filled_up_at_once(
     stores: Stores, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    fed = await Fed.begin(stores, new_database(), 11)
+    fed = await ClickHouseFeed.begin(stores, new_database(), 11)
     await fed.steps(120)
     now = fed.walk.now
-    wanted = await by_sql(stores, now)
+    wanted = await answers_by_sql(stores, now)
     for name, make in DATABASES.items():
         database = make(tmp_path_factory.mktemp(name))()
         other = Stores.over(database)
         await copied(stores, other)
-        assert await by_sql(other, now) == wanted
+        assert await answers_by_sql(other, now) == wanted
         link = ClickHouseLink(ClickHouseLocation(new_database()))
         counts = await filled(other, link)
         assert [each.here for each in counts] == [each.there for each in counts]
-        assert await by_clickhouse(ClickHouseHistory(link), now) == wanted
+        assert await answers_by_clickhouse(ClickHouseHistory(link), now) == wanted
         await link.close()
         await database.close()
     await fed.link.close()
@@ -236,7 +236,7 @@ async def _many(statement: Statement, rows: list[dict[str, Any]], tx: Tx) -> Non
 
 
 async def test_a_backfill_that_was_broken_off_goes_on_and_takes_away_what_moved_meanwhile(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
+    fed: ClickHouseFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crcr.record.clickhouse.backfill.COUNT_STEP", 2)
     stores, walk = fed.walk.stores, fed.walk
@@ -270,7 +270,7 @@ async def test_history_is_whole_at_once_for_who_begins_and_only_after_a_backfill
     open_database: OpenDatabase,
 ) -> None:
     stores = Stores.over(open_database())
-    walk, feeding = Walk(stores, Random(0)), FeedQueue(stores.database)
+    walk, feeding = RandomWalk(stores, Random(0)), FeedQueue(stores.database)
     await walk.begin()
     await feeding.turn_on([], walk.now)
     assert await feeding.mark(FeedMark.WHOLE) is not None

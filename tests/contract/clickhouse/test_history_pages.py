@@ -21,7 +21,7 @@ from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.views.sql_views import SqlViews
-from support.data.history_story import Fed
+from support.data.history_story import ClickHouseFeed
 from support.services.clickhouse import ClickHouseServer, new_database
 from support.stores.databases import CORE, Stores
 
@@ -48,14 +48,14 @@ class Counting(ClickHouseHistory):
 
 @dataclass
 class Pages:
-    fed: Fed
+    fed: ClickHouseFeed
     source: Counting
     views: SqlViews
     plain: SqlViews
 
     @classmethod
     async def open(cls, stores: Stores, url: str) -> "Pages":
-        fed = await Fed.begin(stores, url, 0)
+        fed = await ClickHouseFeed.begin(stores, url, 0)
         source = Counting(ClickHouseLink(ClickHouseLocation(url)))
         views = SqlViews(
             stores.database, stores.allowlists, (CORE,), history=HistoryReader(stores.database, source)

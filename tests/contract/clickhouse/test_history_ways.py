@@ -13,7 +13,7 @@ from crcr.errors import OutsideFault, OutsideRefused, OutsideUnreachable
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
 from crcr.record.store.times import to_us
 from support.data import chdb_story
-from support.data.history_story import Fed
+from support.data.history_story import ClickHouseFeed
 from support.deploy.certificates import Authority
 from support.services.clickhouse import ClickHouseServer, new_database
 from support.stores.databases import CORE, Stores
@@ -22,7 +22,7 @@ PASSWORD = "hunter2 / and % more"
 
 
 async def test_chdb_in_process_answers_as_the_server_does(stores: Stores, tmp_path: Path) -> None:
-    fed = await Fed.begin(stores, new_database(), 3)
+    fed = await ClickHouseFeed.begin(stores, new_database(), 3)
     await fed.steps(80)
     batch = await fed.feeding.batch(CORE.key, 10_000)
     rows = {table.name: each for table, each in batch.rows}

@@ -19,7 +19,14 @@ from crcr.record.sqlite_to_postgres.rows import RowConverter, TableChecksum
 from crcr.record.store.database import PostgresLocation
 from crcr.record.store.signals import Signals
 from crcr.record.store.sqlite.database import SqliteDatabase
-from support.data.every_table import HOSTILE, change, counts, grown, on_postgresql, on_sqlite
+from support.data.every_table import (
+    HOSTILE,
+    execute_sql,
+    filled_database,
+    postgresql_rows,
+    row_counts,
+    sqlite_rows,
+)
 from support.process import crcr
 from support.services.postgres import cluster, new_database, run_on
 
@@ -36,31 +43,31 @@ async def moved(path: Path, url: str) -> CopyResult:
 
 async def refused(path: Path, url: str, kind: type[CrcrError] = NotPossible) -> str:
     """What the refusal says; nothing may have been written."""
-    before = counts(url)
+    before = row_counts(url)
     with pytest.raises(kind) as fault:
         await moved(path, url)
-    assert counts(url) == before
+    assert row_counts(url) == before
     return f"{fault.value.detail} {fault.value.hint}"
 
 
 async def test_every_row_of_every_table_arrives_as_it_was(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database(empty=True)
+    path, url = filled_database(tmp_path / "crcr.db"), new_database(empty=True)
     done = await moved(path, url)
     for table in metadata.tables:
-        assert on_postgresql(url, table) == on_sqlite(path, table), table
+        assert postgresql_rows(url, table) == sqlite_rows(path, table), table
     assert {each.name: each.rows for each in done.tables} == dict.fromkeys(metadata.tables, 7)
     assert (done.rows, done.replaced, done.left) == (7 * len(metadata.tables), 0, ())
 
 
 async def test_the_file_stays_as_it_was(tmp_path: Path) -> None:
-    path = grown(tmp_path / "crcr.db")
+    path = filled_database(tmp_path / "crcr.db")
     before = path.read_bytes()
     await moved(path, new_database())
     assert path.read_bytes() == before
 
 
 async def test_what_a_killed_relay_left_in_its_log_is_moved_too(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
     killed = (
         "import os, sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('PRAGMA journal_mode=WAL');"
         "c.execute('PRAGMA wal_autocheckpoint=0'); c.execute('UPDATE upstreams SET name = 2'); c.commit(); os._exit(9)"
@@ -69,17 +76,17 @@ async def test_what_a_killed_relay_left_in_its_log_is_moved_too(tmp_path: Path) 
     assert await process.wait() == 9
     assert path.with_name("crcr.db-wal").stat().st_size > 0
     await moved(path, url)
-    assert {row["name"] for row in on_postgresql(url, "upstreams")} == {"2"}
+    assert {row["name"] for row in postgresql_rows(url, "upstreams")} == {"2"}
 
 
 async def test_an_empty_installation_moves(tmp_path: Path) -> None:
-    done = await moved(grown(tmp_path / "crcr.db", rows=0), new_database(empty=True))
+    done = await moved(filled_database(tmp_path / "crcr.db", rows=0), new_database(empty=True))
     assert done.rows == 0
 
 
 async def test_a_nul_becomes_a_mark_and_is_counted(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
-    change(path, "UPDATE pulls SET title = ?, labels = ? WHERE number = 1", "a\0b\0", "\0")
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
+    execute_sql(path, "UPDATE pulls SET title = ?, labels = ? WHERE number = 1", "a\0b\0", "\0")
     done = await moved(path, url)
     [row] = run_on(url, "SELECT title, labels FROM pulls WHERE number = 1")
     assert row == {"title": "a\ufffdb\ufffd", "labels": "\ufffd"}
@@ -101,8 +108,8 @@ async def test_a_nul_becomes_a_mark_and_is_counted(tmp_path: Path) -> None:
 async def test_a_row_that_postgresql_cannot_hold_stops_the_move_by_its_key(
     tmp_path: Path, value: str, words: str
 ) -> None:
-    path = grown(tmp_path / "crcr.db")
-    change(path, f"UPDATE pulls SET {value} WHERE number = 3")  # noqa: S608
+    path = filled_database(tmp_path / "crcr.db")
+    execute_sql(path, f"UPDATE pulls SET {value} WHERE number = 3")  # noqa: S608
     said = await refused(path, new_database())
     assert words in said
     assert "a row of pulls (upstream " in said
@@ -115,8 +122,8 @@ async def test_numbers_text_and_bytes_out_of_place_are_told_apart(tmp_path: Path
         ("UPDATE deliveries SET body = 'text'", "body holds text where bytes belongs"),
         ("UPDATE jobs SET queue_s = 'soon'", "queue_s holds text where a number belongs"),
     ):
-        path = grown(tmp_path / f"{len(sql)}.db", rows=1)
-        change(path, sql)
+        path = filled_database(tmp_path / f"{len(sql)}.db", rows=1)
+        execute_sql(path, sql)
         assert words in await refused(path, new_database())
 
 
@@ -151,14 +158,14 @@ def test_a_checksum_is_blind_to_the_order_of_rows_and_to_nothing_else() -> None:
 
 
 async def test_a_target_with_rows_is_refused(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
     run_on(url, "INSERT INTO watermarks (name, at) VALUES ('here', 1)")
     assert "the target is not empty: watermarks holds rows" in await refused(path, url)
-    assert counts(url) == {"watermarks": 1}
+    assert row_counts(url) == {"watermarks": 1}
 
 
 async def test_moving_twice_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
     await moved(path, url)
     assert "not empty" in await refused(path, url)
 
@@ -170,15 +177,15 @@ async def test_a_target_in_another_encoding_is_refused(tmp_path: Path) -> None:
         "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0",
     )
     url = cluster().url("latin")
-    assert "encoding is LATIN1" in await refused(grown(tmp_path / "crcr.db"), url)
+    assert "encoding is LATIN1" in await refused(filled_database(tmp_path / "crcr.db"), url)
     assert revision(PostgresLocation(url)) is None
 
 
 async def test_another_schema_than_this_releases_is_not_moved(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database(empty=True)
-    change(path, "UPDATE alembic_version SET version_num = '0003'")
+    path, url = filled_database(tmp_path / "crcr.db"), new_database(empty=True)
+    execute_sql(path, "UPDATE alembic_version SET version_num = '0003'")
     assert "schema 0003" in await refused(path, url)
-    change(path, "DROP TABLE alembic_version")
+    execute_sql(path, "DROP TABLE alembic_version")
     assert "not a database of crcr" in await refused(path, url)
     assert revision(PostgresLocation(url)) is None
 
@@ -193,7 +200,7 @@ async def test_what_is_no_database_is_told_so(tmp_path: Path) -> None:
 
 
 async def test_a_target_that_is_away_is_told_without_its_password(tmp_path: Path) -> None:
-    path = grown(tmp_path / "crcr.db")
+    path = filled_database(tmp_path / "crcr.db")
     with pytest.raises(StoreUnavailable) as fault:
         await moved(path, "postgresql://crcr:hush-hush@127.0.0.1:9/crcr")
     assert "hush" not in f"{fault.value.detail} {fault.value.hint} {fault.value!r}"
@@ -202,7 +209,7 @@ async def test_a_target_that_is_away_is_told_without_its_password(tmp_path: Path
 
 
 async def test_a_file_that_a_relay_has_open_is_not_moved(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
     relay = SqliteDatabase(path, Signals())
     try:
         assert "is in use" in await refused(path, url)
@@ -212,7 +219,7 @@ async def test_a_file_that_a_relay_has_open_is_not_moved(tmp_path: Path) -> None
 
 
 async def test_nobody_writes_to_the_file_while_it_is_moved(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
     await SqliteDatabase(path, Signals()).close()  # it has a write-ahead log by now, as a relay's has
     said: set[str] = set()
 
@@ -225,24 +232,24 @@ async def test_nobody_writes_to_the_file_while_it_is_moved(tmp_path: Path) -> No
 
     await move(path, PostgresLocation(url), write)
     assert said == {"database is locked"}
-    assert len(on_sqlite(path, "audit")) == 7
+    assert len(sqlite_rows(path, "audit")) == 7
 
 
 async def test_numbers_go_on_after_the_highest_that_was_ever_given(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
     assert {"effects", "changes", "audit", "checks", "refusals", "waivers"} <= set(SERIALS)
     for table in SERIALS:
-        change(path, "UPDATE sqlite_sequence SET seq = 1000 WHERE name = ?", table)
-    change(path, "DELETE FROM waivers")
-    change(path, "DELETE FROM sqlite_sequence WHERE name = 'checks'")
+        execute_sql(path, "UPDATE sqlite_sequence SET seq = 1000 WHERE name = ?", table)
+    execute_sql(path, "DELETE FROM waivers")
+    execute_sql(path, "DELETE FROM sqlite_sequence WHERE name = 'checks'")
     await moved(path, url)
     expected = {**dict.fromkeys(SERIALS, 1001), "checks": 8}
     assert {table: next_number(url, table) for table in SERIALS} == expected
 
 
 async def test_a_move_that_failed_leaves_the_numbers_alone(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
-    change(path, "UPDATE watermarks SET at = 'never'")  # the last of the tables
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
+    execute_sql(path, "UPDATE watermarks SET at = 'never'")  # the last of the tables
     await refused(path, url)
     assert {next_number(url, table) for table in SERIALS} == {1}
 
@@ -260,14 +267,14 @@ def next_number(url: str, table: str) -> int:
     ],
 )
 async def test_what_does_not_arrive_as_it_was_is_not_kept(tmp_path: Path, act: str, words: str) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
     run_on(url, f"CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {act} END $$")
     run_on(url, "CREATE TRIGGER meddle BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION meddle()")
     assert words in await refused(path, url)
 
 
 async def test_a_move_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
-    path, url, steps = grown(tmp_path / "crcr.db"), new_database(), count()
+    path, url, steps = filled_database(tmp_path / "crcr.db"), new_database(), count()
 
     def stop(_: CopyProgress) -> None:
         if next(steps) == 20:
@@ -276,12 +283,12 @@ async def test_a_move_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
     moving = asyncio.create_task(move(path, PostgresLocation(url), stop))
     with pytest.raises(asyncio.CancelledError):
         await moving
-    assert counts(url) == {}
+    assert row_counts(url) == {}
     assert (await moved(path, url)).rows
 
 
 async def test_a_server_that_goes_away_in_the_middle_keeps_nothing(tmp_path: Path) -> None:
-    path, url, steps = grown(tmp_path / "crcr.db"), new_database(), count()
+    path, url, steps = filled_database(tmp_path / "crcr.db"), new_database(), count()
     name = url.rpartition("/")[2]
 
     def cut(_: CopyProgress) -> None:
@@ -292,23 +299,23 @@ async def test_a_server_that_goes_away_in_the_middle_keeps_nothing(tmp_path: Pat
     with pytest.raises(StoreUnavailable) as fault:
         await move(path, PostgresLocation(url), cut)
     assert "not kept" in str(fault.value.hint)
-    assert counts(url) == {}
+    assert row_counts(url) == {}
 
 
 async def test_of_two_moves_at_once_one_arrives_whole(tmp_path: Path) -> None:
-    first, second = grown(tmp_path / "first.db"), grown(tmp_path / "second.db", rows=5)
+    first, second = filled_database(tmp_path / "first.db"), filled_database(tmp_path / "second.db", rows=5)
     url = new_database(empty=True)
     answers = await asyncio.gather(moved(first, url), moved(second, url), return_exceptions=True)
     [done] = [each for each in answers if isinstance(each, CopyResult)]
     [fault] = [each for each in answers if not isinstance(each, CopyResult)]
     assert isinstance(fault, NotPossible)
     assert "not empty" in fault.detail or "in use" in fault.detail
-    assert sum(counts(url).values()) == done.rows
+    assert sum(row_counts(url).values()) == done.rows
 
 
 async def test_tables_of_others_in_the_file_are_named_and_left(tmp_path: Path) -> None:
-    path = grown(tmp_path / "crcr.db")
-    change(path, "CREATE TABLE notes (a)")
+    path = filled_database(tmp_path / "crcr.db")
+    execute_sql(path, "CREATE TABLE notes (a)")
     assert (await moved(path, new_database())).left == ("notes",)
 
 
@@ -320,8 +327,8 @@ async def test_a_killed_move_leaves_an_empty_target_and_the_next_one_arrives(tmp
         assert process.process.stderr is not None
         assert b"moving 0 of 50,000 rows" in await process.process.stderr.readline()
         assert await process.stopped(signal.SIGKILL) == -signal.SIGKILL
-    assert counts(url) == {}
-    assert (await moved(path, url)).rows == sum(counts(url).values()) == 52_000
+    assert row_counts(url) == {}
+    assert (await moved(path, url)).rows == sum(row_counts(url).values()) == 52_000
 
 
 @pytest.mark.slow
@@ -335,12 +342,12 @@ async def test_a_large_installation_is_moved_in_little_memory(tmp_path: Path) ->
     finally:
         tracemalloc.stop()
     assert peak < 32 << 20
-    assert counts(url) == {"audit": 50_000, "deliveries": 2_000}
+    assert row_counts(url) == {"audit": 50_000, "deliveries": 2_000}
 
 
 def many(path: Path) -> Path:
     """50,000 small rows and 2,000 bodies of 32 KiB."""
-    grown(path, rows=0)
+    filled_database(path, rows=0)
     with closing(sqlite3.connect(path)) as connection, connection:
         small = [
             ("a/b", number, "ada", "pause", text, "{}")

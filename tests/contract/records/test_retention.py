@@ -20,48 +20,48 @@ from support.data.retention_data import (
     ENDED,
     FOR_EVER,
     OF_DELIVERIES,
-    a_push,
-    a_walk,
-    count,
-    guids,
-    put,
+    all_sums,
+    delivery_guids,
+    execute_sql,
+    random_history,
     retention,
-    sums,
+    row_counts,
+    sent_push,
 )
-from support.data.sums_walk import Walk
+from support.data.sums_walk import RandomWalk
 from support.stores.databases import CORE, OTHER, Stores
 
 
 async def test_an_old_delivery_goes_with_all_that_belongs_to_it(stores: Stores) -> None:
-    walk = await a_walk(stores)
-    old = await a_push(walk, "org/one", "org/two")
+    walk = await random_history(stores)
+    old = await sent_push(walk, "org/one", "org/two")
     walk.now += 99 * DAY
-    new = await a_push(walk, "org/one", "org/two")
-    before = await count(stores, *OF_DELIVERIES)
+    new = await sent_push(walk, "org/one", "org/two")
+    before = await row_counts(stores, *OF_DELIVERIES)
     await retention(stores.database).forget(walk.now)
-    assert await count(stores, *OF_DELIVERIES) == before
+    assert await row_counts(stores, *OF_DELIVERIES) == before
     await retention(stores.database).forget(walk.now + DAY)
-    assert await guids(stores) == [old, new]  # a hundred days, and not a moment more
+    assert await delivery_guids(stores) == [old, new]  # a hundred days, and not a moment more
     await retention(stores.database).forget(walk.now + DAY + timedelta(microseconds=1))
 
-    assert await guids(stores) == [new]
+    assert await delivery_guids(stores) == [new]
     for table in OF_DELIVERIES[1:]:
         assert {row["delivery"] for row in await stores.rows(f"SELECT delivery FROM {table}")} == {new}
 
 
 async def test_nothing_goes_where_everything_is_kept(stores: Stores) -> None:
-    walk = await a_walk(stores)
-    await a_push(walk, "org/one")
+    walk = await random_history(stores)
+    await sent_push(walk, "org/one")
     walk.now += 5_000 * DAY
-    await a_push(walk, "org/one")
-    before = await count(stores, *OF_DELIVERIES, "audit")
+    await sent_push(walk, "org/one")
+    before = await row_counts(stores, *OF_DELIVERIES, "audit")
     await retention(stores.database, FOR_EVER).forget(walk.now)
 
-    assert await count(stores, *OF_DELIVERIES, "audit") == before
+    assert await row_counts(stores, *OF_DELIVERIES, "audit") == before
 
 
 async def test_an_upstream_that_is_set_up_no_more_is_forgotten_too(stores: Stores) -> None:
-    walk = await a_walk(stores)
+    walk = await random_history(stores)
     await walk.stores.database.write(
         lambda tx: note_act(tx, OTHER, who="ann", act="pause", subject=OTHER.key, now=walk.now)
     )
@@ -71,36 +71,36 @@ async def test_an_upstream_that_is_set_up_no_more_is_forgotten_too(stores: Store
     assert [row["act"] for row in kept] == ["audit_pruned"]
 
 
-OPEN: dict[str, Callable[[Walk, str], Awaitable[None]]] = {
+OPEN: dict[str, Callable[[RandomWalk, str], Awaitable[None]]] = {
     "a job runs": lambda walk, guid: walk.report(
         {"delivery": guid, "downstream": "org/one"}, "b-77", 1, "test", workflow_name="CI"
     ),
-    "a dispatch waits": lambda walk, guid: put(
+    "a dispatch waits": lambda walk, guid: execute_sql(
         walk.stores,
         f"UPDATE dispatches SET state = 'waiting' WHERE delivery = '{guid}' AND downstream = 'org/two'",
     ),
-    "a dispatch is held": lambda walk, guid: put(
+    "a dispatch is held": lambda walk, guid: execute_sql(
         walk.stores,
         f"UPDATE dispatches SET state = 'held' WHERE delivery = '{guid}' AND downstream = 'org/two'",
     ),
-    "a dispatch is parked": lambda walk, guid: put(
+    "a dispatch is parked": lambda walk, guid: execute_sql(
         walk.stores,
         f"UPDATE dispatches SET state = 'parked' WHERE delivery = '{guid}' AND downstream = 'org/two'",
     ),
-    "an effect is parked": lambda walk, guid: put(
+    "an effect is parked": lambda walk, guid: execute_sql(
         walk.stores,
         f"UPDATE effects SET state = 'parked' WHERE delivery = '{guid}'",
     ),
-    "its place is in doubt": lambda walk, guid: put(
+    "its place is in doubt": lambda walk, guid: execute_sql(
         walk.stores,
         f"UPDATE deliveries SET state = 'in_doubt' WHERE guid = '{guid}'",
     ),
-    "it is the head of an open pull request": lambda walk, guid: put(
+    "it is the head of an open pull request": lambda walk, guid: execute_sql(
         walk.stores,
         "INSERT INTO pulls (upstream, number, head_sha, updated_at, is_open, draft, labels, base_ref, title, author)"
         f" SELECT upstream, 7, head_sha, 0, 1, 0, '[]', 'main', 't', 'ann' FROM deliveries WHERE guid = '{guid}'",
     ),
-    "its merge group waits in the queue": lambda walk, guid: put(
+    "its merge group waits in the queue": lambda walk, guid: execute_sql(
         walk.stores,
         "INSERT INTO merge_groups (upstream, head_sha, delivery, head_ref, base_sha, base_ref, created_at)"
         f" SELECT upstream, head_sha, guid, 'q', 'b', 'main', 0 FROM deliveries WHERE guid = '{guid}'",
@@ -110,102 +110,102 @@ OPEN: dict[str, Callable[[Walk, str], Awaitable[None]]] = {
 
 @pytest.mark.parametrize("why", OPEN)
 async def test_what_is_open_stays_however_old_it_is(stores: Stores, why: str) -> None:
-    walk = await a_walk(stores)
-    kept = await a_push(walk, "org/one")
+    walk = await random_history(stores)
+    kept = await sent_push(walk, "org/one")
     walk.now += timedelta(hours=1)
-    gone = await a_push(walk, "org/one")
-    await put(stores, f"UPDATE deliveries SET number = 7 WHERE guid = '{kept}'")
+    gone = await sent_push(walk, "org/one")
+    await execute_sql(stores, f"UPDATE deliveries SET number = 7 WHERE guid = '{kept}'")
     await OPEN[why](walk, kept)
     rows = await stores.rows(f"SELECT downstream FROM dispatches WHERE delivery = '{kept}' ORDER BY 1")
     walk.now += 200 * DAY
-    newest = await a_push(walk, "org/one")
+    newest = await sent_push(walk, "org/one")
     await retention(stores.database).forget(walk.now + DAY)
 
-    assert await guids(stores) == [kept, newest]
-    assert gone not in await guids(stores)
+    assert await delivery_guids(stores) == [kept, newest]
+    assert gone not in await delivery_guids(stores)
     assert (
         await stores.rows(f"SELECT downstream FROM dispatches WHERE delivery = '{kept}' ORDER BY 1") == rows
     )
 
 
 async def test_a_delivery_that_was_tested_again_lately_stays(stores: Stores) -> None:
-    walk = await a_walk(stores)
-    old = await a_push(walk, "org/one")
+    walk = await random_history(stores)
+    old = await sent_push(walk, "org/one")
     walk.now += 90 * DAY
     again = {"delivery": old, "downstream": "org/one"}
     await walk.report(again, f"b-{old}-0", 2, "build", workflow_name="CI")
     await walk.report(again, f"b-{old}-0", 2, "build", workflow_name="CI", **ENDED)
     walk.now += 20 * DAY
-    await a_push(walk, "org/one")
+    await sent_push(walk, "org/one")
     await retention(stores.database).forget(walk.now)
 
-    assert old in await guids(stores)
+    assert old in await delivery_guids(stores)
 
 
 async def test_the_newest_result_of_a_backend_that_fell_silent_stays(stores: Stores) -> None:
-    walk = await a_walk(stores)
-    first = await a_push(walk, "org/one", "org/two")
+    walk = await random_history(stores)
+    first = await sent_push(walk, "org/one", "org/two")
     walk.now += DAY
-    last_of_two = await a_push(walk, "org/one", "org/two")
+    last_of_two = await sent_push(walk, "org/one", "org/two")
     walk.now += 300 * DAY
-    newest = await a_push(walk, "org/one")
+    newest = await sent_push(walk, "org/one")
     await retention(stores.database).forget(walk.now)
 
-    assert first not in await guids(stores)
-    assert await guids(stores) == [last_of_two, newest]
+    assert first not in await delivery_guids(stores)
+    assert await delivery_guids(stores) == [last_of_two, newest]
 
 
 async def test_a_commit_goes_with_its_last_delivery(stores: Stores) -> None:
-    walk = await a_walk(stores)
-    old = await a_push(walk, "org/one")
+    walk = await random_history(stores)
+    old = await sent_push(walk, "org/one")
     [sha] = [row["head_sha"] for row in await stores.rows("SELECT head_sha FROM deliveries")]
     at = to_us(walk.now)
     later = at + 50 * 86_400_000_000
-    await put(
+    await execute_sql(
         stores,
         "INSERT INTO gates (head_sha, upstream, state, title, judged_at)"
         f" VALUES ('{sha}', '{CORE.key}', 'passed', 't', 1)",
     )
-    await put(
+    await execute_sql(
         stores,
         "INSERT INTO checks (upstream, head_sha, name, round, tier, incarnation, status, title, digest)"
         f" VALUES ('{CORE.key}', '{sha}', 'crcr/gate', 1, 'gate', 'x', 'completed', 't', 'd')",
     )
-    await put(
+    await execute_sql(
         stores,
         "INSERT INTO approvals (head_sha, upstream, number, who, at)"
         f" VALUES ('{sha}', '{CORE.key}', 7, 'ann', {at})",
     )
-    await put(
+    await execute_sql(
         stores,
         "INSERT INTO pulls (upstream, number, head_sha, updated_at, is_open, draft, labels, base_ref, title, author)"
         f" VALUES ('{CORE.key}', 7, '{sha}', {at}, 0, 0, '[]', 'main', 't', 'ann')",
     )
-    await put(stores, f"UPDATE deliveries SET number = 7 WHERE guid = '{old}'")
-    await put(
+    await execute_sql(stores, f"UPDATE deliveries SET number = 7 WHERE guid = '{old}'")
+    await execute_sql(
         stores,
         "INSERT INTO deliveries (guid, upstream, event, state, source, number, head_sha, received_at, body_bytes)"
         f" VALUES ('later', '{CORE.key}', 'pull_request', 'accepted', 'test', 7, '{sha}', {later}, 0)",
     )
     tables = ("gates", "checks", "approvals", "pulls")
     walk.now += 101 * DAY
-    await a_push(walk, "org/one")
+    await sent_push(walk, "org/one")
     await retention(stores.database).forget(walk.now)
-    assert old not in await guids(stores)
-    assert await count(stores, *tables) == dict.fromkeys(tables, 1)  # another delivery is about it
+    assert old not in await delivery_guids(stores)
+    assert await row_counts(stores, *tables) == dict.fromkeys(tables, 1)  # another delivery is about it
     await retention(stores.database).forget(walk.now + 60 * DAY)
 
-    assert await count(stores, *tables) == dict.fromkeys(tables, 0)
+    assert await row_counts(stores, *tables) == dict.fromkeys(tables, 0)
 
 
 async def test_what_backends_report_on_their_own_goes_by_its_age(stores: Stores) -> None:
-    walk = await a_walk(stores)
+    walk = await random_history(stores)
     for _ in range(60):
         await walk.own()
         walk.now += timedelta(hours=3)
     cut = walk.now + 97 * DAY  # 60 reports in 7.5 days: some are older than a hundred days then
     before = await stores.rows("SELECT * FROM jobs ORDER BY completed_at")
-    figures = await sums(stores)
+    figures = await all_sums(stores)
     await retention(stores.database).forget(cut)
     after = await stores.rows("SELECT * FROM jobs ORDER BY completed_at")
 
@@ -216,14 +216,14 @@ async def test_what_backends_report_on_their_own_goes_by_its_age(stores: Stores)
         old = max(job["completed_at"] or 0, job["in_progress_at"]) < border
         last = newest.get((job["downstream"], job["event"])) == job["completed_at"]
         assert (job in after) == (not old or last), job
-    assert await sums(stores) == figures
+    assert await all_sums(stores) == figures
 
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_figures_are_the_same_to_the_digit_before_and_after(stores: Stores, seed: int) -> None:
-    walk = await a_walk(stores, seed)
+    walk = await random_history(stores, seed)
     for _ in range(12):
-        await a_push(walk, "org/one", "org/two")
+        await sent_push(walk, "org/one", "org/two")
         walk.now += timedelta(seconds=1)
     for _ in range(100):
         await walk.step()
@@ -235,15 +235,15 @@ async def test_figures_are_the_same_to_the_digit_before_and_after(stores: Stores
     for _ in range(60):
         await walk.step()
     now = max(walk.now, middle + 101 * DAY)
-    shown, summed = await _pages(walk, now), await sums(stores)
-    before = await count(stores, *OF_DELIVERIES)
+    shown, summed = await _pages(walk, now), await all_sums(stores)
+    before = await row_counts(stores, *OF_DELIVERIES)
     await retention(stores.database).forget(now)
-    after = await count(stores, *OF_DELIVERIES)
+    after = await row_counts(stores, *OF_DELIVERIES)
 
     assert {
         name: (before[name], after[name]) for name in OF_DELIVERIES if not 0 < after[name] < before[name]
     } == {}
-    assert await sums(stores) == summed
+    assert await all_sums(stores) == summed
     assert await _pages(walk, now) == shown
     await _nothing_is_orphaned_but_own_reports(stores)
     for _ in range(40):  # and life goes on
@@ -263,7 +263,7 @@ async def _nothing_is_orphaned_but_own_reports(stores: Stores) -> None:
     assert await stores.rows(lost) == []
 
 
-async def _pages(walk: Walk, now: Any) -> list[Any]:
+async def _pages(walk: RandomWalk, now: Any) -> list[Any]:
     views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
     found: list[Any] = []
     for span, kind in product(Span, (ResultKind.PULLS, ResultKind.PUSH, ResultKind.NIGHTLY)):
@@ -278,11 +278,11 @@ async def _pages(walk: Walk, now: Any) -> list[Any]:
 
 
 async def test_what_is_gone_is_told_in_a_sentence(stores: Stores) -> None:
-    walk = await a_walk(stores)
-    gone = await a_push(walk, "org/one")
+    walk = await random_history(stores)
+    gone = await sent_push(walk, "org/one")
     [sha] = [row["head_sha"] for row in await stores.rows("SELECT head_sha FROM deliveries")]
     walk.now += 300 * DAY
-    await a_push(walk, "org/one")
+    await sent_push(walk, "org/one")
     await retention(stores.database).forget(walk.now)
     views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
 

@@ -16,25 +16,25 @@ from support.data.retention_data import (
     DAY,
     OF_DELIVERIES,
     CountingDatabase,
-    a_push,
-    a_walk,
-    count,
-    guids,
-    put,
+    all_sums,
+    delivery_guids,
+    execute_sql,
+    random_history,
     retention,
-    sums,
+    row_counts,
+    sent_push,
 )
 from support.data.sums_walk import BACKENDS
 from support.stores.databases import CORE, UPSTREAMS, Stores
 
 
 async def test_no_unit_removes_many_rows(stores: Stores) -> None:
-    walk = await a_walk(stores)
+    walk = await random_history(stores)
     for _ in range(4):
-        await a_push(walk, *BACKENDS[:2], jobs=70)
+        await sent_push(walk, *BACKENDS[:2], jobs=70)
     walk.now += 300 * DAY
-    await a_push(walk, *BACKENDS)
-    await put(stores, "UPDATE audit SET at = 0")
+    await sent_push(walk, *BACKENDS)
+    await execute_sql(stores, "UPDATE audit SET at = 0")
 
     async def many_acts(tx: Tx) -> None:
         for number in range(450):
@@ -49,7 +49,7 @@ async def test_no_unit_removes_many_rows(stores: Stores) -> None:
 
     await retention(counting, breathe=breathe).forget(walk.now)
 
-    assert len(await guids(stores)) == 1
+    assert len(await delivery_guids(stores)) == 1
     assert 0 < max(counting.units) <= MOST_ROWS
     assert sum(counting.units) > 1_000
     assert len(breaths) > 5
@@ -57,24 +57,24 @@ async def test_no_unit_removes_many_rows(stores: Stores) -> None:
 
 @pytest.mark.parametrize("units", [6, 8, 11])
 async def test_pruning_that_was_killed_goes_on_where_it_was(stores: Stores, units: int) -> None:
-    walk = await a_walk(stores)
+    walk = await random_history(stores)
     for _ in range(4):
-        await a_push(walk, *BACKENDS[:2], jobs=70)
+        await sent_push(walk, *BACKENDS[:2], jobs=70)
     walk.now += 300 * DAY
-    newest = await a_push(walk, *BACKENDS)
-    figures = await sums(stores)
+    newest = await sent_push(walk, *BACKENDS)
+    figures = await all_sums(stores)
     killed = CountingDatabase(stores.database)
     killed.ends_after = units
     with pytest.raises(ConnectionAbortedError):
         await retention(killed).forget(walk.now)
-    left = await count(stores, *OF_DELIVERIES)
+    left = await row_counts(stores, *OF_DELIVERIES)
     assert left["jobs"] > 4
     await _nothing_is_orphaned(stores)
     await retention(stores.database).forget(walk.now)
 
-    assert await guids(stores) == [newest]
-    assert (await count(stores, *OF_DELIVERIES))["jobs"] == 4
-    assert await sums(stores) == figures
+    assert await delivery_guids(stores) == [newest]
+    assert (await row_counts(stores, *OF_DELIVERIES))["jobs"] == 4
+    assert await all_sums(stores) == figures
 
 
 async def _nothing_is_orphaned(stores: Stores) -> None:
@@ -89,21 +89,21 @@ async def _nothing_is_orphaned(stores: Stores) -> None:
 
 
 async def test_it_ends_between_two_steps_when_the_process_stops(stores: Stores) -> None:
-    walk = await a_walk(stores)
+    walk = await random_history(stores)
     for _ in range(3):
-        await a_push(walk, *BACKENDS[:2], jobs=70)
+        await sent_push(walk, *BACKENDS[:2], jobs=70)
     walk.now += 300 * DAY
-    await a_push(walk, "org/one")
+    await sent_push(walk, "org/one")
     counting = CountingDatabase(stores.database)
     await retention(counting, goes_on=lambda: len(counting.units) < 7).forget(walk.now)
 
     assert len(counting.units) == 7
-    assert 1 < len(await guids(stores)) < 5
+    assert 1 < len(await delivery_guids(stores)) < 5
 
 
 async def test_no_more_backends_are_looked_for_once_the_process_stops(stores: Stores) -> None:
-    walk = await a_walk(stores)
-    await a_push(walk, *BACKENDS[:2])
+    walk = await random_history(stores)
+    await sent_push(walk, *BACKENDS[:2])
     asked = AsyncMock(wraps=stores.database)
     await retention(asked, goes_on=lambda: not asked.quick_read.called).forget(walk.now + 300 * DAY)
 
@@ -111,9 +111,9 @@ async def test_no_more_backends_are_looked_for_once_the_process_stops(stores: St
 
 
 async def test_the_audit_log_is_kept_for_its_days_and_says_that_it_was_cut(stores: Stores) -> None:
-    walk = await a_walk(stores)
+    walk = await random_history(stores)
     noon = walk.now.replace(hour=12, minute=0)
-    await put(stores, "DELETE FROM audit")
+    await execute_sql(stores, "DELETE FROM audit")
     for age in (32, 31, 30, 29):
         await stores.database.write(
             lambda tx, a=age: note_act(tx, CORE, who="ann", act="pause", subject=str(a), now=noon - a * DAY)  # type: ignore[misc]
@@ -137,17 +137,17 @@ def told(delivery: str, job_name: str) -> bytes:
 
 
 async def test_what_other_relays_told_goes_too_but_for_the_newest(stores: Stores) -> None:
-    walk = await a_walk(stores)
+    walk = await random_history(stores)
     results = IngestedResults(stores.database, stores.allowlists, UPSTREAMS)
     for days, delivery in ((0, "old"), (1, "newest of a silent one")):
         for job in ("build", "test"):
             now = walk.now + days * DAY + timedelta(seconds=job == "test")
             await results.take(parse_envelope(told(delivery, job)), "192.0.2.7", now)
-    figures = await sums(stores)
+    figures = await all_sums(stores)
     await retention(stores.database).forget(walk.now + 100 * DAY)
-    assert await count(stores, "ingested") == {"ingested": 4}
+    assert await row_counts(stores, "ingested") == {"ingested": 4}
     await retention(stores.database).forget(walk.now + 300 * DAY)
 
     kept = await stores.rows("SELECT delivery, job_name FROM ingested")
     assert [tuple(row.values()) for row in kept] == [("newest of a silent one", "test")]
-    assert await sums(stores) == figures
+    assert await all_sums(stores) == figures

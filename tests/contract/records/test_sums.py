@@ -31,7 +31,7 @@ from support.data.sums_oracle import (
     stored_sums,
     too_narrow,
 )
-from support.data.sums_walk import LISTED, Walk
+from support.data.sums_walk import LISTED, RandomWalk
 from support.stores.databases import CORE, Stores
 from support.stores.tables import outright, place_of
 
@@ -67,13 +67,13 @@ def _is_negative(value: object) -> bool:
     return isinstance(value, int | float) and value < -1e-6
 
 
-async def seen(walk: Walk) -> dict[str, list[dict[str, Any]]]:
+async def seen(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
     return {table: await walk.rows(f"SELECT * FROM {table}") for table in TABLES}  # noqa: S608 - our own
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_happens_the_sums_are_what_the_rows_say(stores: Stores, seed: int) -> None:
-    walk = Walk(stores, Random(seed))
+    walk = RandomWalk(stores, Random(seed))
     await walk.begin()
     for step in range(STEPS):
         act = await walk.step()
@@ -87,7 +87,7 @@ async def test_whatever_happens_the_sums_are_what_the_rows_say(stores: Stores, s
     assert _names(worked_out["job_days"]) == _names(kept["job_days"])
 
 
-async def _is_shown(walk: Walk, kept: dict[str, list[dict[str, Any]]]) -> None:
+async def _is_shown(walk: RandomWalk, kept: dict[str, list[dict[str, Any]]]) -> None:
     """What the views make of the sums is what the rows say, for every range and kind."""
     views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
     for span, kind in product(Span, (ResultKind.PULLS, ResultKind.PUSH)):
@@ -136,7 +136,7 @@ def _numbers(figures: Figures | None) -> dict[str, int | None]:
     return {**counts, **out, "sent": figures.sent, "last": to_us(last.at) if last else None}
 
 
-async def _summed_anew(walk: Walk) -> dict[str, list[dict[str, Any]]]:
+async def _summed_anew(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
     """The same rows, with every sum worked out at once, as for a database that had none."""
     engine = outright(place_of(walk.stores.database))
     with engine.begin() as connection:
@@ -157,9 +157,9 @@ def _names(days: list[dict[str, Any]]) -> dict[tuple[Any, ...], str]:
     return {tuple(row[name] for name in JOB_DAYS): row["workflow_name"] for row in days}
 
 
-async def pushed(stores: Stores) -> tuple[Walk, dict[str, dict[str, Any]]]:
+async def pushed(stores: Stores) -> tuple[RandomWalk, dict[str, dict[str, Any]]]:
     """A push that was sent to everybody; its dispatches by backend."""
-    walk = Walk(stores, Random(0))
+    walk = RandomWalk(stores, Random(0))
     await walk.begin()
     await walk.push()
     for effect in await walk.workers[0].claim(9, walk.now):
@@ -228,7 +228,7 @@ async def test_the_walk_goes_everywhere(stores: Stores) -> None:
     met: set[str | None] = set()
     marks: set[str] = set()
     for seed in range(14):
-        walk = Walk(stores, Random(seed), numbers=seed * 1_000_000)
+        walk = RandomWalk(stores, Random(seed), numbers=seed * 1_000_000)
         await walk.begin()
         for _ in range(STEPS):
             await walk.step()

@@ -10,13 +10,21 @@ from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind
 from crcr.errors import BadRequest
 from crcr.record.schema import core
-from support.data.backend_rows import GOOD, NOW, PROBING, deliveries, event, page_of, push
-from support.data.store_rows import UPSTREAM, World, open_world
+from support.data.backend_rows import (
+    GOOD,
+    NOW,
+    PROBING,
+    all_deliveries,
+    backend_page,
+    dispatched_delivery,
+    dispatched_push,
+)
+from support.data.store_rows import UPSTREAM, StoreRows, open_store_rows
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path, now=NOW) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path, now=NOW) as world:
         yield world
 
 
@@ -24,25 +32,25 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
-async def test_pages_have_each_event_once_also_where_all_came_at_once(world: World, limit: int) -> None:
+async def test_pages_have_each_event_once_also_where_all_came_at_once(world: StoreRows, limit: int) -> None:
     world.allowlist()
-    older = [event(world, hours_ago=5) for _ in range(6)]
-    at_once = [event(world, hours_ago=3) for _ in range(9)]
-    assert await deliveries(world, limit=limit) == [*at_once[::-1], *older[::-1]]
+    older = [dispatched_delivery(world, hours_ago=5) for _ in range(6)]
+    at_once = [dispatched_delivery(world, hours_ago=3) for _ in range(9)]
+    assert await all_deliveries(world, limit=limit) == [*at_once[::-1], *older[::-1]]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-async def test_pages_over_pushes_and_merge_groups_have_each_event_once(world: World, limit: int) -> None:
+async def test_pages_over_pushes_and_merge_groups_have_each_event_once(world: StoreRows, limit: int) -> None:
     world.allowlist()
     mixed = []
     for place in range(12):
         kind: dict[str, Any] = {"event": "merge_group", "action": "checks_requested"} if place % 3 else {}
-        mixed.append(push(world, hours_ago=9 - place // 4, **kind))
-    assert await deliveries(world, kind=ResultKind.PUSH, limit=limit) == mixed[::-1]
-    assert await deliveries(world, kind=ResultKind.PUSH, limit=limit, text="MAIN") == mixed[::-1]
+        mixed.append(dispatched_push(world, hours_ago=9 - place // 4, **kind))
+    assert await all_deliveries(world, kind=ResultKind.PUSH, limit=limit) == mixed[::-1]
+    assert await all_deliveries(world, kind=ResultKind.PUSH, limit=limit, text="MAIN") == mixed[::-1]
 
 
-async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(world: World) -> None:
+async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(world: StoreRows) -> None:
     world.allowlist()
     for number, author in ((1, "ada"), (2, "bob")):
         world.pull(number, author=author)
@@ -50,28 +58,28 @@ async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(world
     world.add(
         core.dispatches, *(_dispatch(world, place, 1 if place in wanted else 2) for place in range(4_500))
     )
-    found = await deliveries(world, author="ADA", limit=3)
+    found = await all_deliveries(world, author="ADA", limit=3)
     assert found == [f"e-{place:04d}" for place in sorted(wanted, reverse=True)]
 
 
-def _dispatch(world: World, place: int, number: int) -> dict[str, Any]:
+def _dispatch(world: StoreRows, place: int, number: int) -> dict[str, Any]:
     at = world.ago(hours=9, minutes=-(place // 10))
     row = {"upstream": UPSTREAM.key, "delivery": f"e-{place:04d}", "downstream": GOOD.key, "level": 2}
     told = {"event": "pull_request", "action": "opened", "number": number, "head_sha": f"{place:040x}"}
     return {**row, **told, "state": "sent", "lane": "pull/1", "created_at": at, "sent_at": at}
 
 
-async def test_a_cursor_that_is_not_ours_is_refused(world: World) -> None:
+async def test_a_cursor_that_is_not_ours_is_refused(world: StoreRows) -> None:
     world.allowlist()
     for after in (("x", 1), (1,), (1, 2)):
         with pytest.raises(BadRequest):
-            await page_of(world, after=after)
+            await backend_page(world, after=after)
 
 
 # Filters
 
 
-async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anything(world: World) -> None:
+async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anything(world: StoreRows) -> None:
     world.allowlist()
     titles = {
         1: "100% of _all_ tests!",
@@ -81,10 +89,10 @@ async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anythi
     }
     for number, title in titles.items():
         world.pull(number, title=title, author=f"author-{number}")
-        event(world, number=number, head_sha=f"{number:x}abc".ljust(40, "0"))
+        dispatched_delivery(world, number=number, head_sha=f"{number:x}abc".ljust(40, "0"))
 
     async def found(text: str) -> list[int]:
-        rows = (await page_of(world, text=text)).matrix.rows
+        rows = (await backend_page(world, text=text)).matrix.rows
         return sorted(row.number for row in rows if row.number)
 
     assert await found("100%") == [1]
@@ -96,18 +104,22 @@ async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anythi
     assert await found("%") == [1]
 
 
-async def test_an_author_is_one_person_and_not_a_part_of_a_name(world: World) -> None:
+async def test_an_author_is_one_person_and_not_a_part_of_a_name(world: StoreRows) -> None:
     world.allowlist()
     for number, author in ((1, "Ada"), (2, "adamant")):
         world.pull(number, author=author)
-        event(world, number=number)
-    assert [row.author for row in (await page_of(world, author="ada")).matrix.rows] == ["Ada"]
+        dispatched_delivery(world, number=number)
+    assert [row.author for row in (await backend_page(world, author="ada")).matrix.rows] == ["Ada"]
 
 
-async def test_a_filter_by_result_means_what_the_cells_show(world: World) -> None:
+async def test_a_filter_by_result_means_what_the_cells_show(world: StoreRows) -> None:
     world.allowlist()
-    failed, running, silent, skipped = (event(world) for _ in range(4))
-    mended, replaced, old = event(world), event(world), event(world, superseded_at=world.ago(hours=1))
+    failed, running, silent, skipped = (dispatched_delivery(world) for _ in range(4))
+    mended, replaced, old = (
+        dispatched_delivery(world),
+        dispatched_delivery(world),
+        dispatched_delivery(world, superseded_at=world.ago(hours=1)),
+    )
     world.job(failed, "failure")
     world.job(failed, "success", job_name="other")
     world.job(running, None)
@@ -120,7 +132,7 @@ async def test_a_filter_by_result_means_what_the_cells_show(world: World) -> Non
     world.job(old, "failure")
 
     async def found(result: CountedAs, *, older: bool = False) -> set[str]:
-        rows = (await page_of(world, result=result, older=older)).matrix.rows
+        rows = (await backend_page(world, result=result, older=older)).matrix.rows
         for row in rows:
             assert result in {cell.counted for cell in row.cells if cell}
         return {row.delivery for row in rows}
@@ -132,34 +144,34 @@ async def test_a_filter_by_result_means_what_the_cells_show(world: World) -> Non
     assert await found(CountedAs.OTHER) == {skipped}
 
 
-async def test_an_expected_failure_is_found_among_the_passes(world: World) -> None:
+async def test_an_expected_failure_is_found_among_the_passes(world: StoreRows) -> None:
     world.allowlist(PROBING)
-    as_wanted, not_wanted = event(world), event(world)
+    as_wanted, not_wanted = dispatched_delivery(world), dispatched_delivery(world)
     world.job(as_wanted, "failure", expected="failure")
     world.job(not_wanted, "success", expected="failure")
-    [row] = (await page_of(world, result=CountedAs.SUCCESS)).matrix.rows
+    [row] = (await backend_page(world, result=CountedAs.SUCCESS)).matrix.rows
     assert row.delivery == as_wanted
-    [row] = (await page_of(world, result=CountedAs.FAILURE)).matrix.rows
+    [row] = (await backend_page(world, result=CountedAs.FAILURE)).matrix.rows
     assert row.delivery == not_wanted
 
 
-async def test_a_filter_by_job_leaves_columns_out_and_no_rows(world: World) -> None:
+async def test_a_filter_by_job_leaves_columns_out_and_no_rows(world: StoreRows) -> None:
     world.allowlist()
     for names in (("build cpu", "test"), ("test",)):
-        guid = event(world)
+        guid = dispatched_delivery(world)
         for name in names:
             world.job(guid, job_name=name)
-    matrix = (await page_of(world, job="BUILD")).matrix
+    matrix = (await backend_page(world, job="BUILD")).matrix
     assert [column.job_name for column in matrix.columns] == ["build cpu"]
     assert len(matrix.rows) == 2
 
 
-async def test_older_commits_and_closings_are_there_for_who_asks(world: World) -> None:
+async def test_older_commits_and_closings_are_there_for_who_asks(world: StoreRows) -> None:
     world.allowlist()
-    current = event(world)
-    old = event(world, superseded_at=world.ago(hours=1))
-    closed = event(world, action="closed")
-    assert await deliveries(world) == [current]
-    assert set(await deliveries(world, older=True)) == {current, old, closed}
-    rows = (await page_of(world, older=True)).matrix.rows
+    current = dispatched_delivery(world)
+    old = dispatched_delivery(world, superseded_at=world.ago(hours=1))
+    closed = dispatched_delivery(world, action="closed")
+    assert await all_deliveries(world) == [current]
+    assert set(await all_deliveries(world, older=True)) == {current, old, closed}
+    rows = (await backend_page(world, older=True)).matrix.rows
     assert {row.delivery for row in rows if row.superseded} == {old}

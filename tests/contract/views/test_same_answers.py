@@ -35,8 +35,8 @@ from crcr.record.views.logs.effects import STATES
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.record.views.sql_views import SqlViews
 from support.data.events_and_reports import a_caller, a_start
-from support.data.history_story import Others
-from support.data.sums_walk import BACKENDS, Walk
+from support.data.history_story import OtherRelay
+from support.data.sums_walk import BACKENDS, RandomWalk
 from support.stage import place_empty_database
 from support.stores.databases import CORE, OTHER, Stores
 from support.stores.tables import opened, outright
@@ -102,9 +102,9 @@ def _a_walk(folder: Path) -> Twins:
 
     async def walked() -> datetime:
         database = opened(path)
-        walk = Walk(Stores.over(database), Random(11))
+        walk = RandomWalk(Stores.over(database), Random(11))
         await walk.begin()
-        others = Others(walk)
+        others = OtherRelay(walk)
         for step in range(350):
             await (others.told() if step % 7 == 0 else walk.step())
         await _beside(walk)
@@ -116,7 +116,7 @@ def _a_walk(folder: Path) -> Twins:
     return Twins(path, copy_to_postgresql(path), CORE, now)
 
 
-async def _beside(walk: Walk) -> None:
+async def _beside(walk: RandomWalk) -> None:
     stores, now = walk.stores, walk.now
     book = Refusals(stores.database, stores.allowlists, stores.targets, (CORE, OTHER))
     for number in range(6):

@@ -13,24 +13,24 @@ from crcr.decide.views.logs import DeliveryQuery
 from crcr.decide.views.overview import BackendSummary, JobQuery
 from crcr.errors import BadRequest, NotFound
 from crcr.record.schema import core
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 GOOD = RepoName("good/backend")
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as world:
         yield world
 
 
-async def numbers(world: World, name: RepoName = GOOD, span: Span = Span.FORTNIGHT) -> BackendSummary:
+async def numbers(world: StoreRows, name: RepoName = GOOD, span: Span = Span.FORTNIGHT) -> BackendSummary:
     world.sum_up()
     summary = await world.views.summary(UPSTREAM, span, world.clock.now())
     return next(each for each in summary.backends if each.name == name)
 
 
-async def page_of(world: World, name: RepoName = GOOD) -> BackendPage:
+async def page_of(world: StoreRows, name: RepoName = GOOD) -> BackendPage:
     world.sum_up()
     return await world.views.backend(BackendQuery(upstream=UPSTREAM, downstream=name), world.clock.now())
 
@@ -41,7 +41,7 @@ def counts(backend: BackendSummary) -> tuple[int, int, int, int]:
     return tally.success, tally.failure, tally.running, tally.other
 
 
-async def test_an_empty_store_shows_no_backend_and_no_allowlist(world: World) -> None:
+async def test_an_empty_store_shows_no_backend_and_no_allowlist(world: StoreRows) -> None:
     summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())
     assert summary.levels == ()
     assert summary.allowlist.version is None
@@ -49,7 +49,7 @@ async def test_an_empty_store_shows_no_backend_and_no_allowlist(world: World) ->
     assert summary.cursor == 0
 
 
-async def test_a_backend_that_sent_nothing_has_no_pass_rate(world: World) -> None:
+async def test_a_backend_that_sent_nothing_has_no_pass_rate(world: StoreRows) -> None:
     world.allowlist()
     backend = await numbers(world)
     assert backend.figures is not None
@@ -58,7 +58,7 @@ async def test_a_backend_that_sent_nothing_has_no_pass_rate(world: World) -> Non
     assert not backend.silent
 
 
-async def test_each_conclusion_counts_as_one_thing(world: World) -> None:
+async def test_each_conclusion_counts_as_one_thing(world: StoreRows) -> None:
     world.allowlist()
     delivery = world.delivery()
     world.dispatch(delivery)
@@ -72,7 +72,7 @@ async def test_each_conclusion_counts_as_one_thing(world: World) -> None:
     assert backend.figures.tally.pass_rate == pytest.approx(1 / 6)
 
 
-async def test_only_the_highest_attempt_of_a_job_counts(world: World) -> None:
+async def test_only_the_highest_attempt_of_a_job_counts(world: StoreRows) -> None:
     world.allowlist()
     delivery = world.delivery()
     world.dispatch(delivery)
@@ -85,7 +85,7 @@ async def test_only_the_highest_attempt_of_a_job_counts(world: World) -> None:
     assert backend.figures.left_out == LeftOut(earlier=1)
 
 
-async def test_superseded_runs_and_commits_and_tests_count_nowhere(world: World) -> None:
+async def test_superseded_runs_and_commits_and_tests_count_nowhere(world: StoreRows) -> None:
     world.allowlist()
     current, old, by_hand = world.delivery(), world.delivery(), world.delivery()
     world.dispatch(current)
@@ -104,7 +104,7 @@ async def test_superseded_runs_and_commits_and_tests_count_nowhere(world: World)
     assert page.failures == ()
 
 
-async def test_the_range_cuts_and_the_strip_adds_up(world: World) -> None:
+async def test_the_range_cuts_and_the_strip_adds_up(world: StoreRows) -> None:
     world.allowlist()
     delivery = world.delivery(hours_ago=30)
     world.dispatch(delivery, hours_ago=30)
@@ -120,7 +120,7 @@ async def test_the_range_cuts_and_the_strip_adds_up(world: World) -> None:
     assert fortnight.figures.strip[-2].success == 1  # it is midnight: an hour ago was yesterday
 
 
-async def test_two_upstreams_stay_apart(world: World) -> None:
+async def test_two_upstreams_stay_apart(world: StoreRows) -> None:
     world.allowlist()
     world.allowlist("L2: [good/backend]", OTHER)
     mine, theirs = world.delivery(), world.delivery(OTHER)
@@ -135,7 +135,7 @@ async def test_two_upstreams_stay_apart(world: World) -> None:
         await world.views.delivery(OTHER, mine)
 
 
-async def test_a_hidden_backend_is_nowhere(world: World) -> None:
+async def test_a_hidden_backend_is_nowhere(world: StoreRows) -> None:
     world.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n")
     delivery = world.delivery()
     world.dispatch(delivery, "secret/one")
@@ -158,7 +158,7 @@ async def test_a_hidden_backend_is_nowhere(world: World) -> None:
     assert changes.upto == 1
 
 
-async def test_a_backend_that_shows_its_name_shows_nothing_else(world: World) -> None:
+async def test_a_backend_that_shows_its_name_shows_nothing_else(world: StoreRows) -> None:
     world.allowlist("L2:\n  - shy/one: {visibility: name, oncalls: [ada], hardware: secret}\n")
     delivery = world.delivery()
     world.dispatch(delivery, "shy/one")
@@ -172,7 +172,7 @@ async def test_a_backend_that_shows_its_name_shows_nothing_else(world: World) ->
     assert (await world.views.delivery(UPSTREAM, delivery)).dispatches == ()
 
 
-async def test_an_l1_backend_shows_dispatches_only(world: World) -> None:
+async def test_an_l1_backend_shows_dispatches_only(world: StoreRows) -> None:
     world.allowlist()
     delivery = world.delivery()
     world.dispatch(delivery, "listen/only", level=1)
@@ -184,7 +184,7 @@ async def test_an_l1_backend_shows_dispatches_only(world: World) -> None:
     assert (page.jobs, page.failures) == ((), ())
 
 
-async def test_a_backend_that_stops_answering_is_marked_silent(world: World) -> None:
+async def test_a_backend_that_stops_answering_is_marked_silent(world: StoreRows) -> None:
     world.allowlist()
     world.dispatch(world.delivery(), "quiet/backend", hours_ago=2)
     world.dispatch(world.delivery(), "flaky/backend", hours_ago=0.2)
@@ -199,7 +199,7 @@ async def test_a_backend_that_stops_answering_is_marked_silent(world: World) -> 
     assert (await numbers(world)).silent
 
 
-async def test_the_matrix_has_a_row_per_dispatch_and_a_column_per_job(world: World) -> None:
+async def test_the_matrix_has_a_row_per_dispatch_and_a_column_per_job(world: StoreRows) -> None:
     world.allowlist()
     row = {"upstream": UPSTREAM.key, "number": 7, "head_sha": "f" * 40, "updated_at": 0, "is_open": 1}
     more = {"draft": 0, "labels": "[]", "base_ref": "main", "title": "Fuse it", "author": "ada"}
@@ -227,7 +227,7 @@ async def test_the_matrix_has_a_row_per_dispatch_and_a_column_per_job(world: Wor
     assert page.summary.name.full_name == "Good/Backend"
 
 
-async def test_pages_of_jobs_hold_each_job_once(world: World) -> None:
+async def test_pages_of_jobs_hold_each_job_once(world: StoreRows) -> None:
     world.allowlist()
     delivery = world.delivery()
     for downstream in ("good/backend", "flaky/backend"):
@@ -244,7 +244,7 @@ async def test_pages_of_jobs_hold_each_job_once(world: World) -> None:
     assert len(found) == len(set(found)) == 14
 
 
-async def test_jobs_are_filtered(world: World) -> None:
+async def test_jobs_are_filtered(world: StoreRows) -> None:
     world.allowlist()
     one, two = world.delivery(number=7), world.delivery(number=8)
     world.dispatch(one, number=7)
@@ -264,7 +264,7 @@ async def test_jobs_are_filtered(world: World) -> None:
         await asked(after=("x",))
 
 
-async def test_deliveries_are_paged_and_keep_their_bodies(world: World) -> None:
+async def test_deliveries_are_paged_and_keep_their_bodies(world: StoreRows) -> None:
     world.allowlist()
     guids = [world.delivery(hours_ago=1) for _ in range(5)]
     world.dispatch(guids[0])
@@ -279,7 +279,7 @@ async def test_deliveries_are_paged_and_keep_their_bodies(world: World) -> None:
     assert "body" not in {name for name in dir(one) if not name.startswith("_")}
 
 
-async def test_health_counts_the_outbox_and_its_lag(world: World) -> None:
+async def test_health_counts_the_outbox_and_its_lag(world: StoreRows) -> None:
     world.allowlist()
     world.effect()
     world.effect("parked")
@@ -294,7 +294,7 @@ async def test_health_counts_the_outbox_and_its_lag(world: World) -> None:
     assert [(each.has_allowlist, each.waiting) for each in vitals] == [(True, 2), (False, 0)]
 
 
-async def test_a_bad_newest_allowlist_is_shown_beside_the_one_in_force(world: World) -> None:
+async def test_a_bad_newest_allowlist_is_shown_beside_the_one_in_force(world: StoreRows) -> None:
     world.allowlist()
     world.allowlist("L9: [a/b]", version=2)
     state = (await world.views.allowlist(UPSTREAM)).state
@@ -302,7 +302,7 @@ async def test_a_bad_newest_allowlist_is_shown_beside_the_one_in_force(world: Wo
     assert state.problems[0].line == 1
 
 
-async def test_marks_of_a_backend_come_from_its_repository(world: World) -> None:
+async def test_marks_of_a_backend_come_from_its_repository(world: StoreRows) -> None:
     world.allowlist()
     row = {"upstream": UPSTREAM.key, "downstream": GOOD.key, "name": "Good/Backend"}
     world.add(core.repositories, {**row, "suspended_at": 1, "alarm": "identity_changed"})

@@ -29,7 +29,7 @@ from crcr.decide.views.overview import DispatchAnswer
 from crcr.errors import BadRequest, NotFound
 from crcr.record.schema.core import pulls
 from crcr.record.schema.joining import commits
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 HEAD = f"{7:040x}"
 GATED = """
@@ -44,17 +44,17 @@ L4:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as world:
         world.allowlist(GATED)
         yield world
 
 
-async def seen(world: World, number: int = 7) -> PullView:
+async def seen(world: StoreRows, number: int = 7) -> PullView:
     return await world.views.pull(UPSTREAM, number, world.clock.now())
 
 
-async def commit(world: World, sha: str = HEAD, **more: Any) -> CommitView:
+async def commit(world: StoreRows, sha: str = HEAD, **more: Any) -> CommitView:
     return await world.views.commit(UPSTREAM, sha, world.clock.now(), **more)
 
 
@@ -71,7 +71,7 @@ OLD_PULL = {
 }
 
 
-def gating(world: World, delivery: str, downstream: str = "gate/one", **more: Any) -> None:
+def gating(world: StoreRows, delivery: str, downstream: str = "gate/one", **more: Any) -> None:
     world.dispatch(delivery, downstream, level=4, head_sha=HEAD, **more)
 
 
@@ -83,7 +83,7 @@ def arrivals(view: PullView | CommitView) -> list[Arrival]:
     return [each.arrival for each in view.timeline if each.arrival]
 
 
-async def test_a_pull_request_tells_what_is_known_of_it(world: World) -> None:
+async def test_a_pull_request_tells_what_is_known_of_it(world: StoreRows) -> None:
     world.pull(draft=1)
     view = await seen(world)
     assert (view.title, view.author, view.labels) == ("Fuse it", "ada", ("ciflow/crcr/npu",))
@@ -93,7 +93,7 @@ async def test_a_pull_request_tells_what_is_known_of_it(world: World) -> None:
 
 @pytest.mark.parametrize(("merged", "state"), [(0, PullState.CLOSED), (1, PullState.MERGED)])
 async def test_a_closed_pull_request_shows_its_gate_as_it_stood(
-    world: World, merged: int, state: PullState
+    world: StoreRows, merged: int, state: PullState
 ) -> None:
     delivery = world.pull(is_open=0, merged=merged)
     gating(world, delivery)
@@ -111,7 +111,7 @@ async def test_a_closed_pull_request_shows_its_gate_as_it_stood(
     ]
 
 
-async def test_the_gate_is_judged_anew_with_every_reason(world: World) -> None:
+async def test_the_gate_is_judged_anew_with_every_reason(world: StoreRows) -> None:
     delivery = world.pull()
     gating(world, delivery)
     gating(world, delivery, "gate/two", state="left_out", reason="paths", sent_at=None)
@@ -137,7 +137,7 @@ async def test_the_gate_is_judged_anew_with_every_reason(world: World) -> None:
     assert subject.rows[1].advice is None
 
 
-async def test_a_waiting_backend_has_a_deadline(world: World) -> None:
+async def test_a_waiting_backend_has_a_deadline(world: StoreRows) -> None:
     delivery = world.pull()
     gating(world, delivery)
     world.gate(HEAD)
@@ -150,7 +150,7 @@ async def test_a_waiting_backend_has_a_deadline(world: World) -> None:
 
 @pytest.mark.parametrize(("base", "rows"), [("main", 1), ("stack", 0)])
 async def test_a_delivery_that_an_earlier_release_wrote_counts_for_the_base_in_its_body(
-    world: World, base: str, rows: int
+    world: StoreRows, base: str, rows: int
 ) -> None:
     world.pull(head_sha="f" * 40)
     body = compress_body(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
@@ -164,7 +164,7 @@ async def test_a_delivery_that_an_earlier_release_wrote_counts_for_the_base_in_i
     assert (subject.in_doubt, len(subject.rows)) == (not rows, rows)
 
 
-async def test_the_gate_of_a_head_that_two_pull_requests_share_has_both(world: World) -> None:
+async def test_the_gate_of_a_head_that_two_pull_requests_share_has_both(world: StoreRows) -> None:
     gating(world, world.pull(7))
     gating(world, world.pull(8, head_sha=HEAD), number=8, state="held", reason="approval", sent_at=None)
     world.gate(HEAD)
@@ -174,7 +174,7 @@ async def test_the_gate_of_a_head_that_two_pull_requests_share_has_both(world: W
     assert (await commit(world)).numbers == (7, 8)
 
 
-async def test_without_a_gate_it_is_said(world: World) -> None:
+async def test_without_a_gate_it_is_said(world: StoreRows) -> None:
     world.pull()
     world.gate(HEAD, "none", "")
     gate = (await seen(world)).gate
@@ -199,7 +199,7 @@ async def test_without_a_gate_it_is_said(world: World) -> None:
     ],
 )
 async def test_a_backend_without_jobs_tells_how_far_it_came(
-    world: World, facts: dict[str, Any], state: BackendState
+    world: StoreRows, facts: dict[str, Any], state: BackendState
 ) -> None:
     world.dispatch(world.pull(), "good/backend", **facts)
     shown = backend(await seen(world), "Good/Backend")
@@ -218,7 +218,7 @@ async def test_a_backend_without_jobs_tells_how_far_it_came(
     ],
 )
 async def test_a_backend_is_as_its_worst_job(
-    world: World, conclusions: tuple[str | None, ...], state: BackendState
+    world: StoreRows, conclusions: tuple[str | None, ...], state: BackendState
 ) -> None:
     delivery = world.pull()
     world.dispatch(delivery, "good/backend", answer="never_started")
@@ -227,7 +227,7 @@ async def test_a_backend_is_as_its_worst_job(
     assert backend(await seen(world), "Good/Backend").state is state
 
 
-async def test_jobs_come_failed_first_with_their_tests_and_doubts(world: World) -> None:
+async def test_jobs_come_failed_first_with_their_tests_and_doubts(world: StoreRows) -> None:
     delivery = world.pull()
     world.dispatch(delivery, "good/backend")
     world.job(delivery, "success", job_name="a", attempt=2, verification="self-reported")
@@ -244,7 +244,7 @@ async def test_jobs_come_failed_first_with_their_tests_and_doubts(world: World) 
     assert jobs[2].verification is Verification.SELF_REPORTED
 
 
-async def test_an_l1_backend_is_notified_and_its_results_are_nobodys(world: World) -> None:
+async def test_an_l1_backend_is_notified_and_its_results_are_nobodys(world: StoreRows) -> None:
     delivery = world.pull()
     world.dispatch(delivery, "listen/only", level=1)
     world.job(delivery, "failure", downstream="listen/only", level=1)
@@ -252,7 +252,7 @@ async def test_an_l1_backend_is_notified_and_its_results_are_nobodys(world: Worl
     assert (shown.state, shown.level, shown.jobs) == (BackendState.NOTIFIED, Level.L1, ())
 
 
-async def test_the_highest_level_comes_first_and_in_it_the_worst(world: World) -> None:
+async def test_the_highest_level_comes_first_and_in_it_the_worst(world: StoreRows) -> None:
     delivery = world.pull()
     world.dispatch(delivery, "listen/only", level=1)
     gating(world, delivery, "gate/one", state="left_out", reason="paths", sent_at=None)
@@ -264,7 +264,9 @@ async def test_the_highest_level_comes_first_and_in_it_the_worst(world: World) -
     ]
 
 
-async def test_what_is_not_public_is_nowhere_and_the_gate_says_only_that_there_is_more(world: World) -> None:
+async def test_what_is_not_public_is_nowhere_and_the_gate_says_only_that_there_is_more(
+    world: StoreRows,
+) -> None:
     hidden = GATED.replace("{oncalls: [bob]", "{visibility: hidden, oncalls: [bob]")
     shy = hidden.replace("{oncalls: [eve]", "{visibility: name, oncalls: [eve]")
     world.allowlist(shy, version=2)
@@ -287,7 +289,7 @@ async def test_what_is_not_public_is_nowhere_and_the_gate_says_only_that_there_i
     assert page.waivers == ()
 
 
-async def test_a_recorded_gate_of_a_hidden_backend_keeps_its_words(world: World) -> None:
+async def test_a_recorded_gate_of_a_hidden_backend_keeps_its_words(world: StoreRows) -> None:
     world.allowlist(GATED.replace("{oncalls: [bob]", "{visibility: hidden, oncalls: [bob]"), version=2)
     gating(world, world.pull(is_open=0))
     world.gate(HEAD, "failed", "Gate/One failed")
@@ -296,7 +298,7 @@ async def test_a_recorded_gate_of_a_hidden_backend_keeps_its_words(world: World)
     assert (gate.title, gate.whole) == (None, False)
 
 
-async def test_waivers_are_in_force_or_past(world: World) -> None:
+async def test_waivers_are_in_force_or_past(world: StoreRows) -> None:
     world.pull()
     soon, gone = world.ago(hours=-1), world.ago(minutes=1)
     world.waiver(used_at=gone)
@@ -318,13 +320,13 @@ async def test_waivers_are_in_force_or_past(world: World) -> None:
     assert {each.downstream for each in waivers} == {"Gate/One"}
 
 
-async def test_a_waiver_of_a_closed_pull_request_is_over(world: World) -> None:
+async def test_a_waiver_of_a_closed_pull_request_is_over(world: StoreRows) -> None:
     world.pull(is_open=0, merged=1)
     world.waiver()
     assert [each.state for each in (await seen(world)).waivers] == [WaiverState.OVER]
 
 
-async def test_pages_of_waivers_hold_each_once_newest_first(world: World) -> None:
+async def test_pages_of_waivers_hold_each_once_newest_first(world: StoreRows) -> None:
     world.allowlist(GATED.replace("{oncalls: [eve]", "{visibility: hidden, oncalls: [eve]"), version=2)
     for number in range(9):
         world.waiver("gate/two" if number % 3 else "gate/one", number=number, created_at=world.ago(hours=1))
@@ -341,7 +343,7 @@ async def test_pages_of_waivers_hold_each_once_newest_first(world: World) -> Non
         await world.views.waivers(UPSTREAM, world.clock.now(), after=("x", 1), limit=2)
 
 
-async def test_the_timeline_counts_dispatches_and_marks_older_heads(world: World) -> None:
+async def test_the_timeline_counts_dispatches_and_marks_older_heads(world: StoreRows) -> None:
     old = world.delivery(head_sha="0" * 40, hours_ago=5, action="opened")
     world.dispatch(old, "good/backend", superseded_at=world.ago(hours=2))
     new = world.pull()
@@ -354,7 +356,7 @@ async def test_the_timeline_counts_dispatches_and_marks_older_heads(world: World
     assert counts == {DispatchState.SENT: 2, DispatchState.LEFT_OUT: 1}
 
 
-async def test_the_timeline_goes_from_the_webhook_to_the_results(world: World) -> None:
+async def test_the_timeline_goes_from_the_webhook_to_the_results(world: StoreRows) -> None:
     delivery = world.pull()
     world.dispatch(delivery, "good/backend", hours_ago=1.9)
     gating(world, delivery, hours_ago=1.8)
@@ -380,7 +382,7 @@ async def test_the_timeline_goes_from_the_webhook_to_the_results(world: World) -
     ]
 
 
-async def test_a_job_too_many_for_the_page_is_still_in_the_timeline(world: World) -> None:
+async def test_a_job_too_many_for_the_page_is_still_in_the_timeline(world: StoreRows) -> None:
     delivery = world.pull()
     world.dispatch(delivery, "good/backend")
     for number in range(201):
@@ -391,7 +393,7 @@ async def test_a_job_too_many_for_the_page_is_still_in_the_timeline(world: World
     assert shown.spell.ended_at > max(job.completed_at for job in shown.jobs if job.completed_at)
 
 
-async def test_a_check_is_shown_once_as_its_newest_round(world: World) -> None:
+async def test_a_check_is_shown_once_as_its_newest_round(world: StoreRows) -> None:
     world.pull()
     world.check("crcr/gate/one", "gate/one", title="first")
     world.check("crcr/gate/one", "gate/one", round=2, title="second")
@@ -400,7 +402,7 @@ async def test_a_check_is_shown_once_as_its_newest_round(world: World) -> None:
     assert [(each.title, each.round) for each in (await seen(world)).checks] == [("second", 2)]
 
 
-async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: World) -> None:
+async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: StoreRows) -> None:
     world.pull()
     world.pull(9)
     group = "c" * 40
@@ -422,7 +424,7 @@ async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: World) 
     assert [str(each.name) for each in view.backends] == ["Gate/One"]
 
 
-async def test_a_commit_of_a_push_has_its_backends(world: World) -> None:
+async def test_a_commit_of_a_push_has_its_backends(world: StoreRows) -> None:
     delivery = world.delivery(number=None, head_sha="a" * 40, ref="refs/heads/main")
     world.dispatch(delivery, "good/backend", event="push", action=None, number=None)
     world.job(delivery, "failure")
@@ -431,13 +433,13 @@ async def test_a_commit_of_a_push_has_its_backends(world: World) -> None:
     assert backend(view, "Good/Backend").state is BackendState.FAILED
 
 
-def nightly(world: World, conclusion: str | None = "success", **more: Any) -> None:
+def nightly(world: StoreRows, conclusion: str | None = "success", **more: Any) -> None:
     """A nightly run's job as its backend reports it, about a commit and without a dispatch."""
     told = {"event": "nightly", "number": None, "head_sha": "e" * 40, **more}
     world.job(told.pop("delivery", told["head_sha"]), conclusion, **told)
 
 
-async def test_a_nightly_commit_has_who_reported_about_it(world: World) -> None:
+async def test_a_nightly_commit_has_who_reported_about_it(world: StoreRows) -> None:
     tests = '[{"name":"t","file":null,"message":"m"}]'
     nightly(world, "failure", attempt=1)
     nightly(world, "failure", attempt=2, failed_tests=tests)
@@ -458,7 +460,7 @@ async def test_a_nightly_commit_has_who_reported_about_it(world: World) -> None:
     assert {each.kind for each in view.timeline} == {MomentKind.STARTED, MomentKind.ENDED}
 
 
-async def test_a_pushed_commit_has_its_nightly_results_too(world: World) -> None:
+async def test_a_pushed_commit_has_its_nightly_results_too(world: StoreRows) -> None:
     delivery = world.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
     world.dispatch(delivery, "good/backend", event="push", action=None, number=None)
     world.job(delivery, event="push")
@@ -471,7 +473,7 @@ async def test_a_pushed_commit_has_its_nightly_results_too(world: World) -> None
     ]
 
 
-async def test_a_nightly_of_an_unknown_commit_is_on_no_commits_page(world: World) -> None:
+async def test_a_nightly_of_an_unknown_commit_is_on_no_commits_page(world: StoreRows) -> None:
     nightly(world, delivery="", head_sha=None)
     with pytest.raises(NotFound):
         await commit(world, "e" * 40)
@@ -488,7 +490,7 @@ async def test_a_nightly_of_an_unknown_commit_is_on_no_commits_page(world: World
     ],
 )
 async def test_a_commit_that_was_tested_on_its_own_says_where_it_stands(
-    world: World, row: dict[str, Any] | None, place: CommitPlace
+    world: StoreRows, row: dict[str, Any] | None, place: CommitPlace
 ) -> None:
     nightly(world)
     if row is not None:
@@ -496,7 +498,9 @@ async def test_a_commit_that_was_tested_on_its_own_says_where_it_stands(
     assert (await commit(world, "e" * 40)).place == place
 
 
-async def test_of_a_commit_that_nobody_tested_on_their_own_nobody_asks_where_it_stands(world: World) -> None:
+async def test_of_a_commit_that_nobody_tested_on_their_own_nobody_asks_where_it_stands(
+    world: StoreRows,
+) -> None:
     delivery = world.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
     world.dispatch(delivery, "good/backend", event="push", action=None, number=None)
     world.job(delivery, event="push")
@@ -512,13 +516,13 @@ async def test_of_a_commit_that_nobody_tested_on_their_own_nobody_asks_where_it_
         {"event": "push"},
     ],
 )
-async def test_a_nightly_of_nobody_to_be_seen_is_not_found(world: World, hidden: dict[str, Any]) -> None:
+async def test_a_nightly_of_nobody_to_be_seen_is_not_found(world: StoreRows, hidden: dict[str, Any]) -> None:
     nightly(world, **hidden)
     with pytest.raises(NotFound):
         await commit(world, "e" * 40)
 
 
-async def test_an_old_commit_is_found_by_its_sha_and_by_a_delivery_of_it(world: World) -> None:
+async def test_an_old_commit_is_found_by_its_sha_and_by_a_delivery_of_it(world: StoreRows) -> None:
     old = world.delivery(head_sha="0" * 40, hours_ago=50)
     world.pull()
     assert arrivals(await commit(world, "0" * 40, delivery=old))[0].guid == old
@@ -527,7 +531,7 @@ async def test_an_old_commit_is_found_by_its_sha_and_by_a_delivery_of_it(world: 
         await commit(world, "9" * 40, delivery=old)
 
 
-async def test_what_is_not_there_is_not_found(world: World) -> None:
+async def test_what_is_not_there_is_not_found(world: StoreRows) -> None:
     world.pull()
     with pytest.raises(NotFound):
         await seen(world, 8)
@@ -537,7 +541,7 @@ async def test_what_is_not_there_is_not_found(world: World) -> None:
         await commit(world, "9" * 40)
 
 
-async def test_what_was_left_out_waits_for_nothing(world: World) -> None:
+async def test_what_was_left_out_waits_for_nothing(world: StoreRows) -> None:
     world.dispatch(world.pull(), "good/backend")
     world.dispatch(world.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
     summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())
@@ -545,7 +549,7 @@ async def test_what_was_left_out_waits_for_nothing(world: World) -> None:
     assert (shown.waiting, shown.parked) == (0, 0)
 
 
-async def test_open_gates_are_counted_by_head(world: World) -> None:
+async def test_open_gates_are_counted_by_head(world: StoreRows) -> None:
     world.pull(7)
     world.pull(8, head_sha=HEAD)
     world.pull(9)
@@ -557,7 +561,7 @@ async def test_open_gates_are_counted_by_head(world: World) -> None:
     assert dict(vitals[0].open_gates) == {"failed": 1, "passed": 1}
 
 
-async def test_checks_that_were_given_up_are_among_the_parked_effects(world: World) -> None:
+async def test_checks_that_were_given_up_are_among_the_parked_effects(world: StoreRows) -> None:
     world.effect("parked", "checks/gate", kind="publish_checks")
     world.effect("parked", "left/list")
     effects = await world.views.effects(UPSTREAM, world.clock.now())

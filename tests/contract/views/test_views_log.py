@@ -25,7 +25,7 @@ from crcr.record.views.commits import waivers
 from crcr.record.views.logs import audit as views_audit
 from crcr.record.views.logs import deliveries, effects, search
 from crcr.record.views.paging import Key
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 LISTED = """
 L2:
@@ -50,8 +50,8 @@ ALL = Statement(
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as world:
         yield world
 
 
@@ -68,31 +68,33 @@ async def walk(read: Callable[[Any], Awaitable[Any]], query: Any, field: str) ->
         query = replace(query, after=page.next)
 
 
-async def guids(world: World, query: DeliveryQuery) -> list[str]:
+async def guids(world: StoreRows, query: DeliveryQuery) -> list[str]:
     return [each.guid for each in await walk(world.views.deliveries, query, "deliveries")]
 
 
-def audit(world: World, act: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
+def audit(world: StoreRows, act: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     detail = more.pop("detail", {})
     row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": act, "subject": subject}
     world.add(core.audit, {**row, "detail": json.dumps(detail), **more})
 
 
-def ran(world: World, job_name: str, downstream: str = "good/backend", days: float = 1, **more: Any) -> None:
+def ran(
+    world: StoreRows, job_name: str, downstream: str = "good/backend", days: float = 1, **more: Any
+) -> None:
     day = world.ago(days=days) // DAY_US * DAY_US
     row = {"upstream": UPSTREAM.key, "downstream": downstream, "kind": "pull_request", "day_at": day}
     what = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
     world.add(statistics.job_days, {**row, **what, **more})
 
 
-async def look(world: World, wanted: str) -> SearchView:
+async def look(world: StoreRows, wanted: str) -> SearchView:
     return await world.views.search(UPSTREAM, wanted, world.clock.now())
 
 
 # Deliveries
 
 
-async def test_deliveries_are_filtered_by_event_state_number_and_commit(world: World) -> None:
+async def test_deliveries_are_filtered_by_event_state_number_and_commit(world: StoreRows) -> None:
     world.allowlist()
     plain = world.delivery(number=7, head_sha="abcdef12" + "0" * 32)
     pushed = world.delivery(number=None, head_sha="abcdef13" + "0" * 32)
@@ -116,7 +118,7 @@ async def test_deliveries_are_filtered_by_event_state_number_and_commit(world: W
 @pytest.mark.parametrize("oldest_first", [False, True])
 @pytest.mark.parametrize("by", [{}, {"number": 7}, {"head_sha": "abcdef1"}, {"event": "pull_request"}])
 async def test_pages_of_deliveries_that_came_at_once_hold_each_once(
-    world: World, by: dict[str, Any], oldest_first: bool
+    world: StoreRows, by: dict[str, Any], oldest_first: bool
 ) -> None:
     world.allowlist()
     made = [world.delivery(hours_ago=1 + number // 4, head_sha="abcdef1" + "0" * 33) for number in range(11)]
@@ -127,7 +129,7 @@ async def test_pages_of_deliveries_that_came_at_once_hold_each_once(
     assert times == sorted(times, reverse=not oldest_first)
 
 
-async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(world: World) -> None:
+async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(world: StoreRows) -> None:
     world.allowlist()
     rare = {world.delivery(hours_ago=hours, number=None) for hours in (9, 30, 50)}
     for hours in range(60):
@@ -157,7 +159,7 @@ async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(world
     assert steps > 3
 
 
-async def test_a_delivery_shows_the_dispatches_to_public_backends_only(world: World) -> None:
+async def test_a_delivery_shows_the_dispatches_to_public_backends_only(world: StoreRows) -> None:
     world.allowlist(LISTED)
     delivery = world.delivery()
     for name in ("good/backend", "secret/one", "shy/one", "left/long-ago"):
@@ -172,7 +174,7 @@ async def test_a_delivery_shows_the_dispatches_to_public_backends_only(world: Wo
     }
 
 
-async def test_pages_know_the_newest_change_and_that_dispatching_is_paused(world: World) -> None:
+async def test_pages_know_the_newest_change_and_that_dispatching_is_paused(world: StoreRows) -> None:
     world.allowlist()
     assert (await world.views.deliveries(DELIVERIES)).outbox.paused_at is None
     world.change()
@@ -185,7 +187,7 @@ async def test_pages_know_the_newest_change_and_that_dispatching_is_paused(world
 
 
 @pytest.mark.parametrize("after", [("x", 1), (1,), (1, 2, 3, 4), ("",), (9, 1, 1), (0, "x", 1)])
-async def test_a_cursor_of_another_list_is_refused(world: World, after: tuple[str | int, ...]) -> None:
+async def test_a_cursor_of_another_list_is_refused(world: StoreRows, after: tuple[str | int, ...]) -> None:
     now = world.clock.now()
     for read in (
         world.views.deliveries(replace(DELIVERIES, after=after)),
@@ -200,7 +202,7 @@ async def test_a_cursor_of_another_list_is_refused(world: World, after: tuple[st
 # Effects
 
 
-async def test_effects_come_parked_first_then_by_target_and_due(world: World) -> None:
+async def test_effects_come_parked_first_then_by_target_and_due(world: StoreRows) -> None:
     world.allowlist()
     world.effect("waiting", "good/backend", due_at=world.ago(minutes=1))
     world.effect("claimed", "flaky/backend", due_at=world.ago(minutes=9))
@@ -212,7 +214,7 @@ async def test_effects_come_parked_first_then_by_target_and_due(world: World) ->
     assert [each.effect_id for each in found] == [5, 4, 2, 3, 1]
 
 
-async def test_a_page_that_ends_with_the_parked_ones_goes_on_with_the_others(world: World) -> None:
+async def test_a_page_that_ends_with_the_parked_ones_goes_on_with_the_others(world: StoreRows) -> None:
     world.allowlist()
     for state in ("parked", "parked", "waiting"):
         world.effect(state)
@@ -225,7 +227,7 @@ async def test_a_page_that_ends_with_the_parked_ones_goes_on_with_the_others(wor
 
 
 @pytest.mark.parametrize("state", [None, "waiting", "parked", "done"])
-async def test_pages_of_effects_at_one_moment_hold_each_once(world: World, state: str | None) -> None:
+async def test_pages_of_effects_at_one_moment_hold_each_once(world: StoreRows, state: str | None) -> None:
     world.allowlist()
     for number in range(9):
         world.effect(state or "waiting", ("good/backend", "flaky/backend")[number % 2])
@@ -233,7 +235,7 @@ async def test_pages_of_effects_at_one_moment_hold_each_once(world: World, state
     assert sorted(each.effect_id for each in found) == list(range(1, 10))
 
 
-async def test_effects_are_filtered_by_state_target_and_delivery(world: World) -> None:
+async def test_effects_are_filtered_by_state_target_and_delivery(world: StoreRows) -> None:
     world.allowlist()
     world.effect("waiting", attempts=0)
     world.effect("waiting", "flaky/backend", attempts=2, delivery="d-1")
@@ -258,7 +260,7 @@ async def test_effects_are_filtered_by_state_target_and_delivery(world: World) -
 
 
 async def test_effects_for_backends_that_are_not_public_and_errors_are_for_administrators(
-    world: World,
+    world: StoreRows,
 ) -> None:
     world.allowlist(LISTED)
     targets = (
@@ -282,7 +284,7 @@ async def test_effects_for_backends_that_are_not_public_and_errors_are_for_admin
 
 
 async def test_a_backlog_of_a_hidden_backend_neither_ends_a_page_early_nor_stands_in_its_cursor(
-    world: World,
+    world: StoreRows,
 ) -> None:
     world.allowlist(LISTED)
     world.effect("waiting", "flaky/backend")
@@ -300,7 +302,7 @@ async def test_a_backlog_of_a_hidden_backend_neither_ends_a_page_early_nor_stand
     assert (asked.effects, asked.next) == ((), None)
 
 
-async def test_a_full_page_goes_on_behind_the_last_row_that_it_shows(world: World) -> None:
+async def test_a_full_page_goes_on_behind_the_last_row_that_it_shows(world: StoreRows) -> None:
     world.allowlist(LISTED)
     for subject in ("good/backend", "secret/one", "secret/one", "good/backend"):
         audit(world, "suspend", subject)
@@ -316,7 +318,7 @@ async def test_a_full_page_goes_on_behind_the_last_row_that_it_shows(world: Worl
 # The audit log
 
 
-async def test_the_audit_log_is_filtered_ordered_and_paged(world: World) -> None:
+async def test_the_audit_log_is_filtered_ordered_and_paged(world: StoreRows) -> None:
     world.allowlist()
     for number in range(7):
         audit(world, "pause" if number % 2 else "unpause", who="Ops" if number < 5 else "mia")
@@ -343,7 +345,7 @@ async def test_the_audit_log_is_filtered_ordered_and_paged(world: World) -> None
     ],
 )
 async def test_an_act_that_names_a_backend_that_is_not_public_is_hidden(
-    world: World, subject: str, detail: dict[str, Any]
+    world: StoreRows, subject: str, detail: dict[str, Any]
 ) -> None:
     world.allowlist(LISTED)
     audit(world, "waive", subject, detail=detail)
@@ -351,7 +353,7 @@ async def test_an_act_that_names_a_backend_that_is_not_public_is_hidden(
     assert len((await world.views.for_admins().audit(AUDIT)).acts) == 1
 
 
-async def test_an_act_of_very_many_words_is_read_in_the_time_of_its_length(world: World) -> None:
+async def test_an_act_of_very_many_words_is_read_in_the_time_of_its_length(world: StoreRows) -> None:
     """Twice as long takes twice as long, and not four times."""
     world.allowlist(LISTED)
     audit(world, "waive", "#7", detail={"reason": "a" * 100_000, "more": "http://" + "b." * 50_000})
@@ -362,7 +364,7 @@ async def test_an_act_of_very_many_words_is_read_in_the_time_of_its_length(world
     assert [each.subject for each in (await world.views.audit(AUDIT)).acts] == ["#7"]
 
 
-async def test_a_check_of_a_hidden_backend_is_hidden_and_of_a_public_one_shown(world: World) -> None:
+async def test_a_check_of_a_hidden_backend_is_hidden_and_of_a_public_one_shown(world: StoreRows) -> None:
     world.allowlist(LISTED)
     audit(world, "rerun", "crcr/secret/one/CI/build")
     audit(world, "rerun", "crcr/good/backend/CI/read/write")
@@ -371,7 +373,7 @@ async def test_a_check_of_a_hidden_backend_is_hidden_and_of_a_public_one_shown(w
     assert [each.audit_id for each in (await world.views.audit(AUDIT)).acts] == [3, 2]
 
 
-async def test_acts_about_public_backends_and_the_upstream_are_shown(world: World) -> None:
+async def test_acts_about_public_backends_and_the_upstream_are_shown(world: StoreRows) -> None:
     world.allowlist(LISTED)
     audit(world, "suspend", "good/backend", detail={"reason": None, "obeyed": True, "runs": 3})
     audit(world, "waive", "#7", detail={"reason": f"see https://github.com/{UPSTREAM}/issues/12#note"})
@@ -384,7 +386,7 @@ async def test_acts_about_public_backends_and_the_upstream_are_shown(world: Worl
     assert dict(eyes[0].detail) == {"ids": "4, 5"}
 
 
-async def test_who_tried_to_sign_in_is_for_administrators(world: World) -> None:
+async def test_who_tried_to_sign_in_is_for_administrators(world: StoreRows) -> None:
     world.allowlist(LISTED)
     audit(world, "sign_in_failed", "pages", who="unknown")
     audit(world, "sign_in", "pages")
@@ -395,7 +397,7 @@ async def test_who_tried_to_sign_in_is_for_administrators(world: World) -> None:
 # Waivers
 
 
-async def give(world: World) -> None:
+async def give(world: StoreRows) -> None:
     """Waivers in each state, two of each of the first two, given at one moment."""
     world.allowlist(LISTED)
     world.pull(7)
@@ -409,7 +411,7 @@ async def give(world: World) -> None:
     world.waiver("secret/gate")
 
 
-async def waived(world: World, **asked: Any) -> list[int]:
+async def waived(world: StoreRows, **asked: Any) -> list[int]:
     async def read(query: WaiverQuery) -> Any:
         return await world.views.waiver_page(query, world.clock.now())
 
@@ -417,13 +419,13 @@ async def waived(world: World, **asked: Any) -> list[int]:
     return [each.waiver_id for each in found]
 
 
-async def test_waivers_in_force_come_first_and_each_once(world: World) -> None:
+async def test_waivers_in_force_come_first_and_each_once(world: StoreRows) -> None:
     await give(world)
     assert await waived(world) == [3, 1, 7, 6, 5, 4, 2]
     assert await waived(world, newest_first=True) == [7, 6, 5, 4, 3, 2, 1]
 
 
-async def test_waivers_are_filtered(world: World) -> None:
+async def test_waivers_are_filtered(world: StoreRows) -> None:
     await give(world)
     assert await waived(world, state=WaiverState.IN_FORCE) == [3, 1]
     assert await waived(world, state=WaiverState.TAKEN_BACK) == [4, 2]
@@ -435,7 +437,7 @@ async def test_waivers_are_filtered(world: World) -> None:
     assert await waived(world, backend="secret/gate") == []
 
 
-async def test_an_administrator_sees_the_waivers_of_hidden_backends(world: World) -> None:
+async def test_an_administrator_sees_the_waivers_of_hidden_backends(world: StoreRows) -> None:
     await give(world)
     page = await world.views.for_admins().waiver_page(WAIVERS, world.clock.now())
     assert page.waivers[0].downstream == "secret/gate"
@@ -444,7 +446,7 @@ async def test_an_administrator_sees_the_waivers_of_hidden_backends(world: World
 # Search
 
 
-async def test_a_number_is_found_however_it_is_written(world: World) -> None:
+async def test_a_number_is_found_however_it_is_written(world: StoreRows) -> None:
     world.allowlist()
     world.pull(123, title="Fuse it")
     for wanted in ("123", "#123", " 123 ", f"https://github.com/{UPSTREAM}/pull/123/files#diff"):
@@ -455,7 +457,7 @@ async def test_a_number_is_found_however_it_is_written(world: World) -> None:
         assert (await look(world, wanted)).exact is None
 
 
-async def test_a_commit_is_found_by_its_first_digits_and_exact_by_all(world: World) -> None:
+async def test_a_commit_is_found_by_its_first_digits_and_exact_by_all(world: StoreRows) -> None:
     world.allowlist()
     head, group, pushed = "abcdef1" + "1" * 33, "abcdef1" + "2" * 33, "abcdef1" + "3" * 33
     world.pull(7, head_sha=head)
@@ -473,7 +475,7 @@ async def test_a_commit_is_found_by_its_first_digits_and_exact_by_all(world: Wor
     assert (await look(world, "abcdef")).hits == ()
 
 
-async def test_digits_that_may_be_a_number_or_a_commit_lead_nowhere_by_themselves(world: World) -> None:
+async def test_digits_that_may_be_a_number_or_a_commit_lead_nowhere_by_themselves(world: StoreRows) -> None:
     world.allowlist()
     world.pull(1234567, head_sha="1234567" + "a" * 33)
     found = await look(world, "1234567")
@@ -481,7 +483,7 @@ async def test_digits_that_may_be_a_number_or_a_commit_lead_nowhere_by_themselve
     assert found.exact is None
 
 
-async def test_an_author_is_found_in_any_case_newest_first(world: World) -> None:
+async def test_an_author_is_found_in_any_case_newest_first(world: StoreRows) -> None:
     world.allowlist()
     for number in (5, 9, 7):
         world.pull(number, author="Ada", is_open=number % 2)
@@ -491,7 +493,7 @@ async def test_an_author_is_found_in_any_case_newest_first(world: World) -> None
         assert [hit.number for hit in hits] == [9, 7, 5]
 
 
-async def test_titles_of_open_pull_requests_are_found_by_all_their_words(world: World) -> None:
+async def test_titles_of_open_pull_requests_are_found_by_all_their_words(world: StoreRows) -> None:
     world.allowlist()
     world.pull(5, title="Fuse the Add kernels")
     world.pull(6, title="Fuse the mul kernels")
@@ -500,7 +502,9 @@ async def test_titles_of_open_pull_requests_are_found_by_all_their_words(world: 
     assert [hit.number for hit in hits] == [5]
 
 
-async def test_backends_and_jobs_are_found_by_part_of_their_names_if_they_may_be_seen(world: World) -> None:
+async def test_backends_and_jobs_are_found_by_part_of_their_names_if_they_may_be_seen(
+    world: StoreRows,
+) -> None:
     world.allowlist(LISTED)
     for name in ("good/backend", "secret/one", "shy/one", "left/long-ago"):
         ran(world, "build one", name)
@@ -517,14 +521,14 @@ async def test_backends_and_jobs_are_found_by_part_of_their_names_if_they_may_be
 @pytest.mark.parametrize(
     ("wanted", "found"), [("0%_c", 1), ("%%", 0), ("__", 0), ("!_", 0), ("a!b", 1), ("'--", 0)]
 )
-async def test_wildcards_in_a_search_are_only_letters(world: World, wanted: str, found: int) -> None:
+async def test_wildcards_in_a_search_are_only_letters(world: StoreRows, wanted: str, found: int) -> None:
     world.allowlist(LISTED)
     for name in ("100%_cover", "plain", "a!b"):
         ran(world, name)
     assert len((await look(world, wanted)).hits) == found
 
 
-async def test_the_most_recent_come_first_and_more_is_told(world: World) -> None:
+async def test_the_most_recent_come_first_and_more_is_told(world: StoreRows) -> None:
     world.allowlist(LISTED)
     for number in range(25):
         ran(world, f"shard {number}", days=number % 3)
@@ -534,7 +538,9 @@ async def test_the_most_recent_come_first_and_more_is_told(world: World) -> None
     assert days == sorted(days, reverse=True)
 
 
-async def test_a_found_job_has_the_time_when_it_last_began_and_the_latest_comes_first(world: World) -> None:
+async def test_a_found_job_has_the_time_when_it_last_began_and_the_latest_comes_first(
+    world: StoreRows,
+) -> None:
     world.allowlist(LISTED)
     delivery = world.delivery()
     for hours, name in ((1, "shard b"), (2, "shard c"), (3, "shard a"), (4, "shard b")):
@@ -551,7 +557,7 @@ async def test_a_found_job_has_the_time_when_it_last_began_and_the_latest_comes_
     ]
 
 
-async def test_an_authors_pull_requests_are_listed_page_by_page(world: World) -> None:
+async def test_an_authors_pull_requests_are_listed_page_by_page(world: StoreRows) -> None:
     world.allowlist()
     for number in range(1, 46):
         world.pull(number, author="Ada")
@@ -569,7 +575,7 @@ async def test_an_authors_pull_requests_are_listed_page_by_page(world: World) ->
 @pytest.mark.parametrize(
     "wanted", ["", " ", "\x00", "#", "@", "x" * 100_000, "\u202e", "🦀", "https://", "%", "a"]
 )
-async def test_any_text_can_be_searched_for(world: World, wanted: str) -> None:
+async def test_any_text_can_be_searched_for(world: StoreRows, wanted: str) -> None:
     world.allowlist(LISTED)
     ran(world, "build")
     found = await look(world, wanted)
@@ -578,7 +584,7 @@ async def test_any_text_can_be_searched_for(world: World, wanted: str) -> None:
 
 
 @pytest.mark.parametrize("module", [deliveries, effects, views_audit, waivers, search])
-async def test_no_list_walks_all_that_an_upstream_ever_had(world: World, module: ModuleType) -> None:
+async def test_no_list_walks_all_that_an_upstream_ever_had(world: StoreRows, module: ModuleType) -> None:
     """A planner without statistics takes `upstream` for something that tells rows apart."""
     statements = [each for each in vars(module).values() if isinstance(each, Statement)]
     assert statements

@@ -15,7 +15,7 @@ from crcr.decide.statistics.window import ResultKind, Span
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.urls.sorting import NUMBERS
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_reader import Page
 
 LISTED = """
@@ -35,13 +35,13 @@ L4:
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def world(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[World]:
+) -> AsyncIterator[StoreRows]:
     monkeypatch.setenv("CRCR_TEST_STORE", request.param)
-    async with open_world(tmp_path) as world:
+    async with open_store_rows(tmp_path) as world:
         yield world
 
 
-def fill(world: World) -> None:
+def fill(world: StoreRows) -> None:
     world.allowlist(LISTED)
     for hours in (1.5, 30, 80):
         delivery = world.delivery(hours_ago=hours)
@@ -79,7 +79,7 @@ def numbers(figures: Figures | None) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("span", [Span.DAY, Span.FORTNIGHT])
-async def test_what_is_read_of_all_backends_is_what_is_read_of_each(world: World, span: Span) -> None:
+async def test_what_is_read_of_all_backends_is_what_is_read_of_each(world: StoreRows, span: Span) -> None:
     fill(world)
     now = world.clock.now()
     for kind in ResultKind:
@@ -100,7 +100,7 @@ async def test_what_is_read_of_all_backends_is_what_is_read_of_each(world: World
         assert {each.name: each.figures for each in metrics.backends if each.name in shown} == shown
 
 
-async def test_who_does_not_answer_is_silent_on_every_page(world: World) -> None:
+async def test_who_does_not_answer_is_silent_on_every_page(world: StoreRows) -> None:
     fill(world)
     few = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now(), pick=lambda _: ())
     assert {each.name.key for each in few.backends if each.silent} == {"silent/backend"}
@@ -111,7 +111,7 @@ MOST_BYTES = 400_000
 
 
 async def test_ten_thousand_entries_come_in_pages_of_a_hundred(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_store_rows(tmp_path) as world:
         names = [f"org{number % 97}/backend{number:05}" for number in range(MANY - 1)]
         world.allowlist("L4:\n  - gate/one: [ada]\nL2:\n" + "".join(f"  - {name}\n" for name in names))
         delivery = world.delivery()
@@ -141,7 +141,7 @@ def _rows(text: str) -> list[str]:
 
 
 async def test_sums_without_a_shortest_and_longest_leave_percentiles_to_the_counted_ranges(
-    world: World,
+    world: StoreRows,
 ) -> None:
     """Rows that a release before added up have none; those of newer rows do not speak for them."""
     world.allowlist(LISTED)

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from crcr.cli.main import app
-from support.data.operator_database import ALLOWLIST, World, history
+from support.data.operator_database import ALLOWLIST, OperatorDatabase, database_with_history
 from support.paths import ROOT
 
 PUBLIC = ROOT / "tests" / "data" / "pytorch-allowlist.yml"
@@ -15,8 +15,8 @@ BAD = "L1:\n  - a/b\nL5:\n  - x\nL4:\n  - c/d\n"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return history(tmp_path)
+def world(tmp_path: Path) -> OperatorDatabase:
+    return database_with_history(tmp_path)
 
 
 def check(*words: str, given: str | None = None) -> tuple[int, str]:
@@ -59,7 +59,7 @@ def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None
     assert "save the file as UTF-8" in out
 
 
-def test_a_file_without_any_level_is_an_error(world: World) -> None:
+def test_a_file_without_any_level_is_an_error(world: OperatorDatabase) -> None:
     code, out = check("check", "-", given="# nobody yet\n")
     assert (code, "<stdin>:1: error the file holds no level" in out, "`crcr pause`" in out) == (1, True, True)
     (world.folder / "allowlist.yml").write_text("# nobody yet\n")
@@ -93,7 +93,7 @@ def test_a_bad_file_is_not_compared(tmp_path: Path) -> None:
     assert (code, "bad.yml:3: error" in out) == (1, True)
 
 
-def test_what_is_in_force_is_shown_hidden_ones_included(world: World) -> None:
+def test_what_is_in_force_is_shown_hidden_ones_included(world: OperatorDatabase) -> None:
     out = world.ok("allowlist", "show")
     assert "version 1 from" in out
     assert "Org/Reporter" in out
@@ -102,7 +102,7 @@ def test_what_is_in_force_is_shown_hidden_ones_included(world: World) -> None:
     assert [each["repository"] for each in listed] == ["org/refused", "Org/Reporter", "org/secret"]
 
 
-def test_into_a_pipe_what_is_in_force_is_shown_whole(world: World) -> None:
+def test_into_a_pipe_what_is_in_force_is_shown_whole(world: OperatorDatabase) -> None:
     oncalls, hardware = [f"somebody-{each}" for each in range(12)], "8 x Ascend 910B, 64 GB each; " * 8
     entry = f"  - new/comer: {{oncalls: [{', '.join(oncalls)}], hardware: '{hardware.strip()}'}}\n"
     (world.folder / "allowlist.yml").write_text(ALLOWLIST + entry)
@@ -113,7 +113,7 @@ def test_into_a_pipe_what_is_in_force_is_shown_whole(world: World) -> None:
     assert line.rstrip().endswith("public")
 
 
-def test_a_refresh_reads_the_source_now_and_is_audited(world: World) -> None:
+def test_a_refresh_reads_the_source_now_and_is_audited(world: OperatorDatabase) -> None:
     assert "unchanged" in world.ok("allowlist", "refresh")
     (world.folder / "allowlist.yml").write_text(ALLOWLIST + "  - new/comer\n")
     assert "version 2 is in force; 4 repositories" in world.ok("allowlist", "refresh")
@@ -122,7 +122,7 @@ def test_a_refresh_reads_the_source_now_and_is_audited(world: World) -> None:
     assert acts.count("refresh_allowlist") == 2
 
 
-def test_a_bad_source_changes_nothing_and_says_so(world: World) -> None:
+def test_a_bad_source_changes_nothing_and_says_so(world: OperatorDatabase) -> None:
     (world.folder / "allowlist.yml").write_text(BAD)
     for _ in range(2):
         result = world.crcr("allowlist", "refresh")

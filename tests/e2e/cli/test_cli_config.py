@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from support.data.operator_database import World, environ_for
+from support.data.operator_database import OperatorDatabase, relay_environment
 
 PROBLEMS = {"CRCR_PORT": "99999", "CRCR_OIDC_AUDIENCE": "", "CRCR_TYPO": "x"}
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OperatorDatabase:
     monkeypatch.chdir(tmp_path)
-    return World(tmp_path, environ_for(tmp_path))
+    return OperatorDatabase(tmp_path, relay_environment(tmp_path))
 
 
-def test_effective_settings_are_shown_with_their_origin_and_without_secrets(world: World) -> None:
+def test_effective_settings_are_shown_with_their_origin_and_without_secrets(world: OperatorDatabase) -> None:
     (world.folder / "crcr.toml").write_text('job_timeout = "90m"\n[log]\nlevel = "warning"\n')
     out = world.ok("check-config")
     told = world.json("check-config")
@@ -30,13 +30,13 @@ def test_effective_settings_are_shown_with_their_origin_and_without_secrets(worl
         assert secret not in out + json.dumps(told)
 
 
-def test_addresses_of_stores_are_shown_without_user_and_password(world: World) -> None:
+def test_addresses_of_stores_are_shown_without_user_and_password(world: OperatorDatabase) -> None:
     urls = {
         "CRCR_DATABASE_URL": "postgresql://ada:hunter2@db.example:5433/relay",
         "CRCR_REDIS_URL": "rediss://ada:hunter2@redis.example:6380/1",
         "CRCR_CLICKHOUSE_URL": "clickhouses://ada:hunter2@ch.example:8443/relay",
     }
-    stored = World(world.folder, {**world.environ, **urls})
+    stored = OperatorDatabase(world.folder, {**world.environ, **urls})
     told = stored.json("check-config")
     found = {each["name"]: each["value"] for each in told["settings"]}
     assert [found[name] for name in urls] == [
@@ -49,16 +49,18 @@ def test_addresses_of_stores_are_shown_without_user_and_password(world: World) -
 
 
 @pytest.mark.parametrize("words", [("migrate",), ("serve", "--port", "0"), ("effects", "list")])
-def test_a_server_that_is_away_is_told_with_what_to_check(world: World, words: tuple[str, ...]) -> None:
+def test_a_server_that_is_away_is_told_with_what_to_check(
+    world: OperatorDatabase, words: tuple[str, ...]
+) -> None:
     away = {"CRCR_DATABASE_URL": "postgresql://ada:hunter2@127.0.0.1:1/relay"}
-    result = World(world.folder, {**world.environ, **away}).crcr(*words)
+    result = OperatorDatabase(world.folder, {**world.environ, **away}).crcr(*words)
     assert result.exit_code == 1
     assert "hint: check the address (CRCR_DATABASE_URL)" in result.stderr
     assert [word for word in ("hunter2", "Traceback") if word in result.output] == []
 
 
-def test_all_problems_are_told_together(world: World) -> None:
-    bad = World(world.folder, {**world.environ, **PROBLEMS})
+def test_all_problems_are_told_together(world: OperatorDatabase) -> None:
+    bad = OperatorDatabase(world.folder, {**world.environ, **PROBLEMS})
     result = bad.crcr("check-config")
     assert result.exit_code == 2
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
@@ -69,32 +71,32 @@ def test_all_problems_are_told_together(world: World) -> None:
 
 @pytest.mark.parametrize("words", [("serve",), ("worker",), ("migrate",), ("deliveries", "list"), ("pause",)])
 def test_bad_settings_stop_every_command_with_2_and_no_traceback(
-    world: World, words: tuple[str, ...]
+    world: OperatorDatabase, words: tuple[str, ...]
 ) -> None:
-    result = World(world.folder, {**world.environ, **PROBLEMS}).crcr(*words)
+    result = OperatorDatabase(world.folder, {**world.environ, **PROBLEMS}).crcr(*words)
     assert result.exit_code == 2
     assert result.stderr.count("error: ") == 3
     assert "Traceback" not in result.output
 
 
-def test_warnings_are_told_and_do_not_fail(world: World) -> None:
-    unwise = World(world.folder, {**world.environ, "CRCR_PUBLIC_URL": "http://relay.example"})
+def test_warnings_are_told_and_do_not_fail(world: OperatorDatabase) -> None:
+    unwise = OperatorDatabase(world.folder, {**world.environ, "CRCR_PUBLIC_URL": "http://relay.example"})
     result = unwise.crcr("check-config")
     assert (result.exit_code, "unencrypted" in result.stderr) == (0, True)
 
 
-def test_a_migration_tells_before_and_after(world: World) -> None:
+def test_a_migration_tells_before_and_after(world: OperatorDatabase) -> None:
     assert "empty → 0" in world.ok("migrate")
     assert "already at revision" in world.ok("migrate")
 
 
-def test_a_command_does_not_make_a_database_by_mistake(world: World) -> None:
+def test_a_command_does_not_make_a_database_by_mistake(world: OperatorDatabase) -> None:
     result = world.crcr("deliveries", "list")
     assert (result.exit_code, "there is no database" in result.stderr) == (1, True)
     assert not (world.folder / "crcr.db").exists()
 
 
-def test_a_file_that_is_no_database_is_told_in_a_sentence(world: World) -> None:
+def test_a_file_that_is_no_database_is_told_in_a_sentence(world: OperatorDatabase) -> None:
     (world.folder / "crcr.db").write_text("this is something else entirely, and long enough to look at" * 10)
     for words in (("migrate",), ("serve", "--port", "0"), ("deliveries", "list")):
         result = world.crcr(*words)
@@ -102,7 +104,7 @@ def test_a_file_that_is_no_database_is_told_in_a_sentence(world: World) -> None:
         assert "Traceback" not in result.output
 
 
-def test_a_database_of_another_release_says_how_to_go_on(world: World) -> None:
+def test_a_database_of_another_release_says_how_to_go_on(world: OperatorDatabase) -> None:
     (world.folder / "crcr.db").touch()
     result = world.crcr("deliveries", "list")
     assert (result.exit_code, "crcr migrate" in result.stderr) == (1, True)

@@ -17,7 +17,7 @@ import pytest
 from crcr.join.shipped.texts import reporter_text
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 from support.downstream.setup import GOOD, NO_TOKEN, PATH, PINNED, UNPINNED
 from support.process import crcr, free_port
 from support.stage import AUDIENCE, RELAY_URL, UPSTREAM
@@ -73,7 +73,7 @@ class World:
 def settings(folder: Path, github: GitHub, port: int) -> dict[str, str]:
     github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
     issuer = [{"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}]
-    environ = environ_for(
+    environ = relay_environment(
         folder,
         CRCR_GITHUB_APP_ID=str(github.app_id),
         CRCR_GITHUB_APP_PRIVATE_KEY=github.private_key_pem,
@@ -90,7 +90,7 @@ def settings(folder: Path, github: GitHub, port: int) -> dict[str, str]:
 
 def pinned(workflow: str, port: int | str) -> str:
     """The workflow with the pin of the relay at that port."""
-    own = f"http://127.0.0.1:{port}/github/callback {environ_for(Path())['CRCR_OIDC_AUDIENCE']}"
+    own = f"http://127.0.0.1:{port}/github/callback {relay_environment(Path())['CRCR_OIDC_AUDIENCE']}"
     return workflow.replace(f"{RELAY_URL}/github/callback {AUDIENCE}", own)
 
 
@@ -419,7 +419,7 @@ async def test_a_relay_with_wrong_settings_or_without_a_store_is_told(tmp_path: 
         out, _ = await process.process.communicate()
         told = Told(process.process.returncode or 0, out.decode(), "")
         assert (told.code, told.state("settings"), "CRCR_TOKEN" in told.out) == (1, "problem", False)
-    async with crcr("doctor", "--json", folder=tmp_path, environ=environ_for(tmp_path)) as process:
+    async with crcr("doctor", "--json", folder=tmp_path, environ=relay_environment(tmp_path)) as process:
         out, _ = await process.process.communicate()
         told = Told(process.process.returncode or 0, out.decode(), "")
         assert (told.state("store"), told.state("app_key"), told.state("allowlist")) == (

@@ -14,12 +14,12 @@ from support.downstream.init_command import (
     TOLD,
     WORKFLOW,
     checkout,
-    files,
     init,
-    said,
-    serving,
+    plain_text,
+    serve_facts,
+    written_files,
 )
-from support.downstream.join_requests import wish
+from support.downstream.join_requests import join_request
 
 
 @pytest.fixture
@@ -29,14 +29,16 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def relay() -> Iterator[str]:
-    with serving(TOLD) as url:
+    with serve_facts(TOLD) as url:
         yield url
 
 
 def test_it_writes_what_the_generator_makes_and_says_what_is_next(repository: Path, relay: str) -> None:
     code, out = init(repository, "--relay", relay)
     assert code == 0
-    assert files(repository) == {each.path: each.text for each in generate(wish(relay_url=OWN))}
+    assert written_files(repository) == {
+        each.path: each.text for each in generate(join_request(relay_url=OWN))
+    }
     for words in (
         f"written    {WORKFLOW}",
         "https://github.com/apps/crcr",
@@ -48,12 +50,12 @@ def test_it_writes_what_the_generator_makes_and_says_what_is_next(repository: Pa
 
 def test_a_second_time_nothing_is_touched(repository: Path) -> None:
     init(repository, *FLAGS)
-    before = {path: (repository / path).stat().st_mtime_ns for path in files(repository)}
+    before = {path: (repository / path).stat().st_mtime_ns for path in written_files(repository)}
     code, out = init(repository, *FLAGS)
     assert code == 0
     assert "written" not in out
     assert f"unchanged  {WORKFLOW}" in out
-    assert {path: (repository / path).stat().st_mtime_ns for path in files(repository)} == before
+    assert {path: (repository / path).stat().st_mtime_ns for path in written_files(repository)} == before
 
 
 def test_what_was_edited_is_shown_and_stays_unless_forced(repository: Path) -> None:
@@ -69,13 +71,15 @@ def test_what_was_edited_is_shown_and_stays_unless_forced(repository: Path) -> N
     assert "timeout-minutes: 60" in edited.read_text()
     assert not (repository / REPORTER).exists()  # all or nothing
     assert init(repository, *FLAGS, "--force")[0] == 0
-    assert files(repository) == {each.path: each.text for each in generate(wish(relay_url=NOBODY))}
+    assert written_files(repository) == {
+        each.path: each.text for each in generate(join_request(relay_url=NOBODY))
+    }
 
 
 def test_a_dry_run_shows_everything_and_writes_nothing(repository: Path) -> None:
     code, out = init(repository, *FLAGS, "--nightly", "--dry-run")
     assert code == 0
-    assert files(repository) == {}
+    assert written_files(repository) == {}
     assert "+name: upstream nightly" in out
     assert "nothing was written" in out
 
@@ -84,7 +88,7 @@ def test_it_writes_for_another_ci_and_says_what_to_register(repository: Path) ->
     place = ("--place", "organization=acme", "--place", "pipeline=crcr")
     code, out = init(repository, *FLAGS, "--ci", "buildkite", *place)
     assert code == 0
-    assert set(files(repository)) == {
+    assert set(written_files(repository)) == {
         *(".github/workflows/crcr-bridge.yml", ".buildkite/crcr.yml", ".crcr/bridge.py", REPORTER)
     }
     assert "[[oidc.registration]]" in out
@@ -113,8 +117,8 @@ def test_what_is_missing_or_wrong_is_told_and_nothing_is_written(
 ) -> None:
     code, out = init(repository, *words)
     assert code == 2
-    assert told in said(out)
-    assert files(repository) == {}
+    assert told in plain_text(out)
+    assert written_files(repository) == {}
 
 
 def test_a_link_that_leads_out_of_the_repository_is_not_followed(repository: Path, tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ def test_a_link_that_leads_out_of_the_repository_is_not_followed(repository: Pat
     assert code == 1
     assert "is outside" in out
     assert list(outside.iterdir()) == []
-    assert files(repository) == {}
+    assert written_files(repository) == {}
 
 
 def test_a_folder_in_a_files_place_ends_it_and_leaves_no_rest(repository: Path) -> None:
@@ -133,11 +137,11 @@ def test_a_folder_in_a_files_place_ends_it_and_leaves_no_rest(repository: Path) 
     code, out = init(repository, *FLAGS)
     assert code == 1
     assert "cannot be read" in out
-    assert files(repository) == {}
+    assert written_files(repository) == {}
 
 
 def test_a_place_that_cannot_be_written_leaves_no_half_file(repository: Path) -> None:
     (repository / ".crcr").write_text("a file where the folder should be")
     code, _ = init(repository, *FLAGS)
     assert code == 1
-    assert set(files(repository)) == {".crcr"}
+    assert set(written_files(repository)) == {".crcr"}

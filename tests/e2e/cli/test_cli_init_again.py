@@ -11,8 +11,8 @@ from crcr.decide.model import Level
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
 from crcr.join.request import JoinRequest
-from support.downstream.init_command import FLAGS, REPORTER, WORKFLOW, checkout, files, init
-from support.downstream.join_requests import wish, wishes
+from support.downstream.init_command import FLAGS, REPORTER, WORKFLOW, checkout, init, written_files
+from support.downstream.join_requests import all_join_requests, join_request
 
 TOLD = ("--command", 'make test A="$B" # all', "--job-name", "build (cuda, 3.12)", "--junit", "out/**/*.xml")
 PLACES = {
@@ -38,9 +38,9 @@ def write(folder: Path, wanted: JoinRequest) -> None:
 def test_without_flags_it_reverts_nothing(repository: Path, ci: Ci) -> None:
     first = ("--ci", ci.value, *PLACES[ci], *TOLD, "--runs-on", "gpu", "--branch", "dev", "--nightly")
     assert init(repository, *FLAGS, *first)[0] == 0
-    before = files(repository)
+    before = written_files(repository)
     code, out = init(repository, *FLAGS)
-    assert (code, files(repository)) == (0, before), out
+    assert (code, written_files(repository)) == (0, before), out
     assert "written" not in out
     assert "from the files here" in out
     assert "--runs-on gpu" in out
@@ -105,7 +105,7 @@ def test_a_gate_is_not_lost_in_silence(repository: Path) -> None:
 
 
 def test_every_kind_of_file_is_read_back(tmp_path: Path) -> None:
-    for number, plain in enumerate(wishes()):
+    for number, plain in enumerate(all_join_requests()):
         wanted = replace(plain, command="make $X", job_name="a b", runs_on="gpu, big", branch="dev")
         folder = tmp_path / str(number)
         write(folder, wanted)
@@ -119,5 +119,5 @@ def test_every_kind_of_file_is_read_back(tmp_path: Path) -> None:
             "nightly": found.nightly,
             **found.values,
         }
-        again = wish(wanted.ci, level=wanted.level, **told)
+        again = join_request(wanted.ci, level=wanted.level, **told)
         assert generate(again) == generate(wanted)

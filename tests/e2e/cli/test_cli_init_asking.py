@@ -12,9 +12,9 @@ from support.downstream.init_command import (
     WORKFLOW,
     Terminal,
     checkout,
-    files,
     init,
-    serving,
+    serve_facts,
+    written_files,
 )
 
 NIGHTLY = ".github/workflows/crcr-nightly.yml"
@@ -27,7 +27,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def relay() -> Iterator[str]:
-    with serving(TOLD) as url:
+    with serve_facts(TOLD) as url:
         yield url
 
 
@@ -44,10 +44,10 @@ def test_it_asks_for_what_is_missing(repository: Path, relay: str) -> None:
         terminal.answer("every night too? [y/N]", "y")
         terminal.answer("the default branch [main]", "")
         assert terminal.end() == 0
-    assert "make test" in files(repository)[WORKFLOW]
-    assert "merge_group" in files(repository)[WORKFLOW]
-    assert 'path: "out/*.xml"' in files(repository)[WORKFLOW]
-    assert NIGHTLY in files(repository)
+    assert "make test" in written_files(repository)[WORKFLOW]
+    assert "merge_group" in written_files(repository)[WORKFLOW]
+    assert 'path: "out/*.xml"' in written_files(repository)[WORKFLOW]
+    assert NIGHTLY in written_files(repository)
     assert "assumed" not in terminal.seen
 
 
@@ -79,7 +79,7 @@ def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay
         terminal.answer("the default branch", "a b")
         terminal.answer("the branch 'a b' cannot be used", "dev")
         assert terminal.end() == 0
-    assert 'CRCR_BRIDGE_BRANCH: "dev"' in files(repository)[".github/workflows/crcr-bridge.yml"]
+    assert 'CRCR_BRIDGE_BRANCH: "dev"' in written_files(repository)[".github/workflows/crcr-bridge.yml"]
 
 
 def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path)
         terminal.answer("every night too?", "")
         terminal.answer("the default branch", "")
         assert terminal.end() == 0
-    assert NOBODY in files(repository)[WORKFLOW]
+    assert NOBODY in written_files(repository)[WORKFLOW]
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
@@ -112,7 +112,7 @@ def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) 
 
 def test_what_was_said_before_is_offered(repository: Path, relay: str) -> None:
     init(repository, "--relay", relay, "--command", "make test", "--junit", "out/*.xml", "--nightly")
-    before = files(repository)
+    before = written_files(repository)
     with Terminal(repository, "init", "--relay", relay) as terminal:
         terminal.answer("the CI that runs the build (github, buildkite, gitlab, circleci) [github]", "")
         terminal.answer("the level", "")
@@ -123,4 +123,4 @@ def test_what_was_said_before_is_offered(repository: Path, relay: str) -> None:
         terminal.answer("every night too? [Y/n]", "")
         terminal.answer("the default branch", "")
         assert terminal.end() == 0
-    assert files(repository) == before
+    assert written_files(repository) == before

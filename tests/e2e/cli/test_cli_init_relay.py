@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from support.downstream.init_command import NOBODY, OWN, TOLD, checkout, files, init, said, serving
+from support.downstream.init_command import (
+    NOBODY,
+    OWN,
+    TOLD,
+    checkout,
+    init,
+    plain_text,
+    serve_facts,
+    written_files,
+)
 
 GIVEN = ("--upstream", "pytorch/pytorch", "--audience", "crcr")
 
@@ -18,7 +27,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def relay() -> Iterator[str]:
-    with serving(TOLD) as url:
+    with serve_facts(TOLD) as url:
         yield url
 
 
@@ -37,7 +46,7 @@ def test_a_relay_that_nobody_is_at_is_told(repository: Path, more: tuple[str, ..
 def test_somebody_else_at_the_address_is_told(
     repository: Path, status: int, words: str, more: tuple[str, ...], code: int
 ) -> None:
-    with serving({}, status=status) as url:
+    with serve_facts({}, status=status) as url:
         found, out = init(repository, "--relay", url, *more)
     assert found == code
     assert f"{url} {words}" in out
@@ -49,7 +58,7 @@ def test_somebody_else_at_the_address_is_told(
 def test_for_the_address_of_a_page_the_one_that_was_meant_is_told(
     repository: Path, page: str, under: str, more: tuple[str, ...], code: int
 ) -> None:
-    with serving(TOLD, under=under) as url:
+    with serve_facts(TOLD, under=under) as url:
         found, out = init(repository, "--relay", f"{url}{under}{page}", *more)
     assert found == code
     assert f"is not the relay's address; pass --relay {url}{under}" in out
@@ -59,7 +68,7 @@ def test_for_the_address_of_a_page_the_one_that_was_meant_is_told(
 def test_the_next_command_names_the_upstream_where_the_relay_has_several(
     repository: Path, others: tuple[str, ...]
 ) -> None:
-    with serving({**TOLD, "upstreams": ["pytorch/pytorch", *others]}) as url:
+    with serve_facts({**TOLD, "upstreams": ["pytorch/pytorch", *others]}) as url:
         _, out = init(repository, "--relay", url, *GIVEN)
     named = " --upstream pytorch/pytorch" if others else ""
     assert f"check the set-up: crcr doctor --relay {OWN} --repo org/backend{named}\n" in out
@@ -76,11 +85,11 @@ def test_what_is_missing_without_the_relays_word_is_told_at_once(repository: Pat
     for flag in ("--upstream", "--audience", "--device", "--place organization=…", "--place pipeline=…"):
         assert f"pass {flag}" in out
     assert "--repo" not in out  # the remote tells it
-    assert files(repository) == {}
+    assert written_files(repository) == {}
 
 
 def test_of_several_upstreams_one_must_be_named(repository: Path) -> None:
-    with serving({**TOLD, "upstreams": ["org/one", "org/two"]}) as url:
+    with serve_facts({**TOLD, "upstreams": ["org/one", "org/two"]}) as url:
         code, out = init(repository, "--relay", url)
     assert (code, "pass --upstream org/one or org/two" in out) == (2, True), out
 
@@ -88,7 +97,7 @@ def test_of_several_upstreams_one_must_be_named(repository: Path) -> None:
 def test_an_upstream_that_the_relay_does_not_serve_is_refused(repository: Path, relay: str) -> None:
     code, out = init(repository, "--relay", relay, "--upstream", "other/upstream")
     assert code == 2
-    assert "it serves pytorch/pytorch" in said(out)
+    assert "it serves pytorch/pytorch" in plain_text(out)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,7 @@ def test_an_upstream_that_the_relay_does_not_serve_is_refused(repository: Path, 
     [[], "x", b"[" * 60_000, b"\xff", {"upstreams": 7, "audience": ["x"]}, {"upstreams": ["not a name"]}],
 )
 def test_a_relay_that_answers_nonsense_is_as_one_that_does_not_answer(repository: Path, told: Any) -> None:
-    with serving(told) as url:
+    with serve_facts(told) as url:
         assert init(repository, "--relay", url)[0] == 2
         flags = ("--relay", url, "--upstream", "pytorch/pytorch", "--audience", "crcr")
         assert init(repository, *flags)[0] == 0
@@ -113,20 +122,20 @@ def test_a_relay_that_answers_nonsense_is_as_one_that_does_not_answer(repository
     ],
 )
 def test_reports_go_to_no_host_that_was_not_named(repository: Path, callback_url: str) -> None:
-    with serving({**TOLD, "callback_url": callback_url}) as url:
+    with serve_facts({**TOLD, "callback_url": callback_url}) as url:
         code, out = init(repository, "--relay", url)
-        told = said(out)
+        told = plain_text(out)
         assert (code, "another host" in told, "--relay" in told) == (2, True, True), told
         assert "\x1b" not in out
-    assert files(repository) == {}
+    assert written_files(repository) == {}
 
 
 @pytest.mark.parametrize("url", ["http://relay.example.org", "ftp://relay.example.org", "relay", "http://["])
 def test_a_relay_is_asked_over_https_or_not_at_all(
     repository: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(TOLD) as proxy:  # who stands in the way answers all that goes out unencrypted
+    with serve_facts(TOLD) as proxy:  # who stands in the way answers all that goes out unencrypted
         monkeypatch.setenv("HTTP_PROXY", proxy)
         code, out = init(repository, "--relay", url)
-        assert (code, "https://host" in said(out)) == (2, True), out
-    assert files(repository) == {}
+        assert (code, "https://host" in plain_text(out)) == (2, True), out
+    assert written_files(repository) == {}

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from support.downstream.init_command import FLAGS, WORKFLOW, checkout, files, git, init, run, said
+from support.downstream.init_command import (
+    FLAGS,
+    WORKFLOW,
+    checkout,
+    git,
+    init,
+    plain_text,
+    run,
+    written_files,
+)
 
 BRIDGE = ".github/workflows/crcr-bridge.yml"
 BUILDKITE = ("--ci", "buildkite", "--place", "organization=acme", "--place", "pipeline=crcr")
@@ -37,9 +46,9 @@ def test_a_named_folder_below_the_top_is_refused(repository: Path) -> None:
     deep.mkdir()
     code, out = init(deep, *FLAGS)
     assert code == 2
-    assert "only at its top" in said(out)
+    assert "only at its top" in plain_text(out)
     assert "--folder" in out
-    assert files(repository) == {}
+    assert written_files(repository) == {}
 
 
 def test_without_a_repository_it_writes_with_a_warning(tmp_path: Path) -> None:
@@ -52,7 +61,7 @@ def test_without_a_repository_it_writes_with_a_warning(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
     code, out = init(tmp_path / "nowhere", *FLAGS)
-    assert (code, "is not a folder" in said(out)) == (2, True)
+    assert (code, "is not a folder" in plain_text(out)) == (2, True)
 
 
 def test_the_branch_of_a_fresh_repository_is_the_one_it_is_on_and_assumed(tmp_path: Path) -> None:
@@ -61,7 +70,7 @@ def test_the_branch_of_a_fresh_repository_is_the_one_it_is_on_and_assumed(tmp_pa
     assert code == 0
     assert "commit the files to your default branch, assumed to be trunk because" in out
     assert "the remote `origin` did not answer" in out
-    assert 'CRCR_BRIDGE_BRANCH: "trunk"' in files(folder)[BRIDGE]
+    assert 'CRCR_BRIDGE_BRANCH: "trunk"' in written_files(folder)[BRIDGE]
 
 
 def test_the_branch_of_a_clone_is_known(tmp_path: Path, repository: Path) -> None:
@@ -130,7 +139,7 @@ def test_after_a_change_of_the_ci_the_files_left_over_are_named_and_stay(reposit
     assert code == 0
     assert "remove the files of an earlier `crcr init`" in out
     assert f"     - {WORKFLOW}\n" in out
-    assert WORKFLOW in files(repository)
+    assert WORKFLOW in written_files(repository)
     (repository / WORKFLOW).unlink()
     _, out = init(repository, *FLAGS, "--ci", "github")
     for path in (BRIDGE, ".buildkite/crcr.yml", ".crcr/bridge.py"):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.data.every_table import change, counts, grown
-from support.data.operator_database import environ_for, history
+from support.data.every_table import execute_sql, filled_database, row_counts
+from support.data.operator_database import database_with_history, relay_environment
 from support.process import environment
 from support.services.postgres import cluster, new_database, run_on
 
@@ -45,14 +45,14 @@ class Desk:
 
 
 def desk(folder: Path, url: str) -> Desk:
-    return Desk(folder, environ_for(folder, CRCR_DATABASE_URL=url))
+    return Desk(folder, relay_environment(folder, CRCR_DATABASE_URL=url))
 
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
     """A relay's file and the database that it was moved to."""
     folder = tmp_path_factory.mktemp("desk")
-    world = history(folder)
+    world = database_with_history(folder)
     url = new_database(empty=True)
     (folder / "url").write_text(f"{url}\n")
     before, after = Desk(folder, world.environ), desk(folder, url)
@@ -163,10 +163,10 @@ def test_commands_before_any_relay_make_no_tables(tmp_path: Path) -> None:
 
 
 def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None:
-    path, url = grown(tmp_path / "crcr.db"), new_database()
-    change(path, "UPDATE pulls SET title = ? WHERE number = 1", "a\0b")
-    change(path, "UPDATE effects SET state = 'claimed' WHERE effect_id < 3")
-    change(path, "CREATE TABLE notes (a)")
+    path, url = filled_database(tmp_path / "crcr.db"), new_database()
+    execute_sql(path, "UPDATE pulls SET title = ? WHERE number = 1", "a\0b")
+    execute_sql(path, "UPDATE effects SET state = 'claimed' WHERE effect_id < 3")
+    execute_sql(path, "CREATE TABLE notes (a)")
     done = Desk(tmp_path, {}).run("migrate", "--from", "sqlite:///crcr.db", "--to", url)
     assert done.returncode == 0, done.stderr
     assert "pulls: moved and compared 7 of 7 rows" in done.stderr
@@ -176,11 +176,11 @@ def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None
         "not the relay's were not moved: notes",
     ):
         assert words in done.stderr
-    assert f"{7 * (len(counts(url)))} rows" in done.stdout
+    assert f"{7 * (len(row_counts(url)))} rows" in done.stdout
 
 
 def test_a_move_for_scripts_is_json_alone(tmp_path: Path) -> None:
-    grown(tmp_path / "crcr.db")
+    filled_database(tmp_path / "crcr.db")
     done = Desk(tmp_path, {}).run("migrate", "--from", "sqlite:///crcr.db", "--to", new_database(), "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -224,7 +224,7 @@ def test_a_password_may_come_from_the_environment(tmp_path: Path) -> None:
     made = cluster()
     run_on(made.admin_url, f"CREATE ROLE mover LOGIN PASSWORD '{PASSWORD}'")
     run_on(made.admin_url, "CREATE DATABASE of_mover OWNER mover ENCODING 'UTF8' TEMPLATE template0")
-    grown(tmp_path / "crcr.db", rows=1)
+    filled_database(tmp_path / "crcr.db", rows=1)
     url = made.url("of_mover").replace("crcr@", "mover@")
     done = Desk(tmp_path, {"PGPASSWORD": PASSWORD}).run("migrate", "--from", "sqlite:///crcr.db", "--to", url)
     assert (done.returncode, PASSWORD in done.stdout + done.stderr) == (0, False), done.stderr

@@ -13,7 +13,7 @@ import pytest
 
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 from support.process import Running, crcr, free_port
 from support.stage import UPSTREAM
 
@@ -33,7 +33,7 @@ async def github_on_a_port() -> AsyncIterator[GitHub]:
 
 def environ(folder: Path, github: GitHub, port: int) -> dict[str, str]:
     github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
-    known = environ_for(
+    known = relay_environment(
         folder,
         CRCR_GITHUB_APP_ID=str(github.app_id),
         CRCR_GITHUB_APP_PRIVATE_KEY=github.private_key_pem,
@@ -81,7 +81,9 @@ async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path)
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 async def test_an_open_live_stream_does_not_hold_up_the_end(tmp_path: Path, by: signal.Signals) -> None:
     port = free_port()
-    async with crcr("serve", folder=tmp_path, environ=environ_for(tmp_path, CRCR_PORT=str(port))) as relay:
+    async with crcr(
+        "serve", folder=tmp_path, environ=relay_environment(tmp_path, CRCR_PORT=str(port))
+    ) as relay:
         await relay.says("crcr is listening on")
         async with (
             httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http,
@@ -125,14 +127,14 @@ async def _pause_holds_back(folder: Path, env: dict[str, str], github: GitHub) -
 async def test_a_port_in_use_is_told_with_a_way_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, errors = await refused(tmp_path, environ_for(tmp_path), "serve", "--port", str(port))
+        code, errors = await refused(tmp_path, relay_environment(tmp_path), "serve", "--port", str(port))
     assert (code, "Traceback" in errors) == (1, False)
     assert f"port {port} is in use" in errors
     assert "--port" in errors
 
 
 async def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-    env = environ_for(tmp_path)
+    env = relay_environment(tmp_path)
     (tmp_path / "crcr.db").write_bytes(b"something else" * 100)
     for words in (("serve", "--port", "0"), ("worker",)):
         code, errors = await refused(tmp_path, env, *words)
@@ -141,7 +143,7 @@ async def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 
 async def test_any_free_port_can_be_asked_for(tmp_path: Path) -> None:
-    async with crcr("serve", "--port", "0", folder=tmp_path, environ=environ_for(tmp_path)) as relay:
+    async with crcr("serve", "--port", "0", folder=tmp_path, environ=relay_environment(tmp_path)) as relay:
         url = (await relay.says("crcr is listening on")).split()[4]
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             assert (await http.get(f"{url}/healthz")).status_code == 200

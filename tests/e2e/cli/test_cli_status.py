@@ -7,7 +7,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from support.data.operator_database import World
+from support.data.operator_database import OperatorDatabase
 from support.github.gated_upstream import finish, gate, gated, newest_run, open_pull, start
 from support.stage import UPSTREAM, environment
 
@@ -28,9 +28,11 @@ def held(at: datetime) -> str:
     return f"held back by GitHub's rate limit until {until} (requests per hour)"
 
 
-def relay_with(folder: Path, at: datetime, *, calls_left: int, gate_shown: str = "success") -> World:
+def relay_with(
+    folder: Path, at: datetime, *, calls_left: int, gate_shown: str = "success"
+) -> OperatorDatabase:
     """A backend has passed, when so many calls of the upstream's hour were left; then the relay has ended."""
-    return World(folder, asyncio.run(_live(folder, at, calls_left, gate_shown)))
+    return OperatorDatabase(folder, asyncio.run(_live(folder, at, calls_left, gate_shown)))
 
 
 async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) -> dict[str, str]:

@@ -15,8 +15,13 @@ import pytest
 
 from crcr.join.request import Ci
 from support.downstream.join_requests import ACTION as ACTION_USED
-from support.downstream.joined_downstream import DOWNSTREAM, Joined, joined, wanted
-from support.downstream.reporter import ACTION, TOKEN, process
+from support.downstream.joined_downstream import (
+    DOWNSTREAM,
+    RunningDownstream,
+    downstream_request,
+    running_downstream,
+)
+from support.downstream.reporter import ACTION, TOKEN, run_reporter_process
 from support.stage import AUDIENCE, UPSTREAM
 
 pytestmark = pytest.mark.slow
@@ -96,7 +101,7 @@ async def test_fault_56_a_strangers_dispatch_gets_no_token_and_no_request(
     with recorder() as stranger, recorder() as relay, recorder() as oidc:
         pins = f"{relay.url}/github/callback {AUDIENCE}" if pinned else ""
         env = github_job(tmp_path, oidc, hostile(f"{stranger.url}/take", audience), CRCR_RELAYS=pins)
-        code, said = await process(env=env, folder=tmp_path)
+        code, said = await run_reporter_process(env=env, folder=tmp_path)
         assert (code, stranger.got, relay.got, oidc.got) == (1, [], [], []), said
         assert "::error title=CRCR relay::" in said
         assert (f"{stranger.url}/take" in said) is pinned
@@ -106,10 +111,10 @@ async def test_fault_56_the_relays_own_address_with_a_foreign_audience_gets_no_t
     with recorder() as relay, recorder() as oidc:
         own = f"{relay.url}/github/callback"
         env = github_job(tmp_path, oidc, hostile(own, CLOUD), CRCR_RELAYS=f"{own} {AUDIENCE}")
-        code, said = await process(env=env, folder=tmp_path)
+        code, said = await run_reporter_process(env=env, folder=tmp_path)
         assert (code, relay.got, oidc.got) == (1, [], []), said
         env = github_job(tmp_path, oidc, hostile(own, AUDIENCE), CRCR_RELAYS=f"{own} {AUDIENCE}")
-        code, said = await process(env=env, folder=tmp_path)
+        code, said = await run_reporter_process(env=env, folder=tmp_path)
         assert (code, relay.got) == (0, ["/github/callback"]), said
         assert oidc.got == [f"/token?v=1&audience={AUDIENCE}"]
 
@@ -129,12 +134,14 @@ async def test_fault_56_values_handed_on_by_a_bridge_send_a_ready_token_nowhere_
         }
         pin = ("--relays", f"{relay.url}/github/callback {AUDIENCE}")
         for words in (pin, ()):
-            code, said = await process("--status", "in_progress", *words, env=env, folder=tmp_path)
+            code, said = await run_reporter_process(
+                "--status", "in_progress", *words, env=env, folder=tmp_path
+            )
             assert (code, stranger.got, relay.got) == (1, [], []), said
             assert TOKEN not in said
 
 
-def minted(it: Joined) -> int:
+def minted(it: RunningDownstream) -> int:
     return sum(it.github.request_tokens.minted.values())
 
 
@@ -143,7 +150,7 @@ async def test_fault_56_a_generated_workflow_ends_red_for_a_strangers_dispatch_a
     tmp_path: Path, ci: Ci
 ) -> None:
     with recorder() as stranger:
-        async with joined(tmp_path, wanted(ci), build="echo ran-the-build") as it:
+        async with running_downstream(tmp_path, downstream_request(ci), build="echo ran-the-build") as it:
             url = f"{stranger.url}/github/callback"
             for audience in (CLOUD, AUDIENCE):
                 await it.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, audience))
@@ -163,7 +170,7 @@ async def test_fault_56_a_generated_workflow_ends_red_for_a_strangers_dispatch_a
 
 async def test_fault_56_the_action_refuses_a_strangers_dispatch_too(tmp_path: Path) -> None:
     with recorder() as stranger:
-        async with joined(tmp_path, wanted(action=ACTION_USED)) as it:
+        async with running_downstream(tmp_path, downstream_request(action=ACTION_USED)) as it:
             it.runner.actions[ACTION_USED.partition("@")[0]] = ACTION
             url = f"{stranger.url}/github/callback"
             (run,) = await it.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, CLOUD))

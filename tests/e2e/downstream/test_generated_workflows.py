@@ -8,7 +8,12 @@ import pytest
 
 from crcr.decide.model import Level, RepoName
 from crcr.join.request import Ci
-from support.downstream.joined_downstream import DOWNSTREAM, Joined, joined, wanted
+from support.downstream.joined_downstream import (
+    DOWNSTREAM,
+    RunningDownstream,
+    downstream_request,
+    running_downstream,
+)
 from support.github.gated_upstream import gate
 from support.paths import ROOT
 from support.stage import UPSTREAM
@@ -22,14 +27,14 @@ exit 1"""
 WAITS = 'echo begun > "%s"; sleep 120'
 
 
-def said(it: Joined) -> str:
+def said(it: RunningDownstream) -> str:
     """Everything that the jobs wrote, for a failing test to show."""
     runs = [step.log for run in it.github.runs(DOWNSTREAM) for job in run.jobs for step in job.steps]
     builds = [job.log for build in it.builds for job in build.jobs.values()]
     return "".join([*runs, *builds])
 
 
-async def begun(it: Joined, place: Path) -> None:
+async def begun(it: RunningDownstream, place: Path) -> None:
     """Let the relay act until the build has begun."""
     async with asyncio.timeout(60):
         while not has(place):
@@ -43,7 +48,9 @@ def has(place: Path) -> bool:
 
 @EVERY_CI
 async def test_a_pull_request_is_built_and_reported(tmp_path: Path, ci: Ci) -> None:
-    async with joined(tmp_path, wanted(ci), build='echo "testing $UPSTREAM_SHA"') as it:
+    async with running_downstream(
+        tmp_path, downstream_request(ci), build='echo "testing $UPSTREAM_SHA"'
+    ) as it:
         pull = await it.github.open_pr(UPSTREAM)
         await it.go()
         assert it.heard() == [("build", "success")], said(it)
@@ -55,7 +62,7 @@ async def test_a_pull_request_is_built_and_reported(tmp_path: Path, ci: Ci) -> N
 
 @EVERY_CI
 async def test_a_build_that_fails_is_reported_as_failed(tmp_path: Path, ci: Ci) -> None:
-    async with joined(tmp_path, wanted(ci), build="exit 3") as it:
+    async with running_downstream(tmp_path, downstream_request(ci), build="exit 3") as it:
         await it.github.push(UPSTREAM)
         await it.go()
         assert it.heard() == [("build", "failure")], said(it)
@@ -63,7 +70,7 @@ async def test_a_build_that_fails_is_reported_as_failed(tmp_path: Path, ci: Ci) 
 
 @EVERY_CI
 async def test_a_test_dispatch_reports_without_building(tmp_path: Path, ci: Ci) -> None:
-    async with joined(tmp_path, wanted(ci), build="echo never-built") as it:
+    async with running_downstream(tmp_path, downstream_request(ci), build="echo never-built") as it:
         now, target = it.it.clock.now(), RepoName(DOWNSTREAM)
         await it.it.services.acts.dispatch_test(RepoName(UPSTREAM), target, "round-trip", now=now, who="anja")
         await it.go()
@@ -76,7 +83,9 @@ async def test_titles_and_branches_of_strangers_do_nothing(tmp_path: Path, ci: C
     hostile = (
         '"; echo pwn""ed; $(echo pwn""ed) `echo pwn""ed` ${{ secrets.BUILDKITE_API_TOKEN }} << pipeline.id >>'
     )
-    async with joined(tmp_path, wanted(ci), build="env; cat .crcr/* > /dev/null") as it:
+    async with running_downstream(
+        tmp_path, downstream_request(ci), build="env; cat .crcr/* > /dev/null"
+    ) as it:
         await it.github.open_pr(UPSTREAM, title=hostile, body=hostile, head="x;echo${IFS}pwn''ed")
         await it.go()
         assert it.heard() == [("build", "success")], said(it)
@@ -85,7 +94,7 @@ async def test_titles_and_branches_of_strangers_do_nothing(tmp_path: Path, ci: C
 
 async def test_a_closed_pull_request_ends_what_runs_for_it(tmp_path: Path) -> None:
     place = tmp_path / "begun"
-    async with joined(tmp_path, wanted(), build=WAITS % place) as it:
+    async with running_downstream(tmp_path, downstream_request(), build=WAITS % place) as it:
         pull = await it.github.open_pr(UPSTREAM)
         await begun(it, place)
         await it.github.close_pr(pull)
@@ -99,7 +108,7 @@ async def test_a_closed_pull_request_ends_what_runs_for_it(tmp_path: Path) -> No
 async def test_a_newer_head_ends_the_older_ones_build(tmp_path: Path) -> None:
     place = tmp_path / "begun"
     build = f'if [ -e "{place}" ]; then exit 0; fi; {WAITS % place}'
-    async with joined(tmp_path, wanted(), build=build) as it:
+    async with running_downstream(tmp_path, downstream_request(), build=build) as it:
         pull = await it.github.open_pr(UPSTREAM)
         await begun(it, place)
         await it.github.push_to_pr(pull)
@@ -110,7 +119,7 @@ async def test_a_newer_head_ends_the_older_ones_build(tmp_path: Path) -> None:
 
 async def test_a_buildkite_build_of_a_closed_pull_request_is_cancelled(tmp_path: Path) -> None:
     place = tmp_path / "begun"
-    async with joined(tmp_path, wanted(Ci.BUILDKITE), build=WAITS % place) as it:
+    async with running_downstream(tmp_path, downstream_request(Ci.BUILDKITE), build=WAITS % place) as it:
         pull = await it.github.open_pr(UPSTREAM)
         await begun(it, place)
         await it.github.close_pr(pull)
@@ -121,7 +130,7 @@ async def test_a_buildkite_build_of_a_closed_pull_request_is_cancelled(tmp_path:
 
 @EVERY_CI
 async def test_failed_tests_are_counted_from_junit(tmp_path: Path, ci: Ci) -> None:
-    async with joined(tmp_path, wanted(ci, junit="out/*.xml"), build=JUNIT) as it:
+    async with running_downstream(tmp_path, downstream_request(ci, junit="out/*.xml"), build=JUNIT) as it:
         await it.github.open_pr(UPSTREAM)
         await it.go()
         (job,) = it.jobs()
@@ -131,7 +140,9 @@ async def test_failed_tests_are_counted_from_junit(tmp_path: Path, ci: Ci) -> No
 
 
 async def test_the_code_of_a_pull_request_cannot_ask_for_a_token(tmp_path: Path) -> None:
-    async with joined(tmp_path, wanted(), build='echo "url=${ACTIONS_ID_TOKEN_REQUEST_URL-none}"') as it:
+    async with running_downstream(
+        tmp_path, downstream_request(), build='echo "url=${ACTIONS_ID_TOKEN_REQUEST_URL-none}"'
+    ) as it:
         await it.github.open_pr(UPSTREAM)
         await it.go()
         (run,) = it.github.runs(DOWNSTREAM)
@@ -141,7 +152,9 @@ async def test_the_code_of_a_pull_request_cannot_ask_for_a_token(tmp_path: Path)
 
 @EVERY_CI
 async def test_the_newest_commit_is_tested_at_night_and_reported(tmp_path: Path, ci: Ci) -> None:
-    async with joined(tmp_path, wanted(ci, nightly=True), build='echo "testing $UPSTREAM_SHA"') as it:
+    async with running_downstream(
+        tmp_path, downstream_request(ci, nightly=True), build='echo "testing $UPSTREAM_SHA"'
+    ) as it:
         head = it.github.repository(UPSTREAM).head_sha
         it.github.start_run(DOWNSTREAM, event="schedule")
         await it.go()
@@ -153,7 +166,7 @@ async def test_the_newest_commit_is_tested_at_night_and_reported(tmp_path: Path,
 
 async def test_the_composite_action_reports_as_well(tmp_path: Path) -> None:
     action = f"acme/relay/action@{'a' * 40}"
-    async with joined(tmp_path, wanted(action=action)) as it:
+    async with running_downstream(tmp_path, downstream_request(action=action)) as it:
         it.runner.actions["acme/relay/action"] = ROOT / "action"
         await it.github.open_pr(UPSTREAM)
         await it.go()
@@ -164,8 +177,8 @@ async def test_the_composite_action_reports_as_well(tmp_path: Path) -> None:
 async def test_a_gating_backend_decides_by_its_generated_workflow(
     tmp_path: Path, build: str, verdict: str
 ) -> None:
-    wish = wanted(level=Level.L4, oncalls=("anja",))
-    async with joined(tmp_path, wish, build=build) as it:
+    wish = downstream_request(level=Level.L4, oncalls=("anja",))
+    async with running_downstream(tmp_path, wish, build=build) as it:
         it.github.repository(DOWNSTREAM).sends_run_webhooks = True
         pull = await it.github.open_pr(UPSTREAM)
         await it.go()
@@ -175,7 +188,7 @@ async def test_a_gating_backend_decides_by_its_generated_workflow(
 
 async def test_a_rerun_from_github_is_reported_as_its_next_attempt(tmp_path: Path) -> None:
     build = 'test "$GITHUB_RUN_ATTEMPT" = 2'
-    async with joined(tmp_path, wanted(), build=build) as it:
+    async with running_downstream(tmp_path, downstream_request(), build=build) as it:
         await it.github.open_pr(UPSTREAM)
         await it.go()
         (run,) = it.github.runs(DOWNSTREAM)

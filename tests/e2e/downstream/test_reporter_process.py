@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from github_sim.github import GitHub, JobSpec, Workflow
-from support.downstream.callbacks import BACKEND, LISTED, marks
+from support.downstream.callbacks import BACKEND, LISTED, job_marks
 from support.downstream.reporter import reporter_world
 from support.stage import AUDIENCE, UPSTREAM
 
@@ -108,7 +108,7 @@ async def test_github_two_short_steps_are_all_that_it_takes(tmp_path: Path) -> N
         assert (code, world.results()) == (0, {"build": "failure"}), said
 
         [job] = world.it.jobs(BACKEND)
-        assert (job["execution_s"], marks(job)) == (300, set())
+        assert (job["execution_s"], job_marks(job)) == (300, set())
         assert (job["tests_passed"], job["tests_failed"], job["tests_skipped"]) == (1, 1, 1)
         failed = json.loads(job["failed_tests"])
         assert failed == [{"name": "TestOps.mul", "file": "test_ops.py", "message": "1 != 2"}]

@@ -15,8 +15,14 @@ from pathlib import Path
 import pytest
 
 from github_sim.rest.server import Server
-from support.downstream.callbacks import BACKEND, marks, on_outage, with_jobs
-from support.downstream.reporter import ReporterWorld, Times, process, reporter, reporter_world
+from support.downstream.callbacks import BACKEND, callbacks_on_outage, job_marks, workflow_with_jobs
+from support.downstream.reporter import (
+    ReporterWorld,
+    ThreadClock,
+    reporter,
+    reporter_world,
+    run_reporter_process,
+)
 from support.process import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -24,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 JOBS = 100
 
 
-def one_job(times: Times, env: Mapping[str, str], seed: int, report: list[str]) -> tuple[int, str]:
+def one_job(times: ThreadClock, env: Mapping[str, str], seed: int, report: list[str]) -> tuple[int, str]:
     """A job with both of its steps; what is said of both."""
     out, chance = io.StringIO(), random.Random(seed)
     machine, code = times.machine(chance.random), 0
@@ -37,7 +43,7 @@ def one_job(times: Times, env: Mapping[str, str], seed: int, report: list[str]) 
     return code, out.getvalue()
 
 
-async def all_at_once(world: ReporterWorld, times: Times, *statuses: str) -> list[tuple[int, str]]:
+async def all_at_once(world: ReporterWorld, times: ThreadClock, *statuses: str) -> list[tuple[int, str]]:
     envs = [world.github_env(job) for job in world.run.jobs]
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(len(envs)) as pool:
@@ -46,28 +52,28 @@ async def all_at_once(world: ReporterWorld, times: Times, *statuses: str) -> lis
 
 
 async def test_fault_21_a_hundred_jobs_against_sixty_a_minute_are_all_recorded_once(tmp_path: Path) -> None:
-    workflows = with_jobs(*(f"job {number}" for number in range(JOBS)))
+    workflows = workflow_with_jobs(*(f"job {number}" for number in range(JOBS)))
     async with reporter_world(tmp_path, workflows=workflows, CRCR_RATE_LIMIT_PER_MIN="60") as world:
-        times = Times(JOBS, world.it.clock.advance)
+        times = ThreadClock(JOBS, world.it.clock.advance)
         ended = await all_at_once(world, times, "in_progress", "completed")
 
         assert [said for code, said in ended if code] == []
         assert len([said for _, said in ended if "429 rate_limited" in said]) >= JOBS - 60
         assert world.results() == {f"job {number}": "success" for number in range(JOBS)}
-        applied = Counter(job["attempt"] for job in world.it.jobs(BACKEND) if not marks(job))
+        applied = Counter(job["attempt"] for job in world.it.jobs(BACKEND) if not job_marks(job))
         assert applied == {1: JOBS}
         # Two hundred reports at sixty a minute need a little more than three minutes, and hardly longer.
         assert times.seconds - 1_000_000 < 400
 
 
 async def test_fault_12_a_store_that_fails_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world, on_outage(world.it) as (store, client):
+    async with reporter_world(tmp_path) as world, callbacks_on_outage(world.it) as (store, client):
         store.writes_to_fail, store.answers_to_lose = 3, 2
         transport = client._transport
         await world.relay.stop()
         world.relay = Server(transport.app, "127.0.0.1", int(world.url.rpartition(":")[2]))  # type: ignore[attr-defined]
         await world.relay.start()
-        ended = await all_at_once(world, Times(2, world.it.clock.advance), "in_progress", "completed")
+        ended = await all_at_once(world, ThreadClock(2, world.it.clock.advance), "in_progress", "completed")
         assert [said for code, said in ended if code] == []
         assert world.results() == {"build": "success", "test": "success"}
         assert (store.writes_to_fail, store.answers_to_lose) == (0, 0)
@@ -89,18 +95,18 @@ async def test_a_relay_that_is_away_for_a_minute_loses_nothing(tmp_path: Path) -
             if before > 0 >= away_s[0]:
                 asyncio.run_coroutine_threadsafe(return_to_work(), loop).result(20)
 
-        ended = await all_at_once(world, Times(2, move), "in_progress", "completed")
+        ended = await all_at_once(world, ThreadClock(2, move), "in_progress", "completed")
         assert [said for code, said in ended if code] == []
         assert all("cannot take it now" in said for _, said in ended)
         assert world.results() == {"build": "success", "test": "success"}
-        assert [marks(job) for job in world.it.jobs(BACKEND)] == [set(), set()]
+        assert [job_marks(job) for job in world.it.jobs(BACKEND)] == [set(), set()]
 
 
 async def test_a_process_that_finds_nobody_waits_until_the_relay_is_back(tmp_path: Path) -> None:
     async with reporter_world(tmp_path) as world:
         await world.relay.stop()
         env = world.github_env(CRCR_STATUS="in_progress")
-        reporting = asyncio.create_task(process("--strict", env=env, folder=tmp_path))
+        reporting = asyncio.create_task(run_reporter_process("--strict", env=env, folder=tmp_path))
         async with asyncio.timeout(20):
             # It has its token, so it is on its way to a relay that is not there.
             while not world.it.github.request_tokens.minted:
@@ -120,7 +126,11 @@ async def test_a_relay_that_stays_away_leaves_the_build_green(tmp_path: Path) ->
         "CRCR_ID_TOKEN": "a.b.c",
         "CRCR_MAX_TIME": "0",
     }
-    code, said = await process("--status", "completed", "--conclusion", "success", env=env, folder=tmp_path)
+    code, said = await run_reporter_process(
+        "--status", "completed", "--conclusion", "success", env=env, folder=tmp_path
+    )
     assert code == 0
     assert "not recorded: the relay cannot be reached (ConnectionRefusedError" in said
-    assert (await process("--strict", "--status", "in_progress", env=env, folder=tmp_path))[0] == 1
+    assert (await run_reporter_process("--strict", "--status", "in_progress", env=env, folder=tmp_path))[
+        0
+    ] == 1

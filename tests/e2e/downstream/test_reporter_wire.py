@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from github_sim.oidc.signing import private_pem, rsa_key
-from support.downstream.reporter import TOKEN, process, reporter
+from support.downstream.reporter import TOKEN, reporter, run_reporter_process
 from support.process import free_port
 
 pytestmark = pytest.mark.slow
@@ -95,7 +95,7 @@ async def test_a_redirect_takes_the_token_nowhere(tmp_path: Path, status: int) -
         listening(says(200)) as elsewhere,
         listening(says(status, Location=f"{elsewhere.url}/taken")) as relay,
     ):
-        code, said = await process("--strict", env=env(f"{relay.url}/x"), folder=tmp_path)
+        code, said = await run_reporter_process("--strict", env=env(f"{relay.url}/x"), folder=tmp_path)
         assert (code, len(relay.got), elsewhere.got) == (1, 1, [])
         assert f"redirect ({status})" in said
 
@@ -103,14 +103,16 @@ async def test_a_redirect_takes_the_token_nowhere(tmp_path: Path, status: int) -
 async def test_this_machine_is_reached_without_a_proxy(tmp_path: Path) -> None:
     with listening(says(200)) as proxy, listening(says(200)) as relay:
         proxies = {"http_proxy": proxy.url, "HTTPS_PROXY": proxy.url, "ALL_PROXY": proxy.url}
-        code, said = await process("--strict", env=env(f"{relay.url}/x", **proxies), folder=tmp_path)
+        code, said = await run_reporter_process(
+            "--strict", env=env(f"{relay.url}/x", **proxies), folder=tmp_path
+        )
         assert (code, relay.got, proxy.got) == (0, [("/x", f"Bearer {TOKEN}")], []), said
 
 
 async def test_others_are_reached_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
     with listening(says(200)) as proxy:
         address = env("https://relay.invalid/github/callback", HTTPS_PROXY=proxy.url)
-        code, said = await process("--strict", env=address, folder=tmp_path)
+        code, said = await run_reporter_process("--strict", env=address, folder=tmp_path)
         assert (code, proxy.got) == (1, [("relay.invalid:443", None)])
         assert "cannot be reached" in said
 
@@ -142,12 +144,12 @@ async def test_a_certificate_that_nobody_vouches_for_gets_no_token(tmp_path: Pat
         address = f"https://localhost:{relay.server_port}/x"
         patient = env(address, CRCR_MAX_TIME="60")
         began = time.monotonic()
-        code, said = await process("--strict", env=patient, folder=tmp_path)
+        code, said = await run_reporter_process("--strict", env=patient, folder=tmp_path)
         assert (code, relay.got) == (1, [])
         assert "certificate is not trusted" in said
         assert time.monotonic() - began < 30
         trusted = env(address, SSL_CERT_FILE=str(tmp_path / "server.pem"))
-        code, said = await process("--strict", env=trusted, folder=tmp_path)
+        code, said = await run_reporter_process("--strict", env=trusted, folder=tmp_path)
         assert (code, len(relay.got)) == (0, 1), said
 
 
@@ -158,7 +160,7 @@ async def test_a_busy_relay_is_asked_again_after_the_time_it_names(tmp_path: Pat
     with listening(answering) as relay:
         began = time.monotonic()
         patient = env(f"{relay.url}/x", CRCR_MAX_TIME="30")
-        code, said = await process("--strict", env=patient, folder=tmp_path)
+        code, said = await run_reporter_process("--strict", env=patient, folder=tmp_path)
         assert (code, len(relay.got)) == (0, 2), said
         assert time.monotonic() - began >= 1
 

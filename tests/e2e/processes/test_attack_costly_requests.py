@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from crcr.cli.run.http_limits import HttpLimits
-from support.deploy.slow_clients import connected, listening
+from support.deploy.slow_clients import open_raw_client, serve_with_limits
 
 GET = b"GET / HTTP/1.1\r\nHost: relay.test\r\n\r\n"
 
@@ -29,7 +29,7 @@ async def test_requests_without_end_behind_an_unfinished_answer_end_the_connecti
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async with listening(never, HttpLimits()) as (port, _), connected(port) as one:
+    async with serve_with_limits(never, HttpLimits()) as (port, _), open_raw_client(port) as one:
         await one.send(GET * 10_000)
         assert await one.rest() == b""
     assert begun == 1
@@ -41,7 +41,7 @@ async def test_some_requests_may_be_sent_without_waiting_and_are_answered_in_ord
         await answer(send)
 
     limits = HttpLimits()
-    async with listening(at_leisure, limits) as (port, _), connected(port) as one:
+    async with serve_with_limits(at_leisure, limits) as (port, _), open_raw_client(port) as one:
         await one.send(GET * (limits.pipelined + 1))
         for _ in range(limits.pipelined + 1):
             assert await one.answer() == (200, b"ok")
@@ -65,8 +65,8 @@ async def test_a_live_stream_learns_that_its_client_left_though_another_request_
             await asyncio.sleep(0.01)
         await reading
 
-    async with listening(stream, HttpLimits()) as (port, _), asyncio.timeout(10):
-        async with connected(port) as one:
+    async with serve_with_limits(stream, HttpLimits()) as (port, _), asyncio.timeout(10):
+        async with open_raw_client(port) as one:
             await one.send(GET)
             await started.wait()
             await one.send(GET)
@@ -86,7 +86,7 @@ async def test_a_body_may_come_in_many_chunks_or_in_small_ones_but_not_both(
             await answer(send)
 
     chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
-    async with listening(read, HttpLimits()) as (port, _), connected(port) as one:
+    async with serve_with_limits(read, HttpLimits()) as (port, _), open_raw_client(port) as one:
         await one.send(b"POST / HTTP/1.1\r\nHost: relay.test\r\nTransfer-Encoding: chunked\r\n\r\n")
         with suppress(ConnectionError):
             await one.send(chunk * count + b"0\r\n\r\n")

@@ -25,7 +25,7 @@ from crcr.record.clickhouse.connection import (
     is_locked_by_other,
 )
 from crcr.record.store.times import to_us
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 from support.process import crcr, free_port
 from support.replicas import TARGETS, environ, github_with_backends, until, value
 from support.stage import UPSTREAM
@@ -116,7 +116,7 @@ async def passed(port: int, backend: str) -> int:
 
 async def test_the_doctor_does_not_call_a_folder_in_use_broken(tmp_path: Path) -> None:
     engine = tmp_path / "engine"
-    env = environ_for(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
+    env = relay_environment(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
     async with holding(engine):
         found = (await run("doctor", "--json", folder=tmp_path, env=env)).finding("clickhouse")
     in_use = f"chdb://{engine} is in use by another process (probably the relay); not checked."
@@ -132,7 +132,7 @@ async def test_a_backfill_wants_the_relay_stopped_and_works_then(tmp_path: Path)
         tmp_path / "crcr.db",
         HistoryPlan(upstream=UPSTREAM, backends=backends, until=until_us, days=5, jobs=300),
     )
-    env = environ_for(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
+    env = relay_environment(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
     async with holding(engine):
         refused = await run("history", "backfill", folder=tmp_path, env=env)
     assert (refused.code, refused.out) == (1, "")

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from crcr.cli.run.http_limits import HttpLimits, WaitingConnections
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
-from support.deploy.slow_clients import Client, connected, listening
+from support.deploy.slow_clients import RawClient, open_raw_client, serve_with_limits
 from support.process import crcr, free_port
 from support.stage import UPSTREAM, environment
 
@@ -34,8 +34,8 @@ async def tell_fields(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def client(limits: HttpLimits = QUICK) -> AsyncIterator[Client]:
-    async with listening(tell_fields, limits) as (port, _), connected(port) as made:
+async def client(limits: HttpLimits = QUICK) -> AsyncIterator[RawClient]:
+    async with serve_with_limits(tell_fields, limits) as (port, _), open_raw_client(port) as made:
         yield made
 
 
@@ -139,7 +139,7 @@ async def test_fault_65_an_answer_under_way_is_not_mixed_with_a_refusal() -> Non
         await ready.wait()
         await tell_fields(scope, receive, send)
 
-    async with listening(wait, HttpLimits()) as (port, _), connected(port) as one:
+    async with serve_with_limits(wait, HttpLimits()) as (port, _), open_raw_client(port) as one:
         await one.send(GET + b"\r\n" + b"GET /" + b"y" * 9_000 + b" HTTP/1.1\r\n\r\n")
         assert await one.rest() == b""
         ready.set()
@@ -160,7 +160,7 @@ async def test_fault_65_a_client_that_does_not_read_its_answer_is_not_waited_for
             gone.set()
         await filling
 
-    async with listening(pour, HttpLimits(unread_s=0.2)) as (port, _), connected(port) as one:
+    async with serve_with_limits(pour, HttpLimits(unread_s=0.2)) as (port, _), open_raw_client(port) as one:
         one.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await one.send(GET + b"\r\n")
         async with asyncio.timeout(20):
@@ -176,8 +176,8 @@ async def fewer_waiting(waiting: WaitingConnections, most: int) -> None:
 @pytest.mark.parametrize("sent", [b"", GET, CHUNKED, GET + b"\r\n"], ids=["nothing", "head", "body", "idle"])
 async def test_fault_65_of_many_connections_that_wait_the_oldest_are_closed(sent: bytes) -> None:
     patient = HttpLimits(waiting=20, sweep_s=0.05)
-    async with listening(tell_fields, patient) as (port, waiting), AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(connected(port)) for _ in range(30)]
+    async with serve_with_limits(tell_fields, patient) as (port, waiting), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(open_raw_client(port)) for _ in range(30)]
         for each in clients:
             await each.send(sent)
         await fewer_waiting(waiting, 20)
@@ -189,8 +189,8 @@ async def test_fault_65_of_many_connections_that_wait_the_oldest_are_closed(sent
 
 async def test_fault_65_connections_leave_descriptors_for_everything_else() -> None:
     few = HttpLimits(connections=5)
-    async with listening(tell_fields, few) as (port, waiting), AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(connected(port)) for _ in range(8)]
+    async with serve_with_limits(tell_fields, few) as (port, waiting), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(open_raw_client(port)) for _ in range(8)]
         await asyncio.gather(*(each.rest() for each in clients[:3]))
         await clients[-1].send(GET + b"\r\n")
         assert (await clients[-1].answer())[0] == 200
@@ -225,7 +225,7 @@ async def test_fault_65_three_thousand_half_open_requests_do_not_keep_a_webhook_
     async with relay(tmp_path) as (github, port), AsyncExitStack() as stack:
         clients = []
         for number in range(3000):
-            clients.append(await stack.enter_async_context(connected(port)))
+            clients.append(await stack.enter_async_context(open_raw_client(port)))
             await clients[-1].send(GET)
             if number % 1000 == 999:
                 assert await webhook_status(github) == 202
@@ -244,7 +244,7 @@ async def test_fault_65_a_relay_and_the_metrics_of_a_worker_refuse_a_large_head(
         async with crcr("worker", folder=tmp_path, environ=environ) as worker:
             await worker.says("/metrics")
             for asked in (port, metrics_port):
-                async with connected(asked) as one:
+                async with open_raw_client(asked) as one:
                     await one.send(GET + fields(300))
                     assert code(await one.answer()) == (431, "head_too_large")
         assert await webhook_status(github) == 202

@@ -9,7 +9,7 @@ import pytest
 
 from crcr.cli.doctor.relay.store import sqlite_findings
 from crcr.record.migrations.run import migrate
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 from support.downstream.init_command import FLAGS, LOCAL_GIT, WORKFLOW, checkout
 from support.process import crcr, free_port
 
@@ -28,7 +28,7 @@ def open_to_others(folder: Path) -> list[str]:
 
 async def test_fault_69_the_database_its_log_its_copy_and_the_history_are_private(tmp_path: Path) -> None:
     history = tmp_path / "history"
-    env = environ_for(tmp_path, CRCR_PORT=str(free_port()), CRCR_CLICKHOUSE_URL=f"chdb://{history}")
+    env = relay_environment(tmp_path, CRCR_PORT=str(free_port()), CRCR_CLICKHOUSE_URL=f"chdb://{history}")
     async with crcr("serve", folder=tmp_path, environ=env, umask=0) as relay:
         await relay.says("crcr is listening on")
         assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, 0o600)
@@ -52,7 +52,7 @@ async def test_fault_69_a_world_readable_database_is_taken_back_and_a_group_keep
             (tmp_path / name).chmod(found)
         warned = "file_mode" in {each.name for each in sqlite_findings(tmp_path / "crcr.db")}
         assert warned == (found != left)
-        async with crcr("migrate", folder=tmp_path, environ=environ_for(tmp_path), umask=0) as command:
+        async with crcr("migrate", folder=tmp_path, environ=relay_environment(tmp_path), umask=0) as command:
             assert await command.ended() == 0
         assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, left)
 

@@ -21,7 +21,7 @@ import pytest
 
 from github_sim.github import GitHub, WorkflowRun
 from support.deploy.installation import Installation, plain_installation, with_extra
-from support.deploy.otlp_collector import collector
+from support.deploy.otlp_collector import run_collector
 from support.paths import ROOT
 from support.process import crcr, free_port
 from support.replicas import TARGETS, environ, github_with_backends, rows, until, value
@@ -189,7 +189,7 @@ async def test_fault_71_an_installation_moves_from_sqlite_to_postgresql(
 async def test_fault_71_an_installation_with_the_extra_sends_traces(
     plain: Installation, tmp_path: Path
 ) -> None:
-    with collector() as collected, with_extra("tracing", plain, tmp_path) as traced:
+    with run_collector() as collected, with_extra("tracing", plain, tmp_path) as traced:
         assert "No broken requirements" in traced.pip("check")
         traced.python("-c", "import crcr.tracing")
         more = {"CRCR_OTEL_ENDPOINT": collected.url}

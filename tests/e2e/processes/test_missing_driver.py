@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 from support.process import environment
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ EVERY_KIND = (
 
 def run(folder: Path, hidden: str, words: tuple[str, ...], given: dict[str, str]) -> tuple[int, str]:
     """Run a command where a module cannot be imported; return its exit code and all that it printed."""
-    environ = environment(environ_for(folder, **given))
+    environ = environment(relay_environment(folder, **given))
     done = subprocess.run(
         [sys.executable, "-c", HIDE, hidden, *words],
         cwd=folder,

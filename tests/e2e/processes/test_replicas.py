@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from github_sim.github import GitHub, WorkflowRun
-from support.deploy.load_balancer import Balancer, balancing
+from support.deploy.load_balancer import LoadBalancer, run_load_balancer
 from support.process import Running, crcr, free_port
 from support.replicas import PLACES, TARGETS, environ, github_with_backends, rows, until, value
 from support.stage import UPSTREAM
@@ -112,7 +112,7 @@ class Fleet:
 
     folder: Path
     env: dict[str, str]
-    balancer: Balancer
+    balancer: LoadBalancer
     stack: AsyncExitStack
     running: dict[str, Running] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -135,7 +135,7 @@ class Fleet:
 @asynccontextmanager
 async def fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fleet]:
     ports = (free_port(), free_port())
-    async with balancing(*ports) as balancer, AsyncExitStack() as stack:
+    async with run_load_balancer(*ports) as balancer, AsyncExitStack() as stack:
         env = environ(folder, github, url, CRCR_PUBLIC_URL=balancer.url, CRCR_DRAIN_S="1")
         github.webhook_url = f"{balancer.url}/github/webhook"
         it = Fleet(folder, env, balancer, stack)

@@ -12,8 +12,8 @@ import pytest
 
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
-from support.data.operator_database import environ_for
-from support.deploy.otlp_collector import collector, facts
+from support.data.operator_database import relay_environment
+from support.deploy.otlp_collector import attribute_texts, run_collector
 from support.process import crcr, free_port
 from support.stage import UPSTREAM
 
@@ -31,7 +31,7 @@ async def world(folder: Path, **more: str) -> AsyncIterator[tuple[GitHub, dict[s
         port = free_port()
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         issuer = [{"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}]
-        env = environ_for(
+        env = relay_environment(
             folder,
             CRCR_GITHUB_APP_ID=str(github.app_id),
             CRCR_GITHUB_APP_PRIVATE_KEY=github.private_key_pem,
@@ -100,7 +100,7 @@ async def test_a_worker_without_a_port_listens_nowhere_and_one_in_use_is_told(tm
 
 
 async def test_a_delivery_that_two_processes_work_on_is_one_trace(tmp_path: Path) -> None:
-    with collector() as collected:
+    with run_collector() as collected:
         async with (
             world(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (github, env),
             crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
@@ -116,4 +116,4 @@ async def test_a_delivery_that_two_processes_work_on_is_one_trace(tmp_path: Path
     [webhook], [dispatch], [callback] = map(collected.named, ("webhook", "dispatch", "callback"))
     assert webhook.trace_id == dispatch.trace_id == callback.trace_id
     assert (dispatch.parent_span_id, callback.parent_span_id) == (webhook.span_id, dispatch.span_id)
-    assert facts(dispatch.attributes)["crcr.downstream"] == BACKEND
+    assert attribute_texts(dispatch.attributes)["crcr.downstream"] == BACKEND

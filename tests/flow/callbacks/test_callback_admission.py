@@ -7,7 +7,7 @@ from crcr.decide.model import RepoName
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.wiring.web_app import build_app
 from github_sim.world.faults import Match
-from support.downstream.callbacks import BACKEND, client_of, dispatched, post, refused
+from support.downstream.callbacks import BACKEND, client_from, dispatched_run, post_report, refusal_code
 from support.stage import AUDIENCE, UPSTREAM, Stage, stage
 
 DISPATCHES = Match(method="POST", path="*/dispatches")
@@ -67,13 +67,13 @@ class SuspendedMeanwhile:
 
 
 async def test_a_suspension_that_lands_between_the_two_looks_is_obeyed(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         callback = replace(it.services.callback, limits=SuspendedMeanwhile(it))
         app = build_app(replace(it.services, callback=callback), work=False)
-        async with client_of(app) as http:
-            answer = await post(it, run, "build", "in_progress", http=http)
+        async with client_from(app) as http:
+            answer = await post_report(it, run, "build", "in_progress", http=http)
 
-        assert refused(answer) == (403, "suspended")
+        assert refusal_code(answer) == (403, "suspended")
         assert it.jobs() == []
 
 
@@ -95,11 +95,11 @@ async def test_a_re_run_that_leaves_its_attempt_out_means_the_signed_one(tmp_pat
 
 async def test_beside_a_server_of_its_own_the_tokens_of_public_github_are_not_known(tmp_path: Path) -> None:
     """The same names mean other repositories there."""
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         token = it.github.oidc_token(run, run.jobs[0], audience=AUDIENCE, iss=GITHUB_ACTIONS)
         answer = await it.github.report(run, run.jobs[0], status="in_progress", token=token)
 
-        assert refused(answer) == (401, "not_authentic")
+        assert refusal_code(answer) == (401, "not_authentic")
         assert "is not known" in answer.json()["error"]["detail"]
 
 
@@ -112,4 +112,4 @@ async def test_an_upstream_without_a_list_does_not_hide_the_answer_of_the_other(
         body = it.github.ci.report_body(run, run.jobs[0], "in_progress") | {"delivery_id": "made-up"}
         answer = await it.github.report(run, run.jobs[0], status="in_progress", body=body)
 
-        assert refused(answer) == (404, "unknown_delivery")
+        assert refusal_code(answer) == (404, "unknown_delivery")

@@ -8,12 +8,12 @@ from github_sim.github import Match
 from support.downstream.callbacks import (
     BACKEND,
     LISTED,
-    dispatched,
-    on_outage,
-    outcome,
-    post,
-    refused,
-    with_jobs,
+    callbacks_on_outage,
+    dispatched_run,
+    post_report,
+    refusal_code,
+    report_outcome,
+    workflow_with_jobs,
 )
 from support.stage import UPSTREAM, stage
 
@@ -44,101 +44,107 @@ async def test_fault_11_a_callback_that_overtakes_a_hanging_dispatch_is_taken(tm
         gate.release()
         await sending
 
-        assert outcome(answer) == "applied"
+        assert report_outcome(answer) == "applied"
         assert [job["queue_s"] for job in it.jobs()] == [5.0]
 
 
 async def test_fault_12_a_report_whose_commit_failed_is_accepted_the_next_time(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run), on_outage(it) as (store, http):
+    async with dispatched_run(tmp_path) as (it, run), callbacks_on_outage(it) as (store, http):
         store.writes_to_fail = 1
-        failed = await post(it, run, "build", "in_progress", http=http)
-        again = await post(it, run, "build", "in_progress", http=http)
+        failed = await post_report(it, run, "build", "in_progress", http=http)
+        again = await post_report(it, run, "build", "in_progress", http=http)
 
-        assert refused(failed) == (503, "store_unavailable")
+        assert refusal_code(failed) == (503, "store_unavailable")
         assert int(failed.headers["retry-after"]) > 0
-        assert outcome(again) == "applied"
+        assert report_outcome(again) == "applied"
         assert [job["state"] for job in it.jobs()] == ["in_progress"]
 
 
 async def test_fault_12_a_report_whose_answer_was_lost_after_the_commit_is_a_repeat(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run), on_outage(it) as (store, http):
-        await post(it, run, "build", "in_progress", http=http)
+    async with dispatched_run(tmp_path) as (it, run), callbacks_on_outage(it) as (store, http):
+        await post_report(it, run, "build", "in_progress", http=http)
         store.answers_to_lose = 1
-        failed = await post(it, run, "build", "completed", conclusion="success", http=http)
-        again = await post(it, run, "build", "completed", conclusion="success", http=http)
+        failed = await post_report(it, run, "build", "completed", conclusion="success", http=http)
+        again = await post_report(it, run, "build", "completed", conclusion="success", http=http)
 
-        assert (failed.status_code, outcome(again)) == (503, "repeat")
+        assert (failed.status_code, report_outcome(again)) == (503, "repeat")
         assert [(job["state"], job["conclusion"]) for job in it.jobs()] == [("completed", "success")]
 
 
 async def test_fault_13_a_store_that_cannot_be_asked_is_never_answered_with_unknown_delivery(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path) as (it, run), on_outage(it) as (store, http):
+    async with dispatched_run(tmp_path) as (it, run), callbacks_on_outage(it) as (store, http):
         store.reads_to_fail = 1
-        answer = await post(it, run, "build", "in_progress", http=http)
+        answer = await post_report(it, run, "build", "in_progress", http=http)
 
-        assert refused(answer) == (503, "store_unavailable")
+        assert refusal_code(answer) == (503, "store_unavailable")
         assert int(answer.headers["retry-after"]) > 0
-        assert outcome(await post(it, run, "build", "in_progress", http=http)) == "applied"
+        assert report_outcome(await post_report(it, run, "build", "in_progress", http=http)) == "applied"
 
 
 async def test_fault_13_a_closed_store_asks_to_come_back(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.services.database.close()
         answer = await it.github.start_job(run, "build")
 
-        assert refused(answer) == (503, "store_unavailable")
+        assert refusal_code(answer) == (503, "store_unavailable")
         assert int(answer.headers["retry-after"]) > 0
 
 
 async def test_fault_14_of_two_equal_reports_at_once_one_is_applied(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         starts = await asyncio.gather(*(it.github.report(run, "build") for _ in range(2)))
         ends = await asyncio.gather(
             *(it.github.report(run, "build", status="completed", conclusion="success") for _ in range(2))
         )
 
-        assert Counter(map(outcome, starts)) == Counter(map(outcome, ends)) == {"applied": 1, "repeat": 1}
+        assert (
+            Counter(map(report_outcome, starts))
+            == Counter(map(report_outcome, ends))
+            == {"applied": 1, "repeat": 1}
+        )
         assert len(it.jobs()) == 1
 
 
 async def test_fault_14_of_200_identical_and_conflicting_reports_at_once_exactly_one_is_applied(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         claims = ["success", "failure", "cancelled", None] * 50
         answers = await asyncio.gather(
             *(it.github.report(run, "build", status="completed", conclusion=claim) for claim in claims)
         )
 
-        counted = Counter(map(outcome, answers))
+        counted = Counter(map(report_outcome, answers))
         assert counted == {"applied": 1, "repeat": 49, "conflicting_result": 150}
         applied = next(
-            claim for claim, answer in zip(claims, answers, strict=True) if outcome(answer) == "applied"
+            claim
+            for claim, answer in zip(claims, answers, strict=True)
+            if report_outcome(answer) == "applied"
         )
         [job] = it.jobs()
         assert (job["first_conclusion"], job["conclusion"], job["disputed"]) == (applied, "failure", 1)
 
 
 async def test_fault_14_200_starts_at_once_open_one_job(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         before = it.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
         answers = await asyncio.gather(*(it.github.report(run, "build") for _ in range(200)))
 
-        assert Counter(map(outcome, answers)) == {"applied": 1, "repeat": 199}
+        assert Counter(map(report_outcome, answers)) == {"applied": 1, "repeat": 199}
         after = it.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
         assert (len(it.jobs()), after - before) == (1, 1)
 
 
 async def test_fault_21_sixty_matrix_jobs_starting_at_once_are_all_taken(tmp_path: Path) -> None:
     names = [f"test (npu, shard {number})" for number in range(60)]
-    async with dispatched(tmp_path, workflows=with_jobs(*names)) as (it, run):
+    async with dispatched_run(tmp_path, workflows=workflow_with_jobs(*names)) as (it, run):
         starts = await asyncio.gather(*(it.github.start_job(run, name) for name in names))
         ends = await asyncio.gather(*(it.github.complete_job(run, name) for name in names))
 
-        assert {outcome(answer) for answer in (*starts, *ends)} == {"applied"}
+        assert {report_outcome(answer) for answer in (*starts, *ends)} == {"applied"}
         assert {job["job_name"] for job in it.jobs()} == set(names)
         assert {job["state"] for job in it.jobs()} == {"completed"}
 
@@ -146,18 +152,18 @@ async def test_fault_21_sixty_matrix_jobs_starting_at_once_are_all_taken(tmp_pat
 async def test_fault_21_the_301st_report_in_a_minute_is_told_when_to_come_back_and_then_taken(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         it.clock.advance(20)
         for _ in range(299):
-            assert outcome(await it.github.report(run, "build")) == "repeat"
+            assert report_outcome(await it.github.report(run, "build")) == "repeat"
         limited = await it.github.start_job(run, "test")
         it.clock.advance(int(limited.headers["retry-after"]))
         again = await it.github.report(run, "test")
 
-        assert refused(limited) == (429, "rate_limited")
+        assert refusal_code(limited) == (429, "rate_limited")
         assert limited.headers["retry-after"] == "40"
-        assert outcome(again) == "applied"
+        assert report_outcome(again) == "applied"
 
 
 async def test_one_repositorys_limit_is_not_anothers(tmp_path: Path) -> None:
@@ -168,7 +174,7 @@ async def test_one_repositorys_limit_is_not_anothers(tmp_path: Path) -> None:
         runs = [it.github.runs(name)[0] for name in (BACKEND, BACKEND, "org/other")]
         answers = [await it.github.report(run, "build") for run in runs]
 
-        assert list(map(outcome, answers)) == ["applied", "rate_limited", "applied"]
+        assert list(map(report_outcome, answers)) == ["applied", "rate_limited", "applied"]
 
 
 async def test_a_callback_proves_that_a_dispatch_arrived_and_the_retry_is_not_sent(tmp_path: Path) -> None:
@@ -180,7 +186,7 @@ async def test_a_callback_proves_that_a_dispatch_arrived_and_the_retry_is_not_se
         answer = await it.github.start_job(it.github.runs(BACKEND)[0], "build")
         await it.pass_time(3600)
 
-        assert outcome(answer) == "applied"
+        assert report_outcome(answer) == "applied"
         assert set(it.dispatch_states().values()) == {"sent"}
         assert len(it.github.calls_to("POST", "*/dispatches")) == 1
 
@@ -196,7 +202,7 @@ async def test_a_callback_during_a_dispatch_whose_answer_is_lost_ends_its_retrie
         later = await it.github.start_job(it.github.runs(BACKEND)[0], "test")
 
         assert len(it.github.calls_to("POST", "*/dispatches")) == 1
-        assert outcome(later) == "applied"
+        assert report_outcome(later) == "applied"
         [dispatch] = it.rows("SELECT state, sent_at FROM dispatches")
         assert dispatch == {"state": "sent", "sent_at": int(sent_at.timestamp() * 1_000_000)}
         assert [job["queue_s"] for job in it.jobs()] == [0.0, 3600.0]

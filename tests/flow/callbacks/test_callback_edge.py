@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 from github_sim.github import HostileToken
-from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, refused
+from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched_run, refusal_code
 from support.stage import UPSTREAM, WORKFLOW, stage
 
 GARBAGE = b"\xff{"
@@ -14,7 +14,7 @@ GARBAGE = b"\xff{"
 
 async def test_the_first_layer_that_fails_answers(tmp_path: Path) -> None:
     """One report with everything wrong with it, mended layer by layer."""
-    async with dispatched(tmp_path, CRCR_RATE_LIMIT_PER_MIN="1") as (it, run):
+    async with dispatched_run(tmp_path, CRCR_RATE_LIMIT_PER_MIN="1") as (it, run):
         build = run.job("build")
         bad, wrong_event = (
             it.github.hostile_token(HostileToken.TAMPERED, run, build),
@@ -24,7 +24,7 @@ async def test_the_first_layer_that_fails_answers(tmp_path: Path) -> None:
         body = {**it.github.ci.report_body(run, build, "completed", run_id="7"), "delivery_id": "unknown"}
 
         async def answer(token: str, content: bytes) -> tuple[int, str]:
-            return refused(await it.http.post(CALLBACK, content=content, headers=bearer(token)))
+            return refusal_code(await it.http.post(CALLBACK, content=content, headers=bearer(token)))
 
         whole = json.dumps(body).encode()
         assert await answer(bad, GARBAGE) == (401, "not_authentic")
@@ -45,15 +45,15 @@ async def test_the_first_layer_that_fails_answers(tmp_path: Path) -> None:
 
 
 async def test_fault_32_identity_is_checked_before_the_body_is_read(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         token = it.github.hostile_token(HostileToken.STRANGERS_KEY, run, "build")
         for content in (GARBAGE, b"", b"x" * (3 * 1024 * 1024)):
             answer = await it.http.post(CALLBACK, content=content, headers=bearer(token))
-            assert refused(answer) == (401, "not_authentic")
+            assert refusal_code(answer) == (401, "not_authentic")
 
 
 async def test_both_spellings_of_the_address_answer_without_a_redirect(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         for path, repeat in ((CALLBACK, False), (f"{CALLBACK}/", True)):
             body = it.github.ci.report_body(run, run.job("build"), "in_progress")
             headers = bearer(it.github.oidc_token(run, "build"))
@@ -71,7 +71,7 @@ async def test_other_methods_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_body_over_2_mib_is_refused_whether_announced_or_not(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
 
         async def drip() -> AsyncIterator[bytes]:
             for _ in range(3):
@@ -82,19 +82,19 @@ async def test_a_body_over_2_mib_is_refused_whether_announced_or_not(tmp_path: P
         streamed = await it.http.post(CALLBACK, content=drip(), headers=headers)
         lying = await it.http.post(CALLBACK, content=b"{}", headers={**headers, "content-length": "-1"})
 
-        assert refused(announced) == refused(streamed) == (413, "too_large")
-        assert refused(lying) == (400, "bad_request")
+        assert refusal_code(announced) == refusal_code(streamed) == (413, "too_large")
+        assert refusal_code(lying) == (400, "bad_request")
 
 
 async def test_a_large_report_within_the_cap_is_taken(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         body = it.github.ci.report_body(run, run.job("build"), "in_progress")
         body["payload"] = {"text": "x" * (2 * 1024 * 1024 - 4096)}
         assert (await it.github.report(run, "build", body=body)).status_code == 200
 
 
 async def test_every_refusal_has_one_shape_and_an_id_of_its_own(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         good = bearer(it.github.oidc_token(run, "build"))
         answers = [
             await it.http.get(CALLBACK),
@@ -122,7 +122,7 @@ async def test_a_missing_or_odd_authorization_is_not_authentic_and_says_what_to_
     async with stage(tmp_path, LISTED) as it:
         for headers in ({}, *({"authorization": text} for text in odd)):
             answer = await it.http.post(CALLBACK, content=b"{}", headers=headers)
-            assert (headers, *refused(answer)) == (headers, 401, "not_authentic")
+            assert (headers, *refusal_code(answer)) == (headers, 401, "not_authentic")
             assert "token" in answer.json()["error"]["hint"]
 
 
@@ -132,12 +132,12 @@ async def test_a_relay_that_never_read_an_allowlist_asks_to_come_back(tmp_path: 
         it.github.ci.audience = "crcr-test"
         answer = await it.github.report(run, "build", url=f"http://relay.test{CALLBACK}")
 
-        assert refused(answer) == (503, "no_allowlist")
+        assert refusal_code(answer) == (503, "no_allowlist")
         assert int(answer.headers["retry-after"]) > 0
 
 
 async def test_a_report_does_not_ask_github_or_anyone_once_the_keys_are_known(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         before = len(it.github.calls)
         await it.github.complete_job(run, "build")

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from support.downstream.callbacks import CALLBACK, bearer, dispatched, outcome, post, refused
+from support.downstream.callbacks import (
+    CALLBACK,
+    bearer,
+    dispatched_run,
+    post_report,
+    refusal_code,
+    report_outcome,
+)
 from support.stage import UPSTREAM, stage
 
 ODD_NAMES = [
@@ -24,25 +31,25 @@ ODD_NAMES = [
 
 
 async def test_fault_15_any_job_name_is_a_key_of_its_own(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         for name in ODD_NAMES:
-            assert outcome(await it.github.report(run, "build", job_name=name)) == "applied"
+            assert report_outcome(await it.github.report(run, "build", job_name=name)) == "applied"
         for name in ODD_NAMES:
-            assert outcome(await it.github.report(run, "build", job_name=name)) == "repeat"
+            assert report_outcome(await it.github.report(run, "build", job_name=name)) == "repeat"
             closed = await it.github.report(
                 run, "build", status="completed", conclusion="success", job_name=name
             )
-            assert outcome(closed) == "applied"
+            assert report_outcome(closed) == "applied"
 
         assert {job["job_name"] for job in it.jobs()} == set(ODD_NAMES)
         assert {job["state"] for job in it.jobs()} == {"completed"}
 
 
 async def test_fault_15_a_job_name_of_10_000_characters_is_refused_by_field(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         answer = await it.github.report(run, "build", job_name="x" * 10_000)
 
-        assert refused(answer) == (400, "bad_report")
+        assert refusal_code(answer) == (400, "bad_report")
         assert "workflow.job_name" in answer.json()["error"]["detail"]
         assert it.jobs() == []
 
@@ -60,31 +67,31 @@ RUN_IDS = [
 
 
 async def test_fault_16_a_run_id_that_is_not_the_signed_one_is_refused(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         for run_id, expected, named in RUN_IDS:
             answer = await it.github.report(run, "build", run_id=run_id)
-            assert (run_id, refused(answer)) == (run_id, expected)
+            assert (run_id, refusal_code(answer)) == (run_id, expected)
             assert named in answer.json()["error"]["detail"]
 
         assert it.jobs() == []
 
 
 async def test_fault_16_a_run_id_may_be_a_number_or_text(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         first = await it.github.report(run, "build", run_id=run.id, run_attempt=1)
         second = await it.github.report(run, "build", run_id=str(run.id), run_attempt="1")
 
-        assert [outcome(first), outcome(second)] == ["applied", "repeat"]
+        assert [report_outcome(first), report_outcome(second)] == ["applied", "repeat"]
 
 
 async def test_fault_17_completed_without_a_conclusion_is_taken_and_counts_as_a_failure(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         for job, conclusion in (("build", None), ("test", "")):
             await it.github.start_job(run, job)
             assert (
-                outcome(await it.github.report(run, job, status="completed", conclusion=conclusion))
+                report_outcome(await it.github.report(run, job, status="completed", conclusion=conclusion))
                 == "applied"
             )
 
@@ -92,25 +99,25 @@ async def test_fault_17_completed_without_a_conclusion_is_taken_and_counts_as_a_
 
 
 async def test_fault_17_an_unknown_conclusion_is_refused_by_field_and_the_job_goes_on(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         for conclusion in ("passed", "SUCCESS", "none", "stale", 1, {"a": 1}):
             refusal = await it.github.report(run, "build", status="completed", conclusion=conclusion)
-            assert refused(refusal) == (400, "bad_report")
+            assert refusal_code(refusal) == (400, "bad_report")
             assert "workflow.conclusion" in refusal.json()["error"]["detail"]
         mended = await it.github.report(run, "build", status="completed", conclusion="neutral")
 
-        assert outcome(mended) == "applied"
+        assert report_outcome(mended) == "applied"
 
 
 async def test_fault_17_in_progress_after_completed_changes_nothing(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         await it.github.complete_job(run, "build", "failure")
         before = it.jobs()
         it.clock.advance(10)
 
-        assert outcome(await it.github.report(run, "build")) == "repeat"
+        assert report_outcome(await it.github.report(run, "build")) == "repeat"
         assert it.jobs() == before
 
 
@@ -123,14 +130,14 @@ async def test_fault_20_a_repository_is_the_same_in_any_case(tmp_path: Path, lis
         await it.github.start_job(run, "build")
         answer = await it.github.complete_job(run, "build")
 
-        assert outcome(answer) == "applied"
+        assert report_outcome(answer) == "applied"
         assert [(job["downstream"], job["state"]) for job in it.jobs()] == [("ascend/pytorch", "completed")]
 
 
 async def test_what_describes_a_job_is_kept_and_what_is_odd_in_it_loses_no_result(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         described: dict[str, Any] = {"url": "https://ci.example/1", "environment": {"device": "npu"}}
-        await post(it, run, "build", "in_progress", **described)
+        await post_report(it, run, "build", "in_progress", **described)
         result: dict[str, Any] = {
             "conclusion": "failure",
             "test_results": {"passed": 42, "failed": "1", "skipped": -3, "total": 43},
@@ -141,7 +148,7 @@ async def test_what_describes_a_job_is_kept_and_what_is_odd_in_it_loses_no_resul
             "check_run_id": "9-1",
             "future_field": {"deep": [1]},
         }
-        assert outcome(await post(it, run, "build", "completed", **result)) == "applied"
+        assert report_outcome(await post_report(it, run, "build", "completed", **result)) == "applied"
 
         [job] = it.jobs()
         assert (job["url"], job["artifact_url"]) == ("https://ci.example/1", "https://ci.example/a")
@@ -167,9 +174,9 @@ MALFORMED = [
 
 
 async def test_a_malformed_report_is_refused_by_field(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         headers = bearer(it.github.oidc_token(run, "build"))
         for body, named in MALFORMED:
             answer = await it.http.post(CALLBACK, content=body, headers=headers)
-            assert (body[:60], *refused(answer)) == (body[:60], 400, "bad_report")
+            assert (body[:60], *refusal_code(answer)) == (body[:60], 400, "bad_report")
             assert named in answer.json()["error"]["detail"]

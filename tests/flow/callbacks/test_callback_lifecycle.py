@@ -4,72 +4,80 @@ from pathlib import Path
 
 import pytest
 
-from support.downstream.callbacks import BACKEND, dispatched, end_unreported, marks, outcome, refused, sweep
+from support.downstream.callbacks import (
+    BACKEND,
+    dispatched_run,
+    end_unreported,
+    job_marks,
+    refusal_code,
+    report_outcome,
+    sweep,
+)
 
 HOUR = 3600.0
 
 
 async def test_completed_without_in_progress_is_told_what_to_do_and_that_works(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         refusal = await it.github.complete_job(run, "build")
         late = await it.github.report(run, "build", late=True)
         again = await it.github.report(run, "build", status="completed")
 
-        assert refused(refusal) == (409, "no_in_progress")
+        assert refusal_code(refusal) == (409, "no_in_progress")
         assert '"late": true' in refusal.json()["error"]["hint"]
-        assert [outcome(late), outcome(again)] == ["applied", "applied"]
+        assert [report_outcome(late), report_outcome(again)] == ["applied", "applied"]
         [job] = it.jobs()
         assert (job["state"], job["queue_s"], job["execution_s"]) == ("completed", None, None)
-        assert marks(job) == {"late"}
+        assert job_marks(job) == {"late"}
 
 
 async def test_a_repeat_changes_nothing(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         started = it.jobs()
         it.clock.advance(60)
-        assert outcome(await it.github.report(run, "build")) == "repeat"
+        assert report_outcome(await it.github.report(run, "build")) == "repeat"
         assert it.jobs() == started
         await it.github.complete_job(run, "build")
         completed = it.jobs()
         it.clock.advance(60)
-        assert outcome(await it.github.report(run, "build", status="completed")) == "repeat"
+        assert report_outcome(await it.github.report(run, "build", status="completed")) == "repeat"
         assert it.jobs() == completed
 
 
 async def test_a_conflicting_result_is_recorded_and_the_worse_one_counts(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         await it.github.complete_job(run, "build", "success")
         conflict = await it.github.report(run, "build", status="completed", conclusion="failure")
         original = await it.github.report(run, "build", status="completed", conclusion="success")
         repeated = await it.github.report(run, "build", status="completed", conclusion="failure")
 
-        assert refused(conflict) == refused(repeated) == (409, "conflicting_result")
-        assert outcome(original) == "repeat"
+        assert refusal_code(conflict) == refusal_code(repeated) == (409, "conflicting_result")
+        assert report_outcome(original) == "repeat"
         [job] = it.jobs()
         assert (job["first_conclusion"], job["disputed_conclusion"], job["conclusion"]) == (
             "success",
             "failure",
             "failure",
         )
-        assert marks(job) == {"disputed"}
+        assert job_marks(job) == {"disputed"}
 
 
 async def test_a_conflicting_result_that_is_better_does_not_make_the_job_better(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         await it.github.complete_job(run, "build", "failure")
         for claim in ("success", "success", "neutral"):
             answer = await it.github.report(run, "build", status="completed", conclusion=claim)
-            assert refused(answer) == (409, "conflicting_result")
+            assert refusal_code(answer) == (409, "conflicting_result")
 
         [job] = it.jobs()
         assert (job["conclusion"], job["disputed_conclusion"]) == ("failure", "neutral")
 
 
 async def test_a_repeated_dispute_is_told_to_the_pages_once(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         await it.github.complete_job(run, "build", "success")
         for _ in range(5):
@@ -82,7 +90,7 @@ async def test_a_repeated_dispute_is_told_to_the_pages_once(tmp_path: Path) -> N
 async def test_fault_18_a_job_of_20_hours_is_swept_by_its_own_time_out_and_its_result_is_taken(
     tmp_path: Path, option: str, hours: int
 ) -> None:
-    async with dispatched(tmp_path, f"L2:\n  - {BACKEND}{option}\n") as (it, run):
+    async with dispatched_run(tmp_path, f"L2:\n  - {BACKEND}{option}\n") as (it, run):
         await it.github.start_job(run, "build")
         end_unreported(it, run, "build")
         it.clock.advance(20 * HOUR)
@@ -91,27 +99,27 @@ async def test_fault_18_a_job_of_20_hours_is_swept_by_its_own_time_out_and_its_r
         assert [job["state"] for job in it.jobs()] == ["timed_out" if swept else "in_progress"]
         answer = await it.github.report(run, "build", status="completed", conclusion="success")
 
-        assert outcome(answer) == "applied"
+        assert report_outcome(answer) == "applied"
         [job] = it.jobs()
         assert (job["state"], job["conclusion"], job["execution_s"]) == ("completed", "success", 20 * HOUR)
-        assert marks(job) == ({"late"} if swept else set())
+        assert job_marks(job) == ({"late"} if swept else set())
 
 
 async def test_a_start_after_the_sweep_is_a_repeat(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         end_unreported(it, run, "build")
         it.clock.advance(7 * HOUR)
         await sweep(it)
 
-        assert outcome(await it.github.report(run, "build")) == "repeat"
+        assert report_outcome(await it.github.report(run, "build")) == "repeat"
         assert [job["state"] for job in it.jobs()] == ["timed_out"]
 
 
 async def test_fault_19_a_re_run_two_days_later_has_no_queue_time_and_a_row_of_its_own(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         it.clock.advance(30)
         await it.github.start_job(run, "build")
         await it.github.complete_job(run, "build", "failure")
@@ -124,11 +132,11 @@ async def test_fault_19_a_re_run_two_days_later_has_no_queue_time_and_a_row_of_i
 
         rows = [(job["attempt"], job["conclusion"], job["queue_s"], job["execution_s"]) for job in it.jobs()]
         assert rows == [(1, "failure", 30.0, 0.0), (2, "success", None, 60.0)]
-        assert all(marks(job) == set() for job in it.jobs())
+        assert all(job_marks(job) == set() for job in it.jobs())
 
 
 async def test_a_late_report_of_an_old_attempt_does_not_touch_the_new_one(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         first_token = it.github.oidc_token(run, "build")
         first_body = it.github.ci.report_body(run, run.job("build"), "completed", conclusion="failure")
@@ -136,12 +144,12 @@ async def test_a_late_report_of_an_old_attempt_does_not_touch_the_new_one(tmp_pa
         await it.github.start_job(run, "build")
         answer = await it.github.report(run, "build", body=first_body, token=first_token)
 
-        assert outcome(answer) == "applied"
+        assert report_outcome(answer) == "applied"
         assert {job["attempt"]: job["state"] for job in it.jobs()} == {1: "completed", 2: "in_progress"}
 
 
 async def test_queue_time_is_null_when_the_dispatch_seems_to_lie_in_the_future(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         ahead = int((it.clock.now().timestamp() + 5) * 1_000_000)
         it.rows("UPDATE dispatches SET sent_at = ?, attempted_at = ?", ahead, ahead)
         await it.github.start_job(run, "build")
@@ -153,7 +161,7 @@ async def test_queue_time_is_null_when_the_dispatch_seems_to_lie_in_the_future(t
 
 
 async def test_what_is_trusted_is_stored_apart_from_what_was_sent(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         it.clock.advance(7)
         await it.github.start_job(run, "build")
         it.clock.advance(11)

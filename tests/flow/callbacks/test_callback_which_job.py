@@ -6,10 +6,16 @@ from typing import Any
 import httpx
 
 from github_sim.github import WorkflowJob, WorkflowRun
-from support.downstream.callbacks import dispatched, outcome, refused, sweep, with_jobs
+from support.downstream.callbacks import (
+    dispatched_run,
+    refusal_code,
+    report_outcome,
+    sweep,
+    workflow_with_jobs,
+)
 from support.stage import Stage
 
-LEGS = with_jobs("build", "build", "report")
+LEGS = workflow_with_jobs("build", "build", "report")
 
 
 def names_and_states(it: Stage) -> dict[str, str]:
@@ -19,7 +25,7 @@ def names_and_states(it: Stage) -> dict[str, str]:
 async def finish(
     it: Stage, run: WorkflowRun, job: WorkflowJob, conclusion: str = "success", **more: Any
 ) -> str:
-    return outcome(await it.github.report(run, job, status="completed", conclusion=conclusion, **more))
+    return report_outcome(await it.github.report(run, job, status="completed", conclusion=conclusion, **more))
 
 
 async def start(it: Stage, run: WorkflowRun, job: WorkflowJob, **more: Any) -> httpx.Response:
@@ -27,7 +33,7 @@ async def start(it: Stage, run: WorkflowRun, job: WorkflowJob, **more: Any) -> h
 
 
 async def test_a_second_leg_of_one_name_is_recorded_beside_the_first_with_a_warning(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         first, second, _ = run.jobs
         plain, warned = await start(it, run, first), await start(it, run, second)
 
@@ -39,7 +45,7 @@ async def test_a_second_leg_of_one_name_is_recorded_beside_the_first_with_a_warn
 
 
 async def test_each_leg_closes_its_own_row_and_repeats_itself(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         first, second, _ = run.jobs
         await start(it, run, first)
         await start(it, run, second)
@@ -47,15 +53,15 @@ async def test_each_leg_closes_its_own_row_and_repeats_itself(tmp_path: Path) ->
         assert await finish(it, run, first, "success") == "applied"
 
         assert names_and_states(it) == {"build": "success", "build (2)": "failure"}
-        assert outcome(await start(it, run, second)) == "repeat"
+        assert report_outcome(await start(it, run, second)) == "repeat"
         assert await finish(it, run, second, "failure") == "repeat"
         assert await finish(it, run, second, "success") == "conflicting_result"
         assert names_and_states(it) == {"build": "success", "build (2)": "failure"}
 
 
 async def test_a_third_leg_after_a_job_that_is_really_called_so(tmp_path: Path) -> None:
-    workflows = with_jobs("build", "build (2)", "build")
-    async with dispatched(tmp_path, workflows=workflows) as (it, run):
+    workflows = workflow_with_jobs("build", "build (2)", "build")
+    async with dispatched_run(tmp_path, workflows=workflows) as (it, run):
         first, named_so, leg = run.jobs
         for job in (first, named_so, leg):
             await start(it, run, job)
@@ -69,7 +75,7 @@ async def test_a_third_leg_after_a_job_that_is_really_called_so(tmp_path: Path) 
 
 
 async def test_a_separate_reporting_job_closes_the_only_open_row(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         build, _, reporter = run.jobs
         await start(it, run, build)
         assert await finish(it, run, reporter, "failure", job_name="build") == "applied"
@@ -81,7 +87,7 @@ async def test_a_separate_reporting_job_closes_the_only_open_row(tmp_path: Path)
 
 
 async def test_a_separate_reporting_job_closes_the_leg_that_is_left(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         first, second, reporter = run.jobs
         await start(it, run, first)
         await start(it, run, second)
@@ -93,7 +99,7 @@ async def test_a_separate_reporting_job_closes_the_leg_that_is_left(tmp_path: Pa
 
 
 async def test_a_result_that_fits_two_open_legs_is_ambiguous_and_changes_nothing(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         first, second, reporter = run.jobs
         await start(it, run, first)
         await start(it, run, second)
@@ -101,13 +107,13 @@ async def test_a_result_that_fits_two_open_legs_is_ambiguous_and_changes_nothing
             run, reporter, status="completed", conclusion="success", job_name="build"
         )
 
-        assert refused(answer) == (409, "ambiguous_job")
+        assert refusal_code(answer) == (409, "ambiguous_job")
         assert "names of their own" in answer.json()["error"]["hint"]
         assert names_and_states(it) == {"build": "in_progress", "build (2)": "in_progress"}
 
 
 async def test_a_job_that_opened_rows_of_its_own_may_not_close_anothers(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         build, _, other = run.jobs
         await start(it, run, build)
         await start(it, run, other)
@@ -117,7 +123,7 @@ async def test_a_job_that_opened_rows_of_its_own_may_not_close_anothers(tmp_path
 
 
 async def test_a_job_whose_row_is_called_like_a_leg_may_not_close_the_name_itself(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=with_jobs("build", "build (cuda)")) as (it, run):
+    async with dispatched_run(tmp_path, workflows=workflow_with_jobs("build", "build (cuda)")) as (it, run):
         build, cuda = run.jobs
         await start(it, run, build)
         await start(it, run, cuda)
@@ -127,11 +133,11 @@ async def test_a_job_whose_row_is_called_like_a_leg_may_not_close_the_name_itsel
 
 
 async def test_one_reporting_job_may_open_and_close_several_names(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         reporter = run.job("report")
         for name in ("unit", "integration", "lint"):
-            assert outcome(await start(it, run, reporter, job_name=name)) == "applied"
-            assert outcome(await start(it, run, reporter, job_name=name)) == "repeat"
+            assert report_outcome(await start(it, run, reporter, job_name=name)) == "applied"
+            assert report_outcome(await start(it, run, reporter, job_name=name)) == "repeat"
         for name in ("lint", "unit", "integration"):
             assert await finish(it, run, reporter, job_name=name) == "applied"
             assert await finish(it, run, reporter, job_name=name) == "repeat"
@@ -140,11 +146,11 @@ async def test_one_reporting_job_may_open_and_close_several_names(tmp_path: Path
 
 
 async def test_a_server_that_signs_no_check_run_id_has_one_job_for_each_name(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         it.github.issuer.signs_check_run_id = False
         first, second, reporter = run.jobs
-        assert outcome(await start(it, run, first)) == "applied"
-        assert outcome(await start(it, run, second)) == "repeat"
+        assert report_outcome(await start(it, run, first)) == "applied"
+        assert report_outcome(await start(it, run, second)) == "repeat"
         assert await finish(it, run, reporter, job_name="build") == "applied"
         assert await finish(it, run, first) == "repeat"
         assert await finish(it, run, second, "failure") == "conflicting_result"
@@ -154,7 +160,7 @@ async def test_a_server_that_signs_no_check_run_id_has_one_job_for_each_name(tmp
 
 
 async def test_the_bodys_check_run_id_opens_and_closes_nothing(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         first, second, _ = run.jobs
         await start(it, run, first)
         await start(it, run, second, check_run_id=str(first.id))
@@ -164,7 +170,7 @@ async def test_the_bodys_check_run_id_opens_and_closes_nothing(tmp_path: Path) -
 
 
 async def test_a_leg_that_was_swept_is_still_the_one_its_own_id_closes(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
         first, second, _ = run.jobs
         await start(it, run, first)
         it.clock.advance(3600)

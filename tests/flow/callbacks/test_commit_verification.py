@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from github_sim.world.faults import Match
-from support.downstream.callbacks import BACKEND, LISTED, outcome
-from support.downstream.self_reports import head, night, standing, tell
+from support.downstream.callbacks import BACKEND, LISTED, report_outcome
+from support.downstream.self_reports import nightly_run, recorded_standing, send_self_report, upstream_head
 from support.stage import UPSTREAM, Stage, stage
 
 MADE_UP = "5" * 40
@@ -21,10 +21,10 @@ def alone(folder: Path, allowlist: str = LISTED, **more: Any) -> Any:
 
 async def verified(it: Stage, sha: str) -> tuple[str, str | None]:
     """Where the relay says that a commit stands, after somebody reported about it and GitHub was asked."""
-    assert outcome(await tell(it, night(it), commit=sha)) == "applied"
-    assert standing(it, sha) == ("unchecked", None)
+    assert report_outcome(await send_self_report(it, nightly_run(it), commit=sha)) == "applied"
+    assert recorded_standing(it, sha) == ("unchecked", None)
     await it.act()
-    return standing(it, sha)
+    return recorded_standing(it, sha)
 
 
 def questions(it: Stage, sha: str = "%") -> list[dict[str, Any]]:
@@ -44,10 +44,10 @@ async def on_branch(it: Stage, branch: str) -> str:
 
 async def test_the_newest_commit_and_what_it_stands_on_are_base_history(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
-        old = head(it)
+        old = upstream_head(it)
         await it.github.push(UPSTREAM, commits=3)
         assert await verified(it, old) == ("base", "main")
-        assert await verified(it, head(it)) == ("base", "main")
+        assert await verified(it, upstream_head(it)) == ("base", "main")
 
 
 @pytest.mark.parametrize("branch", ["nightly", "release/2.1", "release/2.1/hotfix"])
@@ -114,13 +114,13 @@ async def test_only_the_newest_release_branches_are_asked(tmp_path: Path) -> Non
 async def test_a_commit_is_asked_about_once_however_many_report_it(tmp_path: Path) -> None:
     async with stage(tmp_path, "L2:\n  - org/a\n  - org/b\n", downstreams=("org/a", "org/b")) as it:
         for name in ("org/a", "org/b", "org/a"):
-            run = night(it, name)
-            await tell(it, run, "build", commit=head(it))
-            await tell(it, run, "test", commit=head(it))
+            run = nightly_run(it, name)
+            await send_self_report(it, run, "build", commit=upstream_head(it))
+            await send_self_report(it, run, "test", commit=upstream_head(it))
         await it.act()
-        await tell(it, night(it, "org/b"), commit=head(it))
+        await send_self_report(it, nightly_run(it, "org/b"), commit=upstream_head(it))
         await it.pass_time(90_000)
-        await tell(it, night(it, "org/b"), commit=head(it))
+        await send_self_report(it, nightly_run(it, "org/b"), commit=upstream_head(it))
         await it.act()
         assert len([call for call in it.github.calls if "/compare/" in call.path]) == 1
 
@@ -134,7 +134,7 @@ async def test_an_outage_is_no_verdict(tmp_path: Path, where: Match, status: int
         assert "being checked" in (await it.http.get(f"/crcr/{BACKEND}?kind=nightly")).text
         it.github.faults.remove(away)
         await it.pass_time(7_200)
-        assert standing(it, MADE_UP) == ("unknown", None)
+        assert recorded_standing(it, MADE_UP) == ("unknown", None)
 
 
 @pytest.mark.parametrize("status", [403, 404, 422])
@@ -145,9 +145,9 @@ async def test_a_refusal_that_is_not_about_the_commit_is_no_verdict(tmp_path: Pa
         assert await verified(it, MADE_UP) == ("unchecked", None)
         it.github.faults.remove(gone)
         await it.pass_time(3_700)
-        await tell(it, night(it), commit=MADE_UP)
+        await send_self_report(it, nightly_run(it), commit=MADE_UP)
         await it.act()
-        assert standing(it, MADE_UP) == ("unknown", None)
+        assert recorded_standing(it, MADE_UP) == ("unknown", None)
 
 
 async def test_the_app_not_being_installed_is_no_verdict(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_the_app_not_being_installed_is_no_verdict(tmp_path: Path) -> None
         github.installation(UPSTREAM).repository_ids.discard(github.repository(UPSTREAM).id)
 
     async with alone(tmp_path, prepare=uninstalled) as it:
-        assert await verified(it, head(it)) == ("unchecked", None)
+        assert await verified(it, upstream_head(it)) == ("unchecked", None)
 
 
 async def test_a_commit_that_comes_to_the_base_later_is_found_there(tmp_path: Path) -> None:
@@ -163,20 +163,20 @@ async def test_a_commit_that_comes_to_the_base_later_is_found_there(tmp_path: Pa
         sha = await on_branch(it, "topic")
         assert await verified(it, sha) == ("elsewhere", None)
         it.github.repository(UPSTREAM).branches["main"] = sha
-        await tell(it, night(it), commit=sha)
+        await send_self_report(it, nightly_run(it), commit=sha)
         await it.act()
-        assert standing(it, sha) == ("elsewhere", None), "not asked again at once"
+        assert recorded_standing(it, sha) == ("elsewhere", None), "not asked again at once"
         await it.pass_time(3_700)
-        await tell(it, night(it), commit=sha)
+        await send_self_report(it, nightly_run(it), commit=sha)
         await it.act()
-        assert standing(it, sha) == ("base", "main")
+        assert recorded_standing(it, sha) == ("base", "main")
 
 
 async def test_made_up_commits_are_asked_about_slowly_and_not_without_end(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
-        run = night(it)
+        run = nightly_run(it)
         for number in range(120):
-            await tell(it, run, commit=f"{number + 1:040x}")
+            await send_self_report(it, run, commit=f"{number + 1:040x}")
         assert len(questions(it)) == 20
         await it.act()
         assert len(asked(it)) == 1
@@ -188,25 +188,25 @@ async def test_one_backends_made_up_commits_take_no_turn_of_anothers(tmp_path: P
     async with stage(
         tmp_path, "L2:\n  - org/evil\n  - org/good\n", downstreams=("org/evil", "org/good")
     ) as it:
-        evil = night(it, "org/evil")
+        evil = nightly_run(it, "org/evil")
         for number in range(25):
-            await tell(it, evil, commit=f"{number + 1:040x}")
-        await tell(it, evil, commit=head(it))  # for which its share has no room
-        await tell(it, night(it, "org/good"), commit=head(it))
-        assert {row["target"] for row in questions(it, head(it))} == {"commits org/good"}
+            await send_self_report(it, evil, commit=f"{number + 1:040x}")
+        await send_self_report(it, evil, commit=upstream_head(it))  # for which its share has no room
+        await send_self_report(it, nightly_run(it, "org/good"), commit=upstream_head(it))
+        assert {row["target"] for row in questions(it, upstream_head(it))} == {"commits org/good"}
         await it.pass_time(125)
-        assert standing(it, head(it)) == ("base", "main")
+        assert recorded_standing(it, upstream_head(it)) == ("base", "main")
         shown = (await it.http.get("/api/v1/effects")).text + (await it.http.get("/crcr/effects")).text
         assert "commits org" not in shown
 
 
 async def test_what_found_no_room_is_asked_later_the_oldest_first(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
-        run = night(it)
+        run = nightly_run(it)
         shas = [f"{number + 1:040x}" for number in range(50)]
         for sha in reversed(shas):
             it.clock.advance(3)
-            await tell(it, run, commit=sha)
+            await send_self_report(it, run, commit=sha)
         waits = [
             row["sha"] for row in it.rows("SELECT sha FROM commits WHERE ask_at = seen_at ORDER BY seen_at")
         ]
@@ -218,13 +218,13 @@ async def test_what_found_no_room_is_asked_later_the_oldest_first(tmp_path: Path
         for _ in range(30):
             await it.pass_time(30)
             await it.services.sweeper.sweep()
-        assert {standing(it, sha) for sha in shas} == {("unknown", None)}
+        assert {recorded_standing(it, sha) for sha in shas} == {("unknown", None)}
 
 
 async def test_a_question_that_was_given_up_is_asked_again_by_itself(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
         gone = it.github.faults.answer(403, on=REPOSITORY, message="Not for you")
-        assert await verified(it, head(it)) == ("unchecked", None)
+        assert await verified(it, upstream_head(it)) == ("unchecked", None)
         assert [row["state"] for row in questions(it)] == ["parked"]
         it.github.faults.remove(gone)
         await it.services.sweeper.sweep()
@@ -232,7 +232,7 @@ async def test_a_question_that_was_given_up_is_asked_again_by_itself(tmp_path: P
         await it.pass_time(26 * 3600)
         await it.services.sweeper.sweep()
         await it.act()
-        assert standing(it, head(it)) == ("base", "main")
+        assert recorded_standing(it, upstream_head(it)) == ("base", "main")
         assert [row["state"] for row in questions(it)] == ["cancelled", "done"]
 
 
@@ -244,7 +244,7 @@ async def test_nothing_is_being_checked_for_ever(tmp_path: Path) -> None:
             await it.pass_time(24 * 3600 + 3601)
             await it.services.sweeper.sweep()
             await it.act()
-        assert standing(it, MADE_UP) == ("unanswered", None)
+        assert recorded_standing(it, MADE_UP) == ("unanswered", None)
         asked_so_far = len(questions(it))
         assert {row["state"] for row in questions(it)} == {"cancelled"}
         page = (await it.http.get(f"/crcr/commit/{MADE_UP}")).text
@@ -253,14 +253,14 @@ async def test_nothing_is_being_checked_for_ever(tmp_path: Path) -> None:
         await it.services.sweeper.sweep()
         assert len(questions(it)) == asked_so_far
         it.github.faults.clear()
-        await tell(it, night(it), commit=MADE_UP)
+        await send_self_report(it, nightly_run(it), commit=MADE_UP)
         await it.act()
-        assert standing(it, MADE_UP) == ("unknown", None), "somebody reported about it again"
+        assert recorded_standing(it, MADE_UP) == ("unknown", None), "somebody reported about it again"
 
 
 async def test_pages_follow_what_github_said(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
-        await tell(it, night(it), commit=head(it))
+        await send_self_report(it, nightly_run(it), commit=upstream_head(it))
         before = it.rows("SELECT max(change_id) AS id FROM changes")[0]["id"]
         await it.act()
         [change] = it.rows("SELECT kind, downstream FROM changes WHERE change_id > ?", before)

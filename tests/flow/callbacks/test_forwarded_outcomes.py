@@ -14,15 +14,23 @@ from crcr.decide.model import RepoName
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.upkeep.timeouts import Sweeps
 from github_sim.github import Workflow, WorkflowJob, WorkflowRun
-from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, outcome, with_jobs
+from support.downstream.callbacks import (
+    BACKEND,
+    CALLBACK,
+    LISTED,
+    bearer,
+    dispatched_run,
+    report_outcome,
+    workflow_with_jobs,
+)
 from support.downstream.other_cis import EVERY
 from support.downstream.other_hud import HOST, SETTINGS, OtherHud
 from support.downstream.reporter import TOKEN as REPORTER_TOKEN
-from support.downstream.reporter import Scripted, told
-from support.downstream.self_reports import head, night, tell
+from support.downstream.reporter import ScriptedNetwork, run_reporter
+from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
 from support.github.gated_upstream import GATING, NAMED, Stage, gated, look, newest_run, open_pull, run_all
 from support.github.merge_queue import move_base
 from support.stage import AUDIENCE, UPSTREAM, stage
@@ -45,7 +53,7 @@ async def say(
     chosen = run.job(job) if isinstance(job, str) else job
     body = it.github.ci.report_body(run, chosen, status, **workflow)
     body["payload"] = {} if payload is None else payload
-    return outcome(await _post(it, run, chosen, json.dumps(body).encode()))
+    return report_outcome(await _post(it, run, chosen, json.dumps(body).encode()))
 
 
 async def _post(it: Stage, run: WorkflowRun, job: WorkflowJob, body: bytes) -> httpx.Response:
@@ -114,16 +122,18 @@ LIES: dict[str, Any] = {
 
 async def test_an_echo_of_another_event_moves_no_result_to_it(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
-        nightly = night(it)
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        nightly = nightly_run(it)
         for name, lie in LIES.items():
             assert await say(it, run, "build", "in_progress", payload=lie, job_name=name) == "applied"
             payload = {**ELSEWHERE, **(lie if isinstance(lie, dict) else {})}
-            answer = await tell(it, nightly, "test", commit=head(it), payload=payload, job_name=name)
-            assert outcome(answer) == "applied"
+            answer = await send_self_report(
+                it, nightly, "test", commit=upstream_head(it), payload=payload, job_name=name
+            )
+            assert report_outcome(answer) == "applied"
         await it.act()
         [sha] = {row["head_sha"] for row in it.jobs() if row["number"]}
-        commits = {1: sha, 0: head(it)}
+        commits = {1: sha, 0: upstream_head(it)}
 
     assert len(hud.records) == 2 * len(LIES) == 2 * len(hud.pull_page(1))
     for row in hud.records.values():
@@ -143,7 +153,7 @@ def _texts(value: Any) -> list[str]:
 
 async def test_an_echo_of_the_same_event_adds_what_the_records_do_not_have(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
         payload = run.client_payload["payload"]
         await say(it, run, "build", "in_progress", payload={**payload, "sender": {"login": "zoe", "n": 1}})
         await it.act()
@@ -164,11 +174,11 @@ ODD = {
 
 async def test_an_odd_or_giant_echo_costs_no_result(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
         for name, odd in ODD.items():
             body = it.github.ci.report_body(run, run.job("build"), "in_progress", job_name=name)
             sent = json.dumps({**body, "payload": "ECHO"}).encode().replace(b'"ECHO"', odd)
-            assert outcome(await _post(it, run, run.job("build"), sent)) == "applied"
+            assert report_outcome(await _post(it, run, run.job("build"), sent)) == "applied"
         await it.act()
         [sha] = {row["head_sha"] for row in it.jobs()}
 
@@ -177,7 +187,7 @@ async def test_an_odd_or_giant_echo_costs_no_result(tmp_path: Path) -> None:
 
 async def test_a_report_as_large_as_we_take_it_still_fits_the_other_hud(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
         await say(it, run, "build", "in_progress")
         counts = {"passed": 1, "failed": 2}
         for size in (2_090_000, 2 * 1024 * 1024 - 1_200):
@@ -240,7 +250,7 @@ async def tell_story(it: Stage, run: WorkflowRun) -> None:
 async def test_every_outcome_reaches_the_other_hud_once_and_in_order(tmp_path: Path) -> None:
     hud = OtherHud(answers=cycle([200, 500, 200, 429, 503, 200, 502, 200]))
     async with gated(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
-        [workflow] = with_jobs(*STORY)
+        [workflow] = workflow_with_jobs(*STORY)
         it.github.repository(GATING).workflows = [Workflow(jobs=workflow.jobs, run_name=NAMED.run_name)]
         pull = await open_pull(it)
         await tell_story(it, newest_run(it))
@@ -279,12 +289,15 @@ async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp
         del it.github.world.runs[gone.id]
         for _ in range(8):
             await look(it, HOUR)
-        nightly = night(it, GATING)
+        nightly = nightly_run(it, GATING)
         for name, conclusion in (("build", "success"), ("test", "failure")):
-            answer = await tell(it, nightly, name, conclusion, commit=head(it))
-            assert outcome(answer) == "applied"
+            answer = await send_self_report(it, nightly, name, conclusion, commit=upstream_head(it))
+            assert report_outcome(answer) == "applied"
         # A second report that contradicts the first: the worse one counts there too.
-        assert outcome(await tell(it, nightly, "build", "failure", commit=head(it))) == "conflicting_result"
+        assert (
+            report_outcome(await send_self_report(it, nightly, "build", "failure", commit=upstream_head(it)))
+            == "conflicting_result"
+        )
         await deliver_all(it)
         now = it.clock.now()
 
@@ -314,12 +327,12 @@ class Dying(Forwards):
 @pytest.mark.usefixtures("both_stores")
 async def test_an_outcome_and_its_forward_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
         await say(it, run, "build", "in_progress")
         it.clock.advance(8 * HOUR)
         await it.services.sweeper.sweep()  # GitHub is asked first
         it.clock.advance(2 * HOUR)
-        dying = Sweeps(it.services.database, CheckRefresher({}), Outcomes(Dying(enabled=True)))
+        dying = Sweeps(it.services.database, CheckRefresher({}), JobOutcomes(Dying(enabled=True)))
         with pytest.raises(Killed):
             await dying.time_out_silent(it.clock.now())
         assert [row["state"] for row in it.jobs()] == ["in_progress"]
@@ -343,7 +356,7 @@ async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there
         for status, more in (("in_progress", {}), ("completed", {"conclusion": "success"})):
             body = it.github.ci.report_body(forged, forged.job("build"), status, **more)
             sent = json.dumps({**body, "delivery_id": honest.delivery_id}).encode()
-            assert outcome(await _post(it, forged, forged.job("build"), sent)) == "applied"
+            assert report_outcome(await _post(it, forged, forged.job("build"), sent)) == "applied"
         for _ in range(3):
             await look(it, MINUTE)
 
@@ -357,7 +370,7 @@ async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there
 
 async def test_a_parked_outcome_that_a_newer_one_overtook_is_not_sent_any_more(tmp_path: Path) -> None:
     hud = OtherHud(answers=chain([400], repeat(200)))
-    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
         await say(it, run, "build", "in_progress")
         await it.act()
         await say(it, run, "test", "in_progress")
@@ -377,8 +390,8 @@ async def test_a_parked_outcome_that_a_newer_one_overtook_is_not_sent_any_more(t
 
 async def test_a_parked_outcome_that_is_still_the_newest_is_sent_again(tmp_path: Path) -> None:
     hud = OtherHud(answers=chain([403], repeat(200)))
-    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, _):
-        assert outcome(await tell(it, night(it), commit=None)) == "applied"
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, _):
+        assert report_outcome(await send_self_report(it, nightly_run(it), commit=None)) == "applied"
         await it.act()
         assert hud.taken == []
         await it.services.acts.retry_parked(RepoName(UPSTREAM), ParkedFilter(), who="ann", now=it.clock.now())
@@ -392,7 +405,7 @@ async def test_a_parked_outcome_that_is_still_the_newest_is_sent_again(tmp_path:
 
 async def test_fields_that_a_completed_report_leaves_out_are_those_of_the_first(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
         began = it.clock.now()
         bare: dict[str, Any] = dict.fromkeys(("started_at", "completed_at", "url", "check_run_id"))
         await say(it, run, "build", "in_progress", **{**bare, "url": "https://ci.example.org/1"})
@@ -418,11 +431,14 @@ SAID: dict[str, Any] = {
 async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(tmp_path: Path) -> None:
     hud = OtherHud()
     async with stage(tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS) as it:
-        run, now = night(it), it.clock.now()
+        run, now = nightly_run(it), it.clock.now()
         for name, said in SAID.items():
             claimed = stamp(now, said) if isinstance(said, float) else said
             times: dict[str, Any] = {"started_at": claimed, "completed_at": claimed, "job_name": name}
-            assert outcome(await tell(it, run, commit=head(it), **times)) == "applied"
+            assert (
+                report_outcome(await send_self_report(it, run, commit=upstream_head(it), **times))
+                == "applied"
+            )
         await it.act()
 
     found = {row["job_name"]: row["started_at"] for row in hud.nightly_page(BACKEND, now, days=7)}
@@ -443,19 +459,25 @@ async def test_a_nightly_that_our_reporter_sends_from_another_ci_is_found(tmp_pa
     async with stage(tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **settings) as it:
         now = it.clock.now()
         own = {key: value.replace("RUN", ci.run_id) for key, value in REPORTERS[name].items()}
-        bridged = {"CRCR_STARTED_AT": stamp(now, -HOUR), "CRCR_HEAD_SHA": head(it), "CRCR_UPSTREAM": UPSTREAM}
+        bridged = {
+            "CRCR_STARTED_AT": stamp(now, -HOUR),
+            "CRCR_HEAD_SHA": upstream_head(it),
+            "CRCR_UPSTREAM": UPSTREAM,
+        }
         kind = {"CRCR_EVENT_TYPE": "nightly", "CRCR_RELAYS": "https://relay.test/github/callback crcr"}
-        network = Scripted(seconds=now.timestamp())
+        network = ScriptedNetwork(seconds=now.timestamp())
         env = {**own, **bridged, **kind, "CRCR_ID_TOKEN": REPORTER_TOKEN}
-        assert told("--status", "completed", "--conclusion", "failure", env=env, network=network)[0] == 0
+        assert (
+            run_reporter("--status", "completed", "--conclusion", "failure", env=env, network=network)[0] == 0
+        )
         [body] = network.bodies
         answer = await it.http.post(CALLBACK, json=body, headers=bearer(ci.token(it.github)))
-        assert outcome(answer) == "applied"
+        assert report_outcome(answer) == "applied"
         await it.act()
 
     [row] = hud.nightly_page(BACKEND, now)
     assert (row["started_at"], row["conclusion"]) == (stamp(now, -HOUR), "failure")
-    assert (row["head_sha"], row["upstream_repo"], row["pr_number"]) == (head(it), UPSTREAM, 0)
+    assert (row["head_sha"], row["upstream_repo"], row["pr_number"]) == (upstream_head(it), UPSTREAM, 0)
 
 
 def stamp(at: datetime, more_s: float = 0.0) -> str:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from crcr.decide.model import RepoName
-from support.downstream.callbacks import BACKEND, dispatched, outcome, post
+from support.downstream.callbacks import BACKEND, dispatched_run, post_report, report_outcome
 from support.stage import UPSTREAM
 
 TOKEN = "hud-token-0123456789"
@@ -48,7 +48,7 @@ class Hud:
 
 async def test_a_result_is_forwarded_with_what_was_proved_apart_from_what_was_said(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         it.clock.advance(30)
         await it.github.start_job(run, "build", check_run_id=None)
         it.clock.advance(60)
@@ -81,12 +81,12 @@ async def test_a_result_is_forwarded_with_what_was_proved_apart_from_what_was_sa
 
 async def test_what_answers_a_test_dispatch_is_recorded_and_not_forwarded(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, _):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, _):
         core, backend = RepoName(UPSTREAM), RepoName(BACKEND)
         await it.services.acts.dispatch_test(core, backend, "test-1", who="ann", now=it.clock.now())
         await it.act()
         run = next(each for each in it.github.runs(BACKEND) if each.delivery_id == "test-1")
-        assert outcome(await it.github.start_job(run, "build")) == "applied"
+        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
         await it.act()
 
         assert [job["delivery"] for job in it.jobs()] == ["test-1"]
@@ -95,7 +95,7 @@ async def test_what_answers_a_test_dispatch_is_recorded_and_not_forwarded(tmp_pa
 
 async def test_repeats_are_not_forwarded_and_a_dispute_is_once(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         await it.github.complete_job(run, "build")
         for _ in range(3):
             await it.github.report(run, "build")
@@ -117,7 +117,7 @@ async def test_results_of_one_delivery_arrive_in_order_though_the_first_is_refus
     tmp_path: Path,
 ) -> None:
     hud = Hud(refusals=[Response(status_code=503, headers={"retry-after": "120"})])
-    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         await it.github.start_job(run, "build")
         await it.act()
         await it.github.complete_job(run, "build")
@@ -132,7 +132,7 @@ async def test_results_of_one_delivery_arrive_in_order_though_the_first_is_refus
 @pytest.mark.parametrize("status", [500, 502, 429, 302])
 async def test_a_refusal_that_may_pass_is_retried_until_it_does(tmp_path: Path, status: int) -> None:
     hud = Hud(refusals=[Response(status_code=status) for _ in range(3)])
-    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         await it.github.start_job(run, "build")
         for _ in range(10):
             await it.pass_time(60)
@@ -145,7 +145,7 @@ async def test_a_refusal_for_good_is_parked_with_its_reason_and_holds_up_nothing
     tmp_path: Path, status: int
 ) -> None:
     hud = Hud(refusals=[Response(status_code=status)])
-    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         await it.github.start_job(run, "build")
         await it.act()
         await it.github.complete_job(run, "build")
@@ -160,10 +160,10 @@ async def test_a_hud_that_is_down_costs_the_reporter_nothing(tmp_path: Path) -> 
     async def down(_: Scope, __: Receive, ___: Send) -> None:
         raise httpx.ConnectError("refused")
 
-    async with dispatched(tmp_path, outside={HUD: down}, **SETTINGS) as (it, run):
-        assert outcome(await it.github.start_job(run, "build")) == "applied"
+    async with dispatched_run(tmp_path, outside={HUD: down}, **SETTINGS) as (it, run):
+        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
         await it.act()
-        assert outcome(await it.github.complete_job(run, "build")) == "applied"
+        assert report_outcome(await it.github.complete_job(run, "build")) == "applied"
         await it.act()
 
         waiting = it.rows("SELECT state, unsure FROM effects WHERE kind = 'forward_result'")
@@ -172,7 +172,7 @@ async def test_a_hud_that_is_down_costs_the_reporter_nothing(tmp_path: Path) -> 
 
 async def test_nothing_is_forwarded_when_nothing_is_configured(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched(tmp_path, outside={HUD: hud}) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}) as (it, run):
         await it.github.start_job(run, "build")
         await it.act()
 
@@ -182,14 +182,14 @@ async def test_nothing_is_forwarded_when_nothing_is_configured(tmp_path: Path) -
 
 async def test_an_echoed_payload_that_python_cannot_read_does_not_hold_up_its_result(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         body = it.github.ci.report_body(run, run.job("build"), "in_progress")
         for number, odd in enumerate(
             (b'{"n": 1e400}', b"[" * 900 + b"]" * 900, b'"\\ud800"', b'"' + b"x" * 2_090_000 + b'"')
         ):
             body["workflow"]["job_name"], body["payload"] = f"job {number}", "ECHO"
             sent = json.dumps(body).encode().replace(b'"ECHO"', odd)
-            assert outcome(await it.github.report(run, "build", body=sent)) == "applied"
+            assert report_outcome(await it.github.report(run, "build", body=sent)) == "applied"
         await it.act()
 
     assert len(hud.taken) == 4
@@ -197,12 +197,14 @@ async def test_an_echoed_payload_that_python_cannot_read_does_not_hold_up_its_re
 
 async def test_the_envelope_fits_the_far_sides_cap(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         body = it.github.ci.report_body(run, run.job("build"), "in_progress")
         body["payload"] = "x" * (
             2 * 1024 * 1024 - len(json.dumps(body)) + len(json.dumps(body["payload"])) - 8
         )
-        assert outcome(await it.github.report(run, "build", body=json.dumps(body).encode())) == "applied"
+        assert (
+            report_outcome(await it.github.report(run, "build", body=json.dumps(body).encode())) == "applied"
+        )
         [row] = it.rows("SELECT length(payload) AS size FROM effects WHERE kind = 'forward_result'")
         await it.act()
 
@@ -213,9 +215,9 @@ async def test_the_envelope_fits_the_far_sides_cap(tmp_path: Path) -> None:
 
 async def test_sixty_results_at_once_all_arrive(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         names = [f"job {number}" for number in range(60)]
-        await asyncio.gather(*(post(it, run, "build", "in_progress", job_name=name) for name in names))
+        await asyncio.gather(*(post_report(it, run, "build", "in_progress", job_name=name) for name in names))
         await it.act()
 
     seen = [each["untrusted"]["callback_payload"]["workflow"]["job_name"] for each in hud.taken]

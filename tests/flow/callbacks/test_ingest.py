@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.downstream.callbacks import client_of, refused
+from support.downstream.callbacks import client_from, refusal_code
 from support.page_reader import HOSTILE
 from support.stage import UPSTREAM, Stage, stage
 
@@ -119,7 +119,7 @@ async def test_fault_30_no_session_no_bearer_token_and_no_cookie_opens_it(tmp_pa
         ]
         kept = rows(it)
 
-    assert {refused(each) for each in answers} == {(401, "not_authentic")}
+    assert {refusal_code(each) for each in answers} == {(401, "not_authentic")}
     assert kept == []
 
 
@@ -134,13 +134,13 @@ async def test_an_administrators_session_and_token_do_not_open_it(tmp_path: Path
         by_token = await send(it, envelope(), Authorization=f"Bearer {admin}")
 
     assert signed_in.cookies
-    assert refused(by_session) == refused(by_token) == (401, "not_authentic")
+    assert refusal_code(by_session) == refusal_code(by_token) == (401, "not_authentic")
 
 
 async def test_without_a_token_there_is_no_such_address(tmp_path: Path) -> None:
     async with stage(tmp_path, LISTED) as it:
-        assert refused(await send(it, envelope())) == (404, "not_found")
-        assert refused(await send(it, envelope(), **{"x-hud-internal-bot": ""})) == (404, "not_found")
+        assert refusal_code(await send(it, envelope())) == (404, "not_found")
+        assert refusal_code(await send(it, envelope(), **{"x-hud-internal-bot": ""})) == (404, "not_found")
 
 
 async def test_it_needs_no_reader_where_the_pages_do(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ async def test_it_needs_no_reader_where_the_pages_do(tmp_path: Path) -> None:
 async def test_other_methods_are_told_which_one_is_taken(tmp_path: Path, method: str) -> None:
     async with hud(tmp_path) as it:
         answer = await it.http.request(method, ADDRESS, headers=HEADERS)
-    assert refused(answer) == (405, "method_not_allowed")
+    assert refusal_code(answer) == (405, "method_not_allowed")
     assert answer.headers["allow"] == "POST"
 
 
@@ -166,7 +166,7 @@ async def test_a_body_over_the_cap_is_refused_whether_it_says_so_or_not(tmp_path
     async with hud(tmp_path) as it:
         said = await send(it, b" " * (2 * 1024 * 1024 + 1))
         unsaid = await it.http.post(ADDRESS, content=endless(), headers=HEADERS)
-    assert refused(said) == refused(unsaid) == (413, "too_large")
+    assert refusal_code(said) == refusal_code(unsaid) == (413, "too_large")
 
 
 async def test_a_body_just_under_the_cap_is_taken(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ async def test_what_identifies_a_result_is_refused_by_its_name(
     async with hud(tmp_path) as it:
         answer = await send(it, changed(path, value))
         kept = rows(it)
-    assert refused(answer) == (400, "bad_report")
+    assert refusal_code(answer) == (400, "bad_report")
     assert named in answer.json()["error"]["detail"]
     assert kept == []
 
@@ -238,7 +238,7 @@ async def test_what_identifies_a_result_is_refused_by_its_name(
 )
 async def test_what_is_no_envelope_is_a_bad_report(tmp_path: Path, body: bytes) -> None:
     async with hud(tmp_path) as it:
-        assert refused(await send(it, body)) == (400, "bad_report")
+        assert refusal_code(await send(it, body)) == (400, "bad_report")
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ async def test_fault_44_a_result_that_lost_its_start_is_there(tmp_path: Path) ->
 
 
 async def test_the_address_is_the_callers_own_behind_a_trusted_proxy(tmp_path: Path) -> None:
-    async with hud(tmp_path, CRCR_TRUSTED_PROXIES="192.0.2.1") as it, client_of(it.app) as http:
+    async with hud(tmp_path, CRCR_TRUSTED_PROXIES="192.0.2.1") as it, client_from(it.app) as http:
         await http.post(ADDRESS, json=envelope(), headers={**HEADERS, "x-forwarded-for": "198.51.100.7"})
         assert rows(it)[0]["origin"] == "198.51.100.7"
 

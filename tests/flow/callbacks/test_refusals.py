@@ -9,8 +9,16 @@ import httpx
 import pytest
 
 from github_sim.github import HostileToken, WorkflowRun
-from support.downstream.callbacks import BACKEND, CALLBACK, bearer, dispatched, outcome, post, refused
-from support.downstream.self_reports import night, tell
+from support.downstream.callbacks import (
+    BACKEND,
+    CALLBACK,
+    bearer,
+    dispatched_run,
+    post_report,
+    refusal_code,
+    report_outcome,
+)
+from support.downstream.self_reports import nightly_run, send_self_report
 from support.sign_in import ADMIN, TOKENS
 from support.stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage, stage
 
@@ -27,11 +35,11 @@ async def told(it: Stage, path: str = API, **headers: str) -> list[dict[str, Any
 
 
 async def test_a_refused_report_stands_on_its_senders_page_and_in_the_api(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         page = await it.http.get(f"/crcr/{BACKEND}")
         assert "Refused" not in page.text
-        answer = await post(it, run, "build", "completed")
-        assert refused(answer) == (409, "no_in_progress")
+        answer = await post_report(it, run, "build", "completed")
+        assert refusal_code(answer) == (409, "no_in_progress")
 
         [one] = await told(it)
         error = answer.json()["error"]
@@ -50,12 +58,12 @@ async def test_a_refused_report_stands_on_its_senders_page_and_in_the_api(tmp_pa
 
 
 async def test_a_refusal_is_settled_when_the_same_jobs_result_is_taken_afterwards(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
-        assert refused(await post(it, run, "build", "completed")) == (409, "no_in_progress")
-        await post(it, run, "build", "in_progress")
+    async with dispatched_run(tmp_path) as (it, run):
+        assert refusal_code(await post_report(it, run, "build", "completed")) == (409, "no_in_progress")
+        await post_report(it, run, "build", "in_progress")
         assert [each["settled"] for each in await told(it)] == [False]
         assert "Next step:" in (await it.http.get(f"/crcr/{BACKEND}")).text
-        assert outcome(await post(it, run, "build", "completed")) == "applied"
+        assert report_outcome(await post_report(it, run, "build", "completed")) == "applied"
 
         assert [each["settled"] for each in await told(it)] == [True]
         page = (await it.http.get(f"/crcr/{BACKEND}")).text
@@ -67,11 +75,11 @@ async def test_a_refusal_is_settled_when_the_same_jobs_result_is_taken_afterward
 
 
 async def test_a_result_that_came_before_settles_no_contradiction(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
-        await post(it, run, "build", "in_progress")
-        await post(it, run, "build", "completed")
+    async with dispatched_run(tmp_path) as (it, run):
+        await post_report(it, run, "build", "in_progress")
+        await post_report(it, run, "build", "completed")
         it.clock.advance(1)
-        assert refused(await post(it, run, "build", "completed", conclusion="failure")) == (
+        assert refusal_code(await post_report(it, run, "build", "completed", conclusion="failure")) == (
             409,
             "conflicting_result",
         )
@@ -79,14 +87,14 @@ async def test_a_result_that_came_before_settles_no_contradiction(tmp_path: Path
 
 
 async def test_what_was_taken_or_is_ours_to_mend_is_no_refusal(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
-        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
-        assert outcome(await post(it, run, "build", "in_progress")) == "repeat"
+    async with dispatched_run(tmp_path) as (it, run):
+        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
+        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "repeat"
         assert await told(it) == []
 
 
 async def test_a_body_that_cannot_be_read_has_no_run_to_name(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         token = it.github.oidc_token(run, "build", audience=AUDIENCE)
         await it.http.post(CALLBACK, content=b"{nonsense", headers=bearer(token))
         [one] = await told(it)
@@ -99,7 +107,7 @@ async def test_a_body_that_cannot_be_read_has_no_run_to_name(tmp_path: Path) -> 
 
 
 async def test_a_token_that_only_came_too_late_or_to_the_wrong_place_is_told_of(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         for kind in (HostileToken.OTHER_AUDIENCE, HostileToken.EXPIRED):
             token = it.github.hostile_token(kind, run, "build")
             await it.github.report(run, "build", token=token)
@@ -111,7 +119,7 @@ async def test_a_token_that_only_came_too_late_or_to_the_wrong_place_is_told_of(
 
 @pytest.mark.parametrize("kind", [HostileToken.TAMPERED, HostileToken.ALG_NONE, HostileToken.UNKNOWN_KID])
 async def test_who_proves_nothing_writes_nothing(tmp_path: Path, kind: HostileToken) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.report(run, "build", token=it.github.hostile_token(kind, run, "build"))
         assert it.rows("SELECT * FROM refusals") == []
 
@@ -120,9 +128,9 @@ async def test_who_is_on_no_list_writes_nothing(tmp_path: Path) -> None:
     def prepare(github: Any) -> None:
         github.create_repository("new/comer", workflows=[WORKFLOW])
 
-    async with dispatched(tmp_path, prepare=prepare) as (it, _):
+    async with dispatched_run(tmp_path, prepare=prepare) as (it, _):
         run = started(it, "new/comer")
-        assert refused(await say(it, run)) == (403, "not_allowlisted")
+        assert refusal_code(await say(it, run)) == (403, "not_allowlisted")
         assert it.rows("SELECT * FROM refusals") == []
 
 
@@ -139,8 +147,8 @@ async def say(it: Stage, run: WorkflowRun, **more: Any) -> httpx.Response:
 
 
 async def test_fault_26_who_took_over_the_name_leaves_one_line_and_none_of_its_words(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
-        await post(it, run, "build", "completed")
+    async with dispatched_run(tmp_path) as (it, run):
+        await post_report(it, run, "build", "completed")
         it.github.replace_repository(BACKEND)
         stranger = started(it)
         evil = {"run_id": stranger.id, "job_name": "EVIL", "status": "in_progress", "name": "EVIL"}
@@ -158,7 +166,7 @@ async def test_fault_26_who_took_over_the_name_leaves_one_line_and_none_of_its_w
 
 
 async def test_fault_29_hostile_text_is_text_on_the_page_and_harmless_in_csv(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         said = {"job_name": f"=1+1{HOSTILE}", "name": HOSTILE}
         body = it.github.ci.report_body(run, run.job("build"), "completed", **said)
         await it.github.report(run, "build", body={**body, "delivery_id": "../../<b>x"})
@@ -204,7 +212,7 @@ async def test_a_repository_sees_its_own_refusals_of_each_upstream_that_lists_it
     async with stage(tmp_path, lists, downstreams=(BACKEND, "org/other")) as it:
         run = started(it)
         answer = await say(it, run)
-        assert refused(answer) == (404, "unknown_delivery")
+        assert refusal_code(answer) == (404, "unknown_delivery")
         for upstream, number in (("up/one", 200), ("up/two", 200), ("up/three", 404)):
             answer = await it.http.get(API, params={"upstream": upstream})
             assert answer.status_code == number
@@ -230,8 +238,8 @@ async def shown(it: Stage) -> str:
 
 async def test_which_upstreams_list_it_is_not_told_when_none_was_named(tmp_path: Path) -> None:
     async with stage(tmp_path, beside_a_hidden_listing(), downstreams=(BACKEND,), **TOKENS) as it:
-        answer = await tell(it, night(it), commit="a" * 40)
-        assert refused(answer) == (400, "bad_report")
+        answer = await send_self_report(it, nightly_run(it), commit="a" * 40)
+        assert refusal_code(answer) == (400, "bad_report")
         assert SECRET not in answer.text
         [one] = await told(it, f"{API}?upstream={UPSTREAM}")
         assert "names no upstream" in one["detail"]
@@ -245,12 +253,12 @@ async def test_a_refusal_stands_with_the_upstream_that_it_is_about_and_nowhere_e
     lists = beside_a_hidden_listing(", events: [pull_request]")
     async with stage(tmp_path, lists, downstreams=(BACKEND,), **TOKENS) as it:
         named = {"repository": {"full_name": SECRET}}
-        answer = await tell(it, night(it), commit="a" * 40, payload=named)
-        assert refused(answer) == (403, "not_allowlisted")
+        answer = await send_self_report(it, nightly_run(it), commit="a" * 40, payload=named)
+        assert refusal_code(answer) == (403, "not_allowlisted")
         await it.github.open_pr(SECRET)
         await it.act()
         [run] = [each for each in it.github.runs(BACKEND) if each.delivery_id]
-        assert refused(await post(it, run, "build", "completed")) == (409, "no_in_progress")
+        assert refusal_code(await post_report(it, run, "build", "completed")) == (409, "no_in_progress")
 
         assert await told(it, f"{API}?upstream={UPSTREAM}") == []
         for code in ("not_allowlisted", "no_in_progress"):
@@ -260,13 +268,13 @@ async def test_a_refusal_stands_with_the_upstream_that_it_is_about_and_nowhere_e
 
 
 async def test_no_more_than_thirty_a_minute_are_written_down(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         for _ in range(40):
-            assert refused(await post(it, run, "build", "completed")) == (409, "no_in_progress")
+            assert refusal_code(await post_report(it, run, "build", "completed")) == (409, "no_in_progress")
         assert len(await told(it)) == 30
 
 
 async def test_access_is_as_everywhere(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, CRCR_HUD_ACCESS="token", **TOKENS) as (it, _):
+    async with dispatched_run(tmp_path, CRCR_HUD_ACCESS="token", **TOKENS) as (it, _):
         assert (await it.http.get(API)).status_code == 401
         assert await told(it, **EYES) == []

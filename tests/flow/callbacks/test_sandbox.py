@@ -12,7 +12,7 @@ import pytest
 
 from crcr.record.schema.all_tables import metadata
 from github_sim.github import GitHub, WorkflowRun
-from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer, outcome, refused
+from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer, refusal_code, report_outcome
 from support.sign_in import ADMIN, TOKENS
 from support.stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
 
@@ -74,8 +74,8 @@ async def test_a_newcomer_sees_its_run_from_start_to_end(tmp_path: Path) -> None
             "failed_tests": failed,
             "test_results": {"passed": 4, "failed": 1},
         }
-        assert outcome(await say(it, run, "completed", **told)) == "applied"
-        assert outcome(await say(it, run, "completed", **told)) == "repeat"
+        assert report_outcome(await say(it, run, "completed", **told)) == "applied"
+        assert report_outcome(await say(it, run, "completed", **told)) == "repeat"
 
         [job] = await tried(it)
         assert (job["repository"], job["repository_id"], job["job_name"]) == (NEW, repository_id, "build")
@@ -90,13 +90,16 @@ async def test_the_life_of_a_job_is_the_real_one(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as it:
         run = a_run(it)
         early = await say(it, run, "completed", conclusion="success")
-        assert refused(early) == (409, "no_in_progress")
+        assert refusal_code(early) == (409, "no_in_progress")
         assert "late" in early.json()["error"]["hint"]
-        assert outcome(await say(it, run, late=True)) == "applied"
-        assert outcome(await say(it, run, "completed", conclusion="success")) == "applied"
-        assert refused(await say(it, run, "completed", conclusion="failure")) == (409, "conflicting_result")
-        assert refused(await say(it, run, run_id="1")) == (403, "claim_mismatch")
-        assert refused(await say(it, run, status="what")) == (400, "bad_report")
+        assert report_outcome(await say(it, run, late=True)) == "applied"
+        assert report_outcome(await say(it, run, "completed", conclusion="success")) == "applied"
+        assert refusal_code(await say(it, run, "completed", conclusion="failure")) == (
+            409,
+            "conflicting_result",
+        )
+        assert refusal_code(await say(it, run, run_id="1")) == (403, "claim_mismatch")
+        assert refusal_code(await say(it, run, status="what")) == (400, "bad_report")
         [job] = await tried(it)
         assert (job["conclusion"], job["late"]) == ("success", True)
 
@@ -105,8 +108,8 @@ async def test_the_life_of_a_job_is_the_real_one(tmp_path: Path) -> None:
 async def test_a_self_report_is_tried_with_its_end_alone(tmp_path: Path, event: str) -> None:
     async with sandbox(tmp_path) as it:
         run = a_run(it)
-        assert outcome(await say(it, run, "completed", event=event, conclusion="success")) == "applied"
-        assert outcome(await say(it, run, "completed", event=event, conclusion="success")) == "repeat"
+        assert report_outcome(await say(it, run, "completed", event=event, conclusion="success")) == "applied"
+        assert report_outcome(await say(it, run, "completed", event=event, conclusion="success")) == "repeat"
         [job] = await tried(it)
         assert (job["event_type"], job["state"]) == (event, "completed")
 
@@ -151,21 +154,21 @@ async def test_who_is_listed_anywhere_is_not_for_the_sandbox(tmp_path: Path) -> 
         told = {**body, "delivery_id": theirs.delivery_id}
         token = it.github.oidc_token(mine, "build", audience=AUDIENCE)
         answer = await it.http.post(CALLBACK, json=told, headers=bearer(token))
-        assert refused(answer) == (403, "not_allowlisted")
+        assert refusal_code(answer) == (403, "not_allowlisted")
         assert it.rows("SELECT * FROM sandbox_jobs") == []
 
 
 async def test_where_it_is_off_a_newcomer_is_refused_as_ever_and_told_of_no_sandbox(tmp_path: Path) -> None:
     async with sandbox(tmp_path, CRCR_SANDBOX="off") as it:
         answer = await say(it, a_run(it))
-        assert refused(answer) == (403, "not_allowlisted")
+        assert refusal_code(answer) == (403, "not_allowlisted")
         assert "sandbox" not in answer.text
         page = await it.http.get("/crcr/sandbox", headers={"accept": "text/html"})
         assert page.status_code == 404
         assert "the sandbox is off" in page.text
         for path in ("/api/v1/sandbox", "/api/v1/sandbox.csv"):
             told = await it.http.get(path)
-            assert refused(told) == (404, "not_found")
+            assert refusal_code(told) == (404, "not_found")
             assert "the sandbox is off" in told.json()["error"]["detail"]
         assert "sandbox" not in (await it.http.get("/crcr")).text.lower()
 
@@ -194,10 +197,10 @@ async def test_twenty_reports_an_hour_are_taken_whatever_the_repository_is_calle
         await it.github.rename_repository(NEW, "other")
         answers += [await say(it, run) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [200] * 20 + [429]
-        assert refused(answers[-1]) == (429, "rate_limited")
+        assert refusal_code(answers[-1]) == (429, "rate_limited")
         assert int(answers[-1].headers["retry-after"]) <= 3600
         it.clock.advance(3600)
-        assert outcome(await say(it, run)) == "repeat"
+        assert report_outcome(await say(it, run)) == "repeat"
 
 
 async def test_after_48_hours_nothing_is_shown_and_the_sweeper_takes_it(tmp_path: Path) -> None:
@@ -268,7 +271,7 @@ async def test_fault_29_hostile_text_is_text_on_the_page_and_harmless_in_csv(tmp
         failed = [{"name": HOSTILE, "file": f"javascript:{HOSTILE}", "message": HOSTILE}]
         await say(it, run, **said)
         done = await say(it, run, "completed", conclusion="failure", failed_tests=failed, **said)
-        assert outcome(done) == "applied"
+        assert report_outcome(done) == "applied"
         page = (await it.http.get("/crcr/sandbox", params={"repository": HOSTILE})).text
         page += (await it.http.get("/crcr/sandbox")).text
         assert "<script>alert" not in page
@@ -296,7 +299,7 @@ async def test_no_token_is_kept_or_shown(tmp_path: Path) -> None:
 async def test_access_is_as_everywhere(tmp_path: Path, access: str) -> None:
     more = {"CRCR_TRUSTED_PROXIES": "198.51.100.0/24"} if access == "proxy" else {}
     async with sandbox(tmp_path, CRCR_HUD_ACCESS=access, **more) as it:
-        assert outcome(await say(it, a_run(it))) == "applied"
+        assert report_outcome(await say(it, a_run(it))) == "applied"
         assert (await it.http.get("/api/v1/sandbox")).status_code == 401
         assert NEW not in (await it.http.get("/crcr/sandbox")).text
         assert [job["repository"] for job in await tried(it, headers=EYES)] == [NEW]
@@ -307,7 +310,7 @@ async def test_once_it_is_listed_its_reports_are_real(tmp_path: Path) -> None:
         await say(it, a_run(it))
         it.write_allowlist(f"{LISTED}  - {NEW}\n")
         await it.refresh()
-        assert refused(await say(it, a_run(it))) == (404, "unknown_delivery")
+        assert refusal_code(await say(it, a_run(it))) == (404, "unknown_delivery")
         assert len(it.rows("SELECT * FROM sandbox_jobs")) == 1
         assert it.rows("SELECT downstream FROM refusals") == [{"downstream": NEW}]
         assert UPSTREAM in (await it.http.get("/crcr/sandbox")).text

@@ -21,24 +21,24 @@ from support.downstream.callbacks import (
     CALLBACK,
     LISTED,
     bearer,
-    dispatched,
-    marks,
-    outcome,
-    refused,
+    dispatched_run,
+    job_marks,
+    refusal_code,
+    report_outcome,
 )
-from support.downstream.other_cis import EVERY, IDS, ORGANIZATION, OURS, SIM, Ci
+from support.downstream.other_cis import EVERY, IDS, ORGANIZATION, OURS, SIM, OtherCi
 from support.stage import AUDIENCE, Stage
 
 
 @pytest.fixture(params=EVERY)
-def ci(request: pytest.FixtureRequest) -> Ci:
+def ci(request: pytest.FixtureRequest) -> OtherCi:
     return EVERY[request.param]
 
 
 @asynccontextmanager
-async def registered(folder: Path, ci: Ci) -> AsyncIterator[tuple[Stage, WorkflowRun]]:
+async def registered(folder: Path, ci: OtherCi) -> AsyncIterator[tuple[Stage, WorkflowRun]]:
     more: dict[str, Any] = ci.settings()
-    async with dispatched(folder, LISTED, **more) as (it, run):
+    async with dispatched_run(folder, LISTED, **more) as (it, run):
         yield it, run
 
 
@@ -53,27 +53,29 @@ async def report(
     return await it.http.post(CALLBACK, json=body, headers=bearer(token))
 
 
-async def test_a_registered_pipeline_reports_for_its_repository(tmp_path: Path, ci: Ci) -> None:
+async def test_a_registered_pipeline_reports_for_its_repository(tmp_path: Path, ci: OtherCi) -> None:
     async with registered(tmp_path, ci) as (it, run):
         token = ci.token(it.github)
 
-        assert outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
-        assert outcome(await report(it, run, token, status="completed", run_id=ci.run_id)) == "applied"
-        assert outcome(await report(it, run, token, status="completed", run_id=ci.run_id)) == "repeat"
+        assert report_outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
+        assert report_outcome(await report(it, run, token, status="completed", run_id=ci.run_id)) == "applied"
+        assert report_outcome(await report(it, run, token, status="completed", run_id=ci.run_id)) == "repeat"
 
         job = it.jobs()[0]
         assert (job["downstream"], job["run_id"], job["conclusion"]) == (BACKEND, ci.run_id, "success")
-        assert (job["verification"], marks(job)) == ("self-reported", set())
+        assert (job["verification"], job_marks(job)) == ("self-reported", set())
         # Whoever's registration it is, GitHub's own ids are bound by GitHub alone.
         assert it.rows("SELECT confirmed FROM repositories") == [{"confirmed": 1}]
 
 
-async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(tmp_path: Path, ci: Ci) -> None:
+async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(
+    tmp_path: Path, ci: OtherCi
+) -> None:
     async with registered(tmp_path, ci) as (it, run):
         claims = ci.of(it.github).claims(AUDIENCE, **ci.claims)
         for kind in HostileToken:
             token = hostile_token(ci.of(it.github), kind, claims, it.clock.now())
-            assert (kind, *refused(await report(it, run, token, run_id=ci.run_id))) == (
+            assert (kind, *refusal_code(await report(it, run, token, run_id=ci.run_id))) == (
                 kind,
                 401,
                 "not_authentic",
@@ -82,14 +84,14 @@ async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(tmp_pa
         assert it.jobs() == it.rows("SELECT * FROM runs") == it.rows("SELECT * FROM builds") == []
 
 
-async def test_fault_25_a_token_ends_with_the_age_that_its_kind_may_have(tmp_path: Path, ci: Ci) -> None:
+async def test_fault_25_a_token_ends_with_the_age_that_its_kind_may_have(tmp_path: Path, ci: OtherCi) -> None:
     async with registered(tmp_path, ci) as (it, run):
         now = int(it.clock.now().timestamp())
         token = ci.token(it.github, exp=now + ci.max_age_s)
         it.clock.advance(ci.max_age_s - 1)
-        assert outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
+        assert report_outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
         it.clock.advance(62)
-        assert refused(await report(it, run, token, run_id=ci.run_id)) == (401, "not_authentic")
+        assert refusal_code(await report(it, run, token, run_id=ci.run_id)) == (401, "not_authentic")
 
 
 @pytest.mark.parametrize(("name", "max_age_s"), [("buildkite", 600), ("circleci", 3600), ("gitlab", 86_400)])
@@ -103,7 +105,7 @@ async def test_fault_25_a_token_that_lives_longer_than_its_kind_should_is_old_al
         it.clock.advance(max_age_s + 61)
 
         answer = await report(it, run, token, run_id=ci.run_id)
-        assert refused(answer) == (401, "not_authentic")
+        assert refusal_code(answer) == (401, "not_authentic")
         assert f"at most {max_age_s} s" in answer.json()["error"]["detail"]
 
 
@@ -154,14 +156,14 @@ async def test_fault_27_a_claim_that_the_operator_asks_for_besides_is_asked_of_e
     tmp_path: Path,
 ) -> None:
     strict = {**EVERY["buildkite"].registration, "claims": {"build_source": ["api", "schedule"]}}
-    ci = Ci("buildkite", strict, {"wanted": IDS})
+    ci = OtherCi("buildkite", strict, {"wanted": IDS})
     async with registered(tmp_path, ci) as (it, run):
         forks = ci.of(it.github).fork_token(AUDIENCE, build_branch="main", wanted=IDS)
         answer = await report(it, run, forks)
 
-        assert refused(answer) == (401, "not_authentic")
+        assert refusal_code(answer) == (401, "not_authentic")
         assert "'build_source' is 'webhook'; registered for api or schedule" in answer.text
-        assert outcome(await report(it, run, ci.token(it.github))) == "applied"
+        assert report_outcome(await report(it, run, ci.token(it.github))) == "applied"
 
 
 STRANGERS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -191,10 +193,10 @@ async def test_an_unregistered_pipeline_is_told_the_ids_to_register_once_its_tok
         for kind in FORGERIES:
             forged = hostile_token(ci.of(it.github), kind, claims, it.clock.now())
             answer = await report(it, run, forged, run_id=ci.run_id)
-            assert (kind, *refused(answer)) == (kind, 401, "not_authentic")
+            assert (kind, *refusal_code(answer)) == (kind, 401, "not_authentic")
         answer = await report(it, run, ci.token(it.github, **changes), run_id=ci.run_id)
 
-        assert refused(answer) == (403, "not_registered")
+        assert refusal_code(answer) == (403, "not_registered")
         assert told in answer.json()["error"]["hint"]
         assert ci.of(it.github).url in answer.json()["error"]["hint"]
         assert it.jobs() == []
@@ -205,7 +207,7 @@ async def test_a_buildkite_token_without_ids_is_told_how_to_ask_for_them(tmp_pat
     async with registered(tmp_path, ci) as (it, run):
         answer = await report(it, run, it.github.buildkite.token(AUDIENCE))
 
-        assert refused(answer) == (403, "not_registered")
+        assert refusal_code(answer) == (403, "not_registered")
         assert "--claim organization_id,pipeline_id" in answer.json()["error"]["hint"]
 
 
@@ -213,9 +215,9 @@ async def test_a_buildkite_pipeline_may_be_registered_by_its_slugs_for_reporters
     tmp_path: Path,
 ) -> None:
     slugs = {"organization_slug": "acme-inc", "pipeline_slug": "backend", "branches": ["main"]}
-    ci = Ci("buildkite", {"issuer": f"{SIM}/_buildkite", "kind": "buildkite", **slugs})
+    ci = OtherCi("buildkite", {"issuer": f"{SIM}/_buildkite", "kind": "buildkite", **slugs})
     async with registered(tmp_path, ci) as (it, run):
-        assert outcome(await report(it, run, ci.token(it.github))) == "applied"
+        assert report_outcome(await report(it, run, ci.token(it.github))) == "applied"
 
 
 async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_to_register(
@@ -223,13 +225,13 @@ async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_t
 ) -> None:
     issuer = f"https://oidc.circleci.com/org/{ORGANIZATION}"
     published = JSONResponse(GitHub(base_url=SIM).circleci.jwks())
-    async with dispatched(tmp_path, outside={"oidc.circleci.com": published}) as (it, run):
+    async with dispatched_run(tmp_path, outside={"oidc.circleci.com": published}) as (it, run):
         claims = it.github.circleci.claims(AUDIENCE, iss=issuer, project_id="p-1")
         forged = hostile_token(it.github.circleci, HostileToken.STRANGERS_KEY, claims, it.clock.now())
-        assert refused(await report(it, run, forged)) == (401, "not_authentic")
+        assert refusal_code(await report(it, run, forged)) == (401, "not_authentic")
         answer = await report(it, run, it.github.circleci.sign(claims))
 
-        assert refused(answer) == (403, "not_registered")
+        assert refusal_code(answer) == (403, "not_registered")
         hint = answer.json()["error"]["hint"]
         assert issuer in hint
         assert 'project_id = "p-1"' in hint
@@ -240,7 +242,7 @@ async def test_fault_28_a_run_does_not_report_for_another_run(tmp_path: Path, na
     ci = EVERY[name]
     async with registered(tmp_path, ci) as (it, run):
         answer = await report(it, run, ci.token(it.github), run_id="somebody-elses")
-        assert refused(answer) == (403, "claim_mismatch")
+        assert refusal_code(answer) == (403, "claim_mismatch")
         assert it.jobs() == []
 
 
@@ -248,14 +250,14 @@ async def test_fault_28_a_generic_issuers_signed_attempt_counts_too(tmp_path: Pa
     ci = EVERY["generic"]
     async with registered(tmp_path, ci) as (it, run):
         answer = await report(it, run, ci.token(it.github), run_id=ci.run_id, run_attempt=2)
-        assert refused(answer) == (403, "claim_mismatch")
+        assert refusal_code(answer) == (403, "claim_mismatch")
 
 
 async def test_fault_28_a_claim_that_is_to_be_read_and_is_missing_proves_nothing(tmp_path: Path) -> None:
     ci = EVERY["generic"]
     async with registered(tmp_path, ci) as (it, run):
         token = ci.token(it.github, build_id=None)
-        assert refused(await report(it, run, token, run_id="anything")) == (401, "not_authentic")
+        assert refusal_code(await report(it, run, token, run_id="anything")) == (401, "not_authentic")
 
 
 async def test_fault_28_a_buildkite_build_speaks_for_the_run_it_named_first_and_no_other_build_does(
@@ -264,52 +266,55 @@ async def test_fault_28_a_buildkite_build_speaks_for_the_run_it_named_first_and_
     ci = EVERY["buildkite"]
     async with registered(tmp_path, ci) as (it, run):
         first, second = ci.token(it.github), ci.token(it.github, build_number=1418)
-        assert outcome(await report(it, run, first, run_id="uuid-1")) == "applied"
+        assert report_outcome(await report(it, run, first, run_id="uuid-1")) == "applied"
 
-        assert refused(await report(it, run, first, run_id="uuid-2", job_name="x")) == (403, "claim_mismatch")
-        assert refused(await report(it, run, second, run_id="uuid-1", job_name="x")) == (
+        assert refusal_code(await report(it, run, first, run_id="uuid-2", job_name="x")) == (
             403,
             "claim_mismatch",
         )
-        assert refused(await report(it, run, second, status="completed", run_id="uuid-1")) == (
+        assert refusal_code(await report(it, run, second, run_id="uuid-1", job_name="x")) == (
             403,
             "claim_mismatch",
         )
-        assert outcome(await report(it, run, second, run_id="uuid-2", job_name="x")) == "applied"
-        assert outcome(await report(it, run, first, status="completed", run_id="uuid-1")) == "applied"
+        assert refusal_code(await report(it, run, second, status="completed", run_id="uuid-1")) == (
+            403,
+            "claim_mismatch",
+        )
+        assert report_outcome(await report(it, run, second, run_id="uuid-2", job_name="x")) == "applied"
+        assert report_outcome(await report(it, run, first, status="completed", run_id="uuid-1")) == "applied"
 
 
-async def test_fault_28_a_run_of_another_ci_answers_one_delivery(tmp_path: Path, ci: Ci) -> None:
+async def test_fault_28_a_run_of_another_ci_answers_one_delivery(tmp_path: Path, ci: OtherCi) -> None:
     async with registered(tmp_path, ci) as (it, run):
         await it.github.open_pr("pytorch-like/core")
         await it.act()
         other = it.github.runs(BACKEND)[-1]
         token = ci.token(it.github)
-        assert outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
+        assert report_outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
 
         assert other.delivery_id != run.delivery_id
-        assert outcome(await report(it, other, token, run_id=ci.run_id)) == "run_bound_elsewhere"
+        assert report_outcome(await report(it, other, token, run_id=ci.run_id)) == "run_bound_elsewhere"
 
 
 async def test_a_registration_for_a_repository_that_is_not_listed_opens_nothing(
-    tmp_path: Path, ci: Ci
+    tmp_path: Path, ci: OtherCi
 ) -> None:
     async with registered(tmp_path, ci) as (it, run):
         it.write_allowlist("L2:\n  - org/other\n")
         await it.refresh()
         answer = await report(it, run, ci.token(it.github), run_id=ci.run_id)
-        assert refused(answer) == (403, "not_allowlisted")
+        assert refusal_code(answer) == (403, "not_allowlisted")
 
 
 async def test_two_legs_with_one_name_are_told_apart_by_the_signed_job(tmp_path: Path) -> None:
     ci = EVERY["gitlab"]
     async with registered(tmp_path, ci) as (it, run):
         first, second = ci.token(it.github, job_id="71"), ci.token(it.github, job_id="72")
-        assert outcome(await report(it, run, first, run_id=ci.run_id)) == "applied"
+        assert report_outcome(await report(it, run, first, run_id=ci.run_id)) == "applied"
         answer = await report(it, run, second, run_id=ci.run_id)
 
         assert answer.json()["job_name"] == "build (2)"
-        assert outcome(await report(it, run, first, status="completed", run_id=ci.run_id)) == "applied"
+        assert report_outcome(await report(it, run, first, status="completed", run_id=ci.run_id)) == "applied"
         assert [(job["job_name"], job["state"]) for job in it.jobs()] == [
             ("build", "completed"),
             ("build (2)", "in_progress"),
@@ -326,7 +331,7 @@ async def test_keys_of_an_instance_are_found_by_discovery_and_another_issuers_do
             "jwks_uri": it.github.gitlab.jwks_url,
         }
         answer = await report(it, run, ci.token(it.github), run_id=ci.run_id)
-        assert refused(answer) == (503, "keys_unavailable")
+        assert refusal_code(answer) == (503, "keys_unavailable")
         assert answer.headers["retry-after"]
 
 
@@ -338,19 +343,22 @@ async def test_fault_28_a_build_of_another_ci_cannot_take_over_a_run_of_github(t
         token = ci.token(it.github)
 
         for status in ("completed", "in_progress"):
-            assert refused(await report(it, run, token, status=status, **theirs)) == (403, "claim_mismatch")
+            assert refusal_code(await report(it, run, token, status=status, **theirs)) == (
+                403,
+                "claim_mismatch",
+            )
         assert [job["state"] for job in it.jobs()] == ["in_progress"]
-        assert outcome(await it.github.complete_job(run, "build", "failure")) == "applied"
+        assert report_outcome(await it.github.complete_job(run, "build", "failure")) == "applied"
 
 
 async def test_fault_28_a_build_cannot_name_a_run_of_github_before_that_run_reports(tmp_path: Path) -> None:
     ci = EVERY["buildkite"]
     async with registered(tmp_path, ci) as (it, run):
         token = ci.token(it.github)
-        assert refused(await report(it, run, token, run_id=str(run.id))) == (403, "claim_mismatch")
+        assert refusal_code(await report(it, run, token, run_id=str(run.id))) == (403, "claim_mismatch")
         # Its own number is its own.
-        assert outcome(await report(it, run, token, run_id="1417")) == "applied"
-        assert outcome(await it.github.start_job(run, "build")) == "applied"
+        assert report_outcome(await report(it, run, token, run_id="1417")) == "applied"
+        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
 
 
 async def test_fault_28_a_run_that_another_ci_signs_with_the_number_of_a_run_of_github_is_refused(
@@ -361,7 +369,7 @@ async def test_fault_28_a_run_that_another_ci_signs_with_the_number_of_a_run_of_
         await it.github.start_job(run, "build")
         token = ci.token(it.github, pipeline_id=str(run.id))
         answer = await report(it, run, token, status="completed", run_id=str(run.id), name=run.workflow.path)
-        assert refused(answer) == (403, "claim_mismatch")
+        assert refusal_code(answer) == (403, "claim_mismatch")
 
 
 def test_keys_of_an_instance_with_tls_are_not_read_without_it() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from github_sim.github import PullRequest
-from support.downstream.callbacks import outcome
+from support.downstream.callbacks import report_outcome
 from support.github.checks import (
     INFORMS,
     LISTED,
@@ -252,7 +252,7 @@ async def test_fault_24_a_label_that_a_callback_echoes_publishes_nothing(tmp_pat
         for status in ("in_progress", "completed"):
             body = echoing(it, pull, pull, status)
             body["workflow"]["conclusion"] = "success" if status == "completed" else None
-            assert outcome(await it.github.report(run, "build", body=body)) == "applied"
+            assert report_outcome(await it.github.report(run, "build", body=body)) == "applied"
             await it.act()
 
         assert it.github.checks(UPSTREAM) == []
@@ -263,7 +263,9 @@ async def test_fault_24_a_commit_that_a_callback_names_gets_no_check(tmp_path: P
         other = await open_pull(it)
         pull = await open_pull(it, labels=[LABEL])
         body = echoing(it, pull, other, "in_progress")
-        assert outcome(await it.github.report(newest_run(it, INFORMING), "build", body=body)) == "applied"
+        assert (
+            report_outcome(await it.github.report(newest_run(it, INFORMING), "build", body=body)) == "applied"
+        )
         await it.act()
 
         assert names(it, other.head_sha) == set()

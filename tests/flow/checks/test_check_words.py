@@ -8,7 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from github_sim.github import CheckRun
-from support.downstream.callbacks import outcome
+from support.downstream.callbacks import report_outcome
 from support.github.checks import CREATES, GATES, INFORMS, UPDATES, checks_of, jobs_named, upstream_settings
 from support.github.gated_upstream import (
     GATE,
@@ -53,7 +53,7 @@ async def report(it: Stage, status: str, **workflow: Any) -> str:
     """Report the newest run's build, in any words."""
     run = newest_run(it)
     body = it.github.ci.report_body(run, run.job("build"), status, **workflow)
-    answer = outcome(await it.github.report(run, "build", body=body))
+    answer = report_outcome(await it.github.report(run, "build", body=body))
     await it.act()
     return answer
 

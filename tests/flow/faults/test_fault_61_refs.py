@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from github_sim.github import GitHub, Workflow
-from support.downstream.callbacks import BACKEND, outcome, refused
-from support.downstream.self_reports import NIGHTLY, head, tell
+from support.downstream.callbacks import BACKEND, refusal_code, report_outcome
+from support.downstream.self_reports import NIGHTLY, send_self_report, upstream_head
 from support.github.gated_upstream import (
     GATED,
     GATING,
@@ -55,13 +55,13 @@ async def test_fault_61_a_run_of_an_unprotected_branch_does_not_open_the_gate(tm
         answers = [await it.github.start_job(forged, name) for name in ("build", "test")]
         await finish(it, forged)
 
-        assert [refused(answer) for answer in answers] == [(403, "wrong_ref")] * 2
+        assert [refusal_code(answer) for answer in answers] == [(403, "wrong_ref")] * 2
         assert "refs/heads/main" in answers[0].json()["error"]["detail"]
         assert gate(it, pull) == "failure"
         assert not it.github.merge_state(pull).mergeable
 
         own = it.github.start_run(GATING, **dispatched)
-        assert outcome(await it.github.start_job(own, "build")) == "applied"
+        assert report_outcome(await it.github.start_job(own, "build")) == "applied"
 
 
 async def test_fault_61_a_protected_looking_ref_and_a_foreign_workflow_file_prove_nothing(
@@ -79,32 +79,34 @@ async def test_fault_61_a_protected_looking_ref_and_a_foreign_workflow_file_prov
             {"workflow_ref": None},
             {"ref": None},
         ):
-            answer = await tell(it, run, commit=head(it), claims=claims)
-            assert (claims, *refused(answer)) == (claims, 403, "wrong_ref")
+            answer = await send_self_report(it, run, commit=upstream_head(it), claims=claims)
+            assert (claims, *refusal_code(answer)) == (claims, 403, "wrong_ref")
         assert it.jobs() == []
-        assert outcome(await tell(it, run, commit=head(it))) == "applied"
+        assert report_outcome(await send_self_report(it, run, commit=upstream_head(it))) == "applied"
 
 
 async def test_fault_61_the_entry_names_the_other_refs_of_its_nightlies(tmp_path: Path) -> None:
     async with nightly(tmp_path, f"L2:\n  - {BACKEND}: {{report_refs: ['refs/heads/release/*']}}\n") as it:
         for ref, expected in (("refs/heads/release/2", "applied"), ("refs/heads/x", "wrong_ref")):
             run = it.github.start_run(BACKEND, event="push", ref=ref)
-            assert outcome(await tell(it, run, commit=head(it))) == expected
+            assert report_outcome(await send_self_report(it, run, commit=upstream_head(it))) == expected
 
 
 async def test_fault_61_an_unknown_default_branch_is_looked_up_and_followed(tmp_path: Path) -> None:
     async with nightly(tmp_path) as it:
         run = it.github.start_run(BACKEND, event="workflow_dispatch")
         it.rows("UPDATE repositories SET default_branch = NULL")  # as after an upgrade
-        first = await tell(it, run, commit=head(it))
-        assert refused(first) == (503, "default_branch_unknown")
+        first = await send_self_report(it, run, commit=upstream_head(it))
+        assert refusal_code(first) == (503, "default_branch_unknown")
         assert int(first.headers["retry-after"]) > 0
         await it.pass_time(60)
-        assert outcome(await tell(it, run, commit=head(it))) == "applied"
+        assert report_outcome(await send_self_report(it, run, commit=upstream_head(it))) == "applied"
 
         it.clock.advance(1)
         await it.github.set_default_branch(BACKEND, "trunk")
         await it.act()
-        assert outcome(await tell(it, run, "test", commit=head(it))) == "wrong_ref"
+        assert (
+            report_outcome(await send_self_report(it, run, "test", commit=upstream_head(it))) == "wrong_ref"
+        )
         renamed = it.github.start_run(BACKEND, event="workflow_dispatch")
-        assert outcome(await tell(it, renamed, commit=head(it))) == "applied"
+        assert report_outcome(await send_self_report(it, renamed, commit=upstream_head(it))) == "applied"

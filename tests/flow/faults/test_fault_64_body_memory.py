@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import Message
 
 from crcr.receive.http.body import LARGE_PER_ADDRESS
-from support.downstream.callbacks import BACKEND, LISTED, post
+from support.downstream.callbacks import BACKEND, LISTED, post_report
 from support.stage import UPSTREAM, Stage, stage
 
 MIB = 1024 * 1024
@@ -75,7 +75,7 @@ async def assert_everything_passes(it: Stage) -> None:
     assert pull.last_delivery is not None
     assert pull.last_delivery.status_code == 202
     await it.act()
-    assert (await post(it, it.github.runs(BACKEND)[-1], "build", "in_progress")).status_code == 200
+    assert (await post_report(it, it.github.runs(BACKEND)[-1], "build", "in_progress")).status_code == 200
     large = json.dumps({"zen": "x" * (3 * MIB), "hook_id": 1}).encode()
     headers = it.github.webhooks.headers("ping", "guid-large", large)
     assert (await it.http.post("/github/webhook", content=large, headers=headers)).status_code == 200

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 
 from github_sim.github import PullRequest, Workflow, WorkflowRun
-from support.downstream.callbacks import CALLBACK, bearer, outcome, refused
+from support.downstream.callbacks import CALLBACK, bearer, refusal_code, report_outcome
 from support.github.commands import audited
 from support.github.gated_upstream import (
     GATING,
@@ -28,7 +28,9 @@ MINUTE = 60.0
 
 async def astray(it: Stage, run: WorkflowRun, delivery: str | None, status: str, **more: Any) -> list[str]:
     """Both jobs of a run report for a delivery that is not the one of its dispatch."""
-    return [outcome(await _report(it, run, name, delivery, status, **more)) for name in ("build", "test")]
+    return [
+        report_outcome(await _report(it, run, name, delivery, status, **more)) for name in ("build", "test")
+    ]
 
 
 async def _report(
@@ -66,11 +68,11 @@ async def test_fault_67_a_run_that_is_known_by_its_name_reports_for_no_other_del
         answer = await _report(it, forged, "build", honest.delivery_id, "in_progress")
         await look(it, MINUTE)
 
-        assert refused(answer) == (409, "run_bound_elsewhere")
+        assert refusal_code(answer) == (409, "run_bound_elsewhere")
         assert str(forged.delivery_id) in answer.json()["error"]["detail"]
         assert gate(it, failing) == "failure"
         assert not it.github.merge_state(failing).mergeable
-        assert outcome(await it.github.start_job(forged, "build")) == "applied"
+        assert report_outcome(await it.github.start_job(forged, "build")) == "applied"
 
 
 async def test_fault_67_results_leave_a_delivery_once_github_shows_the_runs_name(tmp_path: Path) -> None:

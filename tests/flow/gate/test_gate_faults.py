@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import Match, MergeBlocked
-from support.downstream.callbacks import on_outage, outcome, post
+from support.downstream.callbacks import callbacks_on_outage, post_report, report_outcome
 from support.github.gated_upstream import (
     GATE,
     GATED,
@@ -231,12 +231,12 @@ async def test_fault_36_a_store_that_is_away_leaves_the_gate_pending_until_the_r
         await start(it, run)
         await finish(it, run, test="success")
         it.github.ci.complete(run, run.job("build"), "success")
-        async with on_outage(it) as (store, http):
+        async with callbacks_on_outage(it) as (store, http):
             store.writes_to_fail = 1
-            answer = await post(it, run, "build", "completed", http=http, conclusion="success")
+            answer = await post_report(it, run, "build", "completed", http=http, conclusion="success")
             await look(it)
             assert (answer.status_code, gate(it, pull)) == (503, "pending")
-            assert outcome(await post(it, run, "build", "completed", http=http)) == "applied"
+            assert report_outcome(await post_report(it, run, "build", "completed", http=http)) == "applied"
         await it.act()
 
         assert gate(it, pull) == "success"

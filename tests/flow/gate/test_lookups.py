@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from github_sim.github import JobSpec, Match, WorkflowJob, WorkflowRun
-from support.downstream.callbacks import BACKEND, dispatched, marks, outcome
+from support.downstream.callbacks import BACKEND, dispatched_run, job_marks, report_outcome
 from support.github.gated_upstream import (
     GATE,
     GATING,
@@ -109,7 +109,7 @@ async def test_a_silent_job_that_still_runs_has_not_timed_out_and_its_silence_co
 async def test_the_silence_of_a_running_job_counts_anew_by_its_downstreams_own_patience(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path, f"L2:\n  - {BACKEND}: {{job_timeout: 2h}}\n") as (it, run):
+    async with dispatched_run(tmp_path, f"L2:\n  - {BACKEND}: {{job_timeout: 2h}}\n") as (it, run):
         await it.github.start_job(run, "build")
         await wait_and_look(it, 2)
         asked = len(it.github.calls_to("GET", RUNS))
@@ -122,7 +122,7 @@ async def test_the_silence_of_a_running_job_counts_anew_by_its_downstreams_own_p
 
 
 async def test_a_job_that_ran_for_20_hours_is_never_called_timed_out(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         seen = set()
         for _ in range(20):
@@ -130,8 +130,8 @@ async def test_a_job_that_ran_for_20_hours_is_never_called_timed_out(tmp_path: P
             seen.add(state(it))
         assert seen == {("in_progress", None)}
 
-        assert outcome(await it.github.complete_job(run, "build")) == "applied"
-        assert (state(it), marks(job(it))) == (("completed", "success"), set())
+        assert report_outcome(await it.github.complete_job(run, "build")) == "applied"
+        assert (state(it), job_marks(job(it))) == (("completed", "success"), set())
 
 
 async def test_a_silent_job_whose_run_goes_on_ends_and_the_others_go_on(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_a_silent_job_has_timed_out_when_github_was_away_for_an_hour(tmp_p
 
 
 async def test_a_silent_job_of_a_run_that_was_deleted_has_timed_out(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         del it.github.world.runs[run.id]
         await wait_and_look(it, 6)
@@ -186,7 +186,7 @@ async def test_a_silent_job_of_a_run_that_was_deleted_has_timed_out(tmp_path: Pa
 
 
 async def test_a_silent_job_that_github_does_not_know_has_timed_out(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.report(run, "build", job_name="made up")
         await it.github.report(run, "test", job_name="made up too")
         run.attempts[1] = [WorkflowJob(1, "other", JobSpec("other"), 1, it.clock.now())]
@@ -221,12 +221,12 @@ async def test_a_report_still_on_its_way_when_the_run_ended_is_taken_as_it_is(tm
         await it.github.report(run, "build", status="completed")
         await look(it, MINUTE)
 
-        assert (state(it), marks(job(it))) == (("completed", "success"), set())
+        assert (state(it), job_marks(job(it))) == (("completed", "success"), set())
         assert gate(it, pull) == "success"
 
 
 async def test_silent_jobs_of_l2_are_looked_up_as_well(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         it.github.ci.complete(run, run.job("build"), "cancelled")
         await wait_and_look(it)
@@ -243,10 +243,10 @@ async def test_a_real_result_after_the_time_out_counts_and_is_marked_late(tmp_pa
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), "success")
         await wait_and_look(it)
-        assert outcome(await it.github.report(run, "build", status="completed")) == "applied"
+        assert report_outcome(await it.github.report(run, "build", status="completed")) == "applied"
         await look(it, MINUTE)
 
-        assert (state(it), marks(job(it))) == (("completed", "success"), {"late"})
+        assert (state(it), job_marks(job(it))) == (("completed", "success"), {"late"})
         assert (job(it)["verification"], gate(it, pull)) == ("confirmed", "success")
 
 
@@ -265,8 +265,8 @@ async def test_a_report_after_github_said_how_the_job_failed_changes_nothing_for
         late = await it.github.report(run, "build", status="completed", conclusion=says)
         await it.act()
 
-        assert outcome(late) == answer
-        assert (state(it), marks(job(it))) == (("completed", "failure"), disputed)
+        assert report_outcome(late) == answer
+        assert (state(it), job_marks(job(it))) == (("completed", "failure"), disputed)
         assert gate(it, pull) == "failure"
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from github_sim.github import Workflow, WorkflowRun
-from support.downstream.callbacks import BACKEND, LISTED, outcome
+from support.downstream.callbacks import BACKEND, LISTED, report_outcome
 from support.github.gated_upstream import (
     GATE,
     GATING,
@@ -196,7 +196,7 @@ async def test_a_report_that_comes_after_all_is_taken_and_answers_the_dispatch(t
         await reconcile(it)
         assert answered(it) == [None, "unanswered"]
 
-        assert outcome(await it.github.start_job(run, "build")) == "applied"
+        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
         assert answered(it) == [None, None]
 
 

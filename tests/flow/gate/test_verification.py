@@ -12,7 +12,7 @@ from crcr.receive.callback.parse_report import parse_report
 from github_sim.bodies import webhooks
 from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun
 from support.data.events_and_reports import a_caller
-from support.downstream.callbacks import dispatched, outcome
+from support.downstream.callbacks import dispatched_run, report_outcome
 from support.github.gated_upstream import (
     GATE,
     GATING,
@@ -57,7 +57,7 @@ async def end(
         it.github.ci.complete(run, chosen, github)
         await it.github.send_queued_webhooks()
     await it.act()
-    return outcome(answer)
+    return report_outcome(answer)
 
 
 async def both_end(it: Stage, *, says: str | None, github: str) -> WorkflowRun:
@@ -257,7 +257,7 @@ async def test_results_of_l3_are_checked_and_those_of_l2_are_not(tmp_path: Path)
 
 
 async def test_results_of_l2_cost_no_call_to_github(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         for name in ("build", "test"):
             await it.github.start_job(run, name)
             await it.github.complete_job(run, name)
@@ -476,7 +476,7 @@ async def test_fault_24_a_report_cannot_choose_the_commit_that_it_speaks_for(tmp
             body = it.github.ci.report_body(run, job, "completed", conclusion="success")
             body["payload"] = {**body["payload"], "number": victim.number, "after": victim.head_sha}
             body["payload"]["pull_request"] = {"head": {"sha": victim.head_sha}, "number": victim.number}
-            assert outcome(await it.github.report(run, job, body=body)) == "applied"
+            assert report_outcome(await it.github.report(run, job, body=body)) == "applied"
             it.github.ci.complete(run, job, "success")
         await it.act()
 

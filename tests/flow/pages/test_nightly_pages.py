@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.downstream.callbacks import BACKEND, LISTED
-from support.downstream.self_reports import head, night, tell
+from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
 from support.stage import UPSTREAM, Stage, stage
 
 MADE_UP = "5" * 40
@@ -40,12 +40,12 @@ async def test_fault_46_each_night_stands_on_the_backends_page_with_its_commits_
 ) -> None:
     async with alone(tmp_path) as it:
         fork = await fork_commit(it)
-        for commit in (head(it), fork, MADE_UP, None):
+        for commit in (upstream_head(it), fork, MADE_UP, None):
             it.clock.advance(60)
-            await tell(it, night(it), commit=commit)
+            await send_self_report(it, nightly_run(it), commit=commit)
             await it.act()
         it.clock.advance(60)
-        await tell(it, night(it), commit="7" * 40)
+        await send_self_report(it, nightly_run(it), commit="7" * 40)
 
         rows = (await api(it, f"/api/v1/backends/{BACKEND}?kind=nightly"))["rows"]
         assert [(row["head_sha"], row["place"]["standing"], row["place"]["branch"]) for row in rows] == [
@@ -53,7 +53,7 @@ async def test_fault_46_each_night_stands_on_the_backends_page_with_its_commits_
             (None, "unknown", None),
             (MADE_UP, "unknown", None),
             (fork, "elsewhere", None),
-            (head(it), "base", "main"),
+            (upstream_head(it), "base", "main"),
         ]
         page = text_of((await it.http.get(NIGHTLY_PAGE)).text)
         assert page.count("commit unknown") == 2
@@ -81,7 +81,7 @@ async def test_a_jobs_details_say_where_its_commit_stands(
     tmp_path: Path, commit: str | None, said: str
 ) -> None:
     async with alone(tmp_path) as it:
-        await tell(it, night(it), commit=head(it) if commit == "head" else commit)
+        await send_self_report(it, nightly_run(it), commit=upstream_head(it) if commit == "head" else commit)
         await it.act()
         [row] = (await api(it, f"/api/v1/backends/{BACKEND}?kind=nightly"))["rows"]
         token = next(cell["token"] for cell in row["cells"] if cell)
@@ -99,14 +99,14 @@ async def test_a_dispatched_job_says_nothing_of_the_kind(tmp_path: Path) -> None
         await it.github.start_job(run, "build")
         [row] = (await api(it, f"/api/v1/backends/{BACKEND}?kind=push"))["rows"]
         assert row["place"] is None
-        assert (await api(it, f"/api/v1/commits/{head(it)}"))["place"] is None
+        assert (await api(it, f"/api/v1/commits/{upstream_head(it)}"))["place"] is None
 
 
 async def test_the_commits_page_says_which_branch_has_it(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
         await it.github.push(UPSTREAM, ref="refs/heads/release/2.1")
         sha = it.github.repository(UPSTREAM).branches["release/2.1"]
-        await tell(it, night(it), conclusion="failure", commit=sha)
+        await send_self_report(it, nightly_run(it), conclusion="failure", commit=sha)
         await it.act()
         page = text_of((await it.http.get(f"/crcr/commit/{sha}")).text)
         assert "in the history of release/2.1" in page
@@ -117,31 +117,31 @@ async def test_the_commits_page_says_which_branch_has_it(tmp_path: Path) -> None
 async def test_fault_24_a_badge_speaks_of_base_history_only(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
         assert (await api(it, BADGE))["state"] is None
-        await tell(it, night(it), conclusion="success", commit=MADE_UP)
-        await tell(it, night(it), conclusion="success")
+        await send_self_report(it, nightly_run(it), conclusion="success", commit=MADE_UP)
+        await send_self_report(it, nightly_run(it), conclusion="success")
         await it.act()
         assert (await api(it, BADGE))["state"] is None, "no green for a commit that is none"
-        await tell(it, night(it), conclusion="failure", commit=head(it))
+        await send_self_report(it, nightly_run(it), conclusion="failure", commit=upstream_head(it))
         await it.act()
         assert (await api(it, BADGE))["state"] == "failure"
         it.clock.advance(60)
-        await tell(it, night(it), conclusion="success", commit=await fork_commit(it))
+        await send_self_report(it, nightly_run(it), conclusion="success", commit=await fork_commit(it))
         await it.act()
         assert (await api(it, BADGE))["state"] == "failure"
         it.clock.advance(60)
-        run = night(it)
-        await tell(it, run, "build", "success", commit=head(it), event_type="periodic")
+        run = nightly_run(it)
+        await send_self_report(it, run, "build", "success", commit=upstream_head(it), event_type="periodic")
         await it.act()
         assert (await api(it, BADGE))["state"] == "success"
-        await tell(it, run, "test", "failure", commit=head(it), event_type="periodic")
+        await send_self_report(it, run, "test", "failure", commit=upstream_head(it), event_type="periodic")
         assert (await api(it, BADGE))["state"] == "failure", "one failed job fails the night"
 
 
 async def test_fault_41_all_nights_count_in_the_backends_own_numbers_and_only_there(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
-        for commit in (head(it), MADE_UP, None):
-            await tell(it, night(it), conclusion="success", commit=commit)
-        await tell(it, night(it), conclusion="failure", commit=await fork_commit(it))
+        for commit in (upstream_head(it), MADE_UP, None):
+            await send_self_report(it, nightly_run(it), conclusion="success", commit=commit)
+        await send_self_report(it, nightly_run(it), conclusion="failure", commit=await fork_commit(it))
         await it.act()
         backend = (await api(it, f"/api/v1/backends/{BACKEND}?kind=nightly"))["backend"]["figures"]["tally"]
         [listed] = (await api(it, "/api/v1/summary?kind=nightly"))["backends"]
@@ -155,17 +155,17 @@ async def test_fault_41_all_nights_count_in_the_backends_own_numbers_and_only_th
 
 async def test_deliveries_know_nothing_of_self_reports(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
-        await tell(it, night(it), commit=head(it))
+        await send_self_report(it, nightly_run(it), commit=upstream_head(it))
         await it.act()
         assert (await api(it, "/api/v1/deliveries"))["deliveries"] == []
-        assert (await it.http.get(f"/api/v1/deliveries/{head(it)}")).status_code == 404
+        assert (await it.http.get(f"/api/v1/deliveries/{upstream_head(it)}")).status_code == 404
 
 
 async def test_hostile_words_of_a_self_report_are_text(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
         bad = "<script>alert(1)</script>"
-        answer = await tell(
-            it, night(it), commit=bad, job_name=bad, payload={"repository": {"full_name": bad}}
+        answer = await send_self_report(
+            it, nightly_run(it), commit=bad, job_name=bad, payload={"repository": {"full_name": bad}}
         )
         assert answer.status_code == 200
         for path in (NIGHTLY_PAGE, "/crcr?kind=nightly"):

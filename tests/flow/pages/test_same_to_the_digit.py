@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from crcr.record.store.times import to_us
-from support.data.numbers_story import EVERYBODY, LISTED, QUIET, REPORTING, Story
+from support.data.numbers_story import EVERYBODY, LISTED, QUIET, REPORTING, SeededHistory
 from support.data.sums_oracle import HOUR_US, durations, pass_rate, percentile, places
 from support.stage import Stage, stage
 
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def told(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     folder = tmp_path_factory.mktemp("story")
     async with stage(folder, LISTED, downstreams=EVERYBODY) as it:
-        story = Story(it, Random(41))
+        story = SeededHistory(it, Random(41))
         await story.tell()
         assert story.reports > 300
         yield it

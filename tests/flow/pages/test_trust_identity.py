@@ -14,11 +14,11 @@ from support.downstream.callbacks import (
     CALLBACK,
     LISTED,
     bearer,
-    client_of,
-    dispatched,
-    outcome,
-    post,
-    refused,
+    client_from,
+    dispatched_run,
+    post_report,
+    refusal_code,
+    report_outcome,
 )
 from support.stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage, repo, stage
 
@@ -27,7 +27,7 @@ JWKS = "*/.well-known/jwks"
 
 @asynccontextmanager
 async def from_address(it: Stage, address: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(it.app, address) as http:
+    async with client_from(it.app, address) as http:
         yield http
 
 
@@ -36,55 +36,57 @@ async def knock(http: httpx.AsyncClient, token: str, **headers: str) -> httpx.Re
 
 
 async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         for kind in HostileToken:
             token = it.github.hostile_token(kind, run, "build")
             answer = await it.github.report(run, "build", token=token)
-            assert (kind, *refused(answer)) == (kind, 401, "not_authentic")
+            assert (kind, *refusal_code(answer)) == (kind, 401, "not_authentic")
             assert answer.json()["error"]["hint"]
 
         assert it.jobs() == it.rows("SELECT * FROM runs") == []
-        assert outcome(await it.github.start_job(run, "build")) == "applied"
+        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
 
 
 async def test_fault_25_a_token_is_refused_once_it_is_ten_minutes_old(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         now = int(it.clock.now().timestamp())
         token = it.github.oidc_token(run, "build", exp=now + 6 * 3600)
-        assert outcome(await it.github.report(run, "build", token=token)) == "applied"
+        assert report_outcome(await it.github.report(run, "build", token=token)) == "applied"
         it.clock.advance(11 * 60)
 
         answer = await it.github.report(run, "build", token=token)
-        assert refused(answer) == (401, "not_authentic")
+        assert refusal_code(answer) == (401, "not_authentic")
 
 
 async def test_fault_25_after_30_failed_authentications_an_address_waits_and_others_do_not(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         bad = it.github.hostile_token(HostileToken.TAMPERED, run, "build")
         async with from_address(it, "192.0.2.66") as guesser, from_address(it, "192.0.2.7") as other:
-            codes = [refused(await knock(guesser, bad))[0] for _ in range(31)]
+            codes = [refusal_code(await knock(guesser, bad))[0] for _ in range(31)]
             limited = await knock(guesser, bad)
 
             assert codes == [401] * 30 + [429]
             assert int(limited.headers["retry-after"]) == 60
-            assert refused(await knock(other, bad)) == (401, "not_authentic")
-            assert outcome(await post(it, run, "build", "in_progress", http=other)) == "applied"
+            assert refusal_code(await knock(other, bad)) == (401, "not_authentic")
+            assert report_outcome(await post_report(it, run, "build", "in_progress", http=other)) == "applied"
             it.clock.advance(60)
-            assert outcome(await post(it, run, "build", "in_progress", http=guesser)) == "repeat"
+            assert (
+                report_outcome(await post_report(it, run, "build", "in_progress", http=guesser)) == "repeat"
+            )
 
 
 async def test_fault_25_a_header_of_its_own_gives_a_guesser_no_new_address(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, CRCR_TRUSTED_PROXIES="198.51.100.0/24") as (it, run):
+    async with dispatched_run(tmp_path, CRCR_TRUSTED_PROXIES="198.51.100.0/24") as (it, run):
         bad = it.github.hostile_token(HostileToken.TAMPERED, run, "build")
         async with from_address(it, "192.0.2.66") as guesser, from_address(it, "198.51.100.1") as proxy:
             forged = [
-                refused(await knock(guesser, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
+                refusal_code(await knock(guesser, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
                 for n in range(31)
             ]
             told = [
-                refused(await knock(proxy, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
+                refusal_code(await knock(proxy, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
                 for n in range(31)
             ]
         assert forged == [401] * 30 + [429]
@@ -92,65 +94,65 @@ async def test_fault_25_a_header_of_its_own_gives_a_guesser_no_new_address(tmp_p
 
 
 async def test_successful_reports_never_count_against_an_address(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run), from_address(it, "192.0.2.7") as runner:
-        answers = [await post(it, run, "build", "in_progress", http=runner) for _ in range(100)]
+    async with dispatched_run(tmp_path) as (it, run), from_address(it, "192.0.2.7") as runner:
+        answers = [await post_report(it, run, "build", "in_progress", http=runner) for _ in range(100)]
         assert {answer.status_code for answer in answers} == {200}
 
 
 async def test_fault_25_keys_that_cannot_be_read_at_first_are_no_verdict(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         down = it.github.faults.jwks(503)
         answer = await it.github.start_job(run, "build")
-        assert refused(answer) == (503, "keys_unavailable")
+        assert refusal_code(answer) == (503, "keys_unavailable")
         it.github.faults.remove(down)
         it.clock.advance(int(answer.headers["retry-after"]))
 
-        assert outcome(await it.github.report(run, "build")) == "applied"
+        assert report_outcome(await it.github.report(run, "build")) == "applied"
 
 
 async def test_fault_25_known_keys_outlive_an_outage_of_their_issuer(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         it.github.faults.jwks(503)
         for _ in range(6):
             it.clock.advance(3600)
-            assert outcome(await it.github.report(run, "build")) == "repeat"
+            assert report_outcome(await it.github.report(run, "build")) == "repeat"
         it.clock.advance(24 * 3600)
-        assert refused(await it.github.report(run, "build")) == (503, "keys_unavailable")
+        assert refusal_code(await it.github.report(run, "build")) == (503, "keys_unavailable")
 
 
 async def test_fault_25_a_rotated_key_is_found_and_a_retired_one_is_forgotten(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         it.clock.advance(31)
         old = it.github.oidc_token(run, "build")
         it.github.issuer.rotate(retire_old=True)
 
-        assert outcome(await it.github.report(run, "build")) == "repeat"
-        assert refused(await it.github.report(run, "build", token=old)) == (401, "not_authentic")
+        assert report_outcome(await it.github.report(run, "build")) == "repeat"
+        assert refusal_code(await it.github.report(run, "build", token=old)) == (401, "not_authentic")
 
 
 async def test_fault_25_unknown_key_ids_do_not_hammer_the_issuer(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         bad = it.github.hostile_token(HostileToken.UNKNOWN_KID, run, "build")
         reads = len(it.github.calls_to("GET", JWKS))
         it.clock.advance(31)
         for number in range(100):
             async with from_address(it, f"192.0.2.{number}") as guesser:
-                assert refused(await knock(guesser, bad)) == (401, "not_authentic")
+                assert refusal_code(await knock(guesser, bad)) == (401, "not_authentic")
 
         assert len(it.github.calls_to("GET", JWKS)) - reads == 1
 
 
 async def test_fault_25_reports_that_wait_for_slow_keys_share_one_read(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         gate = it.github.faults.hang(on=Match(path=JWKS_PATH))
         waiting = [asyncio.create_task(it.github.report(run, name)) for name in ("build", "test")]
         await gate.reached.wait()
         gate.release()
 
-        assert [outcome(await each) for each in waiting] == ["applied", "applied"]
+        assert [report_outcome(await each) for each in waiting] == ["applied", "applied"]
         assert len(it.github.calls_to("GET", JWKS)) == 1
 
 
@@ -161,13 +163,13 @@ def strangers_run(it: Stage, run: WorkflowRun) -> WorkflowRun:
 
 
 async def test_fault_26_a_name_taken_by_a_stranger_is_refused_with_one_alarm(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         before = it.jobs()
         theirs = strangers_run(it, run)
         for _ in range(5):
             answer = await it.github.report(theirs, "build", status="completed", conclusion="success")
-            assert refused(answer) == (403, "identity_changed")
+            assert refusal_code(answer) == (403, "identity_changed")
 
         assert it.jobs() == before
         [alarm] = it.rows("SELECT who, act, subject, detail FROM audit WHERE act = 'alarm'")
@@ -178,13 +180,13 @@ async def test_fault_26_a_name_taken_by_a_stranger_is_refused_with_one_alarm(tmp
 
 
 async def test_fault_26_an_operator_may_accept_the_new_repository(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         theirs = strangers_run(it, run)
-        assert refused(await it.github.report(theirs, "build")) == (403, "identity_changed")
+        assert refusal_code(await it.github.report(theirs, "build")) == (403, "identity_changed")
         new_id = it.github.repository(BACKEND).id
         await it.services.targets.rebind(repo(UPSTREAM), repo(BACKEND), new_id, who="ops", now=it.clock.now())
 
-        assert outcome(await it.github.report(theirs, "build")) == "applied"
+        assert report_outcome(await it.github.report(theirs, "build")) == "applied"
         [act] = it.rows("SELECT who, detail FROM audit WHERE act = 'rebind'")
         assert (act["who"], str(new_id) in act["detail"]) == ("ops", True)
         assert it.rows("SELECT alarm FROM repositories") == [{"alarm": None}]
@@ -201,11 +203,11 @@ async def test_fault_26_a_first_caller_is_bound_unconfirmed_until_github_tells(t
         binding = "SELECT repository_id, confirmed FROM repositories"
         assert it.rows(binding) == [{"repository_id": None, "confirmed": 0}]
         run = it.github.runs(BACKEND)[0]
-        assert outcome(await it.github.start_job(run, "build")) == "applied"
+        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
         known = it.github.repository(BACKEND).id
         assert it.rows(binding) == [{"repository_id": known, "confirmed": 0}]
         stranger = it.github.oidc_token(run, "test", repository_id="999")
-        assert refused(await it.github.report(run, "test", token=stranger)) == (403, "identity_changed")
+        assert refusal_code(await it.github.report(run, "test", token=stranger)) == (403, "identity_changed")
         it.github.faults.clear()
         await it.pass_time(3600)
 
@@ -228,16 +230,16 @@ async def test_fault_26_a_refused_first_caller_is_not_bound(tmp_path: Path) -> N
 
 async def test_a_token_in_the_name_of_another_ci_is_judged_by_that_cis_keys(tmp_path: Path) -> None:
     published = JSONResponse(GitHub().buildkite.jwks())
-    async with dispatched(tmp_path, outside={"agent.buildkite.com": published}) as (it, run):
+    async with dispatched_run(tmp_path, outside={"agent.buildkite.com": published}) as (it, run):
         named = it.github.oidc_token(run, "build", iss="https://agent.buildkite.com")
-        assert refused(await it.github.report(run, "build", token=named)) == (401, "not_authentic")
+        assert refusal_code(await it.github.report(run, "build", token=named)) == (401, "not_authentic")
         signed = it.github.buildkite.token(AUDIENCE, iss="https://agent.buildkite.com")
-        assert refused(await it.github.report(run, "build", token=signed)) == (403, "not_registered")
+        assert refusal_code(await it.github.report(run, "build", token=signed)) == (403, "not_registered")
         assert it.jobs() == []
 
 
 async def test_a_listed_name_in_another_repositorys_token_is_not_that_repository(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         it.github.create_repository("stranger/repo", workflows=[WORKFLOW])
         theirs = it.github.start_run(
             "stranger/repo", event="repository_dispatch", client_payload=run.client_payload
@@ -245,15 +247,15 @@ async def test_a_listed_name_in_another_repositorys_token_is_not_that_repository
         body = it.github.ci.report_body(theirs, theirs.job("build"), "in_progress", verified_repo=BACKEND)
         body["repository"] = BACKEND
 
-        assert refused(await it.github.report(theirs, "build", body=body)) == (403, "not_allowlisted")
+        assert refusal_code(await it.github.report(theirs, "build", body=body)) == (403, "not_allowlisted")
 
 
 async def test_fault_26_a_stranger_with_a_released_name_puts_no_words_on_its_page(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         stranger = it.github.oidc_token(run, "build", audience="go to evil.example", repository_id="666")
         answer = await it.github.report(run, "build", token=stranger)
 
-        assert refused(answer) == (401, "not_authentic")
+        assert refusal_code(answer) == (401, "not_authentic")
         assert "evil" not in answer.text
         kept = it.rows("SELECT code, detail FROM refusals")
         assert [row["code"] for row in kept] == ["identity_changed"]

@@ -15,13 +15,13 @@ from crcr.record.store.database import Unit
 from github_sim.github import HostileToken
 from support.downstream.callbacks import (
     BACKEND,
-    Outage,
-    dispatched,
-    on_outage,
-    on_store,
-    outcome,
-    post,
-    refused,
+    FailingDatabase,
+    callbacks_on_outage,
+    callbacks_on_store,
+    dispatched_run,
+    post_report,
+    refusal_code,
+    report_outcome,
 )
 from support.stage import UPSTREAM, Stage
 
@@ -64,7 +64,7 @@ def described(text: str) -> dict[str, Any]:
 
 
 async def test_fault_24_a_made_up_commit_or_pull_request_is_not_believed(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         [dispatch] = it.rows("SELECT event, number, head_sha, level FROM dispatches")
         body = it.github.ci.report_body(
             run, run.job("build"), "in_progress", pytorch_head_sha="e" * 40, number=999, level="L4"
@@ -75,7 +75,7 @@ async def test_fault_24_a_made_up_commit_or_pull_request_is_not_believed(tmp_pat
             "head_sha": "e" * 40,
             "trusted": {"downstream_repo_level": "L4"},
         }
-        assert outcome(await it.github.report(run, "build", body=body)) == "applied"
+        assert report_outcome(await it.github.report(run, "build", body=body)) == "applied"
 
         [job] = it.jobs()
         assert {name: job[name] for name in dispatch} == dispatch
@@ -83,12 +83,12 @@ async def test_fault_24_a_made_up_commit_or_pull_request_is_not_believed(tmp_pat
 
 
 async def test_fault_29_hostile_text_in_every_field_is_kept_as_data(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         for text in HOSTILE_TEXTS:
             said = {**described(text), "job_name": text}
-            assert outcome(await post(it, run, "build", "in_progress", **said)) == "applied"
-            closed = await post(it, run, "build", "completed", conclusion="failure", **said)
-            assert outcome(closed) == "applied"
+            assert report_outcome(await post_report(it, run, "build", "in_progress", **said)) == "applied"
+            closed = await post_report(it, run, "build", "completed", conclusion="failure", **said)
+            assert report_outcome(closed) == "applied"
 
         jobs = {job["job_name"]: job for job in it.jobs()}
         assert set(jobs) == set(HOSTILE_TEXTS)
@@ -101,11 +101,11 @@ async def test_fault_29_hostile_text_in_every_field_is_kept_as_data(tmp_path: Pa
 
 
 async def test_fault_29_hostile_text_reaches_a_page_only_escaped(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         text = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
         said = {**described(text), "job_name": text}
-        await post(it, run, "build", "in_progress", **said)
-        await post(it, run, "build", "completed", conclusion="failure", **said)
+        await post_report(it, run, "build", "in_progress", **said)
+        await post_report(it, run, "build", "completed", conclusion="failure", **said)
         for path in ("/crcr", f"/crcr/{BACKEND}"):
             page = await it.http.get(path)
             assert page.status_code == 200
@@ -114,19 +114,19 @@ async def test_fault_29_hostile_text_reaches_a_page_only_escaped(tmp_path: Path)
 
 
 async def test_fault_29_a_string_of_a_megabyte_is_refused_by_field_or_cut(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         vast = "x" * 1_000_000
         body = it.github.ci.report_body(run, run.job("build"), "completed")
         for field in ("job_name", "name", "run_id", "status", "conclusion"):
             said = {**body, "workflow": {**body["workflow"], field: vast}}
             answer = await it.github.report(run, "build", body=said)
-            assert refused(answer) == (400, "bad_report")
+            assert refusal_code(answer) == (400, "bad_report")
             assert f"workflow.{field}" in answer.json()["error"]["detail"]
             assert len(answer.content) < 2_000
-        started = await post(it, run, "build", "in_progress", url=vast, environment={"e": vast})
-        completed = await post(it, run, "build", "completed", failed_tests=[vast])
+        started = await post_report(it, run, "build", "in_progress", url=vast, environment={"e": vast})
+        completed = await post_report(it, run, "build", "completed", failed_tests=[vast])
 
-        assert [outcome(started), outcome(completed)] == ["applied", "applied"]
+        assert [report_outcome(started), report_outcome(completed)] == ["applied", "applied"]
         [job] = it.jobs()
         assert (len(json.loads(job["failed_tests"])[0]["name"]), job["environment"]) == (1024, None)
 
@@ -134,19 +134,19 @@ async def test_fault_29_a_string_of_a_megabyte_is_refused_by_field_or_cut(tmp_pa
 async def test_fault_29_hostile_text_cannot_forge_a_log_line_or_an_answer(
     tmp_path: Path, lines: io.StringIO
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         body = it.github.ci.report_body(run, run.job("build"), "in_progress")
         answers = []
         for text in HOSTILE_TEXTS:
             answers += [
-                await post(it, run, "build", "completed", conclusion="success", job_name=text),
-                await post(it, run, "build", "in_progress", run_id=text),
+                await post_report(it, run, "build", "completed", conclusion="success", job_name=text),
+                await post_report(it, run, "build", "in_progress", run_id=text),
                 await it.github.report(run, "build", body={**body, "delivery_id": text}),
-                await post(it, run, "build", text),
+                await post_report(it, run, "build", text),
             ]
 
     codes = ["no_in_progress", "claim_mismatch", "unknown_delivery"]
-    assert [refused(answer)[1] for answer in answers] == [*codes, "bad_report"] * len(HOSTILE_TEXTS)
+    assert [refusal_code(answer)[1] for answer in answers] == [*codes, "bad_report"] * len(HOSTILE_TEXTS)
     written = lines.getvalue().splitlines()
     assert all(line.isprintable() for line in written)
     told = [json.loads(line) for line in written]
@@ -154,7 +154,7 @@ async def test_fault_29_hostile_text_cannot_forge_a_log_line_or_an_answer(
     assert [line["code"] for line in told if line["event"] == "report_refused"] == codes * len(HOSTILE_TEXTS)
 
 
-class Broken(Outage):
+class Broken(FailingDatabase):
     """A store whose driver shows, in its error, whatever it was given."""
 
     def __init__(self, inner: Any, secrets: list[str]) -> None:
@@ -178,7 +178,7 @@ async def go_wrong_everywhere(it: Stage) -> list[str]:
         await github.report(run, "build", token=github.hostile_token(kind, run, "build"))
         for kind in HostileToken
     ]
-    told.append(await post(it, run, "build", "completed", conclusion="success"))
+    told.append(await post_report(it, run, "build", "completed", conclusion="success"))
     told.append(await github.report(run, "build", body=b"{", token=github.oidc_token(run, "build")))
     for status, message in ((401, "Bad credentials"), (500, "Oops"), (403, "Resource not accessible")):
         github.faults.answer(status, times=2, message=message)
@@ -194,12 +194,12 @@ async def go_wrong_everywhere(it: Stage) -> list[str]:
 
 
 async def test_fault_31_no_secret_is_in_a_log_line_or_an_answer(tmp_path: Path, lines: io.StringIO) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         answers = await go_wrong_everywhere(it)
         shown = it.github.oidc_token(run, "build")
-        async with on_outage(it) as (store, http):
+        async with callbacks_on_outage(it) as (store, http):
             store.writes_to_fail = 1
-            answers.append((await post(it, run, "build", "in_progress", http=http)).text)
+            answers.append((await post_report(it, run, "build", "in_progress", http=http)).text)
         secrets = [
             it.github.webhook_secret,
             it.github.private_key_pem.splitlines()[1],
@@ -219,7 +219,7 @@ async def test_fault_31_no_secret_is_in_a_log_line_or_an_answer(tmp_path: Path, 
 async def test_fault_31_a_crash_shows_its_caller_nothing_and_its_log_no_secret(
     tmp_path: Path, lines: io.StringIO
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         token = it.github.oidc_token(run, "build")
         secrets = [
             f"Bearer {token}",
@@ -227,10 +227,10 @@ async def test_fault_31_a_crash_shows_its_caller_nothing_and_its_log_no_secret(
             "ghs_16C7e42F292c6912E7710c838347Ae178B4a",
         ]
         secrets.append(it.github.private_key_pem)
-        async with on_store(it, Broken(it.services.database, secrets)) as http:
-            answer = await post(it, run, "build", "in_progress", http=http)
+        async with callbacks_on_store(it, Broken(it.services.database, secrets)) as http:
+            answer = await post_report(it, run, "build", "in_progress", http=http)
 
-        assert refused(answer) == (500, "internal")
+        assert refusal_code(answer) == (500, "internal")
         assert set(answer.json()["error"]) == {"code", "detail", "request_id"}
         assert [str(crash)[:12] for crash in it.crashes] == ["cannot store"]
         it.crashes.clear()

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from crcr.settings import PostgresSetting
-from support.downstream.callbacks import dispatched, outcome, post, refused
+from support.downstream.callbacks import dispatched_run, post_report, refusal_code, report_outcome
 from support.stage import Stage
 
 ANSWERED_WITHIN_S = 8.0
@@ -46,8 +46,8 @@ def url_of(it: Stage) -> str:
 async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callback_is_taken(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
-        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+    async with dispatched_run(tmp_path) as (it, run):
+        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
         frozen = await asyncio.create_subprocess_exec(
             sys.executable, "-c", FREEZING, url_of(it), stdout=asyncio.subprocess.PIPE
         )
@@ -57,7 +57,7 @@ async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callbac
             frozen.send_signal(signal.SIGSTOP)
             began = time.monotonic()
             with capture_logs() as logged:
-                assert outcome(await post(it, run, "build", "completed")) == "applied"
+                assert report_outcome(await post_report(it, run, "build", "completed")) == "applied"
             took_s = time.monotonic() - began
         finally:
             frozen.kill()
@@ -72,20 +72,20 @@ async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callbac
 async def test_a_lock_that_somebody_else_never_gives_back_is_503_in_time_with_the_wait_in_the_log(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
-        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+    async with dispatched_run(tmp_path) as (it, run):
+        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
         session = await asyncpg.connect(url_of(it))
         await session.execute(LOCK)
         began = time.monotonic()
         with capture_logs() as logged:
-            answer = await post(it, run, "build", "completed")
+            answer = await post_report(it, run, "build", "completed")
         took_s = time.monotonic() - began
         await session.close()
 
-        assert refused(answer) == (503, "store_unavailable")
+        assert refusal_code(answer) == (503, "store_unavailable")
         assert int(answer.headers["Retry-After"]) > 0
         assert took_s < ANSWERED_WITHIN_S
         [waited] = [line for line in logged if line["event"] == "store_waited"]
         assert (waited["log_level"], waited["sqlstate"]) == ("warning", "55P03")
         assert str(run.id) not in str(waited)
-        assert outcome(await post(it, run, "build", "completed")) == "applied"
+        assert report_outcome(await post_report(it, run, "build", "completed")) == "applied"

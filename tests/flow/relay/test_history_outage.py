@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from crcr.record.schema.statistics import FeedMark
-from support.downstream.callbacks import BACKEND, dispatched, outcome, post
+from support.downstream.callbacks import BACKEND, dispatched_run, post_report, report_outcome
 from support.services.clickhouse import ClickHouseServer
 from support.stage import UPSTREAM, Stage
 
@@ -36,11 +36,11 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
     server = ClickHouseServer(tmp_path / "engine", password="hunter2-and-more")
     server.start()
     try:
-        async with dispatched(tmp_path, CRCR_CLICKHOUSE_URL=server.url) as (it, run):
+        async with dispatched_run(tmp_path, CRCR_CLICKHOUSE_URL=server.url) as (it, run):
             now = it.clock.now
             await it.services.clickhouse.begin(it.services.upstreams, now())
-            assert outcome(await post(it, run, "build", "in_progress")) == "applied"
-            assert outcome(await post(it, run, "build", "completed")) == "applied"
+            assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
+            assert report_outcome(await post_report(it, run, "build", "completed")) == "applied"
             assert await fed(it) == []
             # It was not there from the beginning, so pages wait for a backfill.
             assert it.rows("SELECT * FROM feeding WHERE name = 'whole'") == []
@@ -50,8 +50,8 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
             assert await sources(it) == {"clickhouse"}
 
             server.stop()
-            assert outcome(await post(it, run, "test", "in_progress")) == "applied"
-            assert outcome(await post(it, run, "test", "completed")) == "applied"
+            assert report_outcome(await post_report(it, run, "test", "in_progress")) == "applied"
+            assert report_outcome(await post_report(it, run, "test", "completed")) == "applied"
             assert await fed(it) == ["job"]
             [effect] = it.rows("SELECT * FROM effects WHERE kind = 'feed_history' AND state = 'waiting'")
             assert "does not answer" in effect["last_error"]
@@ -78,10 +78,10 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
 
 
 async def test_who_stops_using_it_has_nothing_noted_any_more(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.services.clickhouse.begin(it.services.upstreams, it.clock.now())
-        await post(it, run, "build", "in_progress")
-        await post(it, run, "build", "completed")
+        await post_report(it, run, "build", "in_progress")
+        await post_report(it, run, "build", "completed")
         assert it.rows("SELECT * FROM unfed") == []
         assert it.rows("SELECT * FROM feeding") == []
 

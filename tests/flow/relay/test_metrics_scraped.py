@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.downstream.callbacks import dispatched, post
+from support.downstream.callbacks import dispatched_run, post_report
 from support.live_page import open_page
 from support.stage import UPSTREAM, Stage
 
@@ -21,9 +21,9 @@ async def scraped(it: Stage) -> dict[tuple[str, ...], float]:
 
 
 async def test_a_dispatch_and_its_callbacks_are_counted_by_door_layer_and_call(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
-        assert (await post(it, run, "build", "in_progress")).status_code == 200
-        assert (await post(it, run, "test", "completed")).status_code == 409
+    async with dispatched_run(tmp_path) as (it, run):
+        assert (await post_report(it, run, "build", "in_progress")).status_code == 200
+        assert (await post_report(it, run, "test", "completed")).status_code == 409
         assert (await it.http.post("/github/callback", json={})).status_code == 401
         assert (await it.http.post("/github/webhook", json={})).status_code == 401
         told = await scraped(it)
@@ -40,7 +40,7 @@ async def test_a_dispatch_and_its_callbacks_are_counted_by_door_layer_and_call(t
 
 
 async def test_what_waits_is_told_by_kind_and_is_late_once_it_is_due(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, _):
+    async with dispatched_run(tmp_path) as (it, _):
         await it.github.open_pr(UPSTREAM)
         it.clock.advance(40)
         told = await scraped(it)
@@ -57,7 +57,7 @@ async def test_what_waits_is_told_by_kind_and_is_late_once_it_is_due(tmp_path: P
 
 
 async def test_open_pages_are_counted_while_they_are_open(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, _):
+    async with dispatched_run(tmp_path) as (it, _):
         async with open_page(it):
             assert (await scraped(it))["crcr_live_streams",] == 1
         assert (await scraped(it))["crcr_live_streams",] == 0

@@ -10,7 +10,7 @@ import httpx
 from crcr.wiring.core import Seams
 from crcr.wiring.services import build
 from crcr.wiring.web_app import build_app
-from support.downstream.callbacks import BACKEND, LISTED, client_of, outcome, post
+from support.downstream.callbacks import BACKEND, LISTED, client_from, post_report, report_outcome
 from support.github.dispatch_log import eventually, sends, told
 from support.github.gated_upstream import GATING, finish, gate, gated, newest_run, open_pull, start
 from support.stage import UPSTREAM, Stage, stage
@@ -33,7 +33,7 @@ async def move_and_go_on(it: Stage) -> None:
     it.app = build_app(it.services, work=False)
     await it.services.acts.register_upstreams(it.services.upstreams, it.clock.now())
     await it.refresh()
-    it.http = client_of(it.app)
+    it.http = client_from(it.app)
     assert isinstance(there, httpx.ASGITransport)
     there.app = it.app
 
@@ -81,12 +81,15 @@ async def test_repeats_are_still_repeats(tmp_path: Path) -> None:
         pull = await it.github.open_pr(UPSTREAM)
         await it.act()
         [run] = it.github.runs(BACKEND)
-        await post(it, run, "build", "in_progress")
-        await post(it, run, "build", "completed", conclusion="failure")
+        await post_report(it, run, "build", "in_progress")
+        await post_report(it, run, "build", "completed", conclusion="failure")
         await move_and_go_on(it)
-        assert outcome(await post(it, run, "build", "completed", conclusion="failure")) == "repeat"
         assert (
-            outcome(await post(it, run, "build", "completed", conclusion="success")) == "conflicting_result"
+            report_outcome(await post_report(it, run, "build", "completed", conclusion="failure")) == "repeat"
+        )
+        assert (
+            report_outcome(await post_report(it, run, "build", "completed", conclusion="success"))
+            == "conflicting_result"
         )
         sent = len(it.github.dispatches(BACKEND))
         assert pull.last_delivery is not None

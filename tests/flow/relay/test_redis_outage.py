@@ -10,14 +10,21 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.record.redis.connection import RedisLink, parse_redis_url
 from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import load_settings
-from crcr.wiring.background import BackgroundTasks
+from crcr.wiring.background import follow_other_processes
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app
-from support.downstream.callbacks import BACKEND, LISTED, client_of, dispatched, outcome, post, refused
+from support.downstream.callbacks import (
+    BACKEND,
+    LISTED,
+    client_from,
+    dispatched_run,
+    post_report,
+    refusal_code,
+    report_outcome,
+)
 from support.services.redis import RedisServer
 from support.sign_in import ADMIN, TOKENS, visitor
 from support.stage import UPSTREAM, Stage, environment, stage
@@ -41,20 +48,20 @@ async def soon(answer: Any) -> httpx.Response:
 
 async def until_applied(it: Stage, run: Any, job: str) -> None:
     async with asyncio.timeout(20):
-        while refused_or_none(answer := await post(it, run, job, "in_progress")) is not None:
-            assert refused(answer) == (503, "limiter_unavailable")
+        while refused_or_none(answer := await post_report(it, run, job, "in_progress")) is not None:
+            assert refusal_code(answer) == (503, "limiter_unavailable")
             await asyncio.sleep(0.02)
 
 
 def refused_or_none(answer: httpx.Response) -> tuple[int, str] | None:
-    return None if answer.status_code == 200 else refused(answer)
+    return None if answer.status_code == 200 else refusal_code(answer)
 
 
 async def readiness(it: Stage) -> tuple[int, int, str]:
     """What the probe for callbacks says, and what the one for everything says of the limits."""
     callbacks, everything = await soon(it.http.get("/readyz/callback")), await soon(it.http.get("/readyz"))
     if callbacks.status_code == 503:
-        assert refused(callbacks) == (503, "limiter_unavailable")
+        assert refusal_code(callbacks) == (503, "limiter_unavailable")
     return callbacks.status_code, everything.status_code, everything.json()["limits"]
 
 
@@ -62,17 +69,17 @@ async def readiness(it: Stage) -> tuple[int, int, str]:
 async def test_callbacks_get_503_within_a_second_and_all_else_goes_on(
     tmp_path: Path, redis: RedisServer, how: str
 ) -> None:
-    async with dispatched(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run):
-        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+    async with dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run):
+        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
         assert await readiness(it) == (200, 200, "answer")
         getattr(redis, how)()
         assert await readiness(it) == (503, 200, "away")
         took = []
         for _ in range(4):
             began = time.monotonic()
-            answer = await soon(post(it, run, "test", "in_progress"))
+            answer = await soon(post_report(it, run, "test", "in_progress"))
             took.append(time.monotonic() - began)
-            assert refused(answer) == (503, "limiter_unavailable")
+            assert refusal_code(answer) == (503, "limiter_unavailable")
             assert int(answer.headers["retry-after"]) >= 1
             assert "hunter2" not in answer.text
         assert min(took) < 1  # the others may have met a machine that is busy with other tests
@@ -99,7 +106,7 @@ async def test_a_relay_that_nobody_calls_tells_that_its_limiter_is_away(
         told = it.services.metrics.registry.get_sample_value
         assert told("crcr_limiter_up") == 1
         redis.stop()
-        running = asyncio.create_task(it.services.shared.run())
+        running = asyncio.create_task(follow_other_processes(it.services))
         while told("crcr_limiter_up") == 1:
             await asyncio.sleep(0.02)
         running.cancel()
@@ -131,7 +138,7 @@ async def second_relay(
     environ |= {"CRCR_REDIS_URL": redis.url, **more}
     settings = load_settings(config=None, environ=environ, cwd=it.folder)
     services = build(settings, Seams(clock=it.clock, http=it._github_http, on_crash=it.crashes.append))
-    async with client_of(build_app(services, work=False)) as http:
+    async with client_from(build_app(services, work=False)) as http:
         yield services, http
     await services.close()
 
@@ -139,49 +146,23 @@ async def second_relay(
 async def test_two_relays_count_as_one(tmp_path: Path, redis: RedisServer) -> None:
     limit: dict[str, Any] = {"CRCR_RATE_LIMIT_PER_MIN": "2"}
     async with (
-        dispatched(tmp_path, CRCR_REDIS_URL=redis.url, **limit) as (it, run),
+        dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url, **limit) as (it, run),
         second_relay(it, redis, **limit) as (_, http),
     ):
-        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
-        assert outcome(await post(it, run, "test", "in_progress", http=http)) == "applied"
+        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
+        assert report_outcome(await post_report(it, run, "test", "in_progress", http=http)) == "applied"
         for client in (it.http, http):
-            assert refused(await post(it, run, "test", "completed", http=client)) == (429, "rate_limited")
+            assert refusal_code(await post_report(it, run, "test", "completed", http=client)) == (
+                429,
+                "rate_limited",
+            )
         it.clock.advance(60)
-        assert outcome(await post(it, run, "test", "completed", http=http)) == "applied"
-
-
-async def test_two_relays_read_an_issuers_keys_once(tmp_path: Path, redis: RedisServer) -> None:
-    async with dispatched(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run), second_relay(it, redis) as two:
-        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
-        assert outcome(await post(it, run, "test", "in_progress", http=two[1])) == "applied"
-        reads = [call for call in it.github.calls if "jwks" in call.path]
-        assert len(reads) == 1
-
-
-async def test_a_running_relay_listens_and_tells_of_its_commits(tmp_path: Path, redis: RedisServer) -> None:
-    other = RedisLink(parse_redis_url(redis.url))
-    async with (
-        dispatched(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run),
-        other.alone() as client,
-        client.pubsub(ignore_subscribe_messages=True) as subscription,
-        asyncio.timeout(20),
-    ):
-        await subscription.subscribe(other.key("signals"))
-        company = BackgroundTasks(it.services, work=False)
-        await company.start()
-        assert it.services.shared.signals is not None
-        await it.services.shared.signals.listening.wait()
-        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
-        told = b""
-        while b"changes" not in told:
-            told = (await subscription.get_message(timeout=5) or {"data": b""})["data"]
-        await company.stop()
-    await other.aclose()
+        assert report_outcome(await post_report(it, run, "test", "completed", http=http)) == "applied"
 
 
 async def test_a_new_allowlist_is_read_into_memory_before_it_is_asked_for(tmp_path: Path) -> None:
     async with stage(tmp_path, LISTED) as it, asyncio.timeout(20):
-        running = asyncio.create_task(it.services.shared.run())
+        running = asyncio.create_task(follow_other_processes(it.services))
         await asyncio.sleep(0)
         core = it.services.upstreams[0]
         it.write_allowlist("L2:\n  - org/other\n")

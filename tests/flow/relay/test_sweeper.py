@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from support.downstream.callbacks import BACKEND, LISTED, dispatched, end_unreported, outcome, sweep
+from support.downstream.callbacks import (
+    BACKEND,
+    LISTED,
+    dispatched_run,
+    end_unreported,
+    report_outcome,
+    sweep,
+)
 from support.stage import UPSTREAM, Stage, stage
 
 HOUR, DAY = 3600.0, 24 * 3600.0
@@ -39,7 +46,7 @@ async def test_silent_jobs_time_out_by_their_downstreams_own_patience(tmp_path: 
 
 
 async def test_a_completed_job_is_never_swept(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         await it.github.complete_job(run, "build", "failure")
         before = it.jobs()
@@ -50,7 +57,7 @@ async def test_a_completed_job_is_never_swept(tmp_path: Path) -> None:
 
 
 async def test_a_repeated_sweep_changes_nothing(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         end_unreported(it, run, "build")
         it.clock.advance(7 * HOUR)
@@ -66,7 +73,7 @@ async def test_a_repeated_sweep_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_more_silent_jobs_than_one_step_takes_are_all_swept(tmp_path: Path) -> None:
-    async with dispatched(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2000") as (it, run):
+    async with dispatched_run(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2000") as (it, run):
         token = it.github.oidc_token(run, "build")
         for number in range(501):
             await it.github.report(run, "build", job_name=f"job {number}", token=token)
@@ -115,20 +122,20 @@ async def test_finished_effects_and_old_changes_are_pruned_and_what_is_parked_is
 
 
 async def test_a_result_is_taken_after_the_body_of_its_delivery_is_forgotten(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         it.clock.advance(40 * DAY)
         await it.services.sweeper.sweep()
         await it.services.sweeper.forget()
 
-        assert outcome(await it.github.complete_job(run, "build")) == "applied"
+        assert report_outcome(await it.github.complete_job(run, "build")) == "applied"
 
 
 @pytest.mark.parametrize("sweep_first", [True, False])
 async def test_a_sweep_and_a_result_at_the_same_moment_leave_a_result(
     tmp_path: Path, sweep_first: bool
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
         it.clock.advance(6 * HOUR)
         acts = [it.services.sweeper.sweep(), it.github.complete_job(run, "build")]

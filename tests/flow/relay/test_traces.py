@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.trace_steps import TraceStep, span_id, trace_id
-from support.deploy.otlp_collector import collector, facts
-from support.downstream.callbacks import BACKEND, LISTED, dispatched, post
+from support.deploy.otlp_collector import attribute_texts, run_collector
+from support.downstream.callbacks import BACKEND, LISTED, dispatched_run, post_report
 from support.live_page import open_page, told_of
 from support.process import free_port
 from support.stage import UPSTREAM, stage
@@ -19,14 +19,16 @@ HOSTILE = "ghs_secret <script>alert(1)</script>"
 
 
 async def test_webhook_dispatch_callback_and_page_of_a_delivery_are_one_trace(tmp_path: Path) -> None:
-    with collector() as collected:
+    with run_collector() as collected:
         async with stage(tmp_path, LISTED, downstreams=(BACKEND,), CRCR_OTEL_ENDPOINT=collected.url) as it:
             async with open_page(it) as told:
                 await it.github.open_pr(UPSTREAM, title=HOSTILE)
                 await it.act()
                 run = it.github.runs(BACKEND)[0]
-                assert (await post(it, run, "build", "in_progress")).status_code == 200
-                assert (await post(it, run, "build", "completed", conclusion="success")).status_code == 200
+                assert (await post_report(it, run, "build", "in_progress")).status_code == 200
+                assert (
+                    await post_report(it, run, "build", "completed", conclusion="success")
+                ).status_code == 200
                 await told_of(told, b'"kind":"job"')
             [guid] = {each["delivery"] for each in it.rows("SELECT delivery FROM dispatches")}
     assert collected.paths == {"/v1/traces"}
@@ -39,24 +41,27 @@ async def test_webhook_dispatch_callback_and_page_of_a_delivery_are_one_trace(tm
     assert webhook.parent_span_id == b""
     assert (record.parent_span_id, dispatch.parent_span_id) == (webhook.span_id, webhook.span_id)
     callbacks = [span for span in mine if span.name == "callback"]
-    assert [facts(span.attributes)["crcr.outcome"] for span in callbacks] == ["in_progress", "completed"]
+    assert [attribute_texts(span.attributes)["crcr.outcome"] for span in callbacks] == [
+        "in_progress",
+        "completed",
+    ]
     assert {span.parent_span_id for span in callbacks} == {dispatch.span_id}
     assert {span.parent_span_id for span in mine if span.name == "tell"} <= {
         dispatch.span_id,
         webhook.span_id,
     }
     assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in mine)
-    said = " ".join(text for span in collected.spans for text in facts(span.attributes).values())
+    said = " ".join(text for span in collected.spans for text in attribute_texts(span.attributes).values())
     assert "secret" not in said
     assert "script" not in said
 
 
 async def test_a_refused_report_cannot_write_itself_into_a_trace(tmp_path: Path) -> None:
-    with collector() as collected:
-        async with dispatched(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (it, run):
+    with run_collector() as collected:
+        async with dispatched_run(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (it, run):
             body = it.github.ci.report_body(run, run.job("build"), "in_progress")
             assert (await it.http.post("/github/callback", json=body)).status_code == 401
-            assert (await post(it, run, "build", "completed")).status_code == 409
+            assert (await post_report(it, run, "build", "completed")).status_code == 409
     assert collected.named("webhook")
     assert collected.named("callback") == []
 
@@ -64,9 +69,9 @@ async def test_a_refused_report_cannot_write_itself_into_a_trace(tmp_path: Path)
 async def test_fault_a_collector_that_is_away_costs_its_spans_and_nothing_else(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(30),
-        dispatched(tmp_path, CRCR_OTEL_ENDPOINT=f"http://127.0.0.1:{free_port()}") as (it, run),
+        dispatched_run(tmp_path, CRCR_OTEL_ENDPOINT=f"http://127.0.0.1:{free_port()}") as (it, run),
     ):
-        assert (await post(it, run, "build", "in_progress")).status_code == 200
+        assert (await post_report(it, run, "build", "in_progress")).status_code == 200
         assert set(it.dispatch_states().values()) == {"sent"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from crcr.demo.join import PATH, DemoJoin, with_entry
 from github_sim.github import GitHub
 from github_sim.runner.runner import Runner
-from support.downstream.workflow_runs import one_job, workflow, write
+from support.downstream.workflow_runs import one_job, workflow, write_files
 
 ALLOWLIST = "allow/list.yml"
 LISTED = "# who\nL1:  # are told\n  - a/one\nL2:\n  - b/two\nL4:\n  c/three: {}\n"
@@ -23,7 +23,7 @@ async def joining(github: GitHub) -> DemoJoin:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write(tmp_path / "checkout", one_job("true"))
+    return write_files(tmp_path / "checkout", one_job("true"))
 
 
 async def ask(api: httpx.AsyncClient, joining: DemoJoin, at: Path, **more: Any) -> httpx.Response:
@@ -48,7 +48,9 @@ async def test_joining_again_takes_the_files_anew_and_says_nothing_more(
 ) -> None:
     await ask(api, joining, folder)
     told = len(github.deliveries())
-    write(folder, {"more.yml": "on: repository_dispatch\njobs: {a: {runs-on: x, steps: [{run: 'true'}]}}"})
+    write_files(
+        folder, {"more.yml": "on: repository_dispatch\njobs: {a: {runs-on: x, steps: [{run: 'true'}]}}"}
+    )
     answer = await ask(api, joining, folder)
     assert len(answer.json()["workflows"]) == 2
     assert len(github.deliveries()) == told
@@ -58,7 +60,7 @@ async def test_joining_again_takes_the_files_anew_and_says_nothing_more(
 def for_tests(tmp_path: Path) -> Path:
     """A folder whose workflow listens to test dispatches too."""
     text = "on: repository_dispatch\njobs: {a: {runs-on: x, steps: [{run: 'true'}]}}"
-    return write(tmp_path / "tested", {"ci.yml": text})
+    return write_files(tmp_path / "tested", {"ci.yml": text})
 
 
 def listed_in(github: GitHub) -> str:
@@ -93,7 +95,7 @@ async def test_it_can_be_listed_later_and_not_the_other_way_round(
 async def test_who_listens_to_nothing_is_told_what_to_do(
     api: httpx.AsyncClient, joining: DemoJoin, tmp_path: Path
 ) -> None:
-    folder = write(tmp_path / "other", {"x/y": ""})
+    folder = write_files(tmp_path / "other", {"x/y": ""})
     for listed, event in ((True, "pull_request"), (False, "crcr_test")):
         told = (await ask(api, joining, folder, listed=listed)).json()
         assert f"listens to {event} dispatches" in told["message"]
@@ -152,7 +154,7 @@ async def test_files_that_cannot_take_part_leave_no_repository_behind(
     files: dict[str, str],
     words: str,
 ) -> None:
-    answer = await ask(api, joining, write(tmp_path / "other", files))
+    answer = await ask(api, joining, write_files(tmp_path / "other", files))
     assert answer.status_code == 422
     assert words in answer.json()["message"]
     assert github.world.find("me/backend") is None

@@ -11,7 +11,7 @@ import pytest
 
 from github_sim.github import GitHub
 from github_sim.runner.yaml_text import WorkflowError
-from support.downstream.workflow_runs import DOWNSTREAM, Bench, bench
+from support.downstream.workflow_runs import DOWNSTREAM, RunnerHarness, runner_harness
 from support.other_cis.builds import Project
 from support.other_cis.circleci import condition_holds, fill_parameters
 from support.other_cis.gitlab import rule_holds as gitlab_holds
@@ -92,8 +92,8 @@ workflows: {c: {jobs: [a]}}
 @asynccontextmanager
 async def project(
     github: GitHub, folder: Path, ci: str, **files: str
-) -> AsyncIterator[tuple[Bench, OtherCis, Project]]:
-    async with bench(github, folder, {**FILES, **files}) as it:
+) -> AsyncIterator[tuple[RunnerHarness, OtherCis, Project]]:
+    async with runner_harness(github, folder, {**FILES, **files}) as it:
         joined = it.runner.join(github.repository(DOWNSTREAM), folder)
         cis = OtherCis(it.runner)
         yield it, cis, cis.connect(ci, joined, PLACES[ci])

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import GitHub
-from support.downstream.workflow_runs import Bench, bench, logs, one_job, results, steps, workflow
+from support.downstream.workflow_runs import (
+    RunnerHarness,
+    job_conclusions,
+    job_log,
+    job_steps,
+    one_job,
+    runner_harness,
+    workflow,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -53,15 +61,15 @@ async def test_cancel_kills_the_step_and_its_children_and_then_cleans_up(
 ) -> None:
     place = tmp_path / "seen"
     place.mkdir()
-    async with bench(github, tmp_path / "files", workflow(WAITS.format(place=place))) as it:
+    async with runner_harness(github, tmp_path / "files", workflow(WAITS.format(place=place))) as it:
         (run,) = it.dispatch()
         await begun(place)
         await github.cancel(run, report=False)
         await it.runner.settle()
-    assert results(run) == {"build": "cancelled", "report": "success", "unless": "cancelled"}
-    assert [step.conclusion for step in steps(run)] == ["cancelled", "success"]
-    assert "cleaned" in logs(run)
-    assert "cancelled" in logs(run, "report")
+    assert job_conclusions(run) == {"build": "cancelled", "report": "success", "unless": "cancelled"}
+    assert [step.conclusion for step in job_steps(run)] == ["cancelled", "success"]
+    assert "cleaned" in job_log(run)
+    assert "cancelled" in job_log(run, "report")
     assert (alive(place, "shell"), alive(place, "child")) == (False, False)
 
 
@@ -79,17 +87,17 @@ async def test_a_step_that_wants_to_run_always_is_not_killed(github: GitHub, tmp
             echo finished
         - run: echo never
     """
-    async with bench(github, tmp_path / "files", workflow(jobs)) as it:
+    async with runner_harness(github, tmp_path / "files", workflow(jobs)) as it:
         (run,) = it.dispatch()
         await begun(place)
         await github.cancel(run, report=False)
         (place / "go").touch()
         await it.runner.settle()
-    assert results(run) == {"build": "cancelled"}
-    assert [step.conclusion for step in steps(run)] == ["success", "skipped"]
+    assert job_conclusions(run) == {"build": "cancelled"}
+    assert [step.conclusion for step in job_steps(run)] == ["success", "skipped"]
 
 
-async def two_dispatches(it: Bench, place: Path, *, ends_first: bool) -> list[dict[str, str | None]]:
+async def two_dispatches(it: RunnerHarness, place: Path, *, ends_first: bool) -> list[dict[str, str | None]]:
     (first,) = it.dispatch(number=7)
     await begun(place)
     (second,) = it.dispatch(number=7)
@@ -99,7 +107,7 @@ async def two_dispatches(it: Bench, place: Path, *, ends_first: bool) -> list[di
         await asyncio.sleep(0.01)
     (place / "go").touch()
     await it.runner.settle()
-    return [results(run) for run in (first, second, third, other)]
+    return [job_conclusions(run) for run in (first, second, third, other)]
 
 
 def waiting(place: Path) -> str:
@@ -117,7 +125,7 @@ async def test_a_newer_run_of_the_group_cancels_the_older(github: GitHub, tmp_pa
     place = tmp_path / "seen"
     place.mkdir()
     files = workflow(waiting(place), head=GROUP % "true")
-    async with bench(github, tmp_path / "files", files) as it:
+    async with runner_harness(github, tmp_path / "files", files) as it:
         found = await two_dispatches(it, place, ends_first=True)
     words = [each["build"] for each in found]
     assert words[:2] == ["cancelled", "cancelled"]
@@ -130,7 +138,7 @@ async def test_without_that_the_running_one_ends_and_only_the_newest_waits(
     place = tmp_path / "seen"
     place.mkdir()
     files = workflow(waiting(place), head=GROUP % "${{ github.event.client_payload.number == 9 }}")
-    async with bench(github, tmp_path / "files", files) as it:
+    async with runner_harness(github, tmp_path / "files", files) as it:
         found = await two_dispatches(it, place, ends_first=False)
     assert [each["build"] for each in found] == ["success", "cancelled", "success", "success"]
 
@@ -143,10 +151,10 @@ async def test_a_step_over_its_time_fails(github: GitHub, tmp_path: Path) -> Non
         - {timeout-minutes: 0.005, run: sleep 60}
         - {if: failure(), run: echo noticed}
     """
-    async with bench(github, tmp_path, workflow(jobs)) as it:
+    async with runner_harness(github, tmp_path, workflow(jobs)) as it:
         run = await it.ran()
-    assert results(run) == {"build": "failure"}
-    assert "noticed" in logs(run)
+    assert job_conclusions(run) == {"build": "failure"}
+    assert "noticed" in job_log(run)
 
 
 async def test_the_end_of_the_simulation_leaves_no_child_and_no_folder(
@@ -154,7 +162,9 @@ async def test_the_end_of_the_simulation_leaves_no_child_and_no_folder(
 ) -> None:
     place = tmp_path / "seen"
     place.mkdir()
-    async with bench(github, tmp_path / "files", one_job(f"echo $$ > {place}/shell; sleep 300")) as it:
+    async with runner_harness(
+        github, tmp_path / "files", one_job(f"echo $$ > {place}/shell; sleep 300")
+    ) as it:
         it.dispatch()
         await begun(place)
         root = it.runner.folders.root

@@ -9,7 +9,7 @@ import jwt
 import pytest
 
 from github_sim.github import GitHub
-from support.downstream.workflow_runs import bench, logs, one_job, results, workflow
+from support.downstream.workflow_runs import job_conclusions, job_log, one_job, runner_harness, workflow
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +27,9 @@ def job(permissions: str, steps: str = ASK) -> str:
 
 
 async def test_a_job_with_the_permission_gets_its_own_token(github: GitHub, tmp_path: Path) -> None:
-    async with bench(github, tmp_path, workflow(job("  permissions: {id-token: write}\n"))) as it:
+    async with runner_harness(github, tmp_path, workflow(job("  permissions: {id-token: write}\n"))) as it:
         run = await it.ran()
-    found = re.search(r'"value": "([^"]+)", "count": 1', logs(run))
+    found = re.search(r'"value": "([^"]+)", "count": 1', job_log(run))
     assert found is not None
     claims: dict[str, Any] = jwt.decode(found[1], options={"verify_signature": False})
     assert (claims["aud"], claims["run_id"]) == ("crcr-test", str(run.id))
@@ -54,17 +54,17 @@ async def test_who_may_ask_for_a_token(
     github: GitHub, tmp_path: Path, head: str, permissions: str, may: bool
 ) -> None:
     files = workflow(job(permissions, LEAK), head=f"on: repository_dispatch\n{head}")
-    async with bench(github, tmp_path, files) as it:
+    async with runner_harness(github, tmp_path, files) as it:
         run = await it.ran()
-    assert ("http://" in logs(run)) == may
+    assert ("http://" in job_log(run)) == may
 
 
 async def test_a_request_token_is_good_for_its_job_and_only_while_it_runs(
     github: GitHub, tmp_path: Path
 ) -> None:
     jobs = job("  permissions: {id-token: write}\n", LEAK)
-    async with bench(github, tmp_path, workflow(jobs)) as it, httpx.AsyncClient() as http:
-        address, token = logs(await it.ran()).split()
+    async with runner_harness(github, tmp_path, workflow(jobs)) as it, httpx.AsyncClient() as http:
+        address, token = job_log(await it.ran()).split()
         late = await http.get(address, headers={"authorization": f"Bearer {token}"})
         assert late.status_code == 401
         run = github.start_run("acme/backend", event="repository_dispatch")
@@ -90,10 +90,10 @@ async def test_a_strangers_text_is_never_an_expression(github: GitHub, tmp_path:
         - {env: {OUT: "${{ steps.out.outputs.title }}"}, run: 'printf "%s\\n" "$OUT"'}
     """
     title = "${{ secrets.TOKEN }} $(id) `id` }} ${{ fromJSON('x') }}"
-    async with bench(github, tmp_path, workflow(jobs), secrets={"TOKEN": "hidden-value"}) as it:
+    async with runner_harness(github, tmp_path, workflow(jobs), secrets={"TOKEN": "hidden-value"}) as it:
         run = await it.ran(title=title)
-    assert logs(run).splitlines().count(title) == 3
-    assert results(run) == {"build": "success"}
+    assert job_log(run).splitlines().count(title) == 3
+    assert job_conclusions(run) == {"build": "success"}
 
 
 async def test_a_title_written_into_a_script_is_run_as_the_shell_would(
@@ -101,18 +101,18 @@ async def test_a_title_written_into_a_script_is_run_as_the_shell_would(
 ) -> None:
     """The mistake that generated workflows must not make; here to see that the runner would show it."""
     files = one_job('echo "${{ github.event.client_payload.title }}"')
-    async with bench(github, tmp_path, files) as it:
+    async with runner_harness(github, tmp_path, files) as it:
         run = await it.ran(title='"; echo pwn"ed"; echo "')
-    assert "pwned" in logs(run)
+    assert "pwned" in job_log(run)
 
 
 async def test_secrets_are_starred_out_of_logs(github: GitHub, tmp_path: Path) -> None:
     files = one_job('echo "${{ secrets.TOKEN }}"', "echo ::add-mask::made-here; echo made-here")
-    async with bench(github, tmp_path, files, secrets={"TOKEN": "hidden-value"}) as it:
+    async with runner_harness(github, tmp_path, files, secrets={"TOKEN": "hidden-value"}) as it:
         run = await it.ran()
-    assert "hidden-value" not in logs(run)
-    assert "made-here" not in logs(run)
-    assert "***" in logs(run)
+    assert "hidden-value" not in job_log(run)
+    assert "made-here" not in job_log(run)
+    assert "***" in job_log(run)
 
 
 async def test_variables_of_github_cannot_be_replaced(github: GitHub, tmp_path: Path) -> None:
@@ -122,18 +122,18 @@ async def test_variables_of_github_cannot_be_replaced(github: GitHub, tmp_path: 
         'echo "$GITHUB_RUN_ID $GITHUB_REPOSITORY $GITHUB_SHA"',
         more=more,
     )
-    async with bench(github, tmp_path, files) as it:
+    async with runner_harness(github, tmp_path, files) as it:
         run = await it.ran()
-    assert f"{run.id} acme/runs {run.head_sha}" in logs(run)
+    assert f"{run.id} acme/runs {run.head_sha}" in job_log(run)
 
 
 @pytest.mark.parametrize("path", ["../../other", "/etc"])
 async def test_nothing_leads_out_of_the_workspace(github: GitHub, tmp_path: Path, path: str) -> None:
     jobs = f"build:\n  runs-on: x\n  steps:\n    - {{uses: actions/checkout@v4, with: {{path: {path}}}}}"
-    async with bench(github, tmp_path, workflow(jobs)) as it:
+    async with runner_harness(github, tmp_path, workflow(jobs)) as it:
         run = await it.ran()
-    assert results(run) == {"build": "failure"}
-    assert "leads out of the workspace" in logs(run)
+    assert job_conclusions(run) == {"build": "failure"}
+    assert "leads out of the workspace" in job_log(run)
 
 
 async def test_links_and_gits_own_files_do_not_join(github: GitHub, tmp_path: Path) -> None:
@@ -144,10 +144,10 @@ async def test_links_and_gits_own_files_do_not_join(github: GitHub, tmp_path: Pa
     (folder / ".git/config").write_text("[remote]")
     (folder / "link").symlink_to(outside)
     jobs = "build:\n  runs-on: x\n  steps:\n    - uses: actions/checkout@v4\n    - run: find . -type f -o -type l"
-    async with bench(github, folder, workflow(jobs)) as it:
+    async with runner_harness(github, folder, workflow(jobs)) as it:
         run = await it.ran()
-    assert "link" not in logs(run)
-    assert ".git/config" not in logs(run)
+    assert "link" not in job_log(run)
+    assert ".git/config" not in job_log(run)
     assert set(github.repository("acme/runs").commits[run.head_sha].tree) == {
         "README.md",
         ".github/workflows/ci.yml",

@@ -5,26 +5,26 @@ from typing import Any
 
 from crcr.decide.model import RepoName
 from crcr.decide.views.backend import BackendPage, BackendQuery
-from support.data.store_rows import UPSTREAM, World
+from support.data.store_rows import UPSTREAM, StoreRows
 
 GOOD = RepoName("good/backend")
 NOW = datetime(2026, 1, 20, 12, 30, tzinfo=UTC)
 PROBING = "L2:\n  - good/backend: {expect: {'*': failure}}\n"
 
 
-async def page_of(world: World, name: RepoName = GOOD, **asked: Any) -> BackendPage:
+async def backend_page(world: StoreRows, name: RepoName = GOOD, **asked: Any) -> BackendPage:
     world.sum_up()
     return await world.views.backend(
         BackendQuery(upstream=UPSTREAM, downstream=name, **asked), world.clock.now()
     )
 
 
-async def deliveries(world: World, **asked: Any) -> list[str]:
+async def all_deliveries(world: StoreRows, **asked: Any) -> list[str]:
     """The deliveries of all pages, one after the other."""
     found: list[str] = []
     after: tuple[str | int, ...] | None = None
     while True:
-        matrix = (await page_of(world, after=after, **asked)).matrix
+        matrix = (await backend_page(world, after=after, **asked)).matrix
         found += [row.delivery for row in matrix.rows]
         after = matrix.next
         if after is None:
@@ -32,7 +32,7 @@ async def deliveries(world: World, **asked: Any) -> list[str]:
         assert len(matrix.rows) <= asked.get("limit", 50)
 
 
-def event(world: World, **more: Any) -> str:
+def dispatched_delivery(world: StoreRows, **more: Any) -> str:
     """A delivery that was dispatched to the good backend."""
     hours_ago = more.pop("hours_ago", 2)
     number = more.get("number", 7)
@@ -42,6 +42,6 @@ def event(world: World, **more: Any) -> str:
     return guid
 
 
-def push(world: World, **more: Any) -> str:
+def dispatched_push(world: StoreRows, **more: Any) -> str:
     told = {"number": None, "event": "push", "action": None, "ref": "refs/heads/main"}
-    return event(world, **{**told, **more})
+    return dispatched_delivery(world, **{**told, **more})

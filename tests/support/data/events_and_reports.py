@@ -89,7 +89,7 @@ def a_caller(**changes: Any) -> Identity:
     return replace(_CALLER, **changes)
 
 
-def of_ref(ref: str = "refs/heads/main", repository: RepoName | None = None) -> dict[str, Any]:
+def ref_claims(ref: str = "refs/heads/main", repository: RepoName | None = None) -> dict[str, Any]:
     """What a token signs of a run and its workflow file, both of one ref."""
     return {"ref": ref, "workflow_at": ref, "workflow_from": repository or BACKEND}
 

@@ -56,7 +56,7 @@ def _rows(table: Table, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def grown(path: Path, rows: int = 7) -> Path:
+def filled_database(path: Path, rows: int = 7) -> Path:
     """A database of this release with so many rows in each of its tables."""
     place_empty_database(path)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -67,18 +67,18 @@ def grown(path: Path, rows: int = 7) -> Path:
     return path
 
 
-def change(path: Path, sql: str, *params: object) -> None:
+def execute_sql(path: Path, sql: str, *params: object) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(sql, params)
 
 
-def on_sqlite(path: Path, table: str) -> list[dict[str, Any]]:
+def sqlite_rows(path: Path, table: str) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(path)) as connection:
         connection.row_factory = sqlite3.Row
         return _sorted([dict(row) for row in connection.execute(f"SELECT * FROM {table}")])  # noqa: S608
 
 
-def on_postgresql(url: str, table: str) -> list[dict[str, Any]]:
+def postgresql_rows(url: str, table: str) -> list[dict[str, Any]]:
     return _sorted(run_on(url, f"SELECT * FROM {table}"))  # noqa: S608
 
 
@@ -86,7 +86,7 @@ def _sorted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(({name: row[name] for name in sorted(row)} for row in rows), key=repr)
 
 
-def counts(url: str) -> dict[str, int]:
+def row_counts(url: str) -> dict[str, int]:
     """How many rows each table holds; nothing for a database without our tables."""
     there = run_on(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     ours = [row["tablename"] for row in there if row["tablename"] in metadata.tables]

@@ -21,9 +21,9 @@ from crcr.record.store.times import from_us
 from crcr.record.views.backends.figures import figures_of, read_figures
 from crcr.record.views.backends.jobs import jobs_by_name, worst_first
 from crcr.record.views.logs.search import JOBS_BACK, search
-from crcr.record.views.visibility import who_is_seen
+from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_start
-from support.data.sums_walk import BACKENDS, JOBS, Walk
+from support.data.sums_walk import BACKENDS, JOBS, RandomWalk
 from support.stores.databases import CORE, UPSTREAMS, Stores
 
 Answers = dict[tuple[Any, ...], Any]
@@ -31,10 +31,10 @@ SPANS = (Span.DAY, Span.WEEK, Span.QUARTER)
 
 
 @dataclass
-class Fed:
+class ClickHouseFeed:
     """A main store whose facts ClickHouse is told."""
 
-    walk: Walk
+    walk: RandomWalk
     feeding: FeedQueue
     feeder: ClickHouseFeeder
     link: ClickHouseLink
@@ -42,9 +42,15 @@ class Fed:
     place: ClickHouseLocation
 
     @classmethod
-    async def begin(cls, stores: Stores, url: str, seed: int, keep_days: int | None = None) -> "Fed":
+    async def begin(
+        cls, stores: Stores, url: str, seed: int, keep_days: int | None = None
+    ) -> "ClickHouseFeed":
         place = ClickHouseLocation(url)
-        walk, link, feeding = Walk(stores, Random(seed)), ClickHouseLink(place), FeedQueue(stores.database)
+        walk, link, feeding = (
+            RandomWalk(stores, Random(seed)),
+            ClickHouseLink(place),
+            FeedQueue(stores.database),
+        )
         await walk.begin()
         await feeding.turn_on([], walk.now)
         feeder = ClickHouseFeeder(feeding, link, keep_days)
@@ -52,7 +58,7 @@ class Fed:
         return cls(walk, feeding, feeder, link, ClickHouseHistory(link), place)
 
     async def steps(self, number: int) -> None:
-        others = Others(self.walk)
+        others = OtherRelay(self.walk)
         for _ in range(number):
             await (others.told() if self.walk.random.random() < 0.2 else self.walk.step())
 
@@ -67,10 +73,10 @@ class Fed:
 
 
 @dataclass
-class Others:
+class OtherRelay:
     """Another relay that tells results: starts, ends, contradictions, attempts, times that are filled in late."""
 
-    walk: Walk
+    walk: RandomWalk
 
     async def told(self) -> None:
         walk, random = self.walk, self.walk.random
@@ -104,7 +110,7 @@ class Others:
 Asked = Callable[[str, ResultKind, Window], Awaitable[tuple[Figures, Any]]]
 
 
-async def answers(now: datetime, asked: Asked) -> Answers:
+async def collect_answers(now: datetime, asked: Asked) -> Answers:
     """Everything that pages ask of history, of every backend, kind and range."""
     found: Answers = {}
     for downstream, kind, span in product(BACKENDS, ResultKind, SPANS):
@@ -113,7 +119,7 @@ async def answers(now: datetime, asked: Asked) -> Answers:
     return found
 
 
-async def by_sql(stores: Stores, now: datetime) -> Answers:
+async def answers_by_sql(stores: Stores, now: datetime) -> Answers:
     async def asked(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
         async def unit(tx: Tx) -> tuple[Figures, Any]:
             figures = await read_figures(tx, CORE.key, downstream, kind, window)
@@ -122,10 +128,10 @@ async def by_sql(stores: Stores, now: datetime) -> Answers:
 
         return await stores.database.read(unit)
 
-    return await answers(now, asked)
+    return await collect_answers(now, asked)
 
 
-async def by_clickhouse(history: ClickHouseHistory, now: datetime) -> Answers:
+async def answers_by_clickhouse(history: ClickHouseHistory, now: datetime) -> Answers:
     """Figures as the pages of all backends ask for them, once for all."""
     figures = {
         (kind, span): await history.figures(CORE.key, kind, Window.of(span, now))
@@ -138,12 +144,12 @@ async def by_clickhouse(history: ClickHouseHistory, now: datetime) -> Answers:
         jobs, _ = worst_first(await history.by_name(CORE.key, downstream, kind, window))
         return figures_of(rows, window), jobs
 
-    return await answers(now, asked)
+    return await collect_answers(now, asked)
 
 
 async def names_by_sql(stores: Stores, part: str, now: datetime) -> set[tuple[str, str, datetime | None]]:
     async def unit(tx: Tx) -> set[tuple[str, str, datetime | None]]:
-        found = await search(tx, CORE, await who_is_seen(tx, stores.allowlists, CORE), part, now)
+        found = await search(tx, CORE, await visible_backends(tx, stores.allowlists, CORE), part, now)
         return {(hit.backend.key, hit.title, hit.at) for hit in found.hits if hit.job and hit.backend}
 
     return await stores.database.read(unit)

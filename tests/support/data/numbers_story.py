@@ -29,7 +29,7 @@ DAYS = 36
 
 
 @dataclass
-class Story:
+class SeededHistory:
     it: Stage
     random: Random
     pulls: list[PullRequest] = field(default_factory=list)

@@ -32,14 +32,14 @@ L2:
 
 
 @dataclass(frozen=True)
-class World:
+class OperatorDatabase:
     folder: Path
     environ: dict[str, str]
     delivery: str = ""
 
     def crcr(self, *words: str, given: str | None = None) -> Result:
         """Run a command in this process; its exit code, output and errors are kept apart."""
-        with log_left_as_it_was():
+        with restore_logging():
             return CliRunner().invoke(app, words, env={**self.environ, "COLUMNS": None}, input=given)
 
     def ok(self, *words: str) -> str:
@@ -67,7 +67,7 @@ class World:
 
 
 @contextmanager
-def log_left_as_it_was() -> Iterator[None]:
+def restore_logging() -> Iterator[None]:
     """The log is one per process, and a command sends it to a stream that ends with the command."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
@@ -79,7 +79,7 @@ def log_left_as_it_was() -> Iterator[None]:
         structlog.reset_defaults()
 
 
-def environ_for(folder: Path, **more: str) -> dict[str, str]:
+def relay_environment(folder: Path, **more: str) -> dict[str, str]:
     """A complete environment, GitHub being nowhere."""
     (folder / "allowlist.yml").write_text(ALLOWLIST)
     return {
@@ -95,9 +95,9 @@ def environ_for(folder: Path, **more: str) -> dict[str, str]:
     }
 
 
-def history(folder: Path) -> World:
+def database_with_history(folder: Path) -> OperatorDatabase:
     """Let the relay live for a while, and stop it."""
-    return World(folder, environ_for(folder), asyncio.run(_live(folder)))
+    return OperatorDatabase(folder, relay_environment(folder), asyncio.run(_live(folder)))
 
 
 async def _live(folder: Path) -> str:

@@ -34,14 +34,14 @@ def _part(at: datetime, tally: Tally | None) -> Part:
     return Part(at=at, tally=tally, queue=took, execution=took, sent=1, delay_s=0.5)
 
 
-def last(conclusion: Conclusion = Conclusion.SUCCESS, **ago: float) -> LastResult:
+def last_result(conclusion: Conclusion = Conclusion.SUCCESS, **ago: float) -> LastResult:
     counted = CountedAs.SUCCESS if conclusion is Conclusion.SUCCESS else CountedAs.FAILURE
     return LastResult(
         JobState.COMPLETED, conclusion, "build", NOW - timedelta(**(ago or {"minutes": 5})), counted
     )
 
 
-def backend(name: str, level: Level = Level.L2, **more: Any) -> BackendSummary:
+def backend_summary(name: str, level: Level = Level.L2, **more: Any) -> BackendSummary:
     plain: dict[str, Any] = {
         "device": None,
         "oncalls": (),
@@ -52,7 +52,7 @@ def backend(name: str, level: Level = Level.L2, **more: Any) -> BackendSummary:
     return BackendSummary(name=RepoName(name), level=level, **{**plain, **more})
 
 
-def health(**more: Any) -> RelayHealth:
+def relay_health(**more: Any) -> RelayHealth:
     plain: dict[str, Any] = {
         "deliveries": 12,
         "last_delivery_at": NOW - timedelta(minutes=2),
@@ -74,7 +74,7 @@ def summary(*backends: BackendSummary, **more: Any) -> Summary:
         "at": NOW,
         "cursor": 7,
         "ingests": False,
-        "health": health(),
+        "health": relay_health(),
         "allowlist": AllowlistState(
             version=3, source="allowlist.yml", read_at=NOW, newest_is_bad=False, problems=()
         ),
@@ -106,7 +106,7 @@ def metrics(*backends: BackendSummary, **more: Any) -> MetricsView:
     return MetricsView(**{**plain, **more})
 
 
-class MadeViews:
+class FixedViews:
     """Answers with the same views whatever is asked, and says what was asked."""
 
     def __init__(self, shown: Summary, numbers: MetricsView | None = None) -> None:
@@ -114,7 +114,7 @@ class MadeViews:
         self.numbers = numbers or metrics(*shown.backends)
         self.asked: list[tuple[Span, ResultKind]] = []
 
-    def for_admins(self) -> "MadeViews":
+    def for_admins(self) -> "FixedViews":
         return self
 
     async def summary(
@@ -146,36 +146,39 @@ class MadeViews:
 
 def every_state() -> Summary:
     """One backend for each way a row can look."""
-    good = figures(Tally(success=8), Tally(success=9, failure=1), last_result=last())
+    good = figures(Tally(success=8), Tally(success=9, failure=1), last_result=last_result())
     bad = figures(
-        Tally(success=1, failure=3, timed_out=1), None, Tally(failure=2), last_result=last(Conclusion.FAILURE)
+        Tally(success=1, failure=3, timed_out=1),
+        None,
+        Tally(failure=2),
+        last_result=last_result(Conclusion.FAILURE),
     )
     return summary(
-        backend("gate/good", Level.L4, figures=good, oncalls=("ada", "grace"), hardware="NPU 910B"),
-        backend("gate/bad", Level.L4, figures=bad, sent=4),
-        backend("signal/silent", Level.L3, silent=True, sent=3),
-        backend("signal/running", Level.L3, figures=figures(running=2), sent=1),
-        backend("report/suspended", suspended=True, alarm="its id changed", parked=2, waiting=1),
-        backend("report/left-out", figures=replace(good, left_out=LeftOut(superseded=4, earlier=1))),
-        backend("report/probe", probe=True, figures=bad),
-        backend("report/hidden", hidden=True),
-        backend("report/private", name_only=True, figures=None),
-        backend("notify/told", Level.L1, sent=5, last_sent_at=NOW),
-        backend("notify/quiet", Level.L1),
-        health=health(
+        backend_summary("gate/good", Level.L4, figures=good, oncalls=("ada", "grace"), hardware="NPU 910B"),
+        backend_summary("gate/bad", Level.L4, figures=bad, sent=4),
+        backend_summary("signal/silent", Level.L3, silent=True, sent=3),
+        backend_summary("signal/running", Level.L3, figures=figures(running=2), sent=1),
+        backend_summary("report/suspended", suspended=True, alarm="its id changed", parked=2, waiting=1),
+        backend_summary("report/left-out", figures=replace(good, left_out=LeftOut(superseded=4, earlier=1))),
+        backend_summary("report/probe", probe=True, figures=bad),
+        backend_summary("report/hidden", hidden=True),
+        backend_summary("report/private", name_only=True, figures=None),
+        backend_summary("notify/told", Level.L1, sent=5, last_sent_at=NOW),
+        backend_summary("notify/quiet", Level.L1),
+        health=relay_health(
             parked=2,
             waiting=3,
             lag_s=75.0,
             probes=(
-                Probe(RepoName("probe/ok"), last(), stale=False),
-                Probe(RepoName("probe/off"), last(Conclusion.FAILURE), stale=False),
-                Probe(RepoName("probe/stale"), last(days=3), stale=True),
+                Probe(RepoName("probe/ok"), last_result(), stale=False),
+                Probe(RepoName("probe/off"), last_result(Conclusion.FAILURE), stale=False),
+                Probe(RepoName("probe/stale"), last_result(days=3), stale=True),
             ),
         ),
     )
 
 
-def crowd(number: int, seed: int = 1) -> Summary:
+def many_backends(number: int, seed: int = 1) -> Summary:
     """As many backends as asked for, with a fortnight of plausible history."""
     random = Random(seed)
     makers = (
@@ -200,10 +203,10 @@ def crowd(number: int, seed: int = 1) -> Summary:
         made = (
             figures()
             if quiet
-            else figures(*days, running=random.choice((0, 0, 2)), last_result=last(minutes=place + 1))
+            else figures(*days, running=random.choice((0, 0, 2)), last_result=last_result(minutes=place + 1))
         )
         rows.append(
-            backend(
+            backend_summary(
                 f"{makers[place % len(makers)]}-team/torch-backend-{place:02d}",
                 level,
                 figures=made if level >= Level.L2 else None,
@@ -214,7 +217,7 @@ def crowd(number: int, seed: int = 1) -> Summary:
                 silent=quiet and level >= Level.L2,
             )
         )
-    return summary(*rows, health=health(deliveries=1_204))
+    return summary(*rows, health=relay_health(deliveries=1_204))
 
 
 def _day(random: Random, rate: float, number: int) -> Tally:

@@ -13,7 +13,7 @@ from crcr.decide.report.report import ReportStatus
 from crcr.record.store.database import Database, Row, Tx, Unit
 from crcr.record.store.statement import Statement
 from crcr.record.upkeep.retention import Retention, RetentionPeriods
-from support.data.sums_walk import Walk
+from support.data.sums_walk import RandomWalk
 from support.stores.databases import Stores
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ def retention(
     return Retention(cast("Database", database), keeps, **more)
 
 
-async def count(stores: Stores, *tables: str) -> dict[str, int]:
+async def row_counts(stores: Stores, *tables: str) -> dict[str, int]:
     found = {}
     for table in tables:
         [row] = await stores.rows(f"SELECT count(*) AS number FROM {table}")
@@ -93,17 +93,17 @@ async def count(stores: Stores, *tables: str) -> dict[str, int]:
     return found
 
 
-async def sums(stores: Stores) -> list[list[dict[str, Any]]]:
+async def all_sums(stores: Stores) -> list[list[dict[str, Any]]]:
     return [await stores.rows(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4") for table in SUMS]
 
 
-async def a_walk(stores: Stores, seed: int = 1) -> Walk:
-    walk = Walk(stores, Random(seed))
+async def random_history(stores: Stores, seed: int = 1) -> RandomWalk:
+    walk = RandomWalk(stores, Random(seed))
     await walk.begin()
     return walk
 
 
-async def a_push(walk: Walk, *backends: str, jobs: int = 1) -> str:
+async def sent_push(walk: RandomWalk, *backends: str, jobs: int = 1) -> str:
     """A push that was sent, and answered with good results by these backends."""
     await walk.push()
     for effect in await walk.workers[0].claim(99, walk.now):
@@ -118,11 +118,11 @@ async def a_push(walk: Walk, *backends: str, jobs: int = 1) -> str:
     return guid
 
 
-async def guids(stores: Stores) -> list[str]:
+async def delivery_guids(stores: Stores) -> list[str]:
     return [
         row["guid"] for row in await stores.rows("SELECT guid FROM deliveries ORDER BY received_at, guid")
     ]
 
 
-async def put(stores: Stores, sql: str) -> None:
+async def execute_sql(stores: Stores, sql: str) -> None:
     await stores.database.write(lambda tx: tx.run(Statement(text(sql))))

@@ -20,7 +20,7 @@ from crcr.decide.statistics.window import ResultKind
 from crcr.receive.allowlist_yaml import read_allowlist as check
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema import checks, core, statistics
 from crcr.record.statistics.rebuild import find_extremes, sum_anew
 from crcr.record.store.database import PostgresLocation
@@ -45,7 +45,7 @@ L2:
 
 
 @dataclass
-class World:
+class StoreRows:
     engine: Outright
     database: SqliteDatabase | PostgresDatabase
     views: SqlViews
@@ -211,18 +211,18 @@ def _insert(connection: Hand, table: Table, rows: tuple[dict[str, Any], ...]) ->
 
 
 @asynccontextmanager
-async def open_world(
+async def open_store_rows(
     folder: Path, *, upstreams: tuple[RepoName, ...] = (UPSTREAM, OTHER), now: datetime | None = None
-) -> AsyncIterator[World]:
+) -> AsyncIterator[StoreRows]:
     where: Where = folder / "crcr.db"
     if in_postgresql():
         where = PostgresLocation(database_url(folder))
     elif not (folder / "crcr.db").exists():
         place_empty_database(folder / "crcr.db")
     engine, database = outright(where), opened(where)
-    lists = Allowlists(database, Targets(database, CheckRefresher({})), CheckRefresher({}), check)
+    lists = Allowlists(database, Downstreams(database, CheckRefresher({})), CheckRefresher({}), check)
     clock = ManualClock(now) if now else ManualClock()
-    world = World(engine, database, SqlViews(database, lists, upstreams), clock)
+    world = StoreRows(engine, database, SqlViews(database, lists, upstreams), clock)
     for each in upstreams:
         row = {"upstream": each.key, "name": each.full_name, "created_at": world.ago(days=1)}
         world.add(core.upstreams, row)

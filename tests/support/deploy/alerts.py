@@ -30,7 +30,7 @@ def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @cache
-def rules() -> tuple[dict[str, Any], ...]:
+def alert_rules() -> tuple[dict[str, Any], ...]:
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     return tuple(rule for group in groups for rule in group["rules"])
 
@@ -45,13 +45,13 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 
-def named(expression: str) -> set[str]:
+def metric_names(expression: str) -> set[str]:
     """The metrics of ours that an expression names, without what stands in quotes."""
     return set(_METRIC.findall(_QUOTED.sub('""', expression)))
 
 
 @cache
-def series() -> frozenset[str]:
+def all_series() -> frozenset[str]:
     """The names of all series that a process can tell."""
     found = set()
     for family in RelayMetrics().registry.collect():

@@ -18,7 +18,7 @@ Instruction = tuple[str, str]
 
 
 @cache
-def stages() -> list[list[Instruction]]:
+def container_stages() -> list[list[Instruction]]:
     """Each stage's instructions in their order; the first is its FROM."""
     text = re.sub(r"^#.*\n", "", CONTAINER.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     found: list[list[Instruction]] = []
@@ -31,17 +31,17 @@ def stages() -> list[list[Instruction]]:
     return found
 
 
-def all_of(word: str, stage: int = -1) -> list[str]:
-    return [rest for each, rest in stages()[stage] if each == word]
+def instructions(word: str, stage: int = -1) -> list[str]:
+    return [rest for each, rest in container_stages()[stage] if each == word]
 
 
-def last(word: str) -> str:
+def last_instruction(word: str) -> str:
     """What holds in the end: a later instruction of the same kind replaces the one before."""
-    return all_of(word)[-1]
+    return instructions(word)[-1]
 
 
-def listed(word: str) -> list[str]:
+def json_instruction(word: str) -> list[str]:
     """The words of an instruction in its exact form, a JSON list."""
-    words = json.loads(last(word)[last(word).index("[") :])
+    words = json.loads(last_instruction(word)[last_instruction(word).index("[") :])
     assert isinstance(words, list)
     return words

@@ -16,7 +16,7 @@ import httpx
 CHECKED_EVERY_S = 0.1
 
 
-class Balancer:
+class LoadBalancer:
     def __init__(self, *ports: int) -> None:
         self.ports = ports
         self.ready: set[int] = set()
@@ -102,8 +102,8 @@ async def _request(reader: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def balancing(*ports: int) -> AsyncIterator[Balancer]:
-    balancer = Balancer(*ports)
+async def run_load_balancer(*ports: int) -> AsyncIterator[LoadBalancer]:
+    balancer = LoadBalancer(*ports)
     server = await asyncio.start_server(balancer.take, sock=balancer._listener)
     checking = asyncio.create_task(balancer.check())
     try:

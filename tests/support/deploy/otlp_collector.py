@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 @dataclass
-class Collected:
+class CollectedSpans:
     url: str = ""
     paths: set[str] = field(default_factory=set)
     services: set[str] = field(default_factory=set)
@@ -26,12 +26,12 @@ class Collected:
     def take(self, path: str, body: bytes) -> None:
         self.paths.add(path)
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            self.services |= {facts(resource.resource.attributes)["service.name"]}
+            self.services |= {attribute_texts(resource.resource.attributes)["service.name"]}
             for scope in resource.scope_spans:
                 self.spans += scope.spans
 
 
-def facts(attributes: object) -> dict[str, str]:
+def attribute_texts(attributes: object) -> dict[str, str]:
     """Attributes as text by their keys."""
     found = {}
     for each in attributes:  # type: ignore[attr-defined]
@@ -41,8 +41,8 @@ def facts(attributes: object) -> dict[str, str]:
 
 
 @contextmanager
-def collector() -> Iterator[Collected]:
-    collected = Collected()
+def run_collector() -> Iterator[CollectedSpans]:
+    collected = CollectedSpans()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -43,7 +43,7 @@ class Proxy:
 Start = Callable[[Path, Proxy, Sequence[int]], list[str]]
 
 
-def replaced(text: str, changes: dict[str, str]) -> str:
+def replace_once(text: str, changes: dict[str, str]) -> str:
     """Each of them stands there once, or the file has changed under us."""
     for old, new in changes.items():
         assert text.count(old) == 1, old
@@ -51,7 +51,7 @@ def replaced(text: str, changes: dict[str, str]) -> str:
     return text
 
 
-def program(name: str, package: str) -> str:
+def find_program(name: str, package: str) -> str:
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     assert found, f"there is no {name}: install the Debian package {package}"
     return found
@@ -69,15 +69,15 @@ def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
         "/etc/crcr/tls/fullchain.pem": f"{folder}/server.pem",
         "/etc/crcr/tls/privkey.pem": f"{folder}/server.key",
     }
-    (folder / "nginx.conf").write_text(replaced((FOLDER / "nginx.conf").read_text(), changes))
+    (folder / "nginx.conf").write_text(replace_once((FOLDER / "nginx.conf").read_text(), changes))
     names = {f"{PUBLIC_HOST};": f"{PUBLIC_HOST} 127.0.0.1;"}
-    (folder / "server_name.conf").write_text(replaced((FOLDER / "server_name.conf").read_text(), names))
+    (folder / "server_name.conf").write_text(replace_once((FOLDER / "server_name.conf").read_text(), names))
     ports = {f"127.0.0.1:800{number}": f"127.0.0.1:{port}" for number, port in enumerate(relays, start=1)}
-    (folder / "upstream.conf").write_text(replaced((FOLDER / "upstream.conf").read_text(), ports))
+    (folder / "upstream.conf").write_text(replace_once((FOLDER / "upstream.conf").read_text(), ports))
     as_root = "user root; " if os.getuid() == 0 else ""
     aside_words = f"{as_root}daemon off; error_log stderr;"
     return [
-        program("nginx", "nginx-light"),
+        find_program("nginx", "nginx-light"),
         "-e",
         "stderr",
         "-c",
@@ -97,15 +97,22 @@ def caddy(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
         f"http://{PUBLIC_HOST} {{": "http://127.0.0.1 {",
         **ports,
     }
-    (folder / "Caddyfile").write_text(replaced((FOLDER / "Caddyfile").read_text(), changes))
-    return [program("caddy", "caddy"), "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+    (folder / "Caddyfile").write_text(replace_once((FOLDER / "Caddyfile").read_text(), changes))
+    return [
+        find_program("caddy", "caddy"),
+        "run",
+        "--config",
+        str(folder / "Caddyfile"),
+        "--adapter",
+        "caddyfile",
+    ]
 
 
 PROXIES: dict[str, Start] = {"nginx": nginx, "caddy": caddy}
 
 
 @asynccontextmanager
-async def proxied(folder: Path, relays: Sequence[int], start: Start = nginx) -> AsyncIterator[Proxy]:
+async def run_proxy(folder: Path, relays: Sequence[int], start: Start = nginx) -> AsyncIterator[Proxy]:
     """A proxy in front of relays on these ports, two of them; its certificate is made now."""
     authority = Authority.make()
     authority.serve(folder)

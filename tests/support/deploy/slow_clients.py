@@ -15,7 +15,7 @@ ENDS_WITHIN_S = 20.0
 
 
 @dataclass
-class Client:
+class RawClient:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -52,10 +52,10 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Client]:
+async def open_raw_client(port: int) -> AsyncIterator[RawClient]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        yield Client(reader, writer)
+        yield RawClient(reader, writer)
     finally:
         writer.close()
         with suppress(ConnectionError):
@@ -63,7 +63,9 @@ async def connected(port: int) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, limits: HttpLimits) -> AsyncIterator[tuple[int, WaitingConnections]]:
+async def serve_with_limits(
+    app: ASGIApp, limits: HttpLimits
+) -> AsyncIterator[tuple[int, WaitingConnections]]:
     """An app behind the relay's own protocol; its port, and the connections that wait."""
     protocol = limited_http(limits)
     config = uvicorn.Config(

@@ -13,7 +13,7 @@ from crcr.app import Edge
 from crcr.errors import StoreUnavailable
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.store.database import Database, Unit
 from crcr.wiring.web_app import build_app
@@ -28,7 +28,7 @@ CALLBACK = "/github/callback"
 
 
 @asynccontextmanager
-async def dispatched(
+async def dispatched_run(
     folder: Path, allowlist: str = LISTED, *, workflows: Sequence[Workflow] = (WORKFLOW,), **more: Any
 ) -> AsyncIterator[tuple[Stage, WorkflowRun]]:
     """A pull request is open and dispatched to the backend, whose first run has not reported yet."""
@@ -39,26 +39,26 @@ async def dispatched(
         yield it, it.github.runs(BACKEND)[0]
 
 
-def with_jobs(*names: str) -> tuple[Workflow]:
+def workflow_with_jobs(*names: str) -> tuple[Workflow]:
     return (Workflow(jobs=tuple(JobSpec(name) for name in names)),)
 
 
-def refused(answer: httpx.Response) -> tuple[int, str]:
+def refusal_code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, str(answer.json()["error"]["code"])
 
 
-def outcome(answer: httpx.Response) -> str:
+def report_outcome(answer: httpx.Response) -> str:
     """`applied`, `repeat`, or the code of the refusal."""
     if answer.status_code == 200:
         return "repeat" if answer.json()["repeat"] else "applied"
-    return refused(answer)[1]
+    return refusal_code(answer)[1]
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-async def post(
+async def post_report(
     it: Stage,
     run: WorkflowRun,
     job: WorkflowJob | str,
@@ -74,11 +74,11 @@ async def post(
     return await (http or it.http).post(CALLBACK, json=body, headers=bearer(token))
 
 
-def client_of(app: Edge, address: str = "192.0.2.1") -> httpx.AsyncClient:
+def client_from(app: Edge, address: str = "192.0.2.1") -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(address, 1)), base_url=RELAY_URL)
 
 
-class Outage:
+class FailingDatabase:
     """The store with bad moments: it cannot be read, does not take a write, or loses the answer to one."""
 
     def __init__(self, inner: Database) -> None:
@@ -114,28 +114,28 @@ class Outage:
 
 
 @asynccontextmanager
-async def on_store(it: Stage, store: Database) -> AsyncIterator[httpx.AsyncClient]:
+async def callbacks_on_store(it: Stage, store: Database) -> AsyncIterator[httpx.AsyncClient]:
     """The same relay, with callbacks wired to another store."""
     services = it.services
     reports = Reports(
         store,
         allowlists=services.allowlists,
         targets=services.targets,
-        outcomes=Outcomes(Forwards(enabled=False)),
+        outcomes=JobOutcomes(Forwards(enabled=False)),
         refresher=CheckRefresher({}),
         upstreams=services.upstreams,
         job_timeout=timedelta(hours=6),
     )
     wired = replace(services, reports=reports, callback=replace(services.callback, reports=reports))
-    async with client_of(build_app(wired, work=False)) as http:
+    async with client_from(build_app(wired, work=False)) as http:
         yield http
 
 
 @asynccontextmanager
-async def on_outage(it: Stage) -> AsyncIterator[tuple[Outage, httpx.AsyncClient]]:
+async def callbacks_on_outage(it: Stage) -> AsyncIterator[tuple[FailingDatabase, httpx.AsyncClient]]:
     """The same relay, with callbacks wired to a store that can be made to fail."""
-    store = Outage(it.services.database)
-    async with on_store(it, store) as http:
+    store = FailingDatabase(it.services.database)
+    async with callbacks_on_store(it, store) as http:
         yield store, http
 
 
@@ -152,5 +152,5 @@ def end_unreported(it: Stage, run: WorkflowRun, *names: str) -> None:
         it.github.ci.complete(run, run.job(name), "success")
 
 
-def marks(row: Mapping[str, Any]) -> set[str]:
+def job_marks(row: Mapping[str, Any]) -> set[str]:
     return {name for name in ("late", "disputed", "superseded", "unsigned") if row[name]}

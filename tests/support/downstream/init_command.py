@@ -46,7 +46,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 @contextmanager
-def serving(told: Any, *, under: str = "", status: int = 200) -> Iterator[str]:
+def serve_facts(told: Any, *, under: str = "", status: int = 200) -> Iterator[str]:
     """A server that tells this at a relay's address below a path, and of nothing else."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -80,12 +80,12 @@ def run(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def said(out: str) -> str:
+def plain_text(out: str) -> str:
     """The words without the frame around them."""
     return " ".join(out.replace("│", " ").split())
 
 
-def files(folder: Path) -> dict[str, str]:
+def written_files(folder: Path) -> dict[str, str]:
     paths = [
         path for path in folder.rglob("*") if path.is_file() and ".git" not in path.relative_to(folder).parts
     ]

@@ -19,7 +19,7 @@ PLACES: dict[Ci, dict[str, str]] = {
 }
 
 
-def wish(ci: Ci = Ci.GITHUB, **changes: Any) -> JoinRequest:
+def join_request(ci: Ci = Ci.GITHUB, **changes: Any) -> JoinRequest:
     level = changes.get("level", Level.L2)
     made: dict[str, Any] = {
         "ci": ci,
@@ -34,21 +34,21 @@ def wish(ci: Ci = Ci.GITHUB, **changes: Any) -> JoinRequest:
     return JoinRequest(**{**made, **changes})
 
 
-def wishes() -> Iterator[JoinRequest]:
+def all_join_requests() -> Iterator[JoinRequest]:
     """Every CI, level, way to report, with and without nightly and test results."""
     for ci, level, nightly, junit in product(Ci, Level, (False, True), (None, "out/**/*.xml")):
         for action in (None, ACTION) if ci is Ci.GITHUB else (None,):
-            yield wish(ci, level=level, nightly=nightly, junit=junit, action=action)
+            yield join_request(ci, level=level, nightly=nightly, junit=junit, action=action)
 
 
-def text_of(path: str, wanted: JoinRequest) -> str:
+def generated_text(path: str, wanted: JoinRequest) -> str:
     return next(each.text for each in generate(wanted) if each.path == path)
 
 
-def write_all(folder: Path) -> list[Path]:
+def write_all_files(folder: Path) -> list[Path]:
     """Write every kind of wish below a folder, each in one of its own; return the files' paths."""
     written = []
-    for number, wanted in enumerate(wishes()):
+    for number, wanted in enumerate(all_join_requests()):
         for file in generate(wanted):
             path = folder / f"{number}-{wanted.ci.value}" / file.path
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ MORE_FILES = {Ci.GITLAB: {".gitlab-ci.yml": "include: {local: .gitlab/crcr.yml}\
 BUILD = "#!/usr/bin/env bash\nset -eu\n"
 
 
-class Joined:
+class RunningDownstream:
     """The stage with one downstream that really runs; `relay_url` is where the relay answers."""
 
     def __init__(self, it: Stage, runner: Runner, other_cis: OtherCis, folder: Path, relay_url: str) -> None:
@@ -55,7 +55,7 @@ class Joined:
         return [(job["job_name"], job["conclusion"]) for job in self.jobs()]
 
 
-def place(ci: Ci) -> dict[str, str]:
+def ci_project(ci: Ci) -> dict[str, str]:
     """What a maintainer tells `crcr init` of another CI; ids are those of the simulated issuers."""
     if ci is Ci.BUILDKITE:
         ids = {"organization_id": BuildkiteIssuer.organization_id, "pipeline_id": BuildkiteIssuer.pipeline_id}
@@ -69,16 +69,16 @@ def place(ci: Ci) -> dict[str, str]:
     return {}
 
 
-def registered(wish: JoinRequest, address: str) -> str:
+def registration_setting(wish: JoinRequest, address: str) -> str:
     """The operator's registration as it is generated, with the simulator's issuer for the real one."""
     issuers = {Ci.BUILDKITE: BuildkiteIssuer, Ci.GITLAB: GitLabIssuer, Ci.CIRCLECI: CircleCiIssuer}
     (table,) = tomllib.loads(registration(wish) or "")["oidc"]["registration"]
     return json.dumps([{**table, "issuer": f"{address}{issuers[wish.ci].path}", "kind": wish.ci.value}])
 
 
-def wanted(ci: Ci = Ci.GITHUB, relay_url: str = "http://127.0.0.1:1", **more: Any) -> JoinRequest:
+def downstream_request(ci: Ci = Ci.GITHUB, relay_url: str = "http://127.0.0.1:1", **more: Any) -> JoinRequest:
     full = {
-        "place": place(ci),
+        "place": ci_project(ci),
         "ci": ci,
         "upstream": RepoName(UPSTREAM),
         "repository": RepoName(DOWNSTREAM),
@@ -89,7 +89,9 @@ def wanted(ci: Ci = Ci.GITHUB, relay_url: str = "http://127.0.0.1:1", **more: An
     return JoinRequest(**full)
 
 
-def put(folder: Path, wish: JoinRequest, build: str = "true", more: Mapping[str, str] | None = None) -> None:
+def write_downstream(
+    folder: Path, wish: JoinRequest, build: str = "true", more: Mapping[str, str] | None = None
+) -> None:
     """Write the generated files, and a script that stands for the downstream's build."""
     files = {new.path: new.text for new in generate(wish)}
     files |= {"ci/build-and-test": f"{BUILD}{build}\n", **MORE_FILES.get(wish.ci, {}), **(more or {})}
@@ -100,7 +102,7 @@ def put(folder: Path, wish: JoinRequest, build: str = "true", more: Mapping[str,
         path.chmod(0o755 if text.startswith("#!") else 0o644)
 
 
-class _Later:
+class _LateApp:
     """An app that is known only after its address."""
 
     def __init__(self) -> None:
@@ -111,15 +113,15 @@ class _Later:
 
 
 @asynccontextmanager
-async def joined(
+async def running_downstream(
     folder: Path,
     wish: JoinRequest,
     *,
     build: str = "true",
     files: Mapping[str, str] | None = None,
     **more: Any,
-) -> AsyncIterator[Joined]:
-    later, there = _Later(), _Later()
+) -> AsyncIterator[RunningDownstream]:
+    later, there = _LateApp(), _LateApp()
     relay, gateway = Server(later, "127.0.0.1", 0), Server(there, "127.0.0.1", 0)
 
     def prepare(github: GitHub) -> None:
@@ -128,10 +130,10 @@ async def joined(
         github.create_repository(DOWNSTREAM)
 
     checkout = folder / "checkout"
-    put(checkout, replace(wish, relay_url=relay.url), build, files)
+    write_downstream(checkout, replace(wish, relay_url=relay.url), build, files)
     given = {"CRCR_PUBLIC_URL": relay.url, **more}
     if wish.ci is not Ci.GITHUB:
-        given["CRCR_OIDC_REGISTRATIONS"] = registered(wish, gateway.url)
+        given["CRCR_OIDC_REGISTRATIONS"] = registration_setting(wish, gateway.url)
     async with stage(folder, allowlist_entry(wish), prepare=prepare, **given) as it:
         later.app = it.app
         runner = Runner(it.github, limit_s=60)
@@ -142,7 +144,7 @@ async def joined(
         for server in (relay, gateway):
             await server.start()
         try:
-            yield Joined(it, runner, other_cis, checkout, relay.url)
+            yield RunningDownstream(it, runner, other_cis, checkout, relay.url)
         finally:
             await it.github.stop_activity()
             for server in (relay, gateway):

@@ -16,7 +16,7 @@ OURS = "github.com/org/backend"
 
 
 @dataclass(frozen=True, slots=True)
-class Ci:
+class OtherCi:
     """One CI: how its pipeline is registered, and a token and run of an honest build."""
 
     name: str
@@ -41,24 +41,24 @@ class Ci:
         }
 
 
-def known() -> tuple[Ci, ...]:
+def all_other_cis() -> tuple[OtherCi, ...]:
     with_ids = GitHub(base_url=SIM)
     buildkite, circleci = with_ids.buildkite, with_ids.circleci
     ids = {"organization_id": buildkite.organization_id, "pipeline_id": buildkite.pipeline_id}
     return (
-        Ci(
+        OtherCi(
             "buildkite",
             {"issuer": buildkite.url, "kind": "buildkite", "branches": ["main"], **ids},
             {"wanted": IDS},
             run_id="0190-a-build-uuid",
         ),
-        Ci(
+        OtherCi(
             "gitlab",
             {"issuer": with_ids.gitlab.url, "kind": "gitlab", "project_id": 20617},
             run_id="574001",
             max_age_s=3600,
         ),
-        Ci(
+        OtherCi(
             "circleci",
             {
                 "issuer": circleci.url,
@@ -70,7 +70,7 @@ def known() -> tuple[Ci, ...]:
             run_id="wf-1",
             max_age_s=3600,
         ),
-        Ci(
+        OtherCi(
             "generic",
             {"issuer": with_ids.generic.url, "kind": "generic", "ids": {"project_id": "4711"}},
             run_id="8801",
@@ -83,4 +83,4 @@ def known() -> tuple[Ci, ...]:
     )
 
 
-EVERY = {ci.name: ci for ci in known()}
+EVERY = {ci.name: ci for ci in all_other_cis()}

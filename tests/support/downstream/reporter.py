@@ -21,7 +21,7 @@ from typing import Any
 
 from github_sim.github import WorkflowJob, WorkflowRun
 from github_sim.rest.server import Server
-from support.downstream.callbacks import BACKEND, LISTED, dispatched
+from support.downstream.callbacks import BACKEND, LISTED, dispatched_run
 from support.paths import ROOT
 from support.process import free_port
 from support.stage import AUDIENCE, WORKFLOW, Stage
@@ -48,7 +48,7 @@ reporter: Any = _load()
 TOKEN = "header.claims.signature"
 
 
-def answer(status: int, body: Any = None, **headers: str) -> Any:
+def http_answer(status: int, body: Any = None, **headers: str) -> Any:
     content = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
     return reporter.Answer(
         status, {name.replace("_", "-"): value for name, value in headers.items()}, content
@@ -56,15 +56,15 @@ def answer(status: int, body: Any = None, **headers: str) -> Any:
 
 
 def refusal(status: int, code: str, **more: str) -> Any:
-    return answer(status, {"ok": False, "error": {"code": code, "detail": "why", "hint": "how", **more}})
+    return http_answer(status, {"ok": False, "error": {"code": code, "detail": "why", "hint": "how", **more}})
 
 
-RECORDED = answer(200, {"ok": True, "status": "completed", "repeat": False})
+RECORDED = http_answer(200, {"ok": True, "status": "completed", "repeat": False})
 NO_ANSWER = reporter.Answer(0, fault="ConnectionRefusedError: refused")
 
 
 @dataclass
-class Scripted:
+class ScriptedNetwork:
     """A network that answers what it is told to, the last answer for ever; and a clock that only pauses move."""
 
     answers: Sequence[Any] = (RECORDED,)
@@ -106,7 +106,9 @@ class Scripted:
         if request.get_method() == "GET":
             self.asked.append(request)
             return (
-                self.token_answers.pop(0) if self.token_answers else answer(200, {"value": next(self.tokens)})
+                self.token_answers.pop(0)
+                if self.token_answers
+                else http_answer(200, {"value": next(self.tokens)})
             )
         self.sent.append(request)
         return self.answers[min(len(self.sent), len(self.answers)) - 1]
@@ -138,16 +140,16 @@ ANYWHERE = {
 }
 
 
-def told(
-    *argv: str, env: Mapping[str, str] = GITHUB, network: Scripted | None = None, machine: Any = None
+def run_reporter(
+    *argv: str, env: Mapping[str, str] = GITHUB, network: ScriptedNetwork | None = None, machine: Any = None
 ) -> tuple[int, str]:
     """Run it in this process: the exit code and everything it said."""
     out = io.StringIO()
-    code = reporter.main(argv, env, machine or (network or Scripted()).machine(), out)
+    code = reporter.main(argv, env, machine or (network or ScriptedNetwork()).machine(), out)
     return code, out.getvalue()
 
 
-class Times:
+class ThreadClock:
     """Time for threads that only sleep and act: `move` is told of each step, so that a relay's clock can follow."""
 
     def __init__(self, threads: int, move: Callable[[float], object] = lambda _: None) -> None:
@@ -244,13 +246,13 @@ class ReporterWorld:
         }
 
     async def report(self, *argv: str, env: Mapping[str, str]) -> tuple[int, str]:
-        return await process(*argv, env=env, folder=self.folder)
+        return await run_reporter_process(*argv, env=env, folder=self.folder)
 
     def results(self) -> dict[str, str]:
         return {job["job_name"]: job["conclusion"] or job["state"] for job in self.it.jobs(BACKEND)}
 
 
-async def process(*argv: str, env: Mapping[str, str], folder: Path) -> tuple[int, str]:
+async def run_reporter_process(*argv: str, env: Mapping[str, str], folder: Path) -> tuple[int, str]:
     """`report.py` as a CI would run it: nothing in its environment but this. Its exit code and output."""
     own = {"PATH": os.environ["PATH"], "LANG": "C", **env}
     running = await asyncio.create_subprocess_exec(
@@ -279,7 +281,10 @@ async def reporter_world(
 ) -> AsyncIterator[ReporterWorld]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    async with dispatched(folder, allowlist, workflows=workflows, CRCR_PUBLIC_URL=url, **more) as (it, run):
+    async with dispatched_run(folder, allowlist, workflows=workflows, CRCR_PUBLIC_URL=url, **more) as (
+        it,
+        run,
+    ):
         relay, github = Server(it.app, "127.0.0.1", port), Server(it.github.app, "127.0.0.1", 0)
         await relay.start()
         await github.start()

@@ -8,7 +8,7 @@ NEWCOMER = "new/comer"
 FAILED = [{"name": "test_attention", "file": "test_ops.py", "message": "AssertionError: 1.0 != 2.0"}]
 
 
-async def try_out(
+async def report_from_sandbox(
     it: Stage, name: str = NEWCOMER, *, conclusion: str | None = None, private: bool = False, **workflow: Any
 ) -> None:
     """A run of a new repository tells that its job began, and with a conclusion that it is over."""

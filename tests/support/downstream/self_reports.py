@@ -13,7 +13,7 @@ NIGHTLY = Workflow(
 )
 
 
-def night(it: Stage, repository: str = BACKEND, workflow: Workflow = NIGHTLY) -> WorkflowRun:
+def nightly_run(it: Stage, repository: str = BACKEND, workflow: Workflow = NIGHTLY) -> WorkflowRun:
     """A run that the backend's own schedule has started."""
     workflows = it.github.repository(repository).workflows
     if workflow not in workflows:
@@ -21,7 +21,7 @@ def night(it: Stage, repository: str = BACKEND, workflow: Workflow = NIGHTLY) ->
     return it.github.start_run(repository, event="schedule")
 
 
-async def tell(
+async def send_self_report(
     it: Stage,
     run: WorkflowRun,
     job: WorkflowJob | str = "build",
@@ -42,11 +42,11 @@ async def tell(
     return await it.http.post(CALLBACK, json=body, headers=bearer(token))
 
 
-def head(it: Stage, upstream: str = UPSTREAM) -> str:
+def upstream_head(it: Stage, upstream: str = UPSTREAM) -> str:
     """The newest commit of the upstream's default branch."""
     return it.github.repository(upstream).head_sha
 
 
-def standing(it: Stage, sha: str) -> tuple[str, str | None]:
+def recorded_standing(it: Stage, sha: str) -> tuple[str, str | None]:
     [row] = it.rows("SELECT standing, branch FROM commits WHERE sha = ?", sha)
     return row["standing"], row["branch"]

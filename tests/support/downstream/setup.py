@@ -35,7 +35,7 @@ SETUP = f"/api/v1/setup/{BACKEND}"
 EYES = bearer(ADMIN)
 
 
-def set_up(
+def create_downstream(
     github: GitHub, *, installed: bool = True, workflow: str | None = GOOD, private: bool = False
 ) -> None:
     files = {PATH: workflow} if workflow else {}
@@ -43,41 +43,43 @@ def set_up(
 
 
 @asynccontextmanager
-async def joined(folder: Path, allowlist: str = LISTED, **how: Any) -> AsyncIterator[Stage]:
+async def relay_with_downstream(folder: Path, allowlist: str = LISTED, **how: Any) -> AsyncIterator[Stage]:
     """A relay that lists the backend, which is set up as asked."""
     more = {name: how.pop(name) for name in tuple(how) if name.isupper()}
-    async with stage(folder, allowlist, prepare=lambda it: set_up(it, **how), **TOKENS, **more) as it:
+    async with stage(
+        folder, allowlist, prepare=lambda it: create_downstream(it, **how), **TOKENS, **more
+    ) as it:
         yield it
 
 
-async def examined(it: Stage, address: str = SETUP, **headers: str) -> dict[str, Any]:
+async def examine_again(it: Stage, address: str = SETUP, **headers: str) -> dict[str, Any]:
     """What is found after GitHub was asked anew."""
     answer = await it.http.post(address, headers=headers)
     assert answer.status_code == 202, answer.text
     await it.act()
-    return await seen(it, address, **headers)
+    return await setup_findings(it, address, **headers)
 
 
-async def seen(it: Stage, address: str = SETUP, **headers: str) -> dict[str, Any]:
+async def setup_findings(it: Stage, address: str = SETUP, **headers: str) -> dict[str, Any]:
     answer = await it.http.get(address, headers=headers)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-def state(found: dict[str, Any], name: str) -> str:
+def finding_state(found: dict[str, Any], name: str) -> str:
     """`problem`, `ok`…, or `absent` where nothing was said of it."""
     return next((str(each["state"]) for each in found["findings"] if each["name"] == name), "absent")
 
 
-def words(found: dict[str, Any], name: str) -> str:
+def finding_text(found: dict[str, Any], name: str) -> str:
     return next(f"{each['text']} {each['hint']}" for each in found["findings"] if each["name"] == name)
 
 
-def own_token(it: Stage, run: WorkflowRun) -> dict[str, str]:
+def oidc_header(it: Stage, run: WorkflowRun) -> dict[str, str]:
     return bearer(it.github.oidc_token(run, run.jobs[0], audience=AUDIENCE))
 
 
-def code(answer: httpx.Response) -> tuple[int, str | None]:
+def answer_code(answer: httpx.Response) -> tuple[int, str | None]:
     body = answer.json()
     return answer.status_code, None if body.get("ok") else str(body["error"]["code"])

@@ -16,7 +16,7 @@ LISTENS = "on: {repository_dispatch: {types: [pull_request]}}\n"
 LIMIT_S = 30.0
 
 
-class Bench:
+class RunnerHarness:
     def __init__(self, github: GitHub, runner: Runner, folder: Path) -> None:
         self.github = github
         self.runner = runner
@@ -33,11 +33,11 @@ class Bench:
         return run
 
     def rejoin(self, files: Mapping[str, str], **more: Any) -> None:
-        write(self.folder, files)
+        write_files(self.folder, files)
         self.runner.join(self.github.repository(DOWNSTREAM), self.folder, **more)
 
 
-def write(folder: Path, files: Mapping[str, str]) -> Path:
+def write_files(folder: Path, files: Mapping[str, str]) -> Path:
     """Files of a downstream; a workflow may be given by its bare name. What begins with #! can be run."""
     for name, text in files.items():
         path = folder / (name if "/" in name or name.startswith(".") else f".github/workflows/{name}")
@@ -48,11 +48,13 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 @asynccontextmanager
-async def bench(github: GitHub, folder: Path, files: Mapping[str, str], **more: Any) -> AsyncIterator[Bench]:
+async def runner_harness(
+    github: GitHub, folder: Path, files: Mapping[str, str], **more: Any
+) -> AsyncIterator[RunnerHarness]:
     async with serve(github):
         runner = Runner(github, limit_s=LIMIT_S)
         repository = github.create_repository(DOWNSTREAM)
-        made = Bench(github, runner, write(folder, files))
+        made = RunnerHarness(github, runner, write_files(folder, files))
         runner.join(repository, folder, **more)
         yield made
         await runner.settle()
@@ -74,13 +76,13 @@ def one_job(*steps: str, more: str = "") -> dict[str, str]:
     )
 
 
-def results(run: WorkflowRun) -> dict[str, str | None]:
+def job_conclusions(run: WorkflowRun) -> dict[str, str | None]:
     return {job.name: job.conclusion for job in run.jobs}
 
 
-def logs(run: WorkflowRun, job: str = "build") -> str:
-    return "".join(step.log for step in steps(run, job))
+def job_log(run: WorkflowRun, job: str = "build") -> str:
+    return "".join(step.log for step in job_steps(run, job))
 
 
-def steps(run: WorkflowRun, job: str = "build") -> list[StepRun]:
+def job_steps(run: WorkflowRun, job: str = "build") -> list[StepRun]:
     return run.job(job).steps

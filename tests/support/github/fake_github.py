@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.rate_limiter import GitHubRateLimiter
 from crcr.github.http.transport import GitHubTransport
 from support.clock import ManualClock
 
@@ -66,7 +66,7 @@ def connect(
         api_url="https://api.github.test/",
         auth=AppAuth("1234", PEM, clock),
         tokens=TokenCache(clock),
-        limiter=RateLimiter(),
+        limiter=GitHubRateLimiter(),
         clock=clock,
         total_s=total_s,
     )

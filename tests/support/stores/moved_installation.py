@@ -20,7 +20,7 @@ from crcr.wiring.core import Seams
 from crcr.wiring.services import build
 from crcr.wiring.web_app import build_app
 from support.clock import ManualClock
-from support.downstream.self_reports import head, night, tell
+from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
 from support.github.gated_upstream import GATING, INFORMING
 from support.served_relay import ONLY_TOLD, SECRET, with_history
 from support.services.postgres import new_database
@@ -64,7 +64,9 @@ async def with_a_long_past(folder: Path, *, jobs: int) -> AsyncIterator[Stage]:
 
 async def _nights(it: Stage) -> None:
     for conclusion in ("success", "failure"):
-        answer = await tell(it, night(it, INFORMING), conclusion=conclusion, commit=head(it))
+        answer = await send_self_report(
+            it, nightly_run(it, INFORMING), conclusion=conclusion, commit=upstream_head(it)
+        )
         assert answer.status_code == 200, answer.text
         it.clock.advance(60)
     await it.act()

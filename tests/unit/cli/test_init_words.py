@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from crcr.cli.main import app
 from crcr.join.ci_kinds import CI_LOCATION_PARTS, Ci, LocationPart
 from crcr.join.request import check_request
-from support.downstream.join_requests import wish
+from support.downstream.join_requests import join_request
 from support.paths import ROOT
 
 GUIDE = (ROOT / "docs" / "downstream.md").read_text(encoding="utf-8")
@@ -53,5 +53,5 @@ def test_who_has_another_ci_is_told_what_works_anywhere() -> None:
     ],
 )
 def test_a_place_that_a_ci_does_not_have_is_told_in_words(ci: Ci, words: str) -> None:
-    good = wish(ci)
-    assert check_request(wish(ci, place={**good.place, "x": "y"})) == (words,)
+    good = join_request(ci)
+    assert check_request(join_request(ci, place={**good.place, "x": "y"})) == (words,)

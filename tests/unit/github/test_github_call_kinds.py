@@ -17,7 +17,7 @@ from crcr.github.api import actions, checks, comments_and_roles, commits, core, 
 from crcr.github.api.core import Request
 from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.rate_limiter import GitHubRateLimiter
 from crcr.github.http.transport import GitHubTransport, call_kind, status_class
 from support.clock import ManualClock
 from support.github.fake_github import PEM, FakeGitHub
@@ -102,9 +102,9 @@ class Counted:
 
 async def ask(
     *answers: httpx.Response | Exception, times: int = 1
-) -> tuple[Counted, RateLimiter, ManualClock]:
+) -> tuple[Counted, GitHubRateLimiter, ManualClock]:
     """Dispatch so often to a GitHub that answers so."""
-    clock, tally, governor = ManualClock(), Counted(), RateLimiter()
+    clock, tally, governor = ManualClock(), Counted(), GitHubRateLimiter()
     github = FakeGitHub(clock)
     github.will("/repos/org/repo/dispatches", *answers)
     async with httpx.AsyncClient(transport=httpx.MockTransport(github)) as http:

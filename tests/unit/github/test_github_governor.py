@@ -11,7 +11,7 @@ from crcr.decide.github.values import Urgency
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.github.api.core import READ_POINTS, WRITE_POINTS
 from crcr.github.http.hour_budget import ANSWER_S, RETURN_AFTER_S
-from crcr.github.http.rate_limiter import APP, KEPT_POINTS, LEAST_WAIT_S, RateLimiter
+from crcr.github.http.rate_limiter import APP, KEPT_POINTS, LEAST_WAIT_S, GitHubRateLimiter
 from support.clock import settle
 
 T = 1_767_225_600.0
@@ -22,12 +22,12 @@ def hour(remaining: int, reset: float) -> dict[str, str]:
     return {"x-ratelimit-remaining": str(remaining), "x-ratelimit-reset": f"{reset:.0f}"}
 
 
-def wait_s(governor: RateLimiter, installation_id: int, cost: int, now: float, **more: Any) -> float:
+def wait_s(governor: GitHubRateLimiter, installation_id: int, cost: int, now: float, **more: Any) -> float:
     hold = governor.reserve(installation_id, cost, now, **more)
     return 0.0 if hold is None else hold.wait_s
 
 
-def sent_at(governor: RateLimiter, steps: list[tuple[float, int]]) -> list[tuple[float, int]]:
+def sent_at(governor: GitHubRateLimiter, steps: list[tuple[float, int]]) -> list[tuple[float, int]]:
     now, sent = T, []
     for pause, cost in steps:
         now += pause
@@ -38,21 +38,21 @@ def sent_at(governor: RateLimiter, steps: list[tuple[float, int]]) -> list[tuple
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.sampled_from([WRITE_POINTS, READ_POINTS])), max_size=400))
 def test_no_minute_ever_holds_more_points_than_the_budget(steps: list[tuple[float, int]]) -> None:
-    sent = sent_at(RateLimiter(points_per_minute=60), steps)
+    sent = sent_at(GitHubRateLimiter(points_per_minute=60), steps)
     for start, _ in sent:
         assert sum(cost for at, cost in sent if start <= at < start + 60) <= 60
 
 
 @given(st.lists(st.floats(0, 2), min_size=200, max_size=600))
 def test_no_minute_ever_holds_more_than_180_writes(pauses: list[float]) -> None:
-    sent = [at for at, _ in sent_at(RateLimiter(), [(pause, WRITE_POINTS) for pause in pauses])]
+    sent = [at for at, _ in sent_at(GitHubRateLimiter(), [(pause, WRITE_POINTS) for pause in pauses])]
     for index, start in enumerate(sent):
         assert index + 180 >= len(sent) or sent[index + 180] >= start + 60
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from([5, 1])), max_size=200))
 def test_whoever_waits_as_told_may_go(steps: list[tuple[float, int]]) -> None:
-    governor, now = RateLimiter(points_per_minute=30), T
+    governor, now = GitHubRateLimiter(points_per_minute=30), T
     for pause, cost in steps:
         now += pause
         waits = wait_s(governor, HOME, cost, now)
@@ -64,7 +64,7 @@ def test_whoever_waits_as_told_may_go(steps: list[tuple[float, int]]) -> None:
 
 
 def test_the_181st_write_waits_for_the_first_to_age() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     assert [wait_s(governor, HOME, WRITE_POINTS, T + i / 10) for i in range(180)] == [0] * 180
     assert wait_s(governor, HOME, WRITE_POINTS, T + 20) == 40
     assert wait_s(governor, HOME + 1, WRITE_POINTS, T + 20) == 0
@@ -72,7 +72,7 @@ def test_the_181st_write_waits_for_the_first_to_age() -> None:
 
 
 def test_what_can_wait_leaves_room_for_what_cannot() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
 
     def writes(urgency: Urgency) -> int:
         sent = 0
@@ -87,7 +87,7 @@ def test_what_can_wait_leaves_room_for_what_cannot() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from(Urgency)), max_size=200))
 def test_whatever_is_kept_whoever_waits_as_told_may_go(steps: list[tuple[float, Urgency]]) -> None:
-    governor, now = RateLimiter(points_per_minute=470), T
+    governor, now = GitHubRateLimiter(points_per_minute=470), T
     for pause, urgency in steps:
         now += pause
         waits = wait_s(governor, HOME, WRITE_POINTS, now, urgency=urgency)
@@ -99,7 +99,7 @@ def test_whatever_is_kept_whoever_waits_as_told_may_go(steps: list[tuple[float, 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from(Urgency)), max_size=200))
 def test_nobody_touches_what_it_should_keep(steps: list[tuple[float, Urgency]]) -> None:
-    governor, now, sent = RateLimiter(points_per_minute=480), T, list[float]()
+    governor, now, sent = GitHubRateLimiter(points_per_minute=480), T, list[float]()
     for pause, urgency in steps:
         now += pause
         if wait_s(governor, HOME, WRITE_POINTS, now, urgency=urgency) == 0:
@@ -108,7 +108,7 @@ def test_nobody_touches_what_it_should_keep(steps: list[tuple[float, Urgency]]) 
 
 
 def test_content_has_a_minute_and_an_hour_of_its_own() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
 
     def comments(now: float) -> int:
         sent = 0
@@ -124,7 +124,7 @@ def test_content_has_a_minute_and_an_hour_of_its_own() -> None:
 
 
 def test_content_that_is_held_back_costs_nothing() -> None:
-    governor = RateLimiter(points_per_minute=500)
+    governor = GitHubRateLimiter(points_per_minute=500)
     for _ in range(80):
         assert wait_s(governor, HOME, WRITE_POINTS, T, content=True) == 0
     for _ in range(50):
@@ -133,7 +133,7 @@ def test_content_that_is_held_back_costs_nothing() -> None:
 
 
 def test_an_hour_used_up_is_waited_for_and_then_forgotten() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     governor.observe(HOME, hour(2, T + 100), T)
     # What the two under way cost is not known yet: the third is looked at again when their answers are there.
     assert [wait_s(governor, HOME, READ_POINTS, T) for _ in range(3)] == [0, 0, ANSWER_S]
@@ -148,7 +148,7 @@ def test_an_hour_used_up_is_waited_for_and_then_forgotten() -> None:
 
 
 def test_an_answer_overtaken_by_another_does_not_raise_the_count() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     governor.observe(HOME, hour(0, T + 100), T)
     governor.observe(HOME, hour(1, T + 100), T)
     governor.observe(HOME, hour(4000, T - 3500), T)
@@ -160,19 +160,19 @@ def test_an_answer_overtaken_by_another_does_not_raise_the_count() -> None:
     "headers", [{}, {"x-ratelimit-remaining": "0"}, hour(0, T) | {"x-ratelimit-reset": "?"}]
 )
 def test_missing_or_malformed_headers_teach_nothing(headers: dict[str, str]) -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     governor.observe(HOME, headers, T)
     assert wait_s(governor, HOME, READ_POINTS, T) == 0
 
 
 def test_a_reset_in_a_far_future_holds_for_an_hour_at_most() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     governor.observe(HOME, hour(0, T * 2), T)
     assert wait_s(governor, HOME, READ_POINTS, T) == 3600
 
 
 def test_a_block_holds_one_installation_and_ends() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     assert governor.block(HOME, 7, T) == 7
     assert wait_s(governor, HOME, 0, T + 2) == 5
     assert wait_s(governor, APP, WRITE_POINTS, T + 2) == 0
@@ -180,7 +180,7 @@ def test_a_block_holds_one_installation_and_ends() -> None:
 
 
 def test_blocks_in_a_row_double_and_a_success_ends_the_row() -> None:
-    governor, now, waits = RateLimiter(), T, []
+    governor, now, waits = GitHubRateLimiter(), T, []
     for _ in range(8):
         waits.append(governor.block(HOME, 60, now))
         now += waits[-1]
@@ -190,7 +190,7 @@ def test_blocks_in_a_row_double_and_a_success_ends_the_row() -> None:
 
 
 def test_requests_under_way_when_a_block_begins_count_once() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     assert [governor.block(HOME, 60, T + i) for i in range(3)] == [60, 60, 60]
     governor.observe(HOME, {}, T + 3)
     assert wait_s(governor, HOME, 0, T + 3) == 59
@@ -198,7 +198,7 @@ def test_requests_under_way_when_a_block_begins_count_once() -> None:
 
 
 def test_after_a_block_the_classes_come_back_one_after_the_other() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     governor.block(HOME, 60, T)
     waits = [wait_s(governor, HOME, WRITE_POINTS, T, urgency=urgency) for urgency in Urgency]
     assert waits == [60 + RETURN_AFTER_S[urgency] for urgency in Urgency] == sorted(set(waits))
@@ -209,7 +209,7 @@ def test_after_a_block_the_classes_come_back_one_after_the_other() -> None:
 
 
 def test_after_an_hour_that_was_used_up_the_classes_come_back_one_after_the_other() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     governor.observe(HOME, hour(1_000, T), T - 60)
     assert wait_s(governor, HOME, WRITE_POINTS, T + 1) == 0
     governor.release(HOME, WRITE_POINTS)
@@ -220,7 +220,7 @@ def test_after_an_hour_that_was_used_up_the_classes_come_back_one_after_the_othe
 
 
 def test_the_end_of_the_hour_is_not_waited_for_twice() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     governor.block(HOME, 60, T)
     assert governor.block(HOME, 1800, T + 60, by=HeldBy.HOUR, headers=hour(0, T + 1860)) == 1800
     hold = governor.reserve(HOME, WRITE_POINTS, T + 60)
@@ -229,7 +229,7 @@ def test_the_end_of_the_hour_is_not_waited_for_twice() -> None:
 
 
 def test_a_queue_that_is_held_back_is_not_looked_at_without_a_pause() -> None:
-    governor = RateLimiter()
+    governor = GitHubRateLimiter()
     while wait_s(governor, HOME, WRITE_POINTS, T) == 0:
         pass
     waits = [wait_s(governor, HOME, WRITE_POINTS, T + 59.9, urgency=urgency) for urgency in Urgency]
@@ -237,7 +237,7 @@ def test_a_queue_that_is_held_back_is_not_looked_at_without_a_pause() -> None:
 
 
 async def test_requests_at_once_are_capped_and_the_next_goes_when_one_ends() -> None:
-    governor = RateLimiter(concurrent=3)
+    governor = GitHubRateLimiter(concurrent=3)
     end, inside, most = asyncio.Event(), 0, 0
 
     async def request() -> None:
@@ -257,7 +257,7 @@ async def test_requests_at_once_are_capped_and_the_next_goes_when_one_ends() -> 
 
 
 async def test_a_slot_that_does_not_come_free_is_a_limit_not_a_hang() -> None:
-    governor = RateLimiter(concurrent=1, slot_wait_s=0)
+    governor = GitHubRateLimiter(concurrent=1, slot_wait_s=0)
     async with governor.slot():
         with pytest.raises(OutsideLimited):
             async with governor.slot():

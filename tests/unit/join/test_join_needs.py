@@ -8,7 +8,7 @@ import pytest
 from crcr.join.files import generate
 from crcr.join.manual_steps import describe_effort, describe_safety, manual_steps
 from crcr.join.request import Ci
-from support.downstream.join_requests import wish
+from support.downstream.join_requests import join_request
 
 PLACES: dict[Ci, dict[str, Any]] = {
     Ci.BUILDKITE: {"organization": "acme", "pipeline": "crcr"},
@@ -18,7 +18,7 @@ PLACES: dict[Ci, dict[str, Any]] = {
 
 
 def test_github_actions_takes_nothing_more() -> None:
-    assert manual_steps(wish()) == ()
+    assert manual_steps(join_request()) == ()
     assert "no secret is shared" in describe_effort(Ci.GITHUB)
     assert "without a token" in describe_safety(Ci.GITHUB)
 
@@ -35,7 +35,7 @@ def test_elsewhere_nothing_is_claimed_that_does_not_hold(ci: Ci) -> None:
 
 @pytest.mark.parametrize("ci", PLACES)
 def test_every_secret_and_environment_of_the_files_is_listed(ci: Ci) -> None:
-    wanted = wish(ci=ci, place=PLACES[ci], branch="dev")
+    wanted = join_request(ci=ci, place=PLACES[ci], branch="dev")
     told = "\n".join(map(str, manual_steps(wanted)))
     text = "\n".join(each.text for each in generate(wanted))
     for secret in set(re.findall(r"secrets\.([A-Z_]+)", text)):

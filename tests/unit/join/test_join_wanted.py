@@ -6,7 +6,7 @@ import pytest
 
 from crcr.decide.model import Level, RepoName
 from crcr.join.request import Ci, check_request
-from support.downstream.join_requests import ACTION, wish, wishes
+from support.downstream.join_requests import ACTION, all_join_requests, join_request
 
 HOSTILE = (
     "x\ny: z",
@@ -31,7 +31,7 @@ HOSTILE = (
 
 
 def test_every_kind_of_sensible_wish_is_fine() -> None:
-    assert [problem for wanted in wishes() for problem in check_request(wanted)] == []
+    assert [problem for wanted in all_join_requests() for problem in check_request(wanted)] == []
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=ascii)
@@ -41,7 +41,7 @@ def test_every_kind_of_sensible_wish_is_fine() -> None:
 def test_a_value_that_could_mean_something_in_a_file_is_refused(name: str, value: str) -> None:
     level = Level.L3 if name == "device" else Level.L2
     changes: dict[str, Any] = {"level": level, name: value}
-    [problem] = check_request(wish(**changes))
+    [problem] = check_request(join_request(**changes))
     assert "cannot be used" in problem
     assert problem.isprintable()
     assert len(problem) < 300
@@ -49,10 +49,10 @@ def test_a_value_that_could_mean_something_in_a_file_is_refused(name: str, value
 
 @pytest.mark.parametrize("value", HOSTILE, ids=ascii)
 def test_hostile_oncalls_and_places_are_refused(value: str) -> None:
-    assert check_request(wish(oncalls=(value,)))
-    assert check_request(wish(Ci.BUILDKITE, place={"organization": value, "pipeline": "crcr"}))
-    assert check_request(wish(Ci.GITLAB, place={"project_id": "42", "url": value or "x"}))
-    assert check_request(wish(Ci.CIRCLECI, place={"project": f"gh/org/{value}"}))
+    assert check_request(join_request(oncalls=(value,)))
+    assert check_request(join_request(Ci.BUILDKITE, place={"organization": value, "pipeline": "crcr"}))
+    assert check_request(join_request(Ci.GITLAB, place={"project_id": "42", "url": value or "x"}))
+    assert check_request(join_request(Ci.CIRCLECI, place={"project": f"gh/org/{value}"}))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_hostile_oncalls_and_places_are_refused(value: str) -> None:
     ids=ascii,
 )
 def test_a_command_that_a_ci_would_change_is_refused(command: str) -> None:
-    assert check_request(wish(command=command))
+    assert check_request(join_request(command=command))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_command_that_a_ci_would_change_is_refused(command: str) -> None:
     ["make test", 'pytest -k "not slow" && echo "$HOME"', "./ci/run --cuda=12 | tee log", "test '#' = '#'"],
 )
 def test_a_command_is_any_line_of_shell(command: str) -> None:
-    assert check_request(wish(command=command)) == ()
+    assert check_request(join_request(command=command)) == ()
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_a_command_is_any_line_of_shell(command: str) -> None:
     ],
 )
 def test_what_makes_no_sense_together_is_told(changes: dict[str, Any], words: str) -> None:
-    assert any(words in problem for problem in check_request(wish(**changes)))
+    assert any(words in problem for problem in check_request(join_request(**changes)))
 
 
 @pytest.mark.parametrize(
     "value", ["http://127.0.0.1:8000", "http://localhost:8000", "https://relay.example.org/crcr/"]
 )
 def test_a_relay_on_this_machine_or_below_a_path_is_fine(value: str) -> None:
-    assert check_request(wish(relay_url=value)) == ()
+    assert check_request(join_request(relay_url=value)) == ()

@@ -19,7 +19,7 @@ from crcr.join.files import generate
 from crcr.join.request import Ci, JoinRequest
 from github_sim.runner.expressions import evaluate_text
 from github_sim.runner.workflow_file import JobFile, WorkflowFile, read_workflow
-from support.downstream.join_requests import text_of, wish
+from support.downstream.join_requests import generated_text, join_request
 
 CANARY = "/canary/"
 HOSTILE = (
@@ -140,9 +140,9 @@ def contexts(hostile: str) -> dict[str, Any]:
 @cache
 def workflows() -> list[WorkflowFile]:
     wanted: list[JoinRequest] = [
-        wish(level=Level.L4, nightly=True, junit="out/*.xml", command=COMMAND),
-        wish(command=COMMAND),
-        *(wish(ci, nightly=True, command=COMMAND) for ci in Ci if ci is not Ci.GITHUB),
+        join_request(level=Level.L4, nightly=True, junit="out/*.xml", command=COMMAND),
+        join_request(command=COMMAND),
+        *(join_request(ci, nightly=True, command=COMMAND) for ci in Ci if ci is not Ci.GITHUB),
     ]
     files = [file for each in wanted for file in generate(each) if file.path.startswith(".github/")]
     return [read_workflow(file.text, file.path) for file in files]
@@ -226,7 +226,7 @@ def test_buildkites_last_step_takes_the_outcome_from_buildkite(
     bench: Bench, event_type: str, outcome: str, conclusion: str
 ) -> None:
     _program(bench.folder / "tools" / "buildkite-agent", f"#!/bin/sh\necho '{outcome}'\n")
-    text = text_of(".buildkite/crcr.yml", wish(Ci.BUILDKITE, junit="out/*.xml"))
+    text = generated_text(".buildkite/crcr.yml", join_request(Ci.BUILDKITE, junit="out/*.xml"))
     last = yaml.safe_load(text)["steps"][-1]
     env = {**last["env"], "CRCR_EVENT_TYPE": event_type}
     assert bench.run(last["command"].replace("$$", "$"), env).returncode == 0

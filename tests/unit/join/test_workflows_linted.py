@@ -15,7 +15,7 @@ import yaml
 
 from crcr.join.files import generate
 from crcr.join.request import Ci
-from support.downstream.join_requests import wish, write_all
+from support.downstream.join_requests import join_request, write_all_files
 from support.paths import ROOT
 from support.published_files import npm_dir, package_file
 
@@ -35,7 +35,7 @@ jobs:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return distinct(write_all(tmp_path_factory.mktemp("wishes")))
+    return distinct(write_all_files(tmp_path_factory.mktemp("wishes")))
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +183,6 @@ def test_labels_of_own_runners_are_understood(tmp_path: Path) -> None:
     """A runner of one's own is the downstream's choice, of which the audit only reminds: one step less strict."""
     path = tmp_path / ".github" / "workflows" / "crcr.yml"
     path.parent.mkdir(parents=True)
-    path.write_text(generate(wish(Ci.GITHUB, runs_on="self-hosted, npu"))[0].text, encoding="utf-8")
+    path.write_text(generate(join_request(Ci.GITHUB, runs_on="self-hosted, npu"))[0].text, encoding="utf-8")
     assert yaml.safe_load(path.read_text())["jobs"]["build"]["runs-on"] == ["self-hosted", "npu"]
     assert zizmor("pedantic", path).returncode == 0

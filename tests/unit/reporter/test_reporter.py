@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.downstream.reporter import ANYWHERE, GITHUB, Scripted, reporter, told
+from support.downstream.reporter import ANYWHERE, GITHUB, ScriptedNetwork, reporter, run_reporter
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 PINNED = "https://told.example.org/github/callback told\nhttps://other.example.org other"
@@ -15,8 +15,8 @@ PINNED = "https://told.example.org/github/callback told\nhttps://other.example.o
 
 def sent(*argv: str, env: dict[str, str] = GITHUB) -> dict[str, Any]:
     """The report that goes out."""
-    network = Scripted()
-    code, said = told("--strict", *argv, env=env, network=network)
+    network = ScriptedNetwork()
+    code, said = run_reporter("--strict", *argv, env=env, network=network)
     assert code == 0, said
     [body] = network.bodies
     return body
@@ -118,16 +118,16 @@ def test_a_dispatched_job_leaves_its_start_to_its_first_report_unless_it_is_give
 
 
 def test_a_start_that_is_no_time_is_left_out_with_a_warning() -> None:
-    network = Scripted()
-    _, said = told(*NIGHTLY, "--started-at", "this morning", env=GITHUB, network=network)
+    network = ScriptedNetwork()
+    _, said = run_reporter(*NIGHTLY, "--started-at", "this morning", env=GITHUB, network=network)
     assert "--started-at 'this morning' is no time such as 1970-01-12T13:46:40Z" in said
     assert network.bodies[0]["workflow"]["started_at"] == "1970-01-12T13:46:40Z"
 
 
 def test_the_dispatch_selects_the_relay_and_is_not_echoed(tmp_path: Path) -> None:
-    network = Scripted()
+    network = ScriptedNetwork()
     env = dispatched(tmp_path, action="push", client_payload=PAYLOAD)
-    code, _ = told("--strict", "--status", "in_progress", env=env, network=network)
+    code, _ = run_reporter("--strict", "--status", "in_progress", env=env, network=network)
     assert code == 0
     assert network.sent[0].full_url == "https://told.example.org/github/callback"
     assert "audience=told" in network.asked[0].full_url
@@ -157,11 +157,11 @@ def test_inputs_of_a_second_workflow_are_read_too(tmp_path: Path, dash: str) -> 
         "audience": "told",
         "device": 3,
     }
-    network = Scripted()
+    network = ScriptedNetwork()
     assert (
-        told("--strict", "--status", "in_progress", env=dispatched(tmp_path, inputs=inputs), network=network)[
-            0
-        ]
+        run_reporter(
+            "--strict", "--status", "in_progress", env=dispatched(tmp_path, inputs=inputs), network=network
+        )[0]
         == 0
     )
     assert network.bodies[0]["delivery_id"] == "handed-on"
@@ -172,8 +172,8 @@ def test_inputs_of_a_second_workflow_are_read_too(tmp_path: Path, dash: str) -> 
     "event", [{}, {"client_payload": None}, {"inputs": []}, {"client_payload": {"delivery_id": 7}}]
 )
 def test_a_run_that_nobody_dispatched_has_nothing_to_report(tmp_path: Path, event: dict[str, Any]) -> None:
-    network = Scripted()
-    code, said = told(
+    network = ScriptedNetwork()
+    code, said = run_reporter(
         "--strict", "--status", "in_progress", env=dispatched(tmp_path, **event), network=network
     )
     assert code == 0
@@ -183,7 +183,7 @@ def test_a_run_that_nobody_dispatched_has_nothing_to_report(tmp_path: Path, even
 
 def test_a_dispatch_of_somebody_else_is_a_problem(tmp_path: Path) -> None:
     env = {**dispatched(tmp_path, client_payload={"x": 1}), "GITHUB_EVENT_NAME": "repository_dispatch"}
-    code, said = told("--strict", "--status", "in_progress", env=env)
+    code, said = run_reporter("--strict", "--status", "in_progress", env=env)
     assert code == 1
     assert "has no delivery_id" in said
 
@@ -196,8 +196,8 @@ def test_a_nightly_says_what_it_tested_and_is_sent_once() -> None:
     body = sent("--status", "completed", "--conclusion", "success", *words, env=env)
     assert body["delivery_id"] == SHA
     assert body["payload"] == {"head_sha": SHA, "repository": {"full_name": "o/up"}}
-    network = Scripted()
-    code, said = told("--strict", "--status", "in_progress", *words, env=env, network=network)
+    network = ScriptedNetwork()
+    code, said = run_reporter("--strict", "--status", "in_progress", *words, env=env, network=network)
     assert (code, network.sent) == (0, [])
     assert "sent once" in said
 
@@ -303,17 +303,19 @@ def test_the_words_of_every_ci_become_legal_conclusions(word: str, meaning: str)
 
 @pytest.mark.parametrize("words", [[], ["--conclusion", "purple"]])
 def test_no_conclusion_is_sent_as_none_with_a_warning(words: list[str]) -> None:
-    network = Scripted()
-    code, said = told("--strict", "--status", "completed", *words, network=network)
+    network = ScriptedNetwork()
+    code, said = run_reporter("--strict", "--status", "completed", *words, network=network)
     assert (code, "conclusion" in network.bodies[0]["workflow"]) == (0, False)
     assert "counts the job as failed" in said
 
 
 @pytest.mark.parametrize("value", ["[1]", "{", '"x"', "[" * 100_000])
 def test_a_decoration_that_is_no_json_is_left_out_and_the_result_is_sent(value: str) -> None:
-    network = Scripted()
+    network = ScriptedNetwork()
     words = ["--test-results", value, "--environment", value]
-    code, said = told("--strict", "--status", "completed", "--conclusion", "success", *words, network=network)
+    code, said = run_reporter(
+        "--strict", "--status", "completed", "--conclusion", "success", *words, network=network
+    )
     assert code == 0
     assert "--test-results is not a JSON object" in said
     assert not {"test_results", "environment"} & set(network.bodies[0]["workflow"])
@@ -325,8 +327,8 @@ def test_a_name_that_is_too_long_is_cut_alike_in_both_reports() -> None:
 
 
 def test_a_flag_of_a_newer_reporter_loses_nothing() -> None:
-    network = Scripted()
-    code, said = told("--strict", "--status", "in_progress", "--new-thing", "x", network=network)
+    network = ScriptedNetwork()
+    code, said = run_reporter("--strict", "--status", "in_progress", "--new-thing", "x", network=network)
     assert (code, len(network.sent)) == (0, 1)
     assert "not understood and left out: --new-thing x" in said
 
@@ -344,10 +346,10 @@ def test_a_flag_of_a_newer_reporter_loses_nothing() -> None:
 def test_a_call_that_makes_no_sense_is_two_when_strict_and_nothing_else(
     words: list[str], env: dict[str, str]
 ) -> None:
-    assert told(*words, env=env)[0] == 0
-    assert told("--strict", *words, env=env)[0] == 2
-    assert told(*words, env={**env, "CRCR_STRICT": "true"})[0] == 2
-    assert told(*words, env={**env, "CRCR_STRICT": "false"})[0] == 0
+    assert run_reporter(*words, env=env)[0] == 0
+    assert run_reporter("--strict", *words, env=env)[0] == 2
+    assert run_reporter(*words, env={**env, "CRCR_STRICT": "true"})[0] == 2
+    assert run_reporter(*words, env={**env, "CRCR_STRICT": "false"})[0] == 0
 
 
 def test_surrogates_of_a_broken_environment_are_sent_as_text() -> None:
@@ -357,7 +359,7 @@ def test_surrogates_of_a_broken_environment_are_sent_as_text() -> None:
 
 def test_dry_run_is_json_that_no_log_takes_for_a_command() -> None:
     hostile = "##[add-mask]x\n::set-output name=a::b"
-    code, said = told("--strict", "--dry-run", "--status", "in_progress", "--job-name", hostile)
+    code, said = run_reporter("--strict", "--dry-run", "--status", "in_progress", "--job-name", hostile)
     assert code == 0
     assert "##[" not in said
     assert not [line for line in said.splitlines() if line.startswith("::")]
@@ -381,10 +383,10 @@ def test_a_dry_run_tells_that_a_nightly_names_no_commit(
 ) -> None:
     bare = {name: value for name, value in GITHUB.items() if name != "CRCR_DELIVERY_ID"}
     asked = ("--dry-run", "--status", "completed", "--conclusion", "success", "--event-type", event, *flags)
-    code, said = told(*asked, env=bare)
+    code, said = run_reporter(*asked, env=bare)
     assert code == 0
     assert ("is not a commit (40 hex digits)" in said) is warned
 
 
 def test_a_dry_run_of_a_dispatched_result_asks_for_no_commit() -> None:
-    assert "40 hex" not in told("--dry-run", "--status", "completed", "--conclusion", "success")[1]
+    assert "40 hex" not in run_reporter("--dry-run", "--status", "completed", "--conclusion", "success")[1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.downstream.reporter import GITHUB, Scripted, reporter, told
+from support.downstream.reporter import GITHUB, ScriptedNetwork, reporter, run_reporter
 
 
 def read(folder: Path, *patterns: str, **more: int) -> tuple[Any, str]:
@@ -108,9 +108,9 @@ def test_a_report_never_grows_beyond_what_the_relay_takes(tmp_path: Path) -> Non
     name = "&#9;" * 1_024
     inner = f'<testcase name="{name}" file="{name}"><failure message="{name}"/></testcase>'
     write(tmp_path, suite(inner * 1_000))
-    network = Scripted()
+    network = ScriptedNetwork()
     words = ["--strict", "--status", "completed", "--conclusion", "failure", "--junit", str(tmp_path)]
-    code, said = told(*words, network=network)
+    code, said = run_reporter(*words, network=network)
     assert code == 0, said
     assert len(network.sent[0].data) < 2 * 1024 * 1024
     own = network.bodies[0]["workflow"]
@@ -120,9 +120,9 @@ def test_a_report_never_grows_beyond_what_the_relay_takes(tmp_path: Path) -> Non
 
 def test_counts_that_are_given_win_over_files(tmp_path: Path) -> None:
     write(tmp_path, suite(FAILED))
-    network = Scripted()
+    network = ScriptedNetwork()
     words = ["--status", "completed", "--conclusion", "failure", "--junit", str(tmp_path / "*.xml")]
-    told(*words, "--test-results", '{"failed": 9}', network=network)
+    run_reporter(*words, "--test-results", '{"failed": 9}', network=network)
     own = network.bodies[0]["workflow"]
     assert own["test_results"] == {"failed": 9}
     assert own["failed_tests"] == [{"name": "T.b", "message": "no"}]
@@ -198,9 +198,9 @@ def test_what_took_a_files_place_meanwhile_is_not_read(tmp_path: Path, name: str
 
 
 def test_no_match_is_told_and_the_result_is_sent(tmp_path: Path) -> None:
-    network = Scripted()
+    network = ScriptedNetwork()
     words = ["--strict", "--status", "completed", "--conclusion", "success", "--junit", f"{tmp_path}/*.xml"]
-    code, said = told(*words, network=network)
+    code, said = run_reporter(*words, network=network)
     assert (code, "test_results" in network.bodies[0]["workflow"]) == (0, False)
     assert "no test file matches" in said
 
@@ -208,9 +208,9 @@ def test_no_match_is_told_and_the_result_is_sent(tmp_path: Path) -> None:
 def test_patterns_come_one_a_line(tmp_path: Path) -> None:
     write(tmp_path, suite(PASSED), "one/a b.xml")
     write(tmp_path, suite(FAILED), "two/c.xml")
-    network = Scripted()
+    network = ScriptedNetwork()
     env = {**GITHUB, "CRCR_JUNIT": f"{tmp_path}/one/*.xml\n\n  {tmp_path}/two/*.xml \n"}
-    told("--status", "completed", "--conclusion", "failure", env=env, network=network)
+    run_reporter("--status", "completed", "--conclusion", "failure", env=env, network=network)
     assert network.bodies[0]["workflow"]["test_results"]["total"] == 2
 
 

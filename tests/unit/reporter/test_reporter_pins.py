@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.downstream.reporter import ANYWHERE, GITHUB, Scripted, told
+from support.downstream.reporter import ANYWHERE, GITHUB, ScriptedNetwork, run_reporter
 
 URL, AUDIENCE = "https://relay.example.org/github/callback", "relay.example.org"
 SECOND = "https://second.example.org/github/callback second"
@@ -14,17 +14,17 @@ START = ("--status", "in_progress")
 AT_HOME = {name: value for name, value in GITHUB.items() if name != "CRCR_RELAYS"}
 
 
-def run(tmp_path: Path, relay: Any, *argv: str, **env: str) -> tuple[int, str, Scripted]:
+def run(tmp_path: Path, relay: Any, *argv: str, **env: str) -> tuple[int, str, ScriptedNetwork]:
     """A run on GitHub whose dispatch has this `relay`; the pins are in `env`."""
     payload = {"delivery_id": "d-1", "event_type": "push", "relay": relay}
     (tmp_path / "event.json").write_text(json.dumps({"action": "push", "client_payload": payload}))
     started = {"GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": "repository_dispatch"}
-    network = Scripted()
-    code, said = told(*START, *argv, env={**AT_HOME, **started, **env}, network=network)
+    network = ScriptedNetwork()
+    code, said = run_reporter(*START, *argv, env={**AT_HOME, **started, **env}, network=network)
     return code, said, network
 
 
-def went_to(network: Scripted) -> list[tuple[str, str]]:
+def went_to(network: ScriptedNetwork) -> list[tuple[str, str]]:
     audiences = [request.full_url.partition("audience=")[2] for request in network.asked]
     return [(request.full_url, audience) for request, audience in zip(network.sent, audiences, strict=True)]
 
@@ -123,10 +123,10 @@ def test_what_a_workflow_or_bridge_hands_on_pins_nothing(tmp_path: Path, name: s
     ],
 )
 def test_without_pins_it_stops_with_the_two_lines_to_add(env: dict[str, str], lines: list[str]) -> None:
-    network = Scripted()
+    network = ScriptedNetwork()
     handed_on = {"CRCR_CALLBACK_URL": "https://stranger.example.org", "CRCR_AUDIENCE": "theirs"}
     job = {name: value for name, value in ANYWHERE.items() if name != "CRCR_RELAYS"}
-    code, said = told(*START, env={**job, **handed_on, **env}, network=network)
+    code, said = run_reporter(*START, env={**job, **handed_on, **env}, network=network)
     assert (code, network.asked, network.sent, network.ran) == (1, [], [], [])
     printed = said.splitlines()
     assert printed[printed.index(lines[0]) :][:2] == lines
@@ -163,7 +163,7 @@ def test_hostile_text_of_a_dispatch_stays_on_its_line(tmp_path: Path) -> None:
 def test_a_run_with_nothing_to_report_needs_no_pin(tmp_path: Path) -> None:
     env = {name: value for name, value in AT_HOME.items() if not name.startswith("CRCR_")}
     (tmp_path / "event.json").write_text("{}")
-    assert told(*START, env={**env, "GITHUB_EVENT_PATH": str(tmp_path / "event.json")})[0] == 0
+    assert run_reporter(*START, env={**env, "GITHUB_EVENT_PATH": str(tmp_path / "event.json")})[0] == 0
 
 
 @pytest.mark.parametrize("event", ["nightly", "periodic"])
@@ -175,9 +175,9 @@ def test_a_dispatch_cannot_make_itself_a_nightly(tmp_path: Path, event: str) -> 
         name: value for name, value in GITHUB.items() if name not in ("CRCR_DELIVERY_ID", "CRCR_EVENT_TYPE")
     }
     env |= {"GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": "repository_dispatch"}
-    network = Scripted()
+    network = ScriptedNetwork()
     end = ("--strict", "--status", "completed", "--conclusion", "success")
-    code, said = told(*end, env=env, network=network)
+    code, said = run_reporter(*end, env=env, network=network)
     assert (code, network.asked, network.sent) == (1, [], [])
     assert f"the dispatch calls itself {event}" in said
-    assert told(*end, "--event-type", event, env=env, network=network)[0] == 0
+    assert run_reporter(*end, "--event-type", event, env=env, network=network)[0] == 0

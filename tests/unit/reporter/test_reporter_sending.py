@@ -13,11 +13,11 @@ from support.downstream.reporter import (
     NO_ANSWER,
     RECORDED,
     TOKEN,
-    Scripted,
-    answer,
+    ScriptedNetwork,
+    http_answer,
     refusal,
     reporter,
-    told,
+    run_reporter,
 )
 
 START = ("--strict", "--status", "in_progress")
@@ -30,29 +30,29 @@ BUSY = refusal(503, "store_unavailable")
 
 @pytest.mark.parametrize("status", [0, 408, 425, 429, 500, 502, 503, 504])
 def test_what_may_pass_is_tried_again(status: int) -> None:
-    network = Scripted([answer(status) if status else NO_ANSWER, RECORDED])
-    assert told(*START, network=network)[0] == 0
+    network = ScriptedNetwork([http_answer(status) if status else NO_ANSWER, RECORDED])
+    assert run_reporter(*START, network=network)[0] == 0
     assert len(network.sent) == 2
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 401, 403, 404, 405, 409, 413, 418, 422])
 def test_what_stays_is_asked_once(status: int) -> None:
-    network = Scripted([answer(status), RECORDED])
-    code, said = told(*START, network=network)
+    network = ScriptedNetwork([http_answer(status), RECORDED])
+    code, said = run_reporter(*START, network=network)
     assert (code, len(network.sent), network.pauses) == (1, 1, [])
     assert "not recorded" in said
 
 
 def test_pauses_grow_and_are_spread_by_chance() -> None:
     for chance, pauses in ((1.0, [2, 4, 8, 16, 30, 30]), (0.5, [1, 2, 4, 8, 15, 15]), (0.0, [0.1] * 6)):
-        network = Scripted([*[NO_ANSWER] * 6, RECORDED], chance=chance)
-        assert told(*START, network=network)[0] == 0
+        network = ScriptedNetwork([*[NO_ANSWER] * 6, RECORDED], chance=chance)
+        assert run_reporter(*START, network=network)[0] == 0
         assert network.pauses == pauses
 
 
 def test_the_budget_holds_and_the_last_try_is_at_its_end() -> None:
-    network = Scripted([NO_ANSWER], chance=0.9)
-    code, said = told(*START, "--max-time", "100", network=network)
+    network = ScriptedNetwork([NO_ANSWER], chance=0.9)
+    code, said = run_reporter(*START, "--max-time", "100", network=network)
     assert code == 1
     assert sum(network.pauses) == pytest.approx(100)
     assert len(network.sent) == len(network.pauses) + 1
@@ -61,40 +61,44 @@ def test_the_budget_holds_and_the_last_try_is_at_its_end() -> None:
 
 @pytest.mark.parametrize("text", ["5m", "-1", "nan", "inf"])
 def test_a_budget_that_is_no_number_is_the_usual_one(text: str) -> None:
-    network = Scripted([NO_ANSWER])
-    _, said = told(*START, f"--max-time={text}", network=network)
+    network = ScriptedNetwork([NO_ANSWER])
+    _, said = run_reporter(*START, f"--max-time={text}", network=network)
     assert sum(network.pauses) == pytest.approx(300)
     assert "is not a number of seconds" in said
 
 
 def test_retry_after_is_the_least_that_is_waited_with_chance_on_top() -> None:
-    network = Scripted([answer(429, retry_after="17"), RECORDED], chance=0.25)
-    assert told(*START, network=network)[0] == 0
+    network = ScriptedNetwork([http_answer(429, retry_after="17"), RECORDED], chance=0.25)
+    assert run_reporter(*START, network=network)[0] == 0
     assert network.pauses == [17.5]
 
 
 def test_retry_after_as_a_date_goes_by_the_other_sides_clock() -> None:
     theirs = 5_000_000.0
-    late = answer(503, retry_after=formatdate(theirs + 40, usegmt=True), date=formatdate(theirs, usegmt=True))
-    network = Scripted([late, RECORDED], chance=0.0)
-    told(*START, network=network)
+    late = http_answer(
+        503, retry_after=formatdate(theirs + 40, usegmt=True), date=formatdate(theirs, usegmt=True)
+    )
+    network = ScriptedNetwork([late, RECORDED], chance=0.0)
+    run_reporter(*START, network=network)
     assert network.pauses == [40]
-    network = Scripted([answer(503, retry_after=formatdate(1_000_020, usegmt=True)), RECORDED], chance=0.0)
-    told(*START, network=network)
+    network = ScriptedNetwork(
+        [http_answer(503, retry_after=formatdate(1_000_020, usegmt=True)), RECORDED], chance=0.0
+    )
+    run_reporter(*START, network=network)
     assert network.pauses == [20]
 
 
 @pytest.mark.parametrize("text", ["soon", "-5", "1e9", "", "Mon, 99 Foo 2026", "٣", "9" * 30])
 def test_retry_after_that_says_nothing_is_not_waited_for(text: str) -> None:
-    network = Scripted([answer(503, retry_after=text), RECORDED], chance=0.0)
-    assert told(*START, network=network)[0] == 0
+    network = ScriptedNetwork([http_answer(503, retry_after=text), RECORDED], chance=0.0)
+    assert run_reporter(*START, network=network)[0] == 0
     assert network.pauses == [0.1]
 
 
 def test_retry_after_beyond_the_budget_is_cut_to_it() -> None:
     for words in (START, END):
-        network = Scripted([answer(429, retry_after="86400"), RECORDED])
-        assert told(*words, network=network)[0] == 0
+        network = ScriptedNetwork([http_answer(429, retry_after="86400"), RECORDED])
+        assert run_reporter(*words, network=network)[0] == 0
         assert network.pauses == [300]
 
 
@@ -102,8 +106,8 @@ def test_retry_after_beyond_the_budget_is_cut_to_it() -> None:
 
 
 def test_github_is_asked_with_the_pinned_audience() -> None:
-    network = Scripted()
-    told(*START, "--relays", "https://relay.example.org a b&audience=c#d", network=network)
+    network = ScriptedNetwork()
+    run_reporter(*START, "--relays", "https://relay.example.org a b&audience=c#d", network=network)
     [request] = network.asked
     assert request.full_url == "https://token.example.org/request?v=1&audience=a%20b%26audience%3Dc%23d"
     assert request.get_header("Authorization") == "Bearer request-secret"
@@ -111,21 +115,21 @@ def test_github_is_asked_with_the_pinned_audience() -> None:
 
 
 def test_a_token_service_with_a_bad_moment_is_asked_again() -> None:
-    network = Scripted(token_answers=[answer(500), NO_ANSWER])
-    assert told(*START, network=network)[0] == 0
+    network = ScriptedNetwork(token_answers=[http_answer(500), NO_ANSWER])
+    assert run_reporter(*START, network=network)[0] == 0
     assert (len(network.asked), len(network.sent)) == (3, 1)
 
 
 def test_a_token_is_renewed_after_four_minutes() -> None:
-    network = Scripted([BUSY, answer(503, retry_after="250"), BUSY, RECORDED], chance=0.0)
-    assert told(*END, network=network)[0] == 0
+    network = ScriptedNetwork([BUSY, http_answer(503, retry_after="250"), BUSY, RECORDED], chance=0.0)
+    assert run_reporter(*END, network=network)[0] == 0
     assert network.bearers == [f"Bearer a.b.token{n}" for n in (1, 1, 2, 2)]
 
 
 def test_an_old_token_is_better_than_none() -> None:
-    network = Scripted([answer(503, retry_after="250"), RECORDED], chance=0.0)
-    network.token_answers = [answer(200, {"value": TOKEN}), answer(403)]
-    code, said = told(*END, network=network)
+    network = ScriptedNetwork([http_answer(503, retry_after="250"), RECORDED], chance=0.0)
+    network.token_answers = [http_answer(200, {"value": TOKEN}), http_answer(403)]
+    code, said = run_reporter(*END, network=network)
     assert (code, network.bearers) == (0, [f"Bearer {TOKEN}"] * 2)
     assert "the old one is used" in said
 
@@ -133,39 +137,39 @@ def test_an_old_token_is_better_than_none() -> None:
 @pytest.mark.parametrize("detail", ["the token expired 5 s ago (`exp`)", "in words of another relay", None])
 def test_a_token_that_the_relay_does_not_take_is_renewed_once(detail: str | None) -> None:
     refused = refusal(401, "not_authentic", **({"detail": detail} if detail else {}))
-    network = Scripted([refused, RECORDED])
-    assert told(*START, network=network)[0] == 0
+    network = ScriptedNetwork([refused, RECORDED])
+    assert run_reporter(*START, network=network)[0] == 0
     assert network.bearers == ["Bearer a.b.token1", "Bearer a.b.token2"]
-    network = Scripted([refused])
-    assert told(*START, network=network)[0] == 1
+    network = ScriptedNetwork([refused])
+    assert run_reporter(*START, network=network)[0] == 1
     assert len(network.sent) == 2
 
 
 def test_a_token_is_renewed_once_in_all_of_what_is_sent() -> None:
     refused, no_start = refusal(401, "not_authentic"), refusal(409, "no_in_progress")
-    network = Scripted([refused, no_start, refused])
-    assert told(*END, network=network)[0] == 1
+    network = ScriptedNetwork([refused, no_start, refused])
+    assert run_reporter(*END, network=network)[0] == 1
     assert network.bearers == [f"Bearer a.b.token{n}" for n in (1, 2, 2)]
 
 
 def test_the_same_token_is_not_shown_again() -> None:
-    network = Scripted([refusal(401, "not_authentic")])
-    assert told(*START, env=ANYWHERE, network=network)[0] == 1
+    network = ScriptedNetwork([refusal(401, "not_authentic")])
+    assert run_reporter(*START, env=ANYWHERE, network=network)[0] == 1
     assert len(network.sent) == 1
 
 
 def test_without_a_new_token_the_refusal_is_told() -> None:
-    network = Scripted([refusal(401, "not_authentic", detail="unknown key")])
-    network.token_answers = [answer(200, {"value": TOKEN}), answer(403)]
-    code, said = told(*START, network=network)
+    network = ScriptedNetwork([refusal(401, "not_authentic", detail="unknown key")])
+    network.token_answers = [http_answer(200, {"value": TOKEN}), http_answer(403)]
+    code, said = run_reporter(*START, network=network)
     assert (code, len(network.sent)) == (1, 1)
     assert "no new token" in said
     assert "unknown key" in said
 
 
 def test_a_refusal_that_is_not_about_the_token_renews_nothing() -> None:
-    network = Scripted([refusal(401, "something_else")])
-    assert told(*START, network=network)[0] == 1
+    network = ScriptedNetwork([refusal(401, "something_else")])
+    assert run_reporter(*START, network=network)[0] == 1
     assert len(network.sent) == 1
 
 
@@ -176,17 +180,17 @@ def test_an_older_buildkite_agent_gives_a_token_without_ids() -> None:
         return TOKEN
 
     env = {**ANYWHERE, "CRCR_ID_TOKEN": "", "BUILDKITE": "true"}
-    network = Scripted(programs=old_agent)
-    assert told(*START, env=env, network=network)[0] == 0
+    network = ScriptedNetwork(programs=old_agent)
+    assert run_reporter(*START, env=env, network=network)[0] == 0
     words = ["buildkite-agent", "oidc", "request-token", "--audience", "relay.example.org"]
     assert network.ran == [[*words, "--claim", "organization_id,pipeline_id"], words]
 
 
 def test_circleci_is_asked_for_the_audience_as_json() -> None:
-    network = Scripted()
+    network = ScriptedNetwork()
     pinned = 'https://relay.example.org it\'s "ours"'
     env = {**ANYWHERE, "CRCR_ID_TOKEN": "", "CIRCLECI": "true", "CRCR_RELAYS": pinned}
-    assert told(*START, env=env, network=network)[0] == 0
+    assert run_reporter(*START, env=env, network=network)[0] == 0
     assert network.ran == [["circleci", "run", "oidc", "get", "--claims", '{"aud": "it\'s \\"ours\\""}']]
 
 
@@ -202,28 +206,28 @@ def test_circleci_is_asked_for_the_audience_as_json() -> None:
 )
 def test_a_token_that_github_did_not_give_is_in_no_line(more: dict[str, str]) -> None:
     env = {**ANYWHERE, "GITHUB_ACTIONS": "true", **more}
-    network = Scripted()
-    code, said = told(*START, env=env, network=network)
+    network = ScriptedNetwork()
+    code, said = run_reporter(*START, env=env, network=network)
     assert (code, network.bearers) == (0, [f"Bearer {TOKEN}"])
     assert TOKEN not in said
 
 
 def test_a_token_of_github_is_hidden_from_its_log_before_it_is_used() -> None:
-    network = Scripted(token_answers=[answer(200, {"value": "x\n::error::y"})])
-    assert "::error::y" not in told(*START, network=network)[1]
-    assert told(*START)[1].splitlines()[0] == "::add-mask::a.b.token1"
+    network = ScriptedNetwork(token_answers=[http_answer(200, {"value": "x\n::error::y"})])
+    assert "::error::y" not in run_reporter(*START, network=network)[1]
+    assert run_reporter(*START)[1].splitlines()[0] == "::add-mask::a.b.token1"
 
 
 def test_a_token_in_a_named_variable_wins_over_what_the_ci_gives() -> None:
-    network = Scripted()
-    told(*START, "--token-env", "MINE", env={**GITHUB, "MINE": "x.y.z\n"}, network=network)
+    network = ScriptedNetwork()
+    run_reporter(*START, "--token-env", "MINE", env={**GITHUB, "MINE": "x.y.z\n"}, network=network)
     assert (network.asked, network.bearers) == ([], ["Bearer x.y.z"])
 
 
 @pytest.mark.parametrize("token", ["", "a.b", "a.b.c\r\nX-Evil: 1", "a b.c.d", "ghs_abc", "a..c"])
 def test_what_is_no_token_is_not_sent(token: str) -> None:
-    network = Scripted()
-    code, said = told(*START, "--token-env", "MINE", env={**GITHUB, "MINE": token}, network=network)
+    network = ScriptedNetwork()
+    code, said = run_reporter(*START, "--token-env", "MINE", env={**GITHUB, "MINE": token}, network=network)
     assert (code, network.sent) == (1, [])
     assert not token or token not in said
 
@@ -248,23 +252,23 @@ def test_what_is_no_token_is_not_sent(token: str) -> None:
     ],
 )
 def test_a_token_goes_only_over_https_or_to_this_machine(address: str) -> None:
-    network = Scripted()
-    code, said = told(*START, "--relays", f"{address} crcr", network=network)
+    network = ScriptedNetwork()
+    code, said = run_reporter(*START, "--relays", f"{address} crcr", network=network)
     assert (code, network.asked, network.sent) == (1, [], [])
     assert "pins nothing" in said
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8000/x", "http://localhost:1/x", "http://[::1]:1/x", "https://r.example/x"])  # fmt: skip
 def test_these_addresses_are_used_as_they_are(address: str) -> None:
-    network = Scripted()
-    assert told(*START, "--relays", f"{address} crcr", network=network)[0] == 0
+    network = ScriptedNetwork()
+    assert run_reporter(*START, "--relays", f"{address} crcr", network=network)[0] == 0
     assert network.sent[0].full_url == address
 
 
 @pytest.mark.parametrize("address", ["https://relay.example.org", "https://relay.example.org/"])
 def test_a_bare_address_is_enough(address: str) -> None:
-    network = Scripted()
-    told(*START, "--relays", f"{address} crcr", network=network)
+    network = ScriptedNetwork()
+    run_reporter(*START, "--relays", f"{address} crcr", network=network)
     assert network.sent[0].full_url == "https://relay.example.org/github/callback"
 
 
@@ -272,8 +276,8 @@ def test_a_bare_address_is_enough(address: str) -> None:
 
 
 def test_a_lost_start_is_sent_late_and_the_result_again() -> None:
-    network = Scripted([refusal(409, "no_in_progress"), RECORDED])
-    code, said = told(*END, network=network)
+    network = ScriptedNetwork([refusal(409, "no_in_progress"), RECORDED])
+    code, said = run_reporter(*END, network=network)
     assert code == 0
     sent = [(body["workflow"]["status"], body["workflow"].get("late")) for body in network.bodies]
     assert sent == [("completed", None), ("in_progress", True), ("completed", None)]
@@ -284,17 +288,19 @@ def test_a_lost_start_is_sent_late_and_the_result_again() -> None:
 
 
 def test_a_start_that_stays_lost_is_not_sent_for_ever() -> None:
-    network = Scripted([refusal(409, "no_in_progress"), RECORDED, refusal(409, "no_in_progress")])
-    assert told(*END, network=network)[0] == 1
+    network = ScriptedNetwork([refusal(409, "no_in_progress"), RECORDED, refusal(409, "no_in_progress")])
+    assert run_reporter(*END, network=network)[0] == 1
     assert len(network.sent) == 3
-    network = Scripted([refusal(409, "no_in_progress"), refusal(403, "suspended")])
-    assert "suspended" in told(*END, network=network)[1]
+    network = ScriptedNetwork([refusal(409, "no_in_progress"), refusal(403, "suspended")])
+    assert "suspended" in run_reporter(*END, network=network)[1]
     assert len(network.sent) == 2
 
 
 def test_a_report_that_is_too_large_on_its_way_goes_without_its_failed_tests() -> None:
-    network = Scripted([answer(413, b"<html>nginx</html>"), RECORDED])
-    code, _ = told(*END, "--failed-tests", '["a"]', "--test-results", '{"failed": 1}', network=network)
+    network = ScriptedNetwork([http_answer(413, b"<html>nginx</html>"), RECORDED])
+    code, _ = run_reporter(
+        *END, "--failed-tests", '["a"]', "--test-results", '{"failed": 1}', network=network
+    )
     assert code == 0
     first, second = (body["workflow"] for body in network.bodies)
     assert ("failed_tests" in first, "failed_tests" in second) == (True, False)
@@ -315,10 +321,10 @@ def test_every_code_that_a_callback_can_get_is_known_to_the_relay_and_explained(
 
 @pytest.mark.parametrize("code", [*CALLBACK_CODES, "brand_new"])
 def test_every_refusal_says_what_it_means_what_to_do_and_what_the_relay_says(code: str) -> None:
-    network = Scripted(
+    network = ScriptedNetwork(
         [refusal(STATUS.get(code, 403), code, detail="the detail", hint="the hint", request_id="r-1")]
     )
-    exit_code, said = told(*START, "--max-time", "0", network=network)
+    exit_code, said = run_reporter(*START, "--max-time", "0", network=network)
     assert exit_code == 1
     error = said.splitlines()[-1]
     assert error.startswith(f"::error title=CRCR relay::not recorded ({STATUS.get(code, 403)} {code})")
@@ -329,20 +335,20 @@ def test_every_refusal_says_what_it_means_what_to_do_and_what_the_relay_says(cod
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (answer(200, b"<html>log in</html>"), "is no relay"),
-        (answer(200, b"[]"), "is no relay"),
-        (answer(302, location="https://evil.example.org"), "redirect (302), which is never followed"),
-        (answer(404, b"nothing"), "no relay is at this address"),
-        (answer(403, b"\xff\xfe"), "refuses the report"),
-        (answer(400, {"error": "text"}), "refuses the report"),
-        (answer(400, {"error": {"code": ["x"], "detail": {"a": 1}}}), "refuses the report"),
-        (answer(400, b"[" * 60_000), "refuses the report"),
+        (http_answer(200, b"<html>log in</html>"), "is no relay"),
+        (http_answer(200, b"[]"), "is no relay"),
+        (http_answer(302, location="https://evil.example.org"), "redirect (302), which is never followed"),
+        (http_answer(404, b"nothing"), "no relay is at this address"),
+        (http_answer(403, b"\xff\xfe"), "refuses the report"),
+        (http_answer(400, {"error": "text"}), "refuses the report"),
+        (http_answer(400, {"error": {"code": ["x"], "detail": {"a": 1}}}), "refuses the report"),
+        (http_answer(400, b"[" * 60_000), "refuses the report"),
         (reporter.Answer(0, fault="self-signed", final=True), "certificate is not trusted (self-signed)"),
     ],
 )
 def test_what_is_not_a_relay_is_told_apart(given: Any, said: str) -> None:
-    network = Scripted([given])
-    code, output = told(*START, network=network)
+    network = ScriptedNetwork([given])
+    code, output = run_reporter(*START, network=network)
     assert (code, len(network.sent)) == (1, 1)
     assert said in output
 
@@ -355,19 +361,22 @@ def test_notices_of_the_relay_are_passed_on() -> None:
         "warning": "name the legs",
         "job_name": "build (2)",
     }
-    _, said = told(*START, network=Scripted([answer(200, told_apart)]))
+    _, said = run_reporter(*START, network=ScriptedNetwork([http_answer(200, told_apart)]))
     assert "::notice title=CRCR relay::the relay says: name the legs. It is recorded as 'build (2)'." in said
-    _, said = told(
-        *START, network=Scripted([answer(200, {"ok": True, "sandbox": True, "hint": "ask for an entry"})])
+    _, said = run_reporter(
+        *START,
+        network=ScriptedNetwork(
+            [http_answer(200, {"ok": True, "sandbox": True, "hint": "ask for an entry"})]
+        ),
     )
     assert "sandbox, where it counts for nothing and is removed soon. ask for an entry" in said
     ignored = {"ok": True, "status": "ignored", "reason": "L1", "hint": "ask for L2"}
-    code, said = told(*START, network=Scripted([answer(202, ignored)]))
+    code, said = run_reporter(*START, network=ScriptedNetwork([http_answer(202, ignored)]))
     assert (code, "::notice title=CRCR relay::the relay ignores this report: L1. ask for L2" in said) == (
         0,
         True,
     )
-    _, said = told(*START, network=Scripted([answer(200, {"ok": True, "repeat": True})]))
+    _, said = run_reporter(*START, network=ScriptedNetwork([http_answer(200, {"ok": True, "repeat": True})]))
     assert "it was already recorded" in said
 
 
@@ -379,8 +388,8 @@ HOSTILE = "x\n::set-output name=a::b\r\n::error::c\x1b[31m##[add-mask]y\u202e\u2
     [
         refusal(403, HOSTILE, detail=HOSTILE, hint=HOSTILE, request_id=HOSTILE),
         refusal(503, HOSTILE, detail=HOSTILE),
-        answer(202, {"ok": True, "status": "ignored", "reason": HOSTILE, "hint": HOSTILE}),
-        answer(
+        http_answer(202, {"ok": True, "status": "ignored", "reason": HOSTILE, "hint": HOSTILE}),
+        http_answer(
             200, {"ok": True, "warning": HOSTILE, "job_name": HOSTILE, "sandbox": HOSTILE, "hint": HOSTILE}
         ),
         reporter.Answer(0, fault=reporter.plain(HOSTILE)),
@@ -388,7 +397,9 @@ HOSTILE = "x\n::set-output name=a::b\r\n::error::c\x1b[31m##[add-mask]y\u202e\u2
 )
 @pytest.mark.parametrize("env", [GITHUB, ANYWHERE])
 def test_nothing_that_the_relay_says_becomes_a_command(given: Any, env: dict[str, str]) -> None:
-    _, said = told(*START, "--max-time", "1", "--job-name", HOSTILE, env=env, network=Scripted([given]))
+    _, said = run_reporter(
+        *START, "--max-time", "1", "--job-name", HOSTILE, env=env, network=ScriptedNetwork([given])
+    )
     ours = ("crcr: ", "::notice title=CRCR relay::", "::error title=CRCR relay::", "::add-mask::a.b.token")
     assert all(line.startswith(ours) for line in said.split("\n") if line)
     assert not [letter for letter in said if letter != "\n" and not letter.isprintable()]
@@ -410,20 +421,26 @@ def _raises(*_: object) -> Any:
 
 
 MISHAPS: dict[str, Callable[[], tuple[dict[str, str], Any]]] = {
-    "relay away": lambda: (GITHUB, Scripted([NO_ANSWER])),
-    "relay busy": lambda: (GITHUB, Scripted([answer(429, retry_after="60")])),
-    "relay broken": lambda: (GITHUB, Scripted([answer(500)])),
-    "refused": lambda: (GITHUB, Scripted([refusal(403, "not_allowlisted")])),
-    "no relay": lambda: (GITHUB, Scripted([answer(200, b"hello")])),
-    "redirect": lambda: (GITHUB, Scripted([answer(301)])),
-    "no permission": lambda: ({**GITHUB, "ACTIONS_ID_TOKEN_REQUEST_URL": ""}, Scripted()),
-    "token refused": lambda: (GITHUB, Scripted(token_answers=[answer(403)])),
-    "token nonsense": lambda: (GITHUB, Scripted(token_answers=[answer(200, b"nonsense")])),
-    "token address": lambda: ({**GITHUB, "ACTIONS_ID_TOKEN_REQUEST_URL": "http://evil.example"}, Scripted()),
-    "no agent": lambda: ({**ANYWHERE, "CRCR_ID_TOKEN": "", "BUILDKITE": "true"}, Scripted(programs=_raises)),
-    "no token": lambda: ({**ANYWHERE, "CRCR_ID_TOKEN": ""}, Scripted()),
-    "gitlab token": lambda: ({**ANYWHERE, "CRCR_ID_TOKEN": "", "GITLAB_CI": "true"}, Scripted()),
-    "token file": lambda: ({**ANYWHERE, "CRCR_TOKEN_FILE": "/no/such/file"}, Scripted()),
+    "relay away": lambda: (GITHUB, ScriptedNetwork([NO_ANSWER])),
+    "relay busy": lambda: (GITHUB, ScriptedNetwork([http_answer(429, retry_after="60")])),
+    "relay broken": lambda: (GITHUB, ScriptedNetwork([http_answer(500)])),
+    "refused": lambda: (GITHUB, ScriptedNetwork([refusal(403, "not_allowlisted")])),
+    "no relay": lambda: (GITHUB, ScriptedNetwork([http_answer(200, b"hello")])),
+    "redirect": lambda: (GITHUB, ScriptedNetwork([http_answer(301)])),
+    "no permission": lambda: ({**GITHUB, "ACTIONS_ID_TOKEN_REQUEST_URL": ""}, ScriptedNetwork()),
+    "token refused": lambda: (GITHUB, ScriptedNetwork(token_answers=[http_answer(403)])),
+    "token nonsense": lambda: (GITHUB, ScriptedNetwork(token_answers=[http_answer(200, b"nonsense")])),
+    "token address": lambda: (
+        {**GITHUB, "ACTIONS_ID_TOKEN_REQUEST_URL": "http://evil.example"},
+        ScriptedNetwork(),
+    ),
+    "no agent": lambda: (
+        {**ANYWHERE, "CRCR_ID_TOKEN": "", "BUILDKITE": "true"},
+        ScriptedNetwork(programs=_raises),
+    ),
+    "no token": lambda: ({**ANYWHERE, "CRCR_ID_TOKEN": ""}, ScriptedNetwork()),
+    "gitlab token": lambda: ({**ANYWHERE, "CRCR_ID_TOKEN": "", "GITLAB_CI": "true"}, ScriptedNetwork()),
+    "token file": lambda: ({**ANYWHERE, "CRCR_TOKEN_FILE": "/no/such/file"}, ScriptedNetwork()),
     "event file": lambda: (
         {
             **GITHUB,
@@ -431,7 +448,7 @@ MISHAPS: dict[str, Callable[[], tuple[dict[str, str], Any]]] = {
             "GITHUB_EVENT_PATH": "/no",
             "GITHUB_EVENT_NAME": "repository_dispatch",
         },
-        Scripted(),
+        ScriptedNetwork(),
     ),
     "our own fault": lambda: (GITHUB, reporter.Machine(fetch=_raises)),
     "no memory": lambda: (GITHUB, reporter.Machine(clock=lambda: 1 / 0)),
@@ -442,8 +459,8 @@ MISHAPS: dict[str, Callable[[], tuple[dict[str, str], Any]]] = {
 def test_no_mishap_turns_a_build_red_unless_it_is_strict(mishap: str) -> None:
     for strict, expected, level in (("false", 0, "warning"), ("true", 1, "error")):
         env, network = MISHAPS[mishap]()
-        machine = network.machine() if isinstance(network, Scripted) else network
-        code, said = told("--status", "completed", "--conclusion", "success", env={**env, "CRCR_STRICT": strict}, machine=machine)  # fmt: skip
+        machine = network.machine() if isinstance(network, ScriptedNetwork) else network
+        code, said = run_reporter("--status", "completed", "--conclusion", "success", env={**env, "CRCR_STRICT": strict}, machine=machine)  # fmt: skip
         assert (mishap, code) == (mishap, expected)
         last = said.splitlines()[-1]
         assert last.startswith((f"::{level} title=CRCR relay::", f"crcr: {level}: "))

@@ -8,7 +8,7 @@ import pytest
 from crcr.errors import BadSettings
 from crcr.settings import Settings, load_settings
 from crcr.wiring.drivers import require_drivers, require_postgres
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 
 POSTGRES = {"CRCR_DATABASE_URL": "postgresql://crcr@127.0.0.1/crcr"}
 REDIS = {"CRCR_REDIS_URL": "redis://127.0.0.1/0"}
@@ -18,7 +18,7 @@ TRACES = {"CRCR_OTEL_ENDPOINT": "http://127.0.0.1:4318"}
 
 
 def settings(folder: Path, given: dict[str, str]) -> Settings:
-    return load_settings(config=None, environ=environ_for(folder, **given), cwd=folder)
+    return load_settings(config=None, environ=relay_environment(folder, **given), cwd=folder)
 
 
 def without(*missing: str) -> Callable[[str], object]:

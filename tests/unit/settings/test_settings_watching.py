@@ -6,11 +6,11 @@ import pytest
 
 from crcr.errors import BadSettings
 from crcr.settings import Settings, load_settings
-from support.data.operator_database import environ_for
+from support.data.operator_database import relay_environment
 
 
 def load(folder: Path, **more: str) -> Settings:
-    return load_settings(config=None, environ=environ_for(folder, **more), cwd=folder)
+    return load_settings(config=None, environ=relay_environment(folder, **more), cwd=folder)
 
 
 def test_nobody_is_told_anything_unless_asked(tmp_path: Path) -> None:

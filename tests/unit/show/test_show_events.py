@@ -22,7 +22,7 @@ from crcr.show.live.change_feed import ChangeFeed, Wakeups
 from crcr.show.live.event_stream import HEARTBEAT_S, StreamLimits
 from crcr.show.live.shared_health import LOOK_EVERY_S, HealthFeed, SharedHealth, health_signature
 from support.clock import settle
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 PATIENCE_S = 10
 
@@ -70,7 +70,7 @@ class Reader:
 
 @dataclass
 class Live:
-    world: World
+    world: StoreRows
     signals: Signals
     stopping: asyncio.Event
     app: Any
@@ -90,7 +90,7 @@ class Live:
             await reader.close()
 
 
-def live_app(world: World, caps: StreamLimits = StreamLimits()) -> Live:  # noqa: B008
+def live_app(world: StoreRows, caps: StreamLimits = StreamLimits()) -> Live:  # noqa: B008
     signals, stopping = world.database.signals, asyncio.Event()
     wakeups = Wakeups(lambda: signals.subscribe(CHANGES), lambda event: signals.unsubscribe(CHANGES, event))
     routes = event_stream.routes(
@@ -109,7 +109,7 @@ def live_app(world: World, caps: StreamLimits = StreamLimits()) -> Live:  # noqa
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    async with open_world(tmp_path) as world:
+    async with open_store_rows(tmp_path) as world:
         world.allowlist()
         yield live_app(world, StreamLimits(per_address=2, in_total=3))
 
@@ -301,7 +301,7 @@ async def test_what_cannot_be_followed_is_refused(live: Live, query: str, failur
 class _Shaky:
     """A log whose store fails once."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: StoreRows) -> None:
         self._views = world.views
         self.failures = 1
 
@@ -326,7 +326,7 @@ async def test_the_feed_survives_an_outage_of_the_store(live: Live) -> None:
 
 
 async def test_admins_alone_are_told_that_something_happened_at_a_hidden_backend(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_store_rows(tmp_path) as world:
         world.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n")
         live = live_app(world)
         admin = ShowReader("ann", admin=True)

@@ -6,12 +6,12 @@ from crcr.decide.model import Level
 from crcr.decide.statistics.figures import Tally
 from crcr.decide.views.overview import BackendSummary
 from crcr.show.urls.sorting import NUMBERS, SortOrder, TableFilters, arrange, pick_level, pick_order, tabulate
-from support.data.overview_views import backend, every_state, figures
+from support.data.overview_views import backend_summary, every_state, figures
 
-GOOD = backend("b/good", figures=figures(Tally(success=9)))
-BAD = backend("c/bad", figures=figures(Tally(success=1, failure=9)))
-EMPTY = backend("a/empty")
-TOLD = backend("d/told", Level.L1)
+GOOD = backend_summary("b/good", figures=figures(Tally(success=9)))
+BAD = backend_summary("c/bad", figures=figures(Tally(success=1, failure=9)))
+EMPTY = backend_summary("a/empty")
+TOLD = backend_summary("d/told", Level.L1)
 
 
 def names(rows: tuple[BackendSummary, ...]) -> list[str]:
@@ -32,8 +32,8 @@ def test_every_column_sorts_and_loses_nobody(column: str, down: bool) -> None:
 
 
 def test_levels_stand_apart_and_the_worst_is_first() -> None:
-    silent = backend("z/silent", silent=True)
-    gate = backend("z/gate", Level.L4, figures=figures(Tally(success=1)))
+    silent = backend_summary("z/silent", silent=True)
+    gate = backend_summary("z/gate", Level.L4, figures=figures(Tally(success=1)))
     table = tabulate((EMPTY, GOOD, TOLD, silent, BAD, gate), TableFilters())
     assert [(level, names(rows)) for level, rows in table.groups] == [
         (Level.L4, ["z/gate"]),
@@ -62,7 +62,7 @@ def test_a_sorted_table_mixes_the_levels() -> None:
     ],
 )
 def test_the_address_narrows_the_table(asked: dict[str, str], found: list[str]) -> None:
-    one = backend("x/one", hardware="NPU 910B", oncalls=("Ada",))
+    one = backend_summary("x/one", hardware="NPU 910B", oncalls=("Ada",))
     table = tabulate((GOOD, TOLD, one), TableFilters.of(asked))
     assert sorted(name for _, rows in table.groups for name in names(rows)) == found
     assert (table.shown, table.total) == (len(found), 3)

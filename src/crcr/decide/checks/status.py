@@ -36,7 +36,7 @@ _LEFT_OUT_BY = {
 }
 
 
-def shown_standing(standing: GateStatus) -> str:
+def status_text(standing: GateStatus) -> str:
     """Return the word for a standing in checks and on pages; its value is the word of the API."""
     return _SHOWN_AS.get(standing, standing.value)
 

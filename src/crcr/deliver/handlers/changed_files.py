@@ -1,12 +1,10 @@
-"""Questions about what a commit changes, asked before anybody is told of it.
+"""Asks GitHub what a commit changes, before the commit is dispatched.
 
-`AskFiles` is for entries with `paths`, `ReadGroup` for merge groups: their pull requests, their files, and
-whether a head that has passed is the very same content. No answer never leaves anybody out, and reuses nothing.
+`AskFiles` serves allowlist entries with `paths`. `ReadGroup` serves merge groups: their pull requests, their files, and
+whether a head that has passed has the same content. Without a response no backend is skipped, and no result is reused.
 """
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import structlog
 
@@ -18,23 +16,18 @@ from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import CommitsApi, GitHubClient
 from crcr.ports import Clock
+from crcr.record.deliveries.merge_group_contents import MergeGroups
+from crcr.record.deliveries.path_filters import PathFilters
 
 log = structlog.get_logger(__name__)
 
 _PATIENCE = timedelta(minutes=30)
 _MOST_COMMITS = 50
-"""Whose commits a larger group holds is not known: nobody asks for thousands."""
+"""The pull requests of a larger group stay unknown: that would take a call per commit."""
 
 
-class Questions(Protocol):
-    async def open(self, upstream: RepoName, delivery: str) -> ChangedFilesQuery | None: ...
-    async def settle(
-        self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
-    ) -> None: ...
-
-
-def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> bool:
-    """Whether this is as good as no answer: a refusal at once, an outage when it has lasted for long enough."""
+def _is_final(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> bool:
+    """Whether to go on without a response: after a refusal at once, after an outage when it has lasted long enough."""
     if isinstance(fault, OutsideRefused):
         return fault.status != 401
     return now - effect.first_attempt_at >= _PATIENCE
@@ -42,7 +35,7 @@ def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> boo
 
 class AskFiles:
     def __init__(
-        self, questions: Questions, upstreams: UpstreamTargets, github: GitHubClient, clock: Clock
+        self, questions: PathFilters, upstreams: UpstreamTargets, github: GitHubClient, clock: Clock
     ) -> None:
         self._questions = questions
         self._upstreams = upstreams
@@ -62,18 +55,18 @@ class AskFiles:
         try:
             return await self._compared(await self._upstreams.target(effect.upstream), question)
         except OutsideFault as fault:
-            if not _no_answer(fault, effect, self._clock.now()):
+            if not _is_final(fault, effect, self._clock.now()):
                 raise
             number = question.number
             log.warning("files_not_told", upstream=str(effect.upstream), number=number, error=str(fault))
             return None
 
     async def _compared(self, where: Target, question: ChangedFilesQuery) -> ChangedFiles | None:
-        """What the question's own head changes against its own base, and against the default branch.
+        """Return what the query's head changes against its base and against the default branch.
 
-        Compared, and not the list of the pull request, which GitHub gives as it is now: its author may have moved it
+        A comparison, not the pull request's list of files, which GitHub returns as of now: its author may have moved it
         to another head or base for just that moment. And a stacked pull request can be retargeted while the relay is
-        down; GitHub then shows the gate that it earned on the stack. What is below it in the stack must have concerned
+        down; GitHub then shows the gate that it earned on the stack. What is below it in the stack must have affected
         the same backends before.
         """
         paths: list[str] = []
@@ -91,7 +84,7 @@ class AskFiles:
     async def _with_pull_files(
         self, where: Target, question: ChangedFilesQuery, compared: ChangedFiles
     ) -> ChangedFiles:
-        """GitHub lists more files of a pull request than it compares; they count if it has not moved."""
+        """GitHub lists more files of a pull request than of a comparison; they count if it has not moved."""
         listed = await self._github.pull_requests.list_files(where, question.number)
         known = listed.complete and await self._is_unmoved(where, question)
         return ChangedFiles((*compared.paths, *listed.paths), complete=known)
@@ -103,26 +96,10 @@ class AskFiles:
         return (facts.head_sha, facts.base_ref) == (question.head_sha, question.base_ref)
 
 
-class Groups(Protocol):
-    async def to_read(self, upstream: RepoName, head_sha: str) -> GroupToRead | None: ...
-    async def queued(self, upstream: RepoName) -> Mapping[str, int]: ...
-    async def passed_heads(
-        self, upstream: RepoName, group: GroupToRead, numbers: tuple[int, ...], now: datetime
-    ) -> tuple[str, ...]: ...
-    async def settle(
-        self,
-        upstream: RepoName,
-        group: GroupToRead,
-        *,
-        numbers: tuple[int, ...],
-        reused_from: str | None,
-        files: ChangedFiles | None,
-        now: datetime,
-    ) -> None: ...
-
-
 class ReadGroup:
-    def __init__(self, groups: Groups, upstreams: UpstreamTargets, commits: CommitsApi, clock: Clock) -> None:
+    def __init__(
+        self, groups: MergeGroups, upstreams: UpstreamTargets, commits: CommitsApi, clock: Clock
+    ) -> None:
         self._groups = groups
         self._upstreams = upstreams
         self._commits = commits
@@ -140,7 +117,7 @@ class ReadGroup:
             candidates = numbers or ((named,) if named is not None else ())
             reused_from = await self._same_content(upstream, where, group, candidates)
         except OutsideFault as fault:
-            if not _no_answer(fault, effect, self._clock.now()):
+            if not _is_final(fault, effect, self._clock.now()):
                 raise
             log.warning("group_not_told", upstream=str(upstream), head=group.head_sha, error=str(fault))
             compared, numbers, reused_from = None, (), None
@@ -157,10 +134,9 @@ class ReadGroup:
     async def _content(
         self, upstream: RepoName, where: Target, group: GroupToRead
     ) -> tuple[Comparison, tuple[int, ...]]:
-        """What the group adds to its base, and whose pull requests that is; none while that is not known.
+        """Return what the group adds to its base, and the pull requests in it; none while they are unknown.
 
-        Of those whose commits it holds only the queued ones: anybody can put a waived pull request's commits on a
-        branch of their own.
+        Only queued pull requests count: anybody can put a waived pull request's commits on a branch of their own.
         """
         compared = await self._commits.compare(where, group.base_sha, group.head_sha)
         if not compared.complete or len(compared.commits) > _MOST_COMMITS:
@@ -177,7 +153,7 @@ class ReadGroup:
     async def _same_content(
         self, upstream: RepoName, where: Target, group: GroupToRead, numbers: tuple[int, ...]
     ) -> str | None:
-        """The head of one of the pull requests that has passed and has the group's tree."""
+        """Return the head of a pull request that has passed and has the same tree as the group."""
         heads = await self._groups.passed_heads(upstream, group, numbers, self._clock.now())
         if not heads:
             return None

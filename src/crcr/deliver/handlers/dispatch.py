@@ -1,42 +1,18 @@
-"""What each kind of effect does outside. One function a kind; the table is made in `wiring.py`."""
+"""Sends dispatches, and the effects around them: repository ids, uncertain heads, allowlists to read again."""
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Protocol
 
 from crcr.decide.dispatch.payload import RelayFields
-from crcr.decide.github.repository_setup import InstallationFacts
-from crcr.decide.github.values import PullFacts, RepositoryFacts, Target
+from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
+from crcr.deliver.allowlist_source import AllowlistRefresher
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.client import GitHubClient, RepositoriesApi
 from crcr.ports import Clock
-
-
-class Loads(Protocol):
-    async def load(self, effect: ClaimedEffect) -> DispatchLoad | None: ...
-    async def note_trimmed(self, effect: ClaimedEffect, trimmed: tuple[str, ...]) -> None: ...
-
-
-class Targets(Protocol):
-    async def identify(
-        self,
-        upstream: RepoName,
-        downstream: RepoName,
-        facts: RepositoryFacts,
-        installation: InstallationFacts,
-        *,
-        now: datetime,
-    ) -> bool: ...
-    async def set_installation(
-        self, upstream: RepoName, downstream: RepoName, installation_id: int | None
-    ) -> None: ...
-
-
-class Doubts(Protocol):
-    async def in_doubt(self, upstream: RepoName, delivery: str) -> tuple[int, int | None] | None: ...
-    async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> bool: ...
+from crcr.record.deliveries.dispatch_payloads import DispatchPayloads
+from crcr.record.deliveries.head_conflicts import HeadConflicts
+from crcr.record.repositories.downstreams import Downstreams
 
 
 class SendDispatch:
@@ -44,8 +20,8 @@ class SendDispatch:
 
     def __init__(
         self,
-        loads: Loads,
-        targets: Targets,
+        loads: DispatchPayloads,
+        targets: Downstreams,
         repositories: RepositoriesApi,
         *,
         callback_url: str,
@@ -60,7 +36,7 @@ class SendDispatch:
     async def __call__(self, effect: ClaimedEffect) -> bool:
         load = await self._loads.load(effect)
         if load is None:
-            return False  # dropped since it was claimed
+            return False  # no longer wanted
         made = load.payload.dispatch(self._relay(effect.upstream, load))
         if made.trimmed != load.trimmed:
             await self._loads.note_trimmed(effect, made.trimmed)
@@ -76,7 +52,7 @@ class SendDispatch:
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
-            # Re-installing the App gives it a new installation id: look once more before giving up.
+            # Reinstalling the App gives it a new installation id: look it up once more before giving up.
             found = await self._find(upstream, load.downstream)
             if found == load.installation_id:
                 raise
@@ -104,7 +80,7 @@ class SendDispatch:
 class IdentifyRepository:
     """Read a newly listed repository's immutable ids before anyone can claim its name."""
 
-    def __init__(self, targets: Targets, repositories: RepositoriesApi, clock: Clock) -> None:
+    def __init__(self, targets: Downstreams, repositories: RepositoriesApi, clock: Clock) -> None:
         self._targets = targets
         self._repositories = repositories
         self._clock = clock
@@ -119,32 +95,28 @@ class IdentifyRepository:
 
 
 class ConfirmHead:
-    """Ask GitHub for a pull request's head when the webhooks do not tell their order."""
+    """Read a pull request's head from GitHub when the order of its webhooks is unclear."""
 
-    def __init__(self, doubts: Doubts, github: GitHubClient, clock: Clock) -> None:
+    def __init__(self, doubts: HeadConflicts, github: GitHubClient, clock: Clock) -> None:
         self._doubts = doubts
         self._github = github
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> None:
         delivery = effect.delivery or ""
-        asked = await self._doubts.in_doubt(effect.upstream, delivery)
-        if asked is None:
+        doubt = await self._doubts.in_doubt(effect.upstream, delivery)
+        if doubt is None:
             return
-        number, installation_id = asked
+        number, installation_id = doubt
         if installation_id is None:
             installation_id = await self._github.repositories.find_installation(effect.upstream)
         facts = await self._github.pull_requests.read(effect.upstream, number, installation_id)
         if not await self._doubts.settle(effect.upstream, delivery, facts, self._clock.now()):
-            raise OutsideUnsure("GitHub's answer is older than what its webhooks have told")
-
-
-class Refresher(Protocol):
-    async def refresh(self) -> object: ...
+            raise OutsideUnsure("GitHub's answer is older than its webhooks")
 
 
 class RefreshAllowlist:
-    def __init__(self, refreshers: Mapping[str, Refresher]) -> None:
+    def __init__(self, refreshers: Mapping[str, AllowlistRefresher]) -> None:
         self._refreshers = refreshers
 
     async def __call__(self, effect: ClaimedEffect) -> None:

@@ -1,15 +1,13 @@
-"""Asking GitHub how a downstream is set up: the App's installation there, the default branch, its workflows.
+"""Reads from GitHub how a downstream is set up: the App's installation, the default branch, its workflows.
 
-What GitHub does not tell is noted as not known, and the effect is done all the same: who wants to know asks again.
-A file that is as it was is not read again, so that asking often costs little. Of another repository that has taken over
-a bound name nothing is kept but its id.
+What GitHub does not return is recorded as unknown, and the effect is done all the same; a new request inspects again. An
+unchanged file is not read again, so frequent inspections cost little. Where another repository has taken over a bound
+name, only its id is kept.
 """
 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
-from typing import Protocol
 
 import structlog
 
@@ -27,21 +25,14 @@ from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable
 from crcr.github.client import GitHubClient
 from crcr.ports import Clock
+from crcr.record.repositories.inspections import Inspections
 
 log = structlog.get_logger(__name__)
 
 MOST_FILES = 30
 MAX_FILE_BYTES = 256 * 1024
 MOST_S = 80.0
-"""Less than the lease of an effect."""
-
-
-class Inspections(Protocol):
-    async def known(self, upstream: RepoName, downstream: RepoName) -> Inspection | None: ...
-    async def bound_id(self, upstream: RepoName, downstream: RepoName) -> int | None: ...
-    async def note(
-        self, upstream: RepoName, downstream: RepoName, found: Inspection, now: datetime
-    ) -> None: ...
+"""How long one inspection may take."""
 
 
 class InspectRepository:
@@ -68,7 +59,7 @@ class InspectRepository:
         try:
             installation = await self._github.repositories.read_installation(repo)
         except OutsideFault as fault:
-            return Inspection(installed=None, trouble=_words(fault))
+            return Inspection(installed=None, trouble=_describe(fault))
         if installation is None:
             return Inspection(installed=False)
         found = Inspection(installed=True, installation=installation)
@@ -78,26 +69,26 @@ class InspectRepository:
         try:
             branch = await self._github.repositories.read_default_branch(where)
         except OutsideFault as fault:
-            return replace(found, trouble=_words(fault))
+            return replace(found, trouble=_describe(fault))
         if bound_id not in (None, branch.repository_id):
             return Inspection(installed=None, other_id=branch.repository_id)
         found = replace(found, branch=branch)
-        # By its id from here on: a name can change hands at any moment.
+        # By its id from here on: a name can be taken over at any moment.
         where = replace(where, repository_id=branch.repository_id)
         try:
-            return await self._with_workflows(found, where, branch, _kept(known))
+            return await self._with_workflows(found, where, branch, _reusable_facts(known))
         except OutsideFault as fault:
-            return replace(found, trouble=_words(fault))
+            return replace(found, trouble=_describe(fault))
 
     async def _with_workflows(
         self, found: Inspection, where: Target, branch: BranchFacts, kept: dict[str, WorkflowFacts]
     ) -> Inspection:
         files = await self._github.workflow_files.list_all(where, branch.default_branch)
-        read = [await self._workflow(where, branch, each, kept) for each in files[:MOST_FILES]]
+        workflows = [await self._workflow(where, branch, file, kept) for file in files[:MOST_FILES]]
         states = await self._states(where, found.installation)
         return replace(
             found,
-            workflows=tuple(replace(each, state=states.get(each.path)) for each in read),
+            workflows=tuple(replace(workflow, state=states.get(workflow.path)) for workflow in workflows),
             files_left=max(len(files) - MOST_FILES, 0),
         )
 
@@ -111,11 +102,11 @@ class InspectRepository:
         try:
             text = await self._github.workflow_files.read(where, file.path, branch.default_branch)
         except OutsideRefused as refused:
-            return WorkflowFacts(path=file.path, sha="", problem=_words(refused))
+            return WorkflowFacts(path=file.path, sha="", problem=_describe(refused))
         return await asyncio.to_thread(workflow_facts, file.path, file.sha, text)
 
     async def _states(self, where: Target, installation: InstallationFacts | None) -> dict[str, str]:
-        """Nothing where the App may not look: whether a workflow is disabled is then not known."""
+        """Return nothing where the App lacks the permission: whether a workflow is disabled is then unknown."""
         if installation is None or not installation.grants("actions", "read"):
             return {}
         try:
@@ -124,14 +115,14 @@ class InspectRepository:
             return {}
 
 
-def _kept(known: Inspection | None) -> dict[str, WorkflowFacts]:
-    """What an earlier release noted without looking for pinned relays is read again."""
+def _reusable_facts(known: Inspection | None) -> dict[str, WorkflowFacts]:
+    """Return the facts that need no new reading; those of earlier releases lack the pinned relays."""
     files: Iterable[WorkflowFacts] = (known.workflows if known else None) or ()
-    return {each.sha: each for each in files if each.sha and (each.pinning is not None or each.problem)}
+    return {file.sha: file for file in files if file.sha and (file.pinning is not None or file.problem)}
 
 
-def _words(fault: OutsideFault) -> str:
-    """What it means, for everybody: GitHub's own sentences may name what not all should read."""
+def _describe(fault: OutsideFault) -> str:
+    """Describe it for all readers: GitHub's own text may contain what not everybody should see."""
     if isinstance(fault, OutsideLimited):
         return "GitHub lets us ask no more for the moment"
     if isinstance(fault, OutsideUnreachable):

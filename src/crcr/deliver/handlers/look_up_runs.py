@@ -1,50 +1,34 @@
-"""Asking GitHub's Actions about a dispatch: its runs, and the jobs of those that are over.
+"""Looks up a dispatch's workflow runs at GitHub Actions, and the jobs of those that have ended.
 
-Asked again, less and less often, while GitHub has not seen the end of what was reported as ended.
+Repeated less and less often while GitHub has not seen the end of a job that was reported as completed.
 """
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import structlog
 
 from crcr.decide.checks.completeness import QUIET
 from crcr.decide.github.values import ActionsJob, ActionsRun, Target, Urgency
 from crcr.decide.github.workflow_runs import RemainingLookup, RunLookup, has_run_webhooks, next_lookup_delay
-from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import NotYet, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.ports import Clock
+from crcr.record.workflow_runs.lookups import Lookups
 
 log = structlog.get_logger(__name__)
 
 _BEFORE = timedelta(minutes=1)
 _AFTER = timedelta(minutes=15)
-"""A dispatch's runs appear within seconds; clocks differ, and queues at GitHub have bad days."""
+"""A dispatch's runs usually appear within seconds; clocks differ, and GitHub's queues can be slow."""
 _PATIENCE = timedelta(hours=20)
-"""Then a later silence asks anew, rather than this effect being given up."""
+"""After this the effect ends without being parked; a later silence queues a new look-up."""
 
 
 def _quiet_s(question: RunLookup, now: datetime) -> float:
-    """How long another run may still appear, as far as the runs are known that were known before the question."""
+    """Return how long another run may still appear, judged by the runs known before this look-up."""
     newest = max((run.first_seen_at for run in question.runs), default=None)
     return 0.0 if newest is None else (newest + QUIET - now).total_seconds()
-
-
-class Lookups(Protocol):
-    async def question(self, upstream: RepoName, delivery: str, downstream: str) -> RunLookup | None: ...
-    async def settle(
-        self,
-        question: RunLookup,
-        seen: tuple[ActionsRun, ...],
-        jobs: Mapping[int, tuple[ActionsJob, ...]],
-        now: datetime,
-        *,
-        listed: tuple[ActionsRun, ...] | None,
-    ) -> RemainingLookup: ...
-    async def not_readable(self, question: RunLookup, now: datetime) -> None: ...
 
 
 class LookUp:
@@ -80,7 +64,7 @@ class LookUp:
         raise NotYet("GitHub has not seen its end yet", retry_after_s=again.total_seconds())
 
     async def _explain(self, question: RunLookup, refusal: OutsideRefused) -> RemainingLookup:
-        """GitHub refuses: only the App's rights there tell whether that is so for good, or a fault that passes."""
+        """Only the App's permissions tell whether a refusal is permanent or a temporary fault."""
         try:
             installation = await self._github.repositories.read_installation(question.downstream)
             passing = installation is not None and installation.reads_actions
@@ -91,7 +75,7 @@ class LookUp:
             return RemainingLookup.UNCONFIRMED
         log.info("actions_not_readable", downstream=str(question.downstream), error=str(refusal))
         await self._lookups.not_readable(question, self._clock.now())
-        # The gate may be red for it; a right that comes later must mend that.
+        # The gate may be red because of this; a permission granted later must fix that.
         return RemainingLookup.UNCONFIRMED if question.gates else RemainingLookup.NOTHING
 
     async def _ask(self, question: RunLookup) -> RemainingLookup:
@@ -114,7 +98,7 @@ class LookUp:
     async def _runs(
         self, where: Target, question: RunLookup, listed: tuple[ActionsRun, ...]
     ) -> tuple[ActionsRun, ...]:
-        """The runs that answer the delivery: those with its id in their name, and those known by their reports."""
+        """Return the runs of this delivery: those with its id in their name, and those known from their reports."""
         known = {run.run_id for run in question.runs}
         found = {
             run.run_id: run for run in listed if run.run_id in known or question.delivery in run.display_title
@@ -136,7 +120,7 @@ class LookUp:
     async def _jobs(
         self, where: Target, question: RunLookup, run: ActionsRun
     ) -> tuple[ActionsJob, ...] | None:
-        """GitHub's jobs of the attempts that nobody has checked; None when there is nothing to check."""
+        """Return GitHub's jobs of the attempts that have not been checked; None when there are none."""
         known = next((each for each in question.runs if each.run_id == run.run_id), None)
         if known is None or not known.unchecked_attempts:
             return None
@@ -149,5 +133,5 @@ class LookUp:
 
 
 def _urgency(question: RunLookup) -> Urgency:
-    """A gate waits for the one, nobody for the other."""
+    """Only a gating look-up has a gate waiting for it."""
     return Urgency.FIRST if question.gates else Urgency.DETAILS

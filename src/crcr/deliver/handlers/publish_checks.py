@@ -1,36 +1,24 @@
-"""Publishing a commit's checks: what should be there is worked out when the effect is done, then made so.
+"""Publishes a commit's checks: the wanted checks are computed when the effect runs, and GitHub is brought in line.
 
-Level-triggered: an effect says only which commit and tier to look at, and the gate's queues the other tiers where they
-have changed. A check is created once; after a lost answer it is looked for by the id that we gave it, and what it shows already is neither made nor added again.
+Level-triggered: an effect names only a commit and a tier, and the gate's effect queues the other tiers where they have
+changed. A check run is created once. After a lost response it is looked up by the id that we gave it, and nothing that it
+already shows is created or added again.
 """
 
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish, Tier
 from crcr.decide.github.values import ListedCheck, Target, Urgency
-from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
 from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.errors import LeaseLost, OutsideRefused
 from crcr.github.client import ChecksApi
 from crcr.ports import Clock
+from crcr.record.checks.check_runs import CommitChecks
 
 LATE_WRITE = timedelta(seconds=60)
-"""A request that a broken connection held up arrives within this."""
-
-
-class CommitChecks(Protocol):
-    async def plan_publication(
-        self, upstream: RepoName, head_sha: str, tier: Tier, now: datetime
-    ) -> list[CheckToPublish]: ...
-    async def record_attempt(self, check_id: int, now: datetime) -> None: ...
-    async def record_completed(self, check_id: int, check_run_id: int) -> None: ...
-    async def record_published(
-        self, check: CheckToPublish, check_run_id: int | None, now: datetime
-    ) -> None: ...
-    async def request_reread(self, check_id: int, now: datetime, *, at: datetime) -> None: ...
+"""The longest that a broken connection can delay a request."""
 
 
 class PublishChecks:
@@ -44,25 +32,25 @@ class PublishChecks:
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         tier, head_sha = Tier(effect.target.removeprefix(CHECKS_QUEUE)), effect.lane
-        wanted = await self._checks.plan_publication(effect.upstream, head_sha, tier, self._clock.now())
-        if not wanted:
+        checks = await self._checks.plan_publication(effect.upstream, head_sha, tier, self._clock.now())
+        if not checks:
             return False
-        done = await self._publish_all(effect, tier, wanted)
+        done = await self._publish_all(effect, tier, checks)
         return done or await self(effect)
 
-    async def _publish_all(self, effect: ClaimedEffect, tier: Tier, wanted: list[CheckToPublish]) -> bool:
-        """Make every check so; one that GitHub refuses keeps none of the others back."""
+    async def _publish_all(self, effect: ClaimedEffect, tier: Tier, checks: list[CheckToPublish]) -> bool:
+        """Publish every check; one that GitHub refuses does not stop the others."""
         where = await self._upstreams.target(effect.upstream)
         retried = effect.attempts > 1
         done, refused = True, None
-        for check in wanted:
+        for check in checks:
             try:
                 done &= await self._publish(where, check, urgency=TIER_URGENCY[tier], retried=retried)
                 if effect.unsure and tier is Tier.GATE:
-                    # What an earlier attempt sent may still be on its way, and arrive after this.
+                    # An earlier attempt's request may still be in flight, and arrive after this one.
                     await self._reread(check, after=LATE_WRITE)
             except LeaseLost:
-                # It may have been written after the worker that took over wrote it.
+                # This write may have arrived after that of the worker that took over.
                 await self._reread(check)
                 raise
             except OutsideRefused as refusal:
@@ -76,9 +64,9 @@ class PublishChecks:
     async def _publish(
         self, where: Target, check: CheckToPublish, *, urgency: Urgency, retried: bool
     ) -> bool:
-        """Make one check so; False when it was completed unheard and another must take its place."""
-        doubted = check.reread_at is not None or retried
-        if check.maybe_created or (doubted and check.check_run_id is not None):
+        """Publish one check; False when GitHub had completed it already and another must replace it."""
+        uncertain = check.reread_at is not None or retried
+        if check.maybe_created or (uncertain and check.check_run_id is not None):
             found = await self._find(where, check, urgency)
             if found is not None and found.completed and check.shown.status is not CheckStatus.COMPLETED:
                 await self._checks.record_completed(check.check_id, found.check_run_id)
@@ -100,9 +88,11 @@ class PublishChecks:
     async def _update(
         self, where: Target, check_run_id: int, check: CheckToPublish, *, urgency: Urgency
     ) -> bool:
-        """Change what it shows; False when GitHub has it no more, as after the App was made anew."""
+        """Update what it shows; False when GitHub no longer has it, as after the App was recreated."""
         try:
-            await self._check_runs.update(where, check_run_id, _without_old_notes(check), urgency=urgency)
+            await self._check_runs.update(
+                where, check_run_id, _without_sent_annotations(check), urgency=urgency
+            )
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
@@ -123,10 +113,10 @@ class PublishChecks:
         )
 
     async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> ListedCheck | None:
-        found = await self._check_runs.find(where, check.head_sha, check.name, urgency=urgency)
-        mine = [each for each in found if each.external_id == str(check.check_id)]
-        # Of two that two workers created GitHub goes by the newer one.
-        return max(mine, key=lambda each: each.check_run_id, default=None)
+        listed = await self._check_runs.find(where, check.head_sha, check.name, urgency=urgency)
+        own = [run for run in listed if run.external_id == str(check.check_id)]
+        # When two workers have created one each, GitHub uses the newer one.
+        return max(own, key=lambda run: run.check_run_id, default=None)
 
 
 def _as_found(check: CheckToPublish, found: ListedCheck | None) -> CheckToPublish:
@@ -136,6 +126,6 @@ def _as_found(check: CheckToPublish, found: ListedCheck | None) -> CheckToPublis
     return replace(check, check_run_id=found.check_run_id, annotated=annotated)
 
 
-def _without_old_notes(check: CheckToPublish) -> CheckContent:
-    """GitHub adds annotations to those of earlier requests: what is completed already has them."""
+def _without_sent_annotations(check: CheckToPublish) -> CheckContent:
+    """GitHub adds annotations to those of earlier requests, so they are sent once."""
     return replace(check.shown, annotations=()) if check.annotated else check.shown

@@ -1,31 +1,23 @@
-"""Asking GitHub to run again: the failed jobs, else the whole run, else a fresh dispatch of the same delivery.
+"""Requests a re-run: of the failed jobs, else of the whole run, else as a new dispatch of the same delivery.
 
-GitHub answers every refusal with 403, so the run itself is looked at: one that runs again already is a success,
-and one that still runs for the first time is asked for later.
+GitHub answers every refusal with 403, so the run itself is read: one that is already running again is a success, and one
+whose first attempt still runs is retried later.
 """
 
 import json
-from datetime import datetime
-from typing import Protocol
 
 import structlog
 
-from crcr.decide.checks.reruns import RunToRerun
 from crcr.decide.github.values import Target
-from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import NotYet, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.ports import Clock
+from crcr.record.checks.reruns import Reruns
 
 log = structlog.get_logger(__name__)
 
 _RUNNING_S = 60.0
-
-
-class Reruns(Protocol):
-    async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToRerun | None: ...
-    async def redispatch(self, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool: ...
 
 
 class Rerun:
@@ -36,27 +28,27 @@ class Rerun:
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         run_id = str(json.loads(effect.payload or b"{}").get("run_id"))
-        found = await self._reruns.find_run(effect.upstream, effect.target, run_id)
-        if found is None:
+        run = await self._reruns.find_run(effect.upstream, effect.target, run_id)
+        if run is None:
             return False
-        if found.on_github and run_id.isdigit():
-            installation_id = found.installation_id
+        if run.on_github and run_id.isdigit():
+            installation_id = run.installation_id
             if installation_id is None:
-                installation_id = await self._github.repositories.find_installation(found.downstream)
-            where = Target(found.downstream, found.repository_id, installation_id)
-            if effect.attempts > 1 and await self._ran_again(where, int(run_id), found.attempt):
-                return True  # an earlier attempt at this was heard after all
-            if await self._rerun(where, int(run_id), found.attempt):
+                installation_id = await self._github.repositories.find_installation(run.downstream)
+            where = Target(run.downstream, run.repository_id, installation_id)
+            if effect.attempts > 1 and await self._ran_again(where, int(run_id), run.attempt):
+                return True  # an earlier attempt reached GitHub after all
+            if await self._rerun(where, int(run_id), run.attempt):
                 return True
         log.info(
-            "rerun_becomes_dispatch", downstream=str(found.downstream), run=run_id, delivery=effect.delivery
+            "rerun_becomes_dispatch", downstream=str(run.downstream), run=run_id, delivery=effect.delivery
         )
         return await self._reruns.redispatch(
             effect.upstream, effect.delivery or "", effect.target, self._clock.now()
         )
 
     async def _rerun(self, where: Target, run_id: int, attempt: int) -> bool:
-        """Ask for the failed jobs first, then for all; False when GitHub re-runs this run no more."""
+        """Request the failed jobs first, then all jobs; False when GitHub no longer re-runs this run."""
         for failed_only in (True, False):
             try:
                 await self._github.actions.rerun(where, run_id, failed_only=failed_only)
@@ -78,7 +70,7 @@ class Rerun:
             return False
 
     async def _runs_again(self, where: Target, run_id: int, attempt: int) -> bool:
-        """Whether a later attempt is under way. While the old one is, GitHub lets nobody run any of it again."""
+        """Whether a later attempt is running. While the old one is, GitHub allows no re-run."""
         try:
             run = await self._github.actions.read_run(where, run_id)
         except OutsideRefused as refusal:

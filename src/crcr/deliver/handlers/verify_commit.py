@@ -1,11 +1,8 @@
 """Asks GitHub whether a commit that a downstream tested on its own belongs to the upstream.
 
-No answer is no verdict: an outage, a limit or a lacking right leaves the commit unchecked. That GitHub does not know a
-commit is only believed after the same token has read the upstream's branches.
+Without a response there is no verdict: an outage, a limit or a missing permission leaves the commit unchecked. That GitHub
+does not know a commit counts only after the same token has read the upstream's branches.
 """
-
-from datetime import datetime
-from typing import Protocol
 
 from crcr.decide.github.commit_origin import (
     ELSEWHERE,
@@ -16,21 +13,16 @@ from crcr.decide.github.commit_origin import (
     branches_to_ask,
 )
 from crcr.decide.github.values import Target
-from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.github.client import CommitsApi
 from crcr.ports import Clock
-
-
-class Commits(Protocol):
-    async def is_open(self, upstream: RepoName, sha: str) -> bool: ...
-    async def settle(self, upstream: RepoName, sha: str, place: CommitPlace, now: datetime) -> None: ...
+from crcr.record.reports.tested_commits import TestedCommits
 
 
 class VerifyCommit:
     def __init__(
-        self, tested_commits: Commits, upstreams: UpstreamTargets, commits: CommitsApi, clock: Clock
+        self, tested_commits: TestedCommits, upstreams: UpstreamTargets, commits: CommitsApi, clock: Clock
     ) -> None:
         self._tested_commits = tested_commits
         self._upstreams = upstreams

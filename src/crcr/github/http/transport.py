@@ -23,7 +23,7 @@ from crcr.github.api.core import Permissions, Request, Response, Token
 from crcr.github.app_auth import AppAuth, TokenCache, TokenScope
 from crcr.github.http.errors import error_from_response, readable
 from crcr.github.http.hour_budget import RETURN_AFTER_S
-from crcr.github.http.rate_limiter import APP, RateLimiter
+from crcr.github.http.rate_limiter import APP, GitHubRateLimiter
 from crcr.ports import Clock, check_lease, no_lease
 
 _NEVER_SENT = (
@@ -76,7 +76,7 @@ class GitHubTransport:
         api_url: str,
         auth: AppAuth,
         tokens: TokenCache,
-        limiter: RateLimiter,
+        limiter: GitHubRateLimiter,
         clock: Clock,
         counters: CallCounters | None = None,
         connect_s: float = 3.0,

@@ -28,7 +28,7 @@ from crcr.decide.report.judge import (
 )
 from crcr.decide.report.match_job import JobFacts
 from crcr.decide.report.report import Report, ReportStatus
-from support.data.events_and_reports import a_caller, a_start, of_ref
+from support.data.events_and_reports import a_caller, a_start, ref_claims
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SIX_HOURS = timedelta(hours=6)
@@ -125,7 +125,7 @@ def test_claims_that_do_not_fit_are_refused_in_order(
 
 def test_an_event_that_the_entry_allows_may_report() -> None:
     entry = replace(ENTRY, allow_events=frozenset({"workflow_run"}))
-    second_step = replace(IDENTITY, event_name="workflow_run", **of_ref())
+    second_step = replace(IDENTITY, event_name="workflow_run", **ref_claims())
     assert isinstance(_judge(STARTED, replace(FACTS, default_branch="main"), second_step, entry), OpenJob)
     assert _code(_judge(STARTED, identity=replace(IDENTITY, event_name="push"), entry=entry)) == "wrong_event"
 

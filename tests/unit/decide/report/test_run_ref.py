@@ -6,7 +6,7 @@ import pytest
 
 from crcr.decide.model import RepoName
 from crcr.decide.report.judge import check_ref
-from support.data.events_and_reports import a_caller, of_ref
+from support.data.events_and_reports import a_caller, ref_claims
 
 OTHER = RepoName("org/else")
 
@@ -14,7 +14,7 @@ OTHER = RepoName("org/else")
 def code(
     event: str | None, *refs: str, default: str | None = "main", ref: str = "refs/heads/main"
 ) -> str | None:
-    found = check_ref(a_caller(event_name=event, **of_ref(ref)), default, refs)
+    found = check_ref(a_caller(event_name=event, **ref_claims(ref)), default, refs)
     return found.code if found else None
 
 
@@ -64,7 +64,7 @@ def test_self_reports_may_come_from_the_refs_of_the_entry(glob: str, ref: str, e
 
 @pytest.mark.parametrize("event", ["repository_dispatch", "schedule", "workflow_dispatch"])
 def test_fault_61_the_workflow_file_is_the_repositorys_own_and_of_the_ref_that_ran(event: str) -> None:
-    caller = a_caller(event_name=event, **of_ref())
+    caller = a_caller(event_name=event, **ref_claims())
     for changes in ({"workflow_at": "refs/heads/evil"}, {"workflow_at": "a" * 40}, {"workflow_from": OTHER}):
         found = check_ref(replace(caller, **changes), "main")
         assert found is not None
@@ -74,7 +74,7 @@ def test_fault_61_the_workflow_file_is_the_repositorys_own_and_of_the_ref_that_r
 
 @pytest.mark.parametrize("missing", [{"ref": None}, {"workflow_at": None, "workflow_from": None}])
 def test_what_is_not_signed_proves_nothing(missing: dict[str, None]) -> None:
-    caller = a_caller(event_name="workflow_dispatch", **{**of_ref(), **missing})
+    caller = a_caller(event_name="workflow_dispatch", **{**ref_claims(), **missing})
     found = check_ref(caller, "main", ("refs/heads/main",))
     assert found is not None
     assert found.code == "wrong_ref"

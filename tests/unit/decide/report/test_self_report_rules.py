@@ -27,11 +27,11 @@ from crcr.decide.report.self_report import (
     judge_self_report,
 )
 from crcr.errors import BadReport
-from support.data.events_and_reports import BACKEND, NOW, a_caller, a_start, of_ref
+from support.data.events_and_reports import BACKEND, NOW, a_caller, a_start, ref_claims
 
 UP, SECOND, THIRD = RepoName("Up/stream"), RepoName("other/stream"), RepoName("third/stream")
 ENTRY = AllowlistEntry(name=BACKEND, level=Level.L2)
-WHO = a_caller(event_name="schedule", **of_ref())
+WHO = a_caller(event_name="schedule", **ref_claims())
 
 
 def told(**changes: Any) -> Report:

@@ -24,23 +24,23 @@ from crcr.show.metrics.registry import RelayMetrics
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.urls import cursors
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as world:
         world.allowlist()
         yield world
 
 
 @pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
+async def client(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
     async with serve(world, world.views) as client:
         yield client
 
 
-def serve(world: World, views: Any) -> httpx.AsyncClient:
+def serve(world: StoreRows, views: Any) -> httpx.AsyncClient:
     upstreams = (UPSTREAM, OTHER)
     frame = Frame(views, upstreams=upstreams, clock=world.clock)
     app = create_app(
@@ -62,7 +62,7 @@ class Nothing:
     async def stop(self) -> None: ...
 
 
-async def test_a_backend_has_its_matrix(world: World, client: httpx.AsyncClient) -> None:
+async def test_a_backend_has_its_matrix(world: StoreRows, client: httpx.AsyncClient) -> None:
     delivery = world.delivery()
     world.dispatch(delivery)
     world.job(delivery, "failure", url="javascript:alert(1)", artifact_url="https://a.example/x")
@@ -85,7 +85,7 @@ async def test_a_backend_has_its_matrix(world: World, client: httpx.AsyncClient)
     ],
 )
 async def test_the_summary_is_narrowed_and_sorted_as_its_page_is(
-    world: World, client: httpx.AsyncClient, query: str, names: list[str]
+    world: StoreRows, client: httpx.AsyncClient, query: str, names: list[str]
 ) -> None:
     delivery = world.delivery()
     for name, conclusion in (("good/backend", "success"), ("flaky/backend", "failure")):
@@ -123,7 +123,7 @@ async def test_backends_come_page_by_page_and_as_csv_all_together(
 
 
 async def test_the_metrics_of_one_backend_are_to_be_had_alone(
-    world: World, client: httpx.AsyncClient
+    world: StoreRows, client: httpx.AsyncClient
 ) -> None:
     one = (await client.get("/api/v1/metrics?backend=Good/backend")).json()
     assert [each["name"] for each in one["backends"]] == ["Good/Backend"]
@@ -136,7 +136,7 @@ async def test_the_metrics_of_one_backend_are_to_be_had_alone(
         assert (await client.get(f"/api/v1/{path}?backend=no/such")).status_code == 404
 
 
-async def test_lists_are_read_to_their_end_by_cursor(world: World, client: httpx.AsyncClient) -> None:
+async def test_lists_are_read_to_their_end_by_cursor(world: StoreRows, client: httpx.AsyncClient) -> None:
     for number in range(5):
         world.job(world.delivery(), job_name=f"job {number}")
     for path, key in (("jobs", "jobs"), ("deliveries", "deliveries")):
@@ -163,7 +163,7 @@ async def test_every_page_of_numbers_has_the_ranges_of_the_api(client: httpx.Asy
 
 
 async def test_an_authors_pull_requests_are_read_to_their_end(
-    world: World, client: httpx.AsyncClient
+    world: StoreRows, client: httpx.AsyncClient
 ) -> None:
     for number in range(1, 46):
         world.pull(number, author="Ada", title="plain")
@@ -174,7 +174,7 @@ async def test_an_authors_pull_requests_are_read_to_their_end(
     assert (len(lines), lines[0].endswith(",at")) == (46, True)
 
 
-async def test_jobs_of_all_backends_are_merged_by_time(world: World, client: httpx.AsyncClient) -> None:
+async def test_jobs_of_all_backends_are_merged_by_time(world: StoreRows, client: httpx.AsyncClient) -> None:
     names = ["good/backend"] * 40 + ["flaky/backend"] * 3 + ["quiet/backend"] * 17
     for place, name in enumerate(names):
         hours_ago = 2 + (place * 37 % 101) / 10
@@ -191,7 +191,7 @@ async def test_jobs_of_all_backends_are_merged_by_time(world: World, client: htt
 
 
 async def test_one_delivery_has_dispatches_and_jobs_and_no_body(
-    world: World, client: httpx.AsyncClient
+    world: StoreRows, client: httpx.AsyncClient
 ) -> None:
     delivery = world.delivery()
     world.dispatch(delivery)
@@ -202,7 +202,7 @@ async def test_one_delivery_has_dispatches_and_jobs_and_no_body(
     assert "secret" not in answer.text
 
 
-async def test_effects_and_allowlist_are_told(world: World, client: httpx.AsyncClient) -> None:
+async def test_effects_and_allowlist_are_told(world: StoreRows, client: httpx.AsyncClient) -> None:
     world.effect("parked", last_error="404")
     effects = (await client.get("/api/v1/effects")).json()
     assert effects["counts"] == [{"kind": "send_dispatch", "state": "parked", "number": 1}]
@@ -294,7 +294,7 @@ async def test_json_and_csv_take_the_same_parameters(client: httpx.AsyncClient) 
     assert [one for one, other in pairs if one != other] == []
 
 
-async def test_a_csv_is_a_file_with_the_lists_own_words(world: World, client: httpx.AsyncClient) -> None:
+async def test_a_csv_is_a_file_with_the_lists_own_words(world: StoreRows, client: httpx.AsyncClient) -> None:
     delivery = world.delivery()
     world.dispatch(delivery)
     world.job(delivery, "failure", job_name='=cmd|"x"', url="javascript:alert(1)", execution_s=1 / 3)
@@ -307,7 +307,9 @@ async def test_a_csv_is_a_file_with_the_lists_own_words(world: World, client: ht
 
 
 @pytest.mark.parametrize("path", ["jobs", "deliveries", "waivers"])
-async def test_a_csv_goes_on_where_its_link_leads(world: World, client: httpx.AsyncClient, path: str) -> None:
+async def test_a_csv_goes_on_where_its_link_leads(
+    world: StoreRows, client: httpx.AsyncClient, path: str
+) -> None:
     for number in range(5):
         world.job(world.delivery(), job_name=f"job {number}")
         world.waiver(downstream="good/backend", job=f"job {number}")
@@ -373,7 +375,7 @@ def test_a_cursor_of_somebody_else_is_refused(cursor: str) -> None:
         cursors.decode(cursor)
 
 
-async def test_probes_tell_alive_and_ready(world: World, client: httpx.AsyncClient) -> None:
+async def test_probes_tell_alive_and_ready(world: StoreRows, client: httpx.AsyncClient) -> None:
     assert (await client.get("/healthz")).json()["ok"] is True
     refused = await client.get("/readyz")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_allowlist")
@@ -406,7 +408,7 @@ class SlowHealth:
 
 
 async def test_probes_do_not_wait_for_health_that_takes_long(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: StoreRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "HEALTH_WITHIN_S", 0.01)
     world.allowlist("L2: [a/b]", OTHER)
@@ -432,7 +434,7 @@ async def test_probes_do_not_wait_for_health_that_takes_long(
 
 
 async def test_probes_share_one_reading_of_the_health(
-    world: World, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    world: StoreRows, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[RepoName] = []
 
@@ -449,7 +451,7 @@ async def test_probes_share_one_reading_of_the_health(
 
 
 async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
-    world: World, client: httpx.AsyncClient
+    world: StoreRows, client: httpx.AsyncClient
 ) -> None:
     world.effect(held_by="of_a_later_release", due_at=world.ago(hours=-1))
     [held] = (await client.get("/api/v1/health")).json()["held"]
@@ -461,7 +463,7 @@ async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
     assert listed["held_by"] == "other"
 
 
-async def test_metrics_are_scraped_with_the_outbox_figures(world: World) -> None:
+async def test_metrics_are_scraped_with_the_outbox_figures(world: StoreRows) -> None:
     metrics = RelayMetrics()
     metrics.delivery("pull_request", "accepted")
     metrics.delivery("x" * 1000, "ignored")
@@ -478,7 +480,7 @@ async def test_metrics_are_scraped_with_the_outbox_figures(world: World) -> None
     assert 'crcr_open_gates{state="failed",upstream="Torch/torch"} 0.0' in text
 
 
-async def test_a_store_that_is_down_is_not_ready_and_still_scraped(world: World) -> None:
+async def test_a_store_that_is_down_is_not_ready_and_still_scraped(world: StoreRows) -> None:
     class Down:
         async def vitals(self, _: Any) -> Any:
             raise StoreUnavailable
@@ -492,7 +494,7 @@ async def test_a_store_that_is_down_is_not_ready_and_still_scraped(world: World)
 
 
 @pytest.mark.parametrize("path", ["jobs", "jobs.csv"])
-async def test_a_store_that_is_down_is_said_and_no_empty_list_is_given(world: World, path: str) -> None:
+async def test_a_store_that_is_down_is_said_and_no_empty_list_is_given(world: StoreRows, path: str) -> None:
     class Down:
         async def jobs(self, _: Any) -> Any:
             raise StoreUnavailable

@@ -24,7 +24,7 @@ from crcr.show.render import status
 from crcr.show.render.templates import _spans
 from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import is_sha
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_reader import HOSTILE, Page, inert
 
 HEAD = f"{7:040x}"
@@ -44,14 +44,14 @@ PUSHED = "5" * 40
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as world:
         world.allowlist(GATED)
         yield world
 
 
 @pytest.fixture
-async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
     upstreams = (UPSTREAM, OTHER)
     frame = Frame(world.views, upstreams=upstreams, clock=world.clock)
     app = FastAPI()
@@ -62,7 +62,7 @@ async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def fill(world: World, text: str = "plain", **pull: Any) -> None:
+def fill(world: StoreRows, text: str = "plain", **pull: Any) -> None:
     """Everything that can be on the two pages, with the same text wherever somebody else can set it."""
     labels = json.dumps([text] * 3)
     delivery = world.pull(title=text, author=text, labels=labels, base_ref=text, **pull)
@@ -94,7 +94,7 @@ def jobs_of(pull: PullView) -> list[JobView]:
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 async def test_fault_29_hostile_text_is_only_text(
-    world: World, browser: httpx.AsyncClient, hostile: str
+    world: StoreRows, browser: httpx.AsyncClient, hostile: str
 ) -> None:
     fill(world, hostile.replace("\x00", "\x01"))
     pull = await world.views.pull(UPSTREAM, 7, world.clock.now())
@@ -111,7 +111,7 @@ async def test_fault_29_hostile_text_is_only_text(
         assert ">49<" not in answer.text.replace(" ", "")
 
 
-async def test_the_page_says_what_an_author_needs(world: World, browser: httpx.AsyncClient) -> None:
+async def test_the_page_says_what_an_author_needs(world: StoreRows, browser: httpx.AsyncClient) -> None:
     fill(world, "plain")
     text = (await browser.get("/crcr/pr/7?older=1")).text
     for said in (
@@ -122,7 +122,7 @@ async def test_the_page_says_what_an_author_needs(world: World, browser: httpx.A
         assert said in text, said
 
 
-async def test_the_page_is_live_for_its_own_number(world: World, browser: httpx.AsyncClient) -> None:
+async def test_the_page_is_live_for_its_own_number(world: StoreRows, browser: httpx.AsyncClient) -> None:
     fill(world)
     page = Page((await browser.get("/crcr/pr/7")).text)
     assert page.attributes("data-number") == ["7"]
@@ -134,7 +134,7 @@ async def test_the_page_is_live_for_its_own_number(world: World, browser: httpx.
 
 
 async def test_ids_are_the_same_when_the_page_is_read_anew_and_differ_on_it(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     fill(world)
     first, second = [Page((await browser.get("/crcr/pr/7")).text).attributes("id") for _ in range(2)]
@@ -142,7 +142,7 @@ async def test_ids_are_the_same_when_the_page_is_read_anew_and_differ_on_it(
     assert len(first) == len(set(first))
 
 
-async def test_pages_lead_to_each_other(world: World, browser: httpx.AsyncClient) -> None:
+async def test_pages_lead_to_each_other(world: StoreRows, browser: httpx.AsyncClient) -> None:
     fill(world)
     world.dispatch(world.delivery(head_sha=HEAD, guid="d&1"), "good/backend", head_sha=HEAD, hours_ago=0.1)
     links = Page((await browser.get("/crcr/good/backend")).text).attributes("href")
@@ -168,7 +168,7 @@ async def test_pages_lead_to_each_other(world: World, browser: httpx.AsyncClient
     ],
 )
 async def test_what_is_unknown_is_a_page_that_says_what_to_do(
-    world: World, browser: httpx.AsyncClient, path: str, said: str
+    world: StoreRows, browser: httpx.AsyncClient, path: str, said: str
 ) -> None:
     world.pull()
     answer = await browser.get(path)
@@ -177,7 +177,7 @@ async def test_what_is_unknown_is_a_page_that_says_what_to_do(
     assert "All backends" in answer.text
 
 
-async def test_empty_states_are_said(world: World, browser: httpx.AsyncClient) -> None:
+async def test_empty_states_are_said(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.pull()
     text = (await browser.get("/crcr/pr/7")).text
     assert "is not evaluated yet" in text
@@ -189,7 +189,7 @@ async def test_empty_states_are_said(world: World, browser: httpx.AsyncClient) -
 
 
 async def test_a_gate_with_hidden_backends_says_that_there_are_more(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
     world.dispatch(world.pull(), "gate/one", level=4)
@@ -200,7 +200,7 @@ async def test_a_gate_with_hidden_backends_says_that_there_are_more(
 
 
 async def test_the_backend_page_shows_who_was_left_out_and_who_never_started(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.dispatch(world.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
     world.dispatch(world.delivery(), "good/backend", answer="never_started")
@@ -209,7 +209,7 @@ async def test_the_backend_page_shows_who_was_left_out_and_who_never_started(
     assert "GitHub lists no run since the dispatch" in text
 
 
-async def test_the_api_has_the_same(world: World, browser: httpx.AsyncClient) -> None:
+async def test_the_api_has_the_same(world: StoreRows, browser: httpx.AsyncClient) -> None:
     fill(world, "plain")
     pull = (await browser.get("/api/v1/pulls/7")).json()
     assert (pull["upstream"], pull["state"], pull["gate"]["state"]) == ("Torch/torch", "open", "failed")
@@ -229,7 +229,7 @@ async def test_the_api_has_the_same(world: World, browser: httpx.AsyncClient) ->
     assert (commit["head_sha"], commit["group"]["numbers"]) == (GROUP, [7, 9])
 
 
-async def test_waivers_are_read_to_their_end_by_cursor(world: World, browser: httpx.AsyncClient) -> None:
+async def test_waivers_are_read_to_their_end_by_cursor(world: StoreRows, browser: httpx.AsyncClient) -> None:
     for number in range(1, 6):
         world.waiver(number=number)
     found: list[int] = []
@@ -249,7 +249,7 @@ async def test_parameters_have_bounds(browser: httpx.AsyncClient, path: str) -> 
     assert (await browser.get(f"/api/v1/{path}")).status_code == 422
 
 
-async def test_an_unknown_pull_request_has_a_code(world: World, browser: httpx.AsyncClient) -> None:
+async def test_an_unknown_pull_request_has_a_code(world: StoreRows, browser: httpx.AsyncClient) -> None:
     for path in ("pulls/8", f"commits/{'9' * 40}"):
         answer = await browser.get(f"/api/v1/{path}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
@@ -291,7 +291,7 @@ def test_only_a_whole_sha_is_one() -> None:
 
 
 async def test_too_many_jobs_are_cut_and_say_where_the_rest_is(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     delivery = world.pull()
     world.dispatch(delivery, "good/backend")
@@ -305,7 +305,9 @@ async def test_too_many_jobs_are_cut_and_say_where_the_rest_is(
     assert f"delivery={delivery}" in text
 
 
-async def test_a_jobs_details_open_beside_the_pull_request(world: World, browser: httpx.AsyncClient) -> None:
+async def test_a_jobs_details_open_beside_the_pull_request(
+    world: StoreRows, browser: httpx.AsyncClient
+) -> None:
     fill(world, "plain")
     (link,) = [
         href
@@ -332,7 +334,7 @@ async def test_a_jobs_details_open_beside_the_pull_request(world: World, browser
     "token", ["nonsense", "WyJ4Il0", "WyJkIiwidyIsInIiLDEsImoiXQ", "WyJkIiwidyIsInIiLDEsImoiLCJhL2IiXQ"]
 )
 async def test_a_job_that_is_not_there_leaves_the_page_as_it_is(
-    world: World, browser: httpx.AsyncClient, path: str, token: str
+    world: StoreRows, browser: httpx.AsyncClient, path: str, token: str
 ) -> None:
     fill(world)
     answer = await browser.get(f"{path}?job={token}")
@@ -343,7 +345,7 @@ async def test_a_job_that_is_not_there_leaves_the_page_as_it_is(
 
 
 async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     fill(world, "plain")
     job = jobs_of(await world.views.pull(UPSTREAM, 7, world.clock.now()))[0]
@@ -354,7 +356,7 @@ async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
 
 
 async def test_like_failures_of_several_backends_stand_first(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     delivery = world.pull()
     for name, level in (("good/backend", 2), ("gate/one", 4)):
@@ -369,7 +371,7 @@ async def test_like_failures_of_several_backends_stand_first(
 
 
 async def test_the_timeline_tells_of_results_the_gate_and_waivers(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     delivery = world.pull(is_open=0, merged=1)
     for name in ("good/backend", "gate/one"):
@@ -391,7 +393,7 @@ async def test_the_timeline_tells_of_results_the_gate_and_waivers(
     assert all(each in timeline for each in told)
 
 
-async def test_a_nightly_commit_has_a_page(world: World, browser: httpx.AsyncClient) -> None:
+async def test_a_nightly_commit_has_a_page(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.job(GROUP, "failure", event="nightly", number=None, head_sha=GROUP, url="https://ci.test/1")
     text = (await browser.get(f"/crcr/commit/{GROUP}")).text
     for said in ("nightly", "Good/Backend", "failed", "started", "backend ended"):
@@ -405,7 +407,7 @@ async def test_a_nightly_commit_has_a_page(world: World, browser: httpx.AsyncCli
     assert csv[1].startswith("Good/Backend,")
 
 
-async def test_older_commits_stand_behind_a_switch(world: World, browser: httpx.AsyncClient) -> None:
+async def test_older_commits_stand_behind_a_switch(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.pull()
     world.delivery(number=7, head_sha="b" * 40, hours_ago=5)
     text = (await browser.get("/crcr/pr/7")).text
@@ -418,7 +420,7 @@ async def test_older_commits_stand_behind_a_switch(world: World, browser: httpx.
 
 
 async def test_who_passed_or_need_not_is_folded_into_one_line(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     names = [f"many/b{number:02d}" for number in range(40)]
     world.allowlist("L1: [listen/only]\nL2:\n" + "".join(f"  - {name}\n" for name in names), version=2)
@@ -440,7 +442,7 @@ async def test_who_passed_or_need_not_is_folded_into_one_line(
     assert len([link for link in links if "job=" in link]) == 38
 
 
-async def test_a_few_that_passed_stand_open(world: World, browser: httpx.AsyncClient) -> None:
+async def test_a_few_that_passed_stand_open(world: StoreRows, browser: httpx.AsyncClient) -> None:
     delivery = world.pull()
     world.dispatch(delivery, "good/backend")
     world.job(delivery)
@@ -450,7 +452,7 @@ async def test_a_few_that_passed_stand_open(world: World, browser: httpx.AsyncCl
 
 @pytest.mark.parametrize(("state", "look"), [("failed", "bad"), ("pending", "wait"), ("passed", "wait")])
 async def test_a_merge_group_that_failed_is_red(
-    world: World, browser: httpx.AsyncClient, state: str, look: str
+    world: StoreRows, browser: httpx.AsyncClient, state: str, look: str
 ) -> None:
     world.pull()
     world.group(GROUP)
@@ -459,7 +461,9 @@ async def test_a_merge_group_that_failed_is_red(
     assert f'<section class="note {look}"><h2>In a merge group' in text
 
 
-async def test_both_pages_lead_to_their_data_from_the_foot(world: World, browser: httpx.AsyncClient) -> None:
+async def test_both_pages_lead_to_their_data_from_the_foot(
+    world: StoreRows, browser: httpx.AsyncClient
+) -> None:
     fill(world)
     for path, api_path in (("/crcr/pr/7", "pulls/7"), (f"/crcr/commit/{HEAD}?delivery=x", f"commits/{HEAD}")):
         foot = (await browser.get(path)).text.partition('<span id="formats">')[2].partition("</span>")[0]
@@ -473,7 +477,9 @@ async def test_both_pages_lead_to_their_data_from_the_foot(world: World, browser
 
 
 @pytest.mark.parametrize("digits", [HEAD[:7], HEAD[:12].upper(), HEAD[:39]])
-async def test_a_part_of_a_commit_leads_to_it(world: World, browser: httpx.AsyncClient, digits: str) -> None:
+async def test_a_part_of_a_commit_leads_to_it(
+    world: StoreRows, browser: httpx.AsyncClient, digits: str
+) -> None:
     world.pull()
     answer = await browser.get(f"/crcr/commit/{digits}")
     assert (answer.status_code, answer.headers["location"]) == (303, f"/crcr/commit/{HEAD}")
@@ -485,7 +491,7 @@ async def test_a_part_of_a_commit_leads_to_it(world: World, browser: httpx.Async
 
 @pytest.mark.parametrize("sha", ["9" * 40, "9" * 39, "9" * 12, "abc", "9" * 41, "g" * 40, "%C3%A4"])
 async def test_an_unknown_commit_is_not_found_on_the_page_and_in_the_api(
-    world: World, browser: httpx.AsyncClient, sha: str
+    world: StoreRows, browser: httpx.AsyncClient, sha: str
 ) -> None:
     world.pull()
     for path in (f"/crcr/commit/{sha}", f"/api/v1/commits/{sha}", f"/api/v1/commits/{sha}.csv"):
@@ -493,7 +499,9 @@ async def test_an_unknown_commit_is_not_found_on_the_page_and_in_the_api(
         assert (answer.status_code, answer.url.path) == (404, httpx.URL(path).path), path
 
 
-async def test_a_commit_that_only_a_push_named_has_its_page(world: World, browser: httpx.AsyncClient) -> None:
+async def test_a_commit_that_only_a_push_named_has_its_page(
+    world: StoreRows, browser: httpx.AsyncClient
+) -> None:
     world.delivery(event="push", number=None, head_sha=PUSHED, ref="refs/heads/main")
     for path in (f"/crcr/commit/{PUSHED}", f"/api/v1/commits/{PUSHED}"):
         assert (await browser.get(path)).status_code == 200

@@ -17,7 +17,7 @@ from crcr.errors import StoreUnavailable
 from crcr.record.schema import core, statistics
 from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.frame import Frame
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
 from support.page_reader import HOSTILE, Page, inert
 from support.stage import stage
@@ -35,12 +35,12 @@ ADMIN = Reader("ops", admin=True, csrf="signed", way=SignInMethod.SESSION)
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as world:
         yield world
 
 
-def browse(views: Any, world: World, reader: Reader | None = None) -> httpx.AsyncClient:
+def browse(views: Any, world: StoreRows, reader: Reader | None = None) -> httpx.AsyncClient:
     app: ASGIApp = page_app(Frame(views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
 
     async def seen_by(scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,13 +50,13 @@ def browse(views: Any, world: World, reader: Reader | None = None) -> httpx.Asyn
 
 
 @pytest.fixture
-async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
     async with browse(world.views, world) as client:
         yield client
 
 
 @pytest.fixture
-async def admin(world: World) -> AsyncIterator[httpx.AsyncClient]:
+async def admin(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
     async with browse(world.views, world, ADMIN) as client:
         yield client
 
@@ -70,12 +70,12 @@ def links_of(answer: httpx.Response) -> list[str]:
     return Page(answer.text).attributes("href")
 
 
-def act(world: World, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
+def act(world: StoreRows, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": name, "subject": subject}
     world.add(core.audit, {**row, "detail": json.dumps(more)})
 
 
-def ran(world: World, job_name: str, downstream: str = "good/backend") -> None:
+def ran(world: StoreRows, job_name: str, downstream: str = "good/backend") -> None:
     row = {
         "upstream": UPSTREAM.key,
         "downstream": downstream,
@@ -86,7 +86,7 @@ def ran(world: World, job_name: str, downstream: str = "good/backend") -> None:
     world.add(statistics.job_days, {**row, **what})
 
 
-async def test_an_empty_log_says_what_is_missing(world: World, browser: httpx.AsyncClient) -> None:
+async def test_an_empty_log_says_what_is_missing(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist(LISTED)
     said = (
         "No webhook has arrived yet",
@@ -101,7 +101,7 @@ async def test_an_empty_log_says_what_is_missing(world: World, browser: httpx.As
 
 
 async def test_the_log_lists_deliveries_with_their_dispatches_summed(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     delivery = world.delivery(source="recovered", reason="said so", ref="refs/heads/main", number=None)
@@ -119,7 +119,9 @@ async def test_the_log_lists_deliveries_with_their_dispatches_summed(
     assert f"/crcr/deliveries/{delivery}" in links_of(answer)
 
 
-async def test_filters_order_and_place_stand_in_the_address(world: World, browser: httpx.AsyncClient) -> None:
+async def test_filters_order_and_place_stand_in_the_address(
+    world: StoreRows, browser: httpx.AsyncClient
+) -> None:
     world.allowlist(LISTED)
     for number in range(35):
         world.delivery(hours_ago=number, number=7)
@@ -144,7 +146,7 @@ async def test_filters_order_and_place_stand_in_the_address(world: World, browse
     assert {str(each["name"]) for each in hidden} >= {"sort", "range"}
 
 
-async def test_another_upstream_is_kept_in_every_link(world: World, browser: httpx.AsyncClient) -> None:
+async def test_another_upstream_is_kept_in_every_link(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist(LISTED, OTHER)
     world.delivery(OTHER)
     for path in LISTS:
@@ -164,7 +166,7 @@ async def test_another_upstream_is_kept_in_every_link(world: World, browser: htt
     ],
 )
 async def test_a_place_that_is_not_ours_is_a_page_that_says_so(
-    world: World, browser: httpx.AsyncClient, path: str
+    world: StoreRows, browser: httpx.AsyncClient, path: str
 ) -> None:
     world.allowlist(LISTED)
     answer = await browser.get(path)
@@ -186,7 +188,7 @@ async def test_a_place_that_is_not_ours_is_a_page_that_says_so(
     ],
 )
 async def test_a_filter_that_is_not_understood_keeps_the_page_and_says_so_beside_the_field(
-    world: World, browser: httpx.AsyncClient, path: str, field: str, said: str
+    world: StoreRows, browser: httpx.AsyncClient, path: str, field: str, said: str
 ) -> None:
     world.allowlist(LISTED)
     world.delivery()
@@ -203,7 +205,7 @@ async def test_a_filter_that_is_not_understood_keeps_the_page_and_says_so_beside
 
 
 async def test_a_commit_of_seven_digits_filters_and_a_bad_one_beside_it_does_not_matter(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     world.delivery(head_sha="abcdef1" + "0" * 33)
@@ -214,7 +216,7 @@ async def test_a_commit_of_seven_digits_filters_and_a_bad_one_beside_it_does_not
     assert "unclear-sha" not in answer.text
 
 
-async def test_waivers_are_found_by_parts_of_names(world: World, browser: httpx.AsyncClient) -> None:
+async def test_waivers_are_found_by_parts_of_names(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist(LISTED)
     world.pull(7)
     world.waiver("gate/one", who="Mia-Long")
@@ -232,7 +234,7 @@ async def test_waivers_are_found_by_parts_of_names(world: World, browser: httpx.
         assert sorted(listed) == sorted(found), query
 
 
-async def test_acts_are_found_by_parts_of_their_names(world: World, browser: httpx.AsyncClient) -> None:
+async def test_acts_are_found_by_parts_of_their_names(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist(LISTED)
     act(world, "waiver_used", "#7")
     act(world, "pause")
@@ -244,7 +246,7 @@ async def test_acts_are_found_by_parts_of_their_names(world: World, browser: htt
         assert sorted(re.findall(r'title="Actions of this kind">([^<]+)<', answer.text)) == found, query
 
 
-async def test_the_example_of_a_waiver_is_a_command(world: World, browser: httpx.AsyncClient) -> None:
+async def test_the_example_of_a_waiver_is_a_command(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist(LISTED)
     answer = await browser.get("/crcr/waivers")
     (example,) = re.findall(r"<code>(/crcr waive [^<]+)</code>", answer.text)
@@ -252,7 +254,7 @@ async def test_the_example_of_a_waiver_is_a_command(world: World, browser: httpx
 
 
 async def test_a_filter_that_finds_nothing_offers_the_whole_list(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     for path in (
@@ -266,7 +268,7 @@ async def test_a_filter_that_finds_nothing_offers_the_whole_list(
 
 
 async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     delivery = world.delivery()
@@ -286,7 +288,7 @@ async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
 
 
 async def test_acts_are_offered_to_administrators_only(
-    world: World, browser: httpx.AsyncClient, admin: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient, admin: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     delivery = world.delivery()
@@ -308,7 +310,9 @@ async def test_acts_are_offered_to_administrators_only(
     assert set(back) == {"/crcr/deliveries?show=effects&target=good/backend"}
 
 
-async def test_a_paused_upstream_is_told_and_can_be_let_go(world: World, admin: httpx.AsyncClient) -> None:
+async def test_a_paused_upstream_is_told_and_can_be_let_go(
+    world: StoreRows, admin: httpx.AsyncClient
+) -> None:
     world.allowlist(LISTED)
     with world.engine.begin() as connection:
         connection.execute(core.upstreams.update().values(paused_at=world.ago(hours=1)))
@@ -318,7 +322,7 @@ async def test_a_paused_upstream_is_told_and_can_be_let_go(world: World, admin: 
 
 
 async def test_effects_are_counted_by_state_and_parked_ones_stand_first(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     world.effect("waiting", attempts=3, kind="publish_checks")
@@ -330,7 +334,7 @@ async def test_effects_are_counted_by_state_and_parked_ones_stand_first(
 
 
 async def test_a_waiver_links_to_its_pull_request_and_backend(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     world.pull(7)
@@ -343,7 +347,7 @@ async def test_a_waiver_links_to_its_pull_request_and_backend(
 
 
 async def test_the_audit_log_tells_who_did_what_and_hides_what_is_not_public(
-    world: World, browser: httpx.AsyncClient, admin: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient, admin: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     act(world, "suspend", "secret/one")
@@ -359,7 +363,7 @@ async def test_the_audit_log_tells_who_did_what_and_hides_what_is_not_public(
     assert "sign in failed" in eyes
 
 
-async def test_a_search_for_one_thing_leads_there(world: World, browser: httpx.AsyncClient) -> None:
+async def test_a_search_for_one_thing_leads_there(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist(LISTED)
     world.pull(123)
     delivery = world.delivery(number=None, head_sha="c" * 40)
@@ -368,7 +372,7 @@ async def test_a_search_for_one_thing_leads_there(world: World, browser: httpx.A
         assert (answer.status_code, answer.headers["location"]) == (303, place)
 
 
-async def test_a_search_groups_what_it_finds(world: World, browser: httpx.AsyncClient) -> None:
+async def test_a_search_groups_what_it_finds(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist(LISTED)
     world.pull(5, title="Make the backend faster", author="backend")
     ran(world, "backend tests")
@@ -388,7 +392,7 @@ async def test_a_search_groups_what_it_finds(world: World, browser: httpx.AsyncC
 
 
 async def test_an_author_with_many_pull_requests_has_further_pages(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     for number in range(1, 46):
@@ -404,7 +408,7 @@ async def test_an_author_with_many_pull_requests_has_further_pages(
 
 
 async def test_a_search_that_finds_nothing_says_what_can_be_searched(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     for query in ("", "?q=", "?q=nothing-like-it"):
@@ -412,7 +416,7 @@ async def test_a_search_that_finds_nothing_says_what_can_be_searched(
         assert "a commit by its first 7 digits" in words
 
 
-def fill_with(world: World, storable: str) -> str:
+def fill_with(world: StoreRows, storable: str) -> str:
     world.allowlist(LISTED)
     more: dict[str, Any] = {"event": storable, "action": storable, "source": storable}
     delivery = world.delivery(ref=storable, head_sha=storable, reason=storable, number=None, **more)
@@ -429,7 +433,7 @@ def fill_with(world: World, storable: str) -> str:
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 async def test_fault_29_hostile_text_in_the_log_is_only_text(
-    world: World, admin: httpx.AsyncClient, hostile: str
+    world: StoreRows, admin: httpx.AsyncClient, hostile: str
 ) -> None:
     delivery = fill_with(world, hostile.replace("\x00", "\x01"))
     for path in (*LISTS, f"/crcr/deliveries/{delivery}", "/crcr/search?q=zz", "/crcr/audit?fragment=main"):
@@ -442,7 +446,7 @@ async def test_fault_29_hostile_text_in_the_log_is_only_text(
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 async def test_fault_29_hostile_wishes_are_answered_harmlessly(
-    world: World, browser: httpx.AsyncClient, hostile: str
+    world: StoreRows, browser: httpx.AsyncClient, hostile: str
 ) -> None:
     world.allowlist(LISTED)
     names = (
@@ -466,7 +470,7 @@ async def test_fault_29_hostile_wishes_are_answered_harmlessly(
             inert(Page(answer.text), answer.text)
 
 
-async def test_a_list_that_cannot_be_read_says_so(world: World) -> None:
+async def test_a_list_that_cannot_be_read_says_so(world: StoreRows) -> None:
     class Down:
         def __getattr__(self, _: str) -> Any:
             async def refuse(*_: Any, **__: Any) -> Any:
@@ -482,7 +486,7 @@ async def test_a_list_that_cannot_be_read_says_so(world: World) -> None:
 
 
 async def test_lists_are_live_and_their_fragment_is_the_main_part(
-    world: World, browser: httpx.AsyncClient
+    world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     world.allowlist(LISTED)
     world.change()
@@ -513,7 +517,7 @@ async def test_every_link_to_the_data_is_answered(tmp_path: Path) -> None:
                 assert (await it.http.get(link)).status_code == 200, link
 
 
-async def test_signing_in_leads_back_to_what_was_chosen(world: World) -> None:
+async def test_signing_in_leads_back_to_what_was_chosen(world: StoreRows) -> None:
     world.allowlist(LISTED)
     async with browse(world.views, world, Reader(may_sign_in=True)) as visitor:
         for more in ("", "&fragment=main&done=pause"):

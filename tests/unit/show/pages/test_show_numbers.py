@@ -18,13 +18,13 @@ from support.clock import ManualClock
 from support.data.overview_views import (
     NOW,
     UPSTREAM,
-    MadeViews,
-    backend,
-    crowd,
+    FixedViews,
+    backend_summary,
     every_state,
     figures,
-    health,
-    last,
+    last_result,
+    many_backends,
+    relay_health,
     summary,
 )
 from support.page_app import page_app
@@ -32,8 +32,8 @@ from support.page_reader import HOSTILE, Page, inert
 
 
 @asynccontextmanager
-async def showing(made: Summary | MadeViews) -> AsyncIterator[httpx.AsyncClient]:
-    views = made if isinstance(made, MadeViews) else MadeViews(made)
+async def showing(made: Summary | FixedViews) -> AsyncIterator[httpx.AsyncClient]:
+    views = made if isinstance(made, FixedViews) else FixedViews(made)
     frame = Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW))  # type: ignore[arg-type]
     transport = httpx.ASGITransport(page_app(frame))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
@@ -98,13 +98,16 @@ async def test_a_stale_probe_is_a_warning_and_no_probe_is_in_the_totals() -> Non
 async def test_what_is_left_out_is_said() -> None:
     said = "Not counted: 4 results for superseded commits, 1 earlier attempt, probe repositories."
     assert said in await read(every_state())
-    assert "Not counted" not in await read(summary(backend("a/b")))
+    assert "Not counted" not in await read(summary(backend_summary("a/b")))
 
 
 async def test_pages_of_backends_go_on_where_the_one_before_ended() -> None:
     made = summary(
-        *(backend(f"gate/b{number}", Level.L4, figures=figures(Tally(failure=1))) for number in range(3)),
-        *(backend(f"org/b{number:03}") for number in range(250)),
+        *(
+            backend_summary(f"gate/b{number}", Level.L4, figures=figures(Tally(failure=1)))
+            for number in range(3)
+        ),
+        *(backend_summary(f"org/b{number:03}") for number in range(250)),
     )
     texts = [await read(made, page=page, sort=sort) for sort in ("", "-name") for page in ("1", "2", "3")]
     for first, second, third in (texts[:3], texts[3:]):
@@ -165,19 +168,19 @@ async def test_a_filter_that_nobody_matches_says_so() -> None:
     ],
 )
 async def test_an_empty_kind_says_how_results_get_there(kind: ResultKind, words: str) -> None:
-    assert words in await read(summary(backend("a/b"), ingests=True), kind=kind.value)
+    assert words in await read(summary(backend_summary("a/b"), ingests=True), kind=kind.value)
     assert words not in await read(
-        summary(backend("a/b", figures=figures(Tally(success=1)))), kind=kind.value
+        summary(backend_summary("a/b", figures=figures(Tally(success=1)))), kind=kind.value
     )
 
 
 async def test_other_relays_have_a_tab_only_where_there_are_some() -> None:
-    assert "Other relays" not in await read(summary(backend("a/b")))
-    assert "Other relays" in await read(summary(backend("a/b"), ingests=True))
+    assert "Other relays" not in await read(summary(backend_summary("a/b")))
+    assert "Other relays" in await read(summary(backend_summary("a/b"), ingests=True))
 
 
 async def test_range_and_kind_are_asked_of_the_store() -> None:
-    views = MadeViews(crowd(2))
+    views = FixedViews(many_backends(2))
     async with showing(views) as client:
         await client.get("/crcr?range=30d&kind=push")
         await client.get("/crcr/metrics?range=90d&kind=nightly")
@@ -189,7 +192,7 @@ async def test_a_bad_allowlist_and_a_pause_are_on_top() -> None:
         AllowlistProblem(line=n, severity="error", message="<b>no</b>", hint=None) for n in range(12)
     )
     bad = AllowlistState(version=2, source="x", read_at=NOW, newest_is_bad=True, problems=problems)
-    text = await read(summary(backend("a/b"), allowlist=bad, health=health(paused_at=NOW)))
+    text = await read(summary(backend_summary("a/b"), allowlist=bad, health=relay_health(paused_at=NOW)))
     assert "Version 2" in text
     assert "&lt;b&gt;no&lt;/b&gt;" in text
     assert "and 2 more" in text
@@ -203,7 +206,7 @@ async def test_nobody_listed_says_what_to_do() -> None:
 @pytest.mark.parametrize("hostile", [each.replace("\x00", "") for each in HOSTILE], ids=range(len(HOSTILE)))
 async def test_fault_29_hostile_words_are_only_text_among_the_numbers(hostile: str) -> None:
     made = summary(
-        backend("a/b", hardware=hostile, oncalls=(hostile, hostile), alarm=hostile, device=hostile)
+        backend_summary("a/b", hardware=hostile, oncalls=(hostile, hostile), alarm=hostile, device=hostile)
     )
     for path, params in (("/crcr", {"q": hostile[:50]}), ("/crcr", {"sort": hostile[:50]}), ("/crcr", {})):
         text = await read(made, path, **params)
@@ -212,14 +215,14 @@ async def test_fault_29_hostile_words_are_only_text_among_the_numbers(hostile: s
 
 
 async def test_sixty_backends_are_all_there_and_keep_their_keys() -> None:
-    made = crowd(60)
+    made = many_backends(60)
     text = await read(made)
     assert sorted(order(text)) == sorted(each.name.key for each in made.backends)
     assert len(text) < 400_000
 
 
 async def test_metrics_are_drawn_for_all_and_for_one() -> None:
-    made = crowd(5)
+    made = many_backends(5)
     one = next(each for each in made.backends if each.figures and each.figures.tally.total)
     for params in ({}, {"backend": one.name.key.upper()}):
         text = await read(made, "/crcr/metrics", **params)
@@ -230,7 +233,7 @@ async def test_metrics_are_drawn_for_all_and_for_one() -> None:
 
 
 async def test_fault_41_metrics_and_summary_show_the_same_rate() -> None:
-    made = crowd(8)
+    made = many_backends(8)
     rates = [await read(made, path) for path in ("/crcr", "/crcr/metrics")]
     for each in made.backends:
         if each.figures and each.figures.tally.decided:
@@ -241,14 +244,14 @@ async def test_fault_41_metrics_and_summary_show_the_same_rate() -> None:
 
 
 async def test_metrics_of_a_level_that_records_nothing_show_no_zeros() -> None:
-    made = summary(backend("a/told", Level.L1, figures=figures()), backend("a/b"))
+    made = summary(backend_summary("a/told", Level.L1, figures=figures()), backend_summary("a/b"))
     text = await read(made, "/crcr/metrics")
     assert row(text, "a/told").count("not recorded") == 4
     assert "not recorded" not in row(text, "a/b")
 
 
 async def test_metrics_of_a_stranger_are_a_404() -> None:
-    async with showing(crowd(2)) as client:
+    async with showing(many_backends(2)) as client:
         answer = await client.get("/crcr/metrics?backend=no/such")
     assert answer.status_code == 404
     assert "no/such is not a backend" in answer.text
@@ -259,7 +262,7 @@ async def test_metrics_without_backends_say_where_numbers_begin() -> None:
 
 
 async def test_the_frame_marks_where_one_is_and_offers_the_same_data() -> None:
-    text = await read(crowd(2), "/crcr/metrics", range="7d")
+    text = await read(many_backends(2), "/crcr/metrics", range="7d")
     current = [attrs["href"] for tag, attrs in Page(text).elements if attrs.get("aria-current") == "page"]
     assert "/crcr/metrics?range=7d" in current
     assert {"/api/v1/metrics?range=7d", "/api/v1/metrics.csv?range=7d"} <= set(Page(text).attributes("href"))
@@ -269,7 +272,7 @@ async def test_the_frame_marks_where_one_is_and_offers_the_same_data() -> None:
 
 @pytest.mark.parametrize("path", ["/crcr", "/crcr/metrics"])
 async def test_pages_of_all_backends_listen_for_everything(path: str) -> None:
-    page = Page(await read(crowd(2), path))
+    page = Page(await read(many_backends(2), path))
     assert page.attributes("data-events") == ["/api/v1/events?upstream=Torch/torch&after=7"]
     assert page.attributes("data-number") == page.attributes("data-backend") == []
 
@@ -299,9 +302,11 @@ async def test_a_probes_expected_failure_is_told_as_such() -> None:
     expected = LastResult(JobState.COMPLETED, Conclusion.FAILURE, "xfail", NOW, CountedAs.SUCCESS)
     missed = LastResult(JobState.COMPLETED, Conclusion.SUCCESS, "xfail", NOW, CountedAs.FAILURE)
     made = summary(
-        backend("probe/good", probe=True, figures=figures(Tally(success=1), last_result=expected)),
-        backend("probe/bad", probe=True, figures=figures(Tally(failure=1), last_result=missed)),
-        backend("plain/bad", figures=figures(Tally(failure=1), last_result=last(Conclusion.FAILURE))),
+        backend_summary("probe/good", probe=True, figures=figures(Tally(success=1), last_result=expected)),
+        backend_summary("probe/bad", probe=True, figures=figures(Tally(failure=1), last_result=missed)),
+        backend_summary(
+            "plain/bad", figures=figures(Tally(failure=1), last_result=last_result(Conclusion.FAILURE))
+        ),
     )
     text = await read(made)
     for name, tone, word in (
@@ -313,15 +318,18 @@ async def test_a_probes_expected_failure_is_told_as_such() -> None:
 
 
 async def test_parked_effects_are_one_click_away_and_an_outbox_that_is_behind_is_amber() -> None:
-    parked = await read(summary(backend("a/b"), health=health(parked=2, lag_s=LATE_S)))
+    parked = await read(summary(backend_summary("a/b"), health=relay_health(parked=2, lag_s=LATE_S)))
     assert "/crcr/deliveries?show=effects&state=parked" in Page(parked).attributes("href")
     assert '<div class="card" data-key="outbox">' in parked
-    behind = await read(summary(backend("a/b"), health=health(lag_s=LATE_S + 1)))
+    behind = await read(summary(backend_summary("a/b"), health=relay_health(lag_s=LATE_S + 1)))
     assert '<div class="card warn" data-key="outbox">' in behind
 
 
 async def test_silence_is_told_among_the_metrics_too() -> None:
-    made = summary(backend("signal/silent", Level.L3, silent=True, sent=3), backend("signal/loud", Level.L3))
+    made = summary(
+        backend_summary("signal/silent", Level.L3, silent=True, sent=3),
+        backend_summary("signal/loud", Level.L3),
+    )
     text = await read(made, "/crcr/metrics")
     assert ">silent<" in row(text, "signal/silent")
     assert ">silent<" not in row(text, "signal/loud")

@@ -28,7 +28,7 @@ from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
 from crcr.show.pages.onboarding_form import read_form_values
 from crcr.show.pages.sandbox import try_command
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
 from support.page_reader import HOSTILE, Page, inert
 
@@ -47,8 +47,8 @@ ELSEWHERE = {
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as world:
         world.allowlist()
         yield world
 
@@ -73,7 +73,7 @@ def asked() -> Asked:
 
 
 def browse(
-    world: World, welcome: OnboardingSettings | None = None, upstreams: tuple[RepoName, ...] = (UPSTREAM,)
+    world: StoreRows, welcome: OnboardingSettings | None = None, upstreams: tuple[RepoName, ...] = (UPSTREAM,)
 ) -> httpx.AsyncClient:
     frame = Frame(world.views, upstreams=upstreams, clock=world.clock, public_url=RELAY)
     app = page_app(frame, None, welcome or OnboardingSettings(audience="relay-aud"))
@@ -81,7 +81,7 @@ def browse(
 
 
 @pytest.fixture
-async def browser(world: World, asked: Asked) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(world: StoreRows, asked: Asked) -> AsyncIterator[httpx.AsyncClient]:
     async with browse(world, OnboardingSettings(audience="relay-aud", ask=asked.ask)) as client:
         yield client
 
@@ -255,7 +255,7 @@ async def test_the_reporter_is_served_with_the_digest_that_is_shown(browser: htt
     assert f"{RELAY}{ONBOARDING}/report.py" in code(page, "file-2")
 
 
-async def test_where_readers_sign_in_no_bare_download_is_shown(world: World) -> None:
+async def test_where_readers_sign_in_no_bare_download_is_shown(world: StoreRows) -> None:
     async with browse(world, OnboardingSettings(is_public=False)) as browser:
         page = (await browser.get(ONBOARDING)).text
     assert "curl" not in page
@@ -271,7 +271,7 @@ async def test_the_check_shows_what_was_found(browser: httpx.AsyncClient) -> Non
     assert "Check now" not in unlisted
 
 
-async def test_a_hidden_backend_looks_like_one_that_is_not_listed(world: World, asked: Asked) -> None:
+async def test_a_hidden_backend_looks_like_one_that_is_not_listed(world: StoreRows, asked: Asked) -> None:
     world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n", version=2)
     async with browse(world, OnboardingSettings(ask=asked.ask)) as browser:
         hidden = (await browser.get(ONBOARDING, params={"repository": "secret/one"})).text
@@ -359,7 +359,7 @@ async def test_with_a_wrong_value_nothing_is_announced_that_is_not_there(browser
     assert "crcr dispatch --test new/backend" in text
 
 
-async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(world: World) -> None:
+async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(world: StoreRows) -> None:
     frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url=RELAY, sandbox=True)
     app = page_app(frame, None, OnboardingSettings(audience="relay-aud"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as browser:
@@ -371,7 +371,7 @@ async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(wo
     assert 'id="trial-command"' not in listed + other
 
 
-async def test_the_links_are_there_once_they_are_known(world: World) -> None:
+async def test_the_links_are_there_once_they_are_known(world: StoreRows) -> None:
     page = "https://github.com/apps/crcr"
     file = "https://github.com/torch/torch/blob/main/allowlist.yml"
     known = OnboardingSettings(app_page=lambda: page, allowlists={UPSTREAM: file})
@@ -385,7 +385,7 @@ async def test_the_links_are_there_once_they_are_known(world: World) -> None:
         assert "javascript:" not in text
 
 
-async def test_the_upstream_is_chosen_where_there_are_several(world: World) -> None:
+async def test_the_upstream_is_chosen_where_there_are_several(world: StoreRows) -> None:
     async with browse(world, upstreams=(UPSTREAM, OTHER)) as browser:
         text = (await browser.get(ONBOARDING, params={**COMPLETE, "upstream": str(OTHER)})).text
     assert f'<option value="{OTHER}" selected>' in text
@@ -400,7 +400,7 @@ async def test_literal_addresses_win_over_a_backends(browser: httpx.AsyncClient)
     assert (await browser.get(f"{ONBOARDING}/report.py")).headers["content-type"].startswith("text/plain")
 
 
-async def test_who_is_not_listed_is_told_how_to_join(world: World, browser: httpx.AsyncClient) -> None:
+async def test_who_is_not_listed_is_told_how_to_join(world: StoreRows, browser: httpx.AsyncClient) -> None:
     answer = await browser.get("/crcr/new/backend")
     assert answer.status_code == 404
     assert f"{ONBOARDING}?repository=new/backend" in Page(answer.text).attributes("href")
@@ -408,7 +408,7 @@ async def test_who_is_not_listed_is_told_how_to_join(world: World, browser: http
     assert ONBOARDING in Page((await browser.get("/crcr")).text).attributes("href")
 
 
-async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(world: World) -> None:
+async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(world: StoreRows) -> None:
     frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url="http://relay.test")
     transport = httpx.ASGITransport(page_app(frame))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:

@@ -14,19 +14,19 @@ from crcr.errors import StoreUnavailable
 from crcr.record.schema import core
 from crcr.record.statistics.rebuild import sum_anew
 from crcr.show.pages.frame import Frame
-from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
 from support.page_reader import HOSTILE, Page, inert
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as world:
+async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as world:
         yield world
 
 
 @pytest.fixture
-async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
     async with browse(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock)) as client:
         yield client
 
@@ -36,7 +36,7 @@ def browse(frame: Frame) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://relay")
 
 
-async def fill_with(world: World, hostile: str) -> None:
+async def fill_with(world: StoreRows, hostile: str) -> None:
     """The same hostile text in every field that a downstream, an author or a file can set."""
     storable = hostile.replace("\x00", "\x01")
     world.allowlist()
@@ -59,7 +59,7 @@ async def fill_with(world: World, hostile: str) -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 async def test_fault_29_hostile_text_is_only_text(
-    world: World, browser: httpx.AsyncClient, hostile: str
+    world: StoreRows, browser: httpx.AsyncClient, hostile: str
 ) -> None:
     await fill_with(world, hostile)
     for path in ("/crcr", "/crcr/good/backend", "/crcr/good/backend?fragment=main"):
@@ -83,7 +83,7 @@ async def test_fault_29_hostile_addresses_are_answered_harmlessly(
     inert(Page(answer.text), answer.text)
 
 
-async def test_a_good_link_is_a_link_that_tells_nothing(world: World, browser: httpx.AsyncClient) -> None:
+async def test_a_good_link_is_a_link_that_tells_nothing(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist()
     delivery = world.delivery()
     world.dispatch(delivery)
@@ -100,7 +100,9 @@ async def test_a_good_link_is_a_link_that_tells_nothing(world: World, browser: h
 
 
 @pytest.mark.parametrize("path", ["/crcr", "/crcr/good/backend", "/crcr/no/such"])
-async def test_every_page_carries_strict_headers(world: World, browser: httpx.AsyncClient, path: str) -> None:
+async def test_every_page_carries_strict_headers(
+    world: StoreRows, browser: httpx.AsyncClient, path: str
+) -> None:
     world.allowlist()
     headers = (await browser.get(path)).headers
     policy = headers["content-security-policy"]
@@ -110,7 +112,7 @@ async def test_every_page_carries_strict_headers(world: World, browser: httpx.As
     assert "referrer-policy" in headers
 
 
-async def test_pages_need_nothing_from_outside(world: World, browser: httpx.AsyncClient) -> None:
+async def test_pages_need_nothing_from_outside(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist()
     page = Page((await browser.get("/crcr")).text)
     loaded = [
@@ -136,7 +138,7 @@ async def test_without_an_allowlist_the_page_says_what_to_do(browser: httpx.Asyn
     assert "CRCR_ALLOWLIST" in text
 
 
-async def test_without_events_the_page_says_what_to_do(world: World, browser: httpx.AsyncClient) -> None:
+async def test_without_events_the_page_says_what_to_do(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist()
     summary = (await browser.get("/crcr")).text
     assert "has arrived yet" in summary
@@ -146,7 +148,7 @@ async def test_without_events_the_page_says_what_to_do(world: World, browser: ht
     assert "No dispatches in 14d" in backend
 
 
-async def test_an_unknown_backend_is_a_404_page(world: World, browser: httpx.AsyncClient) -> None:
+async def test_an_unknown_backend_is_a_404_page(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n")
     for path in ("/crcr/no/such", "/crcr/secret/one"):
         answer = await browser.get(path)
@@ -154,7 +156,7 @@ async def test_an_unknown_backend_is_a_404_page(world: World, browser: httpx.Asy
         assert "is not a backend of this upstream" in answer.text
 
 
-async def test_status_is_told_by_letter_and_word(world: World, browser: httpx.AsyncClient) -> None:
+async def test_status_is_told_by_letter_and_word(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist()
     delivery = world.delivery()
     world.dispatch(delivery)
@@ -164,7 +166,7 @@ async def test_status_is_told_by_letter_and_word(world: World, browser: httpx.As
     assert re.search(r'<b aria-hidden="true">T</b><span class="word">timed out</span>', text)
 
 
-async def test_the_fragment_is_the_main_part_alone(world: World, browser: httpx.AsyncClient) -> None:
+async def test_the_fragment_is_the_main_part_alone(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist()
     whole = (await browser.get("/crcr")).text
     part = (await browser.get("/crcr?fragment=main")).text
@@ -172,14 +174,14 @@ async def test_the_fragment_is_the_main_part_alone(world: World, browser: httpx.
     assert part.partition("<template")[0].strip() in whole
 
 
-async def test_links_keep_upstream_and_range(world: World, browser: httpx.AsyncClient) -> None:
+async def test_links_keep_upstream_and_range(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist("L2: [some/backend]", OTHER)
     page = Page((await browser.get("/crcr", params={"upstream": "Other/Upstream", "range": "7d"})).text)
     assert "/crcr/some/backend?upstream=other/upstream&range=7d" in page.attributes("href")
     assert next(iter(page.attributes("data-events"))) == "/api/v1/events?upstream=other/upstream&after=0"
 
 
-async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(world: World) -> None:
+async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(world: StoreRows) -> None:
     class Down:
         async def summary(self, *_: Any, **__: Any) -> Any:
             raise StoreUnavailable
@@ -192,7 +194,9 @@ async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(world: World) 
     assert "figure" not in answer.text
 
 
-async def test_fault_41_page_and_backend_show_the_same_rate(world: World, browser: httpx.AsyncClient) -> None:
+async def test_fault_41_page_and_backend_show_the_same_rate(
+    world: StoreRows, browser: httpx.AsyncClient
+) -> None:
     world.allowlist()
     delivery = world.delivery()
     world.dispatch(delivery)

@@ -1,11 +1,11 @@
-"""What the check of a backend, and of one job of it, says: what ran where, what came out, and where to look on."""
+"""The texts of a backend's check and of a job's check: what ran where, the results, and links."""
 
 from collections.abc import Iterable
 
 from crcr.decide.checks.check_run import MOST_TEXT
 from crcr.decide.checks.commit import BackendResults, FailedTestExcerpt, JobResult
 from crcr.decide.checks.gate import BackendJudgement
-from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, shown_standing
+from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, status_text
 from crcr.decide.checks.text.markdown import (
     MarkdownSection,
     code,
@@ -40,7 +40,7 @@ _MOST_WORKFLOWS = 5
 _MOST_OWED = 5
 _VERDICT = "Verdict"
 WAITING_TITLE = "waiting"
-"""Without what it waits for, as that changes with every job and the title is not written again for it."""
+"""Does not name what it waits for: that changes with every job, and the title is not updated for it."""
 _AT_FAULT = frozenset({GateStatus.FAILED, GateStatus.ERRORED, GateStatus.EXCUSED, GateStatus.WAIVED})
 
 
@@ -60,7 +60,7 @@ def backend_title(judged: BackendJudgement) -> str:
         return WAITING_TITLE
     if not telling:
         reason = one_line(judged.telling[0].reason).replace("`", "").removeprefix("skipped: ")
-        return truncate(f"{shown_standing(judged.standing)}: {reason}", MOST_TITLE)
+        return truncate(f"{status_text(judged.standing)}: {reason}", MOST_TITLE)
     if judged.standing not in OPEN and any(part.standing in OPEN for part in judged.parts):
         return f"{judged.standing}: {_join_names(telling)}, others still waiting"
     return f"{judged.standing}: {_join_names(telling)} ({len(telling)} of {_count_noun(len(named), 'job')})"
@@ -115,7 +115,7 @@ def _status_facts(judged: BackendJudgement) -> list[str]:
         facts.append(f"- Waits until: {format_utc(judged.deadline)}")
     whole = [part for part in judged.telling if part.job is None]
     facts.append(
-        f"- Status: {shown_standing(judged.standing)}"
+        f"- Status: {status_text(judged.standing)}"
         + (f" ({join_items(whole, _MOST_OWED, _owed_text, '; ')})" if whole else "")
     )
     waivers = waivers_of(judged.parts)
@@ -133,7 +133,7 @@ def _owed_text(part: JudgedPart) -> str:
 
 
 def _job_table(jobs: list[tuple[JudgedPart, JobResult]]) -> MarkdownSection:
-    """One row for each job; the column of verdicts only where one was given."""
+    """Return one row for each job; the column of verdicts only where there is one."""
     several = len({job.workflow for _, job in jobs}) > 1
     rows = [_job_row(part, job, with_workflow=several) for part, job in jobs]
     left_out = set() if any(each[_VERDICT] for each in rows) else {_VERDICT}
@@ -145,7 +145,7 @@ def _job_row(part: JudgedPart, job: JobResult, *, with_workflow: bool) -> dict[s
     name = f"{job.workflow_name} / {job.name}" if with_workflow else job.name
     return {
         "Job": code(name, NAME_CHARACTERS),
-        "State": f"**{part.standing}**" if part.standing in BLOCKED else shown_standing(part.standing),
+        "State": f"**{part.standing}**" if part.standing in BLOCKED else status_text(part.standing),
         "Attempt": str(job.attempt),
         "Tests": _test_counts(job),
         "Why": "; ".join(filter(None, (prose(part.reason), doubt_words(job)))),
@@ -164,7 +164,7 @@ def _job_links(job: JobResult) -> str:
 
 
 def _contact_lines(backend: BackendResults, hud_url: str) -> str:
-    """The last lines: who answers for it, and its page."""
+    """Return the last lines: the on-call people and the backend's page."""
     oncalls = oncall_words(backend)
     asked = f"On call: {oncalls}" if oncalls else "On call: nobody is listed"
     page_link = link("History of this backend", f"{hud_url}/crcr/{backend.name}")
@@ -196,7 +196,7 @@ def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_u
     facts = [*_backend_facts(backend, [job]), f"- Job: {code(job.name)}, attempt {job.attempt}"]
     ended = f", ended: {format_utc(job.ended_at)}" if job.ended_at else ""
     facts.append(f"- Began: {format_utc(job.began_at)}{ended}")
-    facts.append(f"- Status: {shown_standing(part.standing)} ({prose(part.reason)})")
+    facts.append(f"- Status: {status_text(part.standing)} ({prose(part.reason)})")
     said = {
         "Waiver": waiver_words(waivers_of([part])),
         _VERDICT: verdict_words(part),
@@ -213,7 +213,7 @@ def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_u
 
 
 def failed_tests(jobs: Iterable[tuple[JudgedPart, JobResult]]) -> list[FailedTestExcerpt]:
-    """Tests of the jobs that did not pass; an expected failure is none."""
+    """Return the failed tests of jobs that did not pass; an expected failure is none."""
     return [test for part, job in jobs if part.standing in _AT_FAULT for test in job.failed_tests]
 
 

@@ -1,4 +1,4 @@
-"""The nouns of the relay as values: levels, states, conclusions, keys.
+"""The relay's basic values: levels, states, conclusions, repository names.
 
 Everything is frozen. A repository's name keeps the case it was written in and compares without it, because
 GitHub does the same (`Ascend/pytorch` and `ascend/pytorch` are one repository).
@@ -14,7 +14,7 @@ _REPO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,38}/[A-Za-z0-9._-]{1,100}")
 
 
 class Level(IntEnum):
-    """How far a downstream takes part; each level includes the ones before it."""
+    """A downstream's level of participation; each includes the ones before it."""
 
     L1 = 1
     L2 = 2
@@ -61,14 +61,14 @@ def is_repo_name(text: str) -> bool:
 
 
 TEST_EVENT = "crcr_test"
-"""The event type of a dispatch that only tries the way there and back."""
+"""The event type of a test dispatch."""
 
 
 class DeliveryState(StrEnum):
     ACCEPTED = "accepted"
-    """Planned: its dispatches and acts are recorded."""
+    """Its dispatches and effects are recorded."""
     IN_DOUBT = "in_doubt"
-    """Its place in the pull request's order is unclear; GitHub is being asked."""
+    """Its order within the pull request is unclear; a request to GitHub is queued."""
     SUPERSEDED = "superseded"
     """Older than the known head, or of a pull request closed since: recorded, not dispatched."""
 
@@ -80,7 +80,7 @@ class DispatchState(StrEnum):
     PARKED = "parked"
     CANCELLED = "cancelled"
     LEFT_OUT = "left_out"
-    """Not concerned by its own options: recorded where the gate must say so, never sent."""
+    """Excluded by its entry's own options: recorded where the gate must give the reason, never sent."""
 
 
 class EffectState(StrEnum):
@@ -98,29 +98,29 @@ class EffectKind(StrEnum):
     REFRESH_ALLOWLIST = "refresh_allowlist"
     FORWARD_RESULT = "forward_result"
     ASK_FILES = "ask_files"
-    """Which files a delivery changes, for the entries with `paths`."""
+    """List the files that a delivery changes, for the entries with `paths`."""
     READ_GROUP = "read_group"
-    """A merge group's tree and pull requests, before its dispatches leave."""
+    """Read a merge group's tree and pull requests, before its dispatches are sent."""
     PUBLISH_CHECKS = "publish_checks"
     """A commit's checks of one tier, as they should be now."""
     RERUN = "rerun"
     LOOK_UP = "look_up"
-    """What GitHub's Actions say of the runs that answer a dispatch."""
+    """Look up the runs that answer a dispatch in GitHub Actions."""
     ANSWER_COMMAND = "answer_command"
-    """A `/crcr` comment: rights asked, obeyed or refused, answered."""
+    """Execute or refuse the commands of a `/crcr` comment, and answer it."""
     OFFER_WAIVER = "offer_waiver"
-    """The gate's button: a comment with the ready command."""
+    """The gate's button: post a comment with the command to copy."""
     VERIFY_COMMIT = "verify_commit"
-    """Whether a commit that a downstream tested on its own belongs to the upstream's history."""
+    """Check whether a self-report's commit belongs to the upstream's history."""
     INSPECT_REPOSITORY = "inspect_repository"
-    """How a downstream is set up: the App's installation and rights there, its workflows."""
+    """Read a downstream's set-up: the App's installation and permissions there, its workflows."""
     FEED_HISTORY = "feed_history"
-    """ClickHouse is told what it does not know yet."""
+    """Copy new rows to ClickHouse."""
 
 
 class JobState(StrEnum):
     DISPATCHED = "dispatched"
-    """No row yet: the delivery was dispatched and nobody has reported this job."""
+    """No row yet: the delivery was dispatched, and this job has not reported."""
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
     TIMED_OUT = "timed_out"
@@ -135,11 +135,11 @@ class Conclusion(StrEnum):
     TIMED_OUT = "timed_out"
     ACTION_REQUIRED = "action_required"
     NONE = "none"
-    """`completed` came without a conclusion; it counts as a failure."""
+    """`completed` without a conclusion; counts as a failure."""
 
 
 class JobMark(StrEnum):
-    """What is remarkable about a job beside its state."""
+    """A remark about a job beside its state."""
 
     LATE = "late"
     DISPUTED = "disputed"
@@ -149,7 +149,7 @@ class JobMark(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The immutable ids behind a downstream's name; `confirmed` when GitHub itself told us, not a first caller."""
+    """The immutable ids behind a downstream's name; `confirmed` when read from GitHub, not from a first caller's token."""
 
     repository_id: int
     owner_id: int | None
@@ -158,15 +158,15 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class KnownPull:
-    """What is known of one upstream pull request, in the order GitHub made it, not the order it arrived."""
+    """The known state of one upstream pull request, ordered by GitHub's times, not by arrival."""
 
     number: int
     head_sha: str
     previous_sha: str | None
     head_at: datetime | None
-    """Date of the newest event about the head or its closing; None while only labels and the like were heard of."""
+    """Time of the newest event about the head or its closing; None while only other events have arrived."""
     updated_at: datetime
-    """Date of the newest event of any kind: whose labels, draft state and title hold."""
+    """Time of the newest event of any kind, which sets labels, draft state and title."""
     is_open: bool
     draft: bool
     labels: tuple[str, ...]
@@ -176,4 +176,4 @@ class KnownPull:
     author_association: str = "NONE"
     merged: bool = False
     base_at: datetime | None = None
-    """GitHub's time of the event that brought the base; None while it has the base that it was first heard of with."""
+    """GitHub's time of the event that changed the base; None while it has its first known base."""

@@ -1,7 +1,7 @@
-"""The steps of a delivery's way that a trace shows, and the ids that tie them together.
+"""The steps of a delivery's trace, and their trace and span ids.
 
-All ids follow from the delivery's GUID. So a dispatch that another process sends, a callback next day and a page on
-a third machine belong to one trace, and nothing has to be carried through the outbox or by a downstream.
+All ids are derived from the delivery's GUID. So a dispatch that another process sends, a callback the next day and a page
+on a third machine belong to one trace, without passing ids through the outbox or a downstream.
 """
 
 from enum import StrEnum
@@ -10,17 +10,17 @@ from hashlib import sha256
 
 class TraceStep(StrEnum):
     WEBHOOK = "webhook"
-    """From its first byte to its answer; what all others come from."""
+    """From its first byte to its answer; the parent of all others."""
     RECORD = "record"
-    """From being understood to being committed."""
+    """From parsed to committed."""
     DISPATCH = "dispatch"
-    """The attempt that reached a downstream."""
+    """The attempt that was sent to a downstream."""
     EFFECT = "effect"
-    """Any other attempt at an effect."""
+    """An attempt at any other effect."""
     CALLBACK = "callback"
-    """A report that was taken."""
+    """An accepted report."""
     TELL = "tell"
-    """From a change being recorded to open pages being told."""
+    """From a recorded change to the event on open pages."""
 
 
 def trace_id(delivery: str) -> int:

@@ -84,14 +84,25 @@ class StoreSettings(BaseModel):
             "PEM file with the certificates that prove the PostgreSQL server; not set: as `sslmode` says",
         ),
     ] = None
+    database_listen: Annotated[
+        Literal["auto", "off"],
+        Setting(
+            "DATABASE_LISTEN",
+            "database_listen",
+            values.one_of("auto", "off"),
+            "how a process learns what others have committed to PostgreSQL: by LISTEN, or, where that does not work "
+            "(`auto`) or is `off`, by polling each second, as behind a connection pooler or on a hot standby",
+            default="auto",
+        ),
+    ]
     redis_url: Annotated[
         ServiceUrl | None,
         Setting(
             "REDIS_URL",
             "redis_url",
             service_urls.redis_url,
-            "Redis, for limits, wake-ups and caches shared by several processes: `redis://[:password@]host:port/number`, "
-            "or `rediss://…` with TLS; not set: each process keeps its own",
+            "Redis, which counts rate limits for several processes together: `redis://[:password@]host:port/number`, "
+            "or `rediss://…` with TLS; not set: each process counts for itself",
             secret=True,
         ),
     ] = None

@@ -13,9 +13,9 @@ import structlog
 from crcr.deliver.periodic.leader_tasks import LeaderTask, LeaderTasks
 from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.periodic.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
-from crcr.errors import StoreUnavailable
+from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.outbox.leases import free_leases, is_gone
-from crcr.record.store.signals import EFFECTS
+from crcr.record.store.signals import ALLOWLIST, EFFECTS
 from crcr.wiring.services import Services
 
 log = structlog.get_logger(__name__)
@@ -24,6 +24,24 @@ RequestSideTask = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 GRACE_S = 30.0
 """How long running effects may continue after the process is told to stop."""
+
+
+async def follow_other_processes(services: Services) -> None:
+    """Receive the wake-ups of other processes, reload changed allowlists, and monitor Redis, until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(services.database.watch_other_processes())
+        group.create_task(_reload_allowlists(services))
+        group.create_task(services.rate_limits.monitor())
+
+
+async def _reload_allowlists(services: Services) -> None:
+    changed = services.signals.subscribe(ALLOWLIST)
+    while True:
+        await changed.wait()
+        changed.clear()
+        for upstream in services.upstreams:
+            with suppress(NoAllowlist, StoreUnavailable):  # the next transaction raises it
+                await services.allowlists.warm(upstream)
 
 
 class BackgroundTasks:
@@ -58,7 +76,7 @@ class BackgroundTasks:
     async def start(self) -> None:
         services = self._services
         await services.acts.register_upstreams(services.upstreams, services.clock.now())
-        self._signal_task = self._create_task(services.shared.run())
+        self._signal_task = self._create_task(follow_other_processes(services))
         for each in self._beside:
             self._run(each(self._stopping))
         if self._work:

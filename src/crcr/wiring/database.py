@@ -16,22 +16,23 @@ def database_location(settings: Settings) -> DatabaseLocation:
     )
 
 
-def open_database(settings: Settings, signals: Signals, tally: StoreCounters | None = None) -> Database:
-    place = database_location(settings)
-    if isinstance(place, PostgresLocation):
+def open_database(settings: Settings, signals: Signals, counters: StoreCounters | None = None) -> Database:
+    location = database_location(settings)
+    if isinstance(location, PostgresLocation):
         from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
         from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415
 
-        return PostgresDatabase(PostgresLink(place, tally), signals, tally)
+        listen = settings.database_listen == "auto"
+        return PostgresDatabase(PostgresLink(location, counters), signals, counters, listen=listen)
     from crcr.record.store.sqlite.database import SqliteDatabase  # noqa: PLC0415
 
-    return SqliteDatabase(place, signals, tally)
+    return SqliteDatabase(location, signals, counters)
 
 
 def require_database(settings: Settings) -> None:
     """Raise `NotFound` when there is no database, so that a command does not create one by mistake."""
-    place = database_location(settings)
-    there = revision(place) is not None if isinstance(place, PostgresLocation) else place.exists()
-    if not there:
+    location = database_location(settings)
+    exists = revision(location) is not None if isinstance(location, PostgresLocation) else location.exists()
+    if not exists:
         where = settings.database.place
         raise NotFound(f"there is no database at {where}", hint="`crcr serve` or `crcr migrate` creates it")

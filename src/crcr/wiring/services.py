@@ -60,7 +60,7 @@ from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
-from crcr.wiring.redis import Shared, share
+from crcr.wiring.rate_limits import RateLimits, open_rate_limits
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +95,7 @@ class Services:
     reports: Reports
     acts: AdminOperations
     limits: RequestLimiter
-    shared: Shared
+    rate_limits: RateLimits
     github: GitHubClient
     keys: KeyCache
     refreshers: dict[str, AllowlistRefresher]
@@ -124,7 +124,7 @@ class Services:
 
     async def close(self) -> None:
         await self.keys.aclose()
-        await self.shared.aclose()
+        await self.rate_limits.aclose()
         await self.clickhouse.close()
         for client in self.http:
             await client.aclose()
@@ -136,10 +136,8 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     """Open the store, migrate its schema, and wire all services to it."""
     core = open_core(settings, seams or Seams())
     clock, database, settings = core.clock, core.database, core.settings
-    shared, inbox, reports = share(core, _rules(settings)), _inbox(core), _reports(core)
-    keys = KeyCache(
-        http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read, shared=shared.key_sets
-    )
+    rate_limits, inbox, reports = open_rate_limits(core, _rules(settings)), _inbox(core), _reports(core)
+    keys = KeyCache(http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read)
     stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
     attendance = build_worker_heartbeat(core, owner)
     refreshers = {
@@ -160,8 +158,8 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         inbox=inbox,
         reports=reports,
         acts=AdminOperations(database, core.targets, core.allowlists),
-        limits=shared.limits,
-        shared=shared,
+        limits=rate_limits.limits,
+        rate_limits=rate_limits,
         github=core.github,
         keys=keys,
         refreshers=refreshers,
@@ -175,7 +173,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         metrics=core.metrics,
         trace=core.trace,
         webhook=webhook,
-        callback=callback_intake(core, keys, shared.limits, reports),
+        callback=callback_intake(core, keys, rate_limits.limits, reports),
         ingest=ingest_intake(core),
         http=(core.api_http, core.keys_http, core.forward_http),
         stopping=stopping,

@@ -76,7 +76,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 audience=services.settings.oidc_audiences[0],
                 health=services.health,
             ),
-            *_health_routes(services, views, services.shared.check_limiter),
+            *_health_routes(services, views, services.rate_limits.check),
         ],
         routers=[
             admin.router(perform, on=on),

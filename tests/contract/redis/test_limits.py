@@ -14,7 +14,7 @@ from crcr.ports import Clock, RequestLimiter
 from crcr.receive.callback.intake import CALLBACK, FAILED_AUTHENTICATION
 from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.record.limits.redis import RedisLimits
-from crcr.record.redis.connection import RedisLink, parse_redis_url
+from crcr.record.limits.redis_connection import RedisLink, parse_redis_url
 from support.clock import ManualClock
 from support.services.redis import new_name, shared_redis
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from crcr.cli.doctor.relay.redis import redis_findings
 from crcr.join.findings.finding import SetupFinding, State
-from crcr.record.redis.connection import RedisLink, parse_redis_url
+from crcr.record.limits.redis_connection import RedisLink, parse_redis_url
 from crcr.settings import load_settings
 from support.services.redis import RedisServer
 

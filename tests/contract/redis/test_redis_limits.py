@@ -13,7 +13,7 @@ import pytest
 from crcr.errors import LimiterUnavailable, RateLimited
 from crcr.record.limits.memory import Rule
 from crcr.record.limits.redis import RedisLimits
-from crcr.record.redis.connection import CALL_S, RedisLink, parse_redis_url
+from crcr.record.limits.redis_connection import CALL_S, RedisLink, parse_redis_url
 from support.clock import ManualClock
 from support.deploy.certificates import Authority
 from support.services.redis import RedisServer, new_name, shared_redis

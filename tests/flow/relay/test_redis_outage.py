@@ -10,10 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.record.redis.connection import RedisLink, parse_redis_url
 from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import load_settings
-from crcr.wiring.background import BackgroundTasks
+from crcr.wiring.background import follow_other_processes
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app
@@ -107,7 +106,7 @@ async def test_a_relay_that_nobody_calls_tells_that_its_limiter_is_away(
         told = it.services.metrics.registry.get_sample_value
         assert told("crcr_limiter_up") == 1
         redis.stop()
-        running = asyncio.create_task(it.services.shared.run())
+        running = asyncio.create_task(follow_other_processes(it.services))
         while told("crcr_limiter_up") == 1:
             await asyncio.sleep(0.02)
         running.cancel()
@@ -161,41 +160,9 @@ async def test_two_relays_count_as_one(tmp_path: Path, redis: RedisServer) -> No
         assert report_outcome(await post_report(it, run, "test", "completed", http=http)) == "applied"
 
 
-async def test_two_relays_read_an_issuers_keys_once(tmp_path: Path, redis: RedisServer) -> None:
-    async with (
-        dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run),
-        second_relay(it, redis) as two,
-    ):
-        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
-        assert report_outcome(await post_report(it, run, "test", "in_progress", http=two[1])) == "applied"
-        reads = [call for call in it.github.calls if "jwks" in call.path]
-        assert len(reads) == 1
-
-
-async def test_a_running_relay_listens_and_tells_of_its_commits(tmp_path: Path, redis: RedisServer) -> None:
-    other = RedisLink(parse_redis_url(redis.url))
-    async with (
-        dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run),
-        other.alone() as client,
-        client.pubsub(ignore_subscribe_messages=True) as subscription,
-        asyncio.timeout(20),
-    ):
-        await subscription.subscribe(other.key("signals"))
-        company = BackgroundTasks(it.services, work=False)
-        await company.start()
-        assert it.services.shared.signals is not None
-        await it.services.shared.signals.listening.wait()
-        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
-        told = b""
-        while b"changes" not in told:
-            told = (await subscription.get_message(timeout=5) or {"data": b""})["data"]
-        await company.stop()
-    await other.aclose()
-
-
 async def test_a_new_allowlist_is_read_into_memory_before_it_is_asked_for(tmp_path: Path) -> None:
     async with stage(tmp_path, LISTED) as it, asyncio.timeout(20):
-        running = asyncio.create_task(it.services.shared.run())
+        running = asyncio.create_task(follow_other_processes(it.services))
         await asyncio.sleep(0)
         core = it.services.upstreams[0]
         it.write_allowlist("L2:\n  - org/other\n")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from crcr.errors import LimiterUnavailable, RateLimited
-from crcr.record.limits.monitored import MonitoredLimits
+from crcr.record.limits.redis import MonitoredLimits
 
 
 class Limiter:

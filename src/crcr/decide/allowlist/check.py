@@ -46,7 +46,7 @@ _CONCLUSIONS = {str(conclusion): conclusion for conclusion in Conclusion if conc
 
 
 def read_options(mapping: MappingNode, findings: ProblemCollector) -> dict[str, Any]:
-    """Return fields of `Entry`; what is missing or wrong is left out."""
+    """Return the fields of an entry; missing and wrong ones are left out."""
     fields: dict[str, Any] = {}
     for option, line, node in named_pairs(mapping, "option", findings):
         if option not in _OPTIONS:
@@ -66,7 +66,7 @@ def closest(word: str, known: Collection[str]) -> str:
 
 
 def read_oncalls(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
-    """Read `one, two` or a list; an `@` before a name is dropped and repeats are dropped."""
+    """Read `one, two` or a list; a leading `@` and duplicates are dropped."""
     if isinstance(node, ScalarNode) and isinstance(node.value, str):
         text = read_text(node, option, findings)
         parts = [(part.strip(), node.line) for part in (text or "").split(",") if part.strip()]
@@ -96,7 +96,7 @@ def _read_oncall(part: str, line: int, findings: ProblemCollector) -> str | None
 
 
 def _read_items(option: str, node: Node, findings: ProblemCollector) -> list[tuple[str, int]]:
-    """Read a list of texts; an empty one is an error where this is used: it would leave everything out."""
+    """Read a list of texts; an empty list is an error: it would match nothing."""
     if not isinstance(node, SequenceNode):
         findings.error(
             node.line, f"{option} must be a list, not {describe_kind(node)}", f"write {option}: [a, b]"
@@ -133,7 +133,7 @@ def _read_events(option: str, node: Node, findings: ProblemCollector) -> frozens
                 line, f"{option}: unknown event {quote_value(event)}", closest(event, KNOWN_EVENTS)
             )
         events.add(event)
-    # The public file has no word for push: who asks for pull requests alone has always got both.
+    # The public file has no word for push: an entry with pull requests alone has always received both.
     return frozenset(events | {"push"} if events == {"pull_request"} else events)
 
 
@@ -150,7 +150,7 @@ def _read_allow_events(option: str, node: Node, findings: ProblemCollector) -> f
 def _read_report_refs(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
     globs = []
     for pattern, line in _read_items(option, node, findings):
-        # A pull request's ref (`refs/pull/…`) is anybody's: no list makes its runs speak for the repository.
+        # Anybody can make a pull request's ref (`refs/pull/…`): no list lets its runs report for the repository.
         if not pattern.startswith(_REPORTING_REFS):
             findings.error(
                 line,
@@ -193,7 +193,7 @@ def _read_duration(option: str, node: Node, findings: ProblemCollector) -> int |
 
 def _parse_seconds(node: Node) -> int | None:
     match node:
-        # A truth value is an int to Python, and `job_timeout: yes` is not one second.
+        # A boolean is an int in Python, and `job_timeout: yes` is not one second.
         case ScalarNode(value=int(seconds)) if not isinstance(seconds, bool):
             return seconds
         case ScalarNode(value=str(text)) if found := _DURATION.fullmatch(text.strip()):
@@ -273,7 +273,7 @@ _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,36}[A-Za-z0-9])?")
 _EVENTS_OF_OTHER_REFS = frozenset(
     {"merge_group", "pull_request", "pull_request_review", "pull_request_review_comment"}
 )
-"""Events whose runs are of a ref that GitHub made for them."""
+"""Events whose runs are on a ref that GitHub makes for them."""
 _L3_FORM = "write L3: {device: {owner/name: [on-call]}}; the device makes the label ciflow/crcr/<device>"
 
 

@@ -27,7 +27,7 @@ from crcr.decide.outbox.effect import EffectFault
 from crcr.errors import HeldBy
 
 _HELD_SHORTLY = timedelta(minutes=1)
-"""What a limit holds back for less than this is pacing, and not worth a sentence, unless it is urgent."""
+"""A shorter hold is pacing, and not worth a sentence, unless it is urgent."""
 _GATE_BLOCKED = timedelta(minutes=1)
 _GATE_VERY_LATE = timedelta(minutes=2)
 _UNANSWERED_SHOWN = timedelta(seconds=10)
@@ -35,7 +35,7 @@ _BEHIND = timedelta(minutes=2)
 _STUCK = timedelta(minutes=15)
 _SILENT = timedelta(hours=24)
 REFUSED_SHOWN = timedelta(minutes=15)
-"""How long a refused webhook is worth a sentence."""
+"""How long a refused webhook is mentioned."""
 
 
 class HealthState(StrEnum):
@@ -69,7 +69,7 @@ class OpenEffects:
     created_at: datetime
     """Of the oldest."""
     due_at: datetime
-    """Of the one that is due first; `until` of the one that is due last."""
+    """The earliest due time; `until` is the latest."""
     until: datetime
     held_by: HeldBy | None = None
     fault: EffectFault | None = None
@@ -78,7 +78,7 @@ class OpenEffects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingGates:
-    """Gates that are decided, or to be decided anew, and that GitHub does not show so yet."""
+    """Gates that are decided, or to be decided again, and not published yet."""
 
     number: int
     since: datetime
@@ -90,7 +90,7 @@ class WaitingGates:
 
 @dataclass(frozen=True, slots=True)
 class RefusedWebhooks:
-    """Webhooks that look like GitHub's and whose signature does not match."""
+    """Webhooks in GitHub's format with a wrong signature."""
 
     number: int
     since: datetime
@@ -99,7 +99,7 @@ class RefusedWebhooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFacts:
-    """What is recorded of one upstream that its health is told from."""
+    """The recorded facts that one upstream's health is computed from."""
 
     open_effects: tuple[OpenEffects, ...] = ()
     gates: tuple[WaitingGates, ...] = ()
@@ -130,7 +130,7 @@ def _reason_signature(reason: Reason) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HeldClass:
-    """Effects of one class that GitHub's limits hold back, however shortly."""
+    """Effects of one class that GitHub's limits hold back, even briefly."""
 
     effects: EffectClass
     number: int
@@ -147,12 +147,12 @@ class Health:
 
     @property
     def signature(self) -> tuple[str, ...]:
-        """What an open page is read anew for; the numbers of less urgent effects change all the time."""
+        """Changes when an open page must be refreshed; the counts of less urgent effects are left out."""
         return tuple(map(_reason_signature, self.reasons))
 
 
 def judge_health(facts: HealthFacts, now: datetime) -> Health:
-    """The reasons, the most serious first, and the state of the worst of them."""
+    """Return the reasons, the most serious first, and the state of the worst of them."""
     found = [
         *_gate_reasons(facts, now),
         *_credential_reasons(facts),
@@ -220,7 +220,7 @@ def _gate_hold_text(waiting: list[WaitingGates], until: datetime | None, now: da
     return held_words(held_by, until, now)
 
 
-# What is outside does not answer
+# External services do not answer
 
 
 def _credential_reasons(facts: HealthFacts) -> Iterable[Reason]:
@@ -272,7 +272,7 @@ def _is_github(each: OpenEffects) -> bool:
     return called_service(each.effects) == GITHUB
 
 
-# What waits
+# Waiting effects
 
 
 def _behind_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
@@ -354,7 +354,7 @@ def _merge_effects(same: list[OpenEffects]) -> OpenEffects:
     )
 
 
-# What needs somebody
+# Reasons that need an operator
 
 
 def _parked_reasons(facts: HealthFacts) -> Iterable[Reason]:

@@ -1,5 +1,6 @@
-"""What readers are told of effects that wait: their classes, what holds them back until when, and gates that GitHub
-does not show yet. Plain text for pages, comments, the API and the terminal alike.
+"""Texts about waiting effects: their classes, the limit that holds them back, and gates that are not published yet.
+
+Plain text for pages, comments, the API and the terminal.
 """
 
 from collections.abc import Mapping
@@ -14,11 +15,11 @@ from crcr.decide.outbox.effect import CHECKS_QUEUE, EffectFault
 from crcr.errors import HeldBy
 
 PUBLISHED_WITHIN = timedelta(seconds=5)
-"""A decided gate that nothing holds back is on GitHub within this time; only then is it called late."""
+"""A decided gate is published within this time; after it, the gate is late."""
 
 
 class EffectClass(StrEnum):
-    """What a reader tells effects apart by; the most urgent first."""
+    """Classes of effects in texts; the most urgent first."""
 
     GATES = "gates"
     DISPATCHES = "dispatches"
@@ -35,7 +36,7 @@ OTHER_SERVICES = tuple(_SERVICES.values())
 
 
 def called_service(effects: EffectClass) -> str:
-    """What an effect of this class calls."""
+    """Return the service that effects of this class call."""
     return _SERVICES.get(effects, GITHUB)
 
 
@@ -76,7 +77,7 @@ _LIMITS = {
 
 
 def held_words(held_by: HeldBy | None, until: datetime | None, now: datetime) -> str:
-    """Which limit holds it back and until when, for the middle of a sentence."""
+    """Return the limit and its end, for the middle of a sentence."""
     limit = f" ({_LIMITS[held_by]})" if held_by in _LIMITS else ""
     if until is None or until <= now:
         return f"held back by GitHub's rate limit{limit}, about to be tried again"
@@ -90,7 +91,7 @@ def fault_words(fault: EffectFault | None, since: datetime, now: datetime, servi
 
 
 class WaitingEffect(Protocol):
-    """An effect that waits, as far as its reason goes."""
+    """The fields of a waiting effect that say why it waits."""
 
     @property
     def held_by(self) -> HeldBy | None: ...
@@ -103,7 +104,7 @@ class WaitingEffect(Protocol):
 
 
 def waiting_words(effect: WaitingEffect, now: datetime, service: str = GITHUB) -> str | None:
-    """Why an effect waits, where that is neither its turn nor its own fault."""
+    """Return why an effect waits, unless it only waits for its turn or failed by itself."""
     if effect.held_by is not None:
         return held_words(effect.held_by, effect.due_at, now)
     if effect.fault is None:
@@ -116,12 +117,12 @@ def waiting_words(effect: WaitingEffect, now: datetime, service: str = GITHUB) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatePublication:
-    """A gate that GitHub does not show as it was decided, as that stands at a time."""
+    """A decided gate that is not published yet, at a point in time."""
 
     at: datetime
     decided_at: datetime | None
     due_at: datetime | None = None
-    """When publishing it is tried next."""
+    """When the next attempt to publish it is due."""
     held_by: HeldBy | None = None
     fault: EffectFault | None = None
     fault_since: datetime | None = None
@@ -129,13 +130,13 @@ class GatePublication:
 
     @property
     def is_late(self) -> bool:
-        """Whether a reader should know: for the first seconds a gate is on its way."""
+        """Whether it is worth a notice: publication takes some seconds anyway."""
         hindered = self.parked or self.fault is not None or self.held_by is not None
         return hindered or self.decided_at is None or self.at - self.decided_at >= PUBLISHED_WITHIN
 
     @property
     def reason(self) -> str:
-        """Why it is not on GitHub, as the end of a sentence."""
+        """Why it is not published, as the end of a sentence."""
         if self.parked:
             return "publishing it was given up after repeated failures; an administrator can retry it"
         return waiting_words(self, self.at) or "it waits for its turn"
@@ -176,14 +177,14 @@ def capitalize(text: str) -> str:
 
 
 def clock_time(at: datetime, now: datetime) -> str:
-    """A time of today as hours and minutes, another one with its day."""
+    """Format a time of today as hours and minutes, others with the day."""
     utc = at.astimezone(UTC)
     day = "" if utc.date() == now.astimezone(UTC).date() else f"{utc:%b} {utc.day}, "
     return f"{day}{utc:%H:%M} UTC"
 
 
 def end_time(until: datetime, now: datetime) -> str:
-    """A time that is still to come; one that is near, to the second. Rounded up, so that it is over then."""
+    """Format a future time, to the second when it is near; rounded up."""
     if until - now >= timedelta(minutes=2):
         return clock_time(until + timedelta(seconds=59, microseconds=999_999), now)
     utc = (until + timedelta(microseconds=999_999)).astimezone(UTC)

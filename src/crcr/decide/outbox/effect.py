@@ -1,4 +1,4 @@
-"""Effects as the worker sees them: what was claimed, and what became of an attempt."""
+"""Effects of the outbox: a claimed effect, a failed attempt, and the urgency of each kind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ def effect_urgency(kind: EffectKind, target: str) -> Urgency:
 
 
 class EffectFault(StrEnum):
-    """Why a service outside did nothing for an effect that is tried again."""
+    """Why an external service did not carry out an effect that will be retried."""
 
     UNANSWERED = "unanswered"
-    """It was not reached, did not answer in time, or answered with an error of its own."""
+    """It was unreachable, timed out, or answered with a server error."""
     CREDENTIALS = "credentials"
-    """It does not accept our credentials."""
+    """It rejected our credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +48,10 @@ class ClaimedEffect:
     payload: bytes | None
     attempts: int
     unsure: bool
-    """An earlier attempt may have been carried out: this one may be the second."""
+    """An earlier attempt may have succeeded: this one may be a duplicate."""
     created_at: datetime
     first_attempt_at: datetime
-    """When somebody first began on it: patience is counted from here, not from how long it had to wait before."""
+    """When the first attempt began: the retry period counts from here, not from its creation."""
     lease_until: datetime
 
 
@@ -61,28 +61,28 @@ class FailedAttempt:
     error: str
     unsure: bool
     answered: bool = False
-    """The target refused this one effect: it is there, and takes others."""
+    """The target is reachable and refused only this effect."""
     counts: bool
-    """False when nothing was tried (a rate limit): it is no attempt of the effect's own."""
+    """False when nothing was tried (a rate limit): it does not count as an attempt."""
     held_by: str | None = None
-    """The limit of GitHub's that it waits for; a value of `errors.HeldBy`."""
+    """The GitHub limit that it waits for; a value of `errors.HeldBy`."""
     fault: EffectFault | None = None
-    """Why nobody could do it, where that is not the effect's own fault."""
+    """The external service's fault, where the effect itself is not the cause."""
     holds_queue: bool = False
-    """What waits behind it, of the same kind, would only be held back by the same limit."""
+    """Whether the same limit would hold back the effects of the same kind behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchLoad:
-    """What it takes to send one dispatch."""
+    """Everything that is needed to send one dispatch."""
 
     downstream: RepoName
     level: Level
     test: bool
     reason: str | None = None
-    """`relay.reason` of it."""
+    """Its `relay.reason`."""
     repository_id: int | None
     installation_id: int | None
     payload: PreparedPayload
     trimmed: tuple[str, ...] = ()
-    """What the store holds as cut from it, by an earlier attempt."""
+    """The recorded cuts of an earlier attempt."""

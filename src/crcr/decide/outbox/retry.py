@@ -1,6 +1,6 @@
-"""When to try an effect again, and when to give up; and when to leave a target alone for a while.
+"""When an effect is retried, when it is given up, and when a target's circuit breaker opens.
 
-Pure: the present, the past and one random number go in, a decision comes out.
+Pure: the time, the attempts so far and one random number go in, a decision comes out.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class GiveUp:
 def retry_after_fault(
     *, attempts: int, first_attempt_at: datetime, now: datetime, chance: float
 ) -> TryAgain | GiveUp:
-    """Decide after the `attempts`-th try failed in a way that may pass; `chance` in [0, 1) spreads the retries."""
+    """Decide after the `attempts`-th attempt failed temporarily; `chance` in [0, 1) spreads the retries."""
     if now - first_attempt_at >= GIVE_UP_AFTER:
         return GiveUp("given up after 24 hours")
     ceiling = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempts - 1, 20))
@@ -46,7 +46,7 @@ def retry_after_limit(
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """How a target has been doing. Open means: one probe at a time, after a pause that doubles."""
+    """A target's circuit breaker. Open means: one probe at a time, after a pause that doubles."""
 
     failures: int = 0
     open_until: datetime | None = None
@@ -62,7 +62,7 @@ class CircuitBreaker:
         return CircuitBreaker(failures, now + timedelta(seconds=pause))
 
     def probing(self, now: datetime) -> "CircuitBreaker":
-        """Let this one try through and hold the others back until it is known how it went."""
+        """Let one attempt through, and hold the others back until its outcome is known."""
         if self.open_until is None:
             return self
         return replace(self, open_until=now + timedelta(seconds=FIRST_PAUSE_S))

@@ -1,8 +1,8 @@
-"""Which workers are gone: those whose sign of life has not changed while somebody watched it for some seconds.
+"""Which workers are gone: those whose heartbeat has not changed for some seconds.
 
-Each worker changes its own row every `ROLL_CALL_EVERY_S` and watches the rows of the others. What a row says is only
-compared with what it said before, and the time between is the watcher's own: clocks that differ between machines do
-not matter. A watcher that was itself away has counted no rounds meanwhile, and accuses nobody.
+Each worker changes its own row every `ROLL_CALL_EVERY_S` and reads the rows of the others. A row is only compared with
+its previous value, and the time between is measured by the reading worker: differing clocks do not matter. A worker
+that was itself suspended has counted no rounds meanwhile, and so removes nobody.
 """
 
 from collections.abc import Mapping
@@ -11,27 +11,27 @@ from datetime import datetime, timedelta
 
 ROLL_CALL_EVERY_S = 2.0
 GONE_AFTER = timedelta(seconds=6)
-"""With the round before and the round after it, 10 s: no worker is gone for longer without being noticed."""
+"""With one round before and one after it, 10 s: a worker that is gone is noticed within that time."""
 _ROUNDS = 3
-"""So many of the watcher's own rounds must have seen the same sign."""
+"""How many of the reader's own rounds must have seen the same heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
     sign: int
     since: datetime
-    """When the watcher first saw this sign, by its own clock."""
+    """When the reader first saw this heartbeat, by its own clock."""
     rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """What one worker has seen of the others."""
+    """The heartbeats that one worker has seen of the others."""
 
     workers: Mapping[str, Sighting] = field(default_factory=dict)
 
     def after_round(self, signs: Mapping[str, int], now: datetime) -> "Sightings":
-        """Look once more; `signs` are all that are there now."""
+        """Return the state after one more round; `signs` are all current heartbeats."""
         return Sightings({name: self._again(name, sign, now) for name, sign in signs.items()})
 
     def gone(self, now: datetime) -> tuple[str, ...]:
@@ -50,11 +50,11 @@ class Sightings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRoll:
-    """What a worker learns when it calls the roll."""
+    """The result of one roll call."""
 
     workers: int
-    """How many there are, this one included."""
+    """How many workers there are, this one included."""
     was_listed: bool
-    """False when its own row was missing: another worker had counted it as gone, and taken over its claims."""
+    """False when its own row was missing: another worker removed it as gone, and took over its claims."""
     gone: Mapping[str, int]
-    """The workers that seem gone, with their last signs."""
+    """The workers that seem gone, with their last heartbeats."""

@@ -46,11 +46,3 @@ class Identity:
     """The ref of the workflow file, from the signed `workflow_ref`."""
     private: bool = False
     """Whether the token says that the repository is not public."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeySetText:
-    """An issuer's keys as it published them."""
-
-    raw: bytes
-    read_at: datetime

@@ -1,8 +1,8 @@
 """The one definition of a backend's numbers: what a job counts as, pass rate, times, silence.
 
-Every page, API answer, badge and export gets its figures here, so no two of them can differ. Counted is the
-highest attempt of each job, without superseded runs, superseded commits and test dispatches; what is left out is
-counted apart, so that it can be said. A rate over nothing is None, never a full or an empty one.
+Every page, API answer, badge and export gets its figures here, so that no two of them can differ. The highest attempt of
+each job counts, without superseded runs, superseded commits and test dispatches; excluded results are counted
+separately. A rate over nothing is None, neither 0 nor 100 %.
 """
 
 import math
@@ -15,11 +15,11 @@ from enum import StrEnum
 from crcr.decide.model import Conclusion, JobState, Level
 
 ANSWER_WITHIN = timedelta(hours=1)
-"""A dispatch younger than this is not held against the backend."""
+"""A younger dispatch does not count as unanswered."""
 SILENT_WITHIN = timedelta(days=14)
-"""How far back unanswered dispatches are looked for, whatever range a page shows."""
+"""How far back unanswered dispatches are counted, whatever range a page shows."""
 PROBES_WITHIN = timedelta(hours=24)
-"""A probe repository without a result for longer than this says nothing about the relay any more."""
+"""A probe repository without a result for longer than this is stale."""
 _UNANSWERED_IS_SILENT = 3
 
 
@@ -30,7 +30,7 @@ class CountedAs(StrEnum):
     FAILURE = "failure"
     RUNNING = "running"
     OTHER = "other"
-    """Says nothing about the change: cancelled, skipped, neutral."""
+    """Neither pass nor failure: cancelled, skipped, neutral."""
 
 
 _BY_CONCLUSION = {
@@ -46,9 +46,9 @@ _BY_CONCLUSION = {
 
 
 def count_as(state: JobState, conclusion: Conclusion | None, expected: Conclusion | None = None) -> CountedAs:
-    """A job that went silent counts as a failure until its late result comes: silence is no pass.
+    """Return what a job counts as. A silent job counts as a failure until its late result arrives.
 
-    Where an outcome is expected, as probe repositories do, just that one is a pass.
+    Where an outcome is expected, as in probe repositories, only that one is a pass.
     """
     if state is JobState.TIMED_OUT:
         return CountedAs.FAILURE
@@ -60,17 +60,17 @@ def count_as(state: JobState, conclusion: Conclusion | None, expected: Conclusio
 
 
 class EndedAs(StrEnum):
-    """Where the sums put a job that has ended; exactly one place for each, and none for a test."""
+    """The category of an ended job in the sums; exactly one for each job, and none for a test."""
 
     SUCCESS = "success"
     FAILURE = "failure"
     TIMED_OUT = "timed_out"
-    """A failure too: its conclusion says that it took too long."""
+    """A failure too: it concluded as timed out."""
     SILENT = "silent"
-    """A failure too: it never said how it ended, so nobody knows how long it ran."""
+    """A failure too: it never reported its end, so its duration is unknown."""
     OTHER = "other"
     SUPERSEDED = "superseded"
-    """Left out: of a commit or a run that a newer one took the place of."""
+    """Left out: a newer commit or run replaced it."""
     EARLIER = "earlier"
     """Left out: a later attempt of the same job counts."""
 
@@ -83,7 +83,7 @@ def ended_as(
     superseded: bool,
     earlier: bool,
 ) -> EndedAs | None:
-    """Where a job belongs in the sums; None while it runs."""
+    """Return a job's category in the sums; None while it runs."""
     counted = count_as(state, conclusion, expected)
     if counted is CountedAs.RUNNING:
         return None
@@ -99,9 +99,9 @@ def ended_as(
 
 
 TIMED = frozenset({EndedAs.SUCCESS, EndedAs.FAILURE, EndedAs.TIMED_OUT, EndedAs.SILENT})
-"""Whose times are in the averages: a job that was skipped or cancelled says nothing about how long one takes."""
+"""Categories whose times are averaged: the duration of a skipped or cancelled job means nothing."""
 COUNTING = (EndedAs.SUCCESS, EndedAs.FAILURE, EndedAs.TIMED_OUT, EndedAs.OTHER)
-"""Results that somebody told and that count: what a backend's newest one is looked for among."""
+"""Categories of reported results that count, from which a backend's newest result is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Tally:
     running: int = 0
     other: int = 0
     timed_out: int = 0
-    """How many of the failures took too long or went silent."""
+    """How many of the failures timed out or went silent."""
 
     def __add__(self, more: "Tally") -> "Tally":
         return Tally(
@@ -137,7 +137,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Results of the same window that no rate counts."""
+    """Results of the same window that are in no rate."""
 
     superseded: int = 0
     earlier: int = 0
@@ -147,7 +147,7 @@ class LeftOut:
 
 
 EDGES_S = (1, 5, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 57_600)
-"""Upper ends of the buckets in which durations are counted; one more bucket is open at the top."""
+"""Upper bounds of the duration buckets; the last bucket has none."""
 BUCKETS = len(EDGES_S) + 1
 _TOP_S = 115_200.0
 _NONE = (0,) * BUCKETS
@@ -158,21 +158,21 @@ def bucket_of(seconds: float) -> int:
 
 
 FEW = 20
-"""Below this many durations percentiles are exact: one of the durations themselves."""
+"""With fewer durations than this, percentiles are exact: one of the durations themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Known durations summed up; jobs whose time is not known are in none of the figures."""
+    """Known durations, summed up; jobs with an unknown time are not included."""
 
     sum_s: float = 0.0
     known: int = 0
     buckets: tuple[int, ...] = _NONE
     low_s: float | None = None
-    """The shortest, also among results that a newer one took the place of."""
+    """The shortest, including superseded results."""
     high_s: float | None = None
     few: tuple[float, ...] | None = None
-    """All of them in their order, where they are fewer than `FEW` and were read one by one."""
+    """All of them, sorted, where they are fewer than `FEW` and were read one by one."""
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Durations":
@@ -213,10 +213,10 @@ class Durations:
         return self.quantile(0.95)
 
     def quantile(self, share: float) -> float | None:
-        """The duration that this share of all stays within.
+        """Return the duration that this share of all stays within.
 
-        Of few the one that comes at this rank; of many about that: exact to its bucket, even within it, and neither
-        shorter than the shortest nor longer than the longest.
+        Exact for few durations; for many an estimate: the right bucket, interpolated within it, and clamped to the
+        shortest and the longest.
         """
         if self.few:
             return self.few[max(math.ceil(share * len(self.few) - 1e-9), 1) - 1]
@@ -224,27 +224,27 @@ class Durations:
         if not total:
             return None
         wanted, below = share * total, 0
-        for place, number in enumerate(self.buckets):
+        for index, number in enumerate(self.buckets):
             if number and below + number >= wanted:
-                low, high = self._bounds(place)
+                low, high = self._bounds(index)
                 return low + (high - low) * (wanted - below) / number
             below += number
         return _TOP_S
 
-    def _bounds(self, place: int) -> tuple[float, float]:
-        """What the durations of a bucket lie between: its edges, or the shortest and longest of all where it has these."""
-        low = float(EDGES_S[place - 1]) if place else 0.0
-        high = float(EDGES_S[place]) if place < len(EDGES_S) else _TOP_S
-        if self.low_s is not None and bucket_of(self.low_s) == place and not any(self.buckets[:place]):
+    def _bounds(self, index: int) -> tuple[float, float]:
+        """Return a bucket's bounds: its edges, or the shortest and longest of all where they are in it."""
+        low = float(EDGES_S[index - 1]) if index else 0.0
+        high = float(EDGES_S[index]) if index < len(EDGES_S) else _TOP_S
+        if self.low_s is not None and bucket_of(self.low_s) == index and not any(self.buckets[:index]):
             low = self.low_s
-        if self.high_s is not None and bucket_of(self.high_s) == place and not any(self.buckets[place + 1 :]):
+        if self.high_s is not None and bucket_of(self.high_s) == index and not any(self.buckets[index + 1 :]):
             high = self.high_s
         return low, high
 
 
 @dataclass(frozen=True, slots=True)
 class LastResult:
-    """The newest result that counts, by when it ended."""
+    """The newest result that counts, by its end."""
 
     state: JobState
     conclusion: Conclusion | None
@@ -258,14 +258,14 @@ class Part:
     """One part of a window."""
 
     at: datetime
-    """When it begins."""
+    """Its start."""
     tally: Tally = Tally()
     queue: Durations = Durations()
     execution: Durations = Durations()
     sent: int = 0
     """Dispatches that were sent."""
     delay_s: float = 0.0
-    """From a delivery's arrival until its dispatch was sent, summed up over these."""
+    """The sum over these of the time from a delivery's arrival to its dispatch."""
 
     @property
     def average_delay_s(self) -> float | None:
@@ -334,12 +334,12 @@ def _result_time(result: LastResult) -> datetime:
 
 
 def is_silent(level: Level, *, ever_reported: bool, unanswered: int) -> bool:
-    """Whether a backend that should report does not: `unanswered` dispatches were sent since its last report."""
+    """Whether a backend that should report does not; `unanswered` counts the dispatches since its last report."""
     if level < Level.L2:
         return False
     return unanswered >= (_UNANSWERED_IS_SILENT if ever_reported else 1)
 
 
 def is_stale(last: LastResult | None, now: datetime, *, silent: bool) -> bool:
-    """Whether a probe repository has stopped to say how the relay does."""
+    """Whether a probe repository has stopped reporting."""
     return silent or last is None or now - last.at > PROBES_WITHIN

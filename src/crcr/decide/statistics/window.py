@@ -12,14 +12,14 @@ HOUR = timedelta(hours=1)
 
 
 class ResultKind(StrEnum):
-    """What the results are of. Numbers of different kinds are never mixed."""
+    """The source of results. Numbers of different kinds are never mixed."""
 
     PULLS = "pull_request"
     PUSH = "push"
-    """Pushes, and the merge queue's groups, which are pushes to be."""
+    """Pushes, and merge groups, which become pushes."""
     NIGHTLY = "nightly"
     INGESTED = "ingested"
-    """Told by another relay; shown, and decides nothing."""
+    """Received from another relay; shown, without effect on checks and gates."""
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -36,12 +36,12 @@ _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
 
 
 def result_kind(event: str) -> ResultKind | None:
-    """The kind of an event's results; None for what is counted nowhere, such as a test."""
+    """Return the kind of an event's results; None for events that are not counted, such as a test."""
     return _KINDS.get(event)
 
 
 class Span(StrEnum):
-    """How far back a view looks."""
+    """The range of a view."""
 
     DAY = "24h"
     WEEK = "7d"
@@ -87,22 +87,22 @@ class Window:
         return (self.until - self.since) / self.parts
 
     def starts(self) -> tuple[datetime, ...]:
-        """When each part begins, the oldest first."""
-        return tuple(self.since + place * self.width for place in range(self.parts))
+        """Return the start of each part, the oldest first."""
+        return tuple(self.since + index * self.width for index in range(self.parts))
 
 
 class HistoryState(StrEnum):
-    """Whether ClickHouse answers for the main store, and why not."""
+    """Whether history is read from ClickHouse, and if not, why."""
 
     OWN = "own"
-    """It is not used, or does not hold everything yet: the main store answers, as ever."""
+    """ClickHouse is not used, or not filled yet: the main store answers."""
     TOLD = "told"
-    """It answered; the main store did for whom it has not been told everything yet."""
+    """ClickHouse answered; the main store answered for backends that are not fully copied yet."""
     UNREACHABLE = "unreachable"
     BEHIND = "behind"
-    """It has not been told the newest results for a while."""
+    """The newest results have not been copied for a while."""
 
     @property
     def source(self) -> str:
-        """What a reader is told: which store the numbers came from."""
+        """The store that the numbers came from, as the API names it."""
         return "clickhouse" if self is HistoryState.TOLD else "database"

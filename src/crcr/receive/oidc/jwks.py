@@ -3,7 +3,7 @@
 A caller whose key is known never waits: an old key set is renewed behind its back, and keeps working for a day
 while the endpoint is down. Only an unknown `kid` waits for a read, shared by all who wait, and reads are at
 least a cooldown apart whatever callers send. Without an answer the verdict is "cannot say", never "not authentic".
-Before a replica reads, it asks whether another has just done so (`key_sets`).
+Each process reads for itself, a listed issuer once an hour.
 """
 
 import asyncio
@@ -19,11 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt import InvalidKeyError
 from jwt.algorithms import RSAAlgorithm
 
-from crcr.decide.report.identity import KeySetText
 from crcr.errors import KeysUnavailable, NotAuthentic
 from crcr.ports import Clock
 from crcr.receive.oidc.issuers import TrustedIssuer, is_safe_address
-from crcr.receive.oidc.shared_key_sets import KeySets, Unshared
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """Reads an address, or raises `KeysUnavailable`."""
@@ -35,8 +33,6 @@ _MAX_KEYS = 100
 _MAX_UNLISTED = 32
 """Key sets that are kept of issuers outside the table."""
 _BETWEEN_UNLISTED = timedelta(seconds=1)
-_SKEW = timedelta(seconds=30)
-"""By which replicas' clocks may differ."""
 _KEY_BITS = range(2048, 8192 + 1)
 
 log = structlog.get_logger()
@@ -46,7 +42,7 @@ log = structlog.get_logger()
 class KeyAges:
     """Keys are `fresh` for a while, then renewed; `usable` much longer, for when the issuer cannot be read."""
 
-    fresh: timedelta = timedelta(minutes=10)
+    fresh: timedelta = timedelta(hours=1)
     usable: timedelta = timedelta(hours=24)
     cooldown: timedelta = timedelta(seconds=30)
 
@@ -76,14 +72,12 @@ class KeyCache:
         clock: Clock,
         ages: KeyAges | None = None,
         on_read: Callable[[str], None] = lambda _: None,
-        shared: KeySets | None = None,
     ) -> None:
         """`on_read` is told how each reading went: read or failed."""
         self._fetch = fetch
         self._clock = clock
         self._ages = ages or KeyAges()
         self._on_read = on_read
-        self._shared = shared or Unshared()
         self._key_sets: dict[str, _KeySet] = {}
         self._unlisted: OrderedDict[str, _KeySet] = OrderedDict()
         self._unlisted_tried_at: datetime | None = None
@@ -94,12 +88,12 @@ class KeyCache:
         now = self._clock.now()
         key = self._usable(held, unverified_kid)
         if key is None:
-            if reading := self._start_reading(issuer, held, unverified_kid):
+            if reading := self._start_reading(issuer, held):
                 # `wait` leaves the read to the others who wait for it when this caller goes away.
                 await asyncio.wait([reading])
             key = self._usable(held, unverified_kid)
         elif not held.is_within(self._ages.fresh, now):
-            self._start_reading(issuer, held, unverified_kid)
+            self._start_reading(issuer, held)
         if key is None:
             raise self._refusal(issuer, held, unverified_kid)
         return key
@@ -125,11 +119,11 @@ class KeyCache:
     def _usable(self, held: _KeySet, kid: str) -> RSAPublicKey | None:
         return held.keys.get(kid) if held.is_within(self._ages.usable, self._clock.now()) else None
 
-    def _start_reading(self, issuer: TrustedIssuer, held: _KeySet, kid: str) -> asyncio.Task[None] | None:
+    def _start_reading(self, issuer: TrustedIssuer, held: _KeySet) -> asyncio.Task[None] | None:
         """Return the read that is under way or starts now; None while the last one is too recent."""
         if held.reading is None and not self._cooldown_left(held) and self._may_read(issuer):
             held.tried_at, held.answered = self._clock.now(), False
-            held.reading = asyncio.create_task(self._read(issuer, held, kid), name=f"keys of {issuer.issuer}")
+            held.reading = asyncio.create_task(self._read(issuer, held), name=f"keys of {issuer.issuer}")
         return held.reading
 
     def _may_read(self, issuer: TrustedIssuer) -> bool:
@@ -141,48 +135,18 @@ class KeyCache:
         self._unlisted_tried_at = now
         return True
 
-    async def _read(self, issuer: TrustedIssuer, held: _KeySet, kid: str) -> None:
+    async def _read(self, issuer: TrustedIssuer, held: _KeySet) -> None:
         try:
-            if self._adopt(issuer, held, await self._shared.recall(issuer.issuer), kid):
-                return
-            if await self._shared.claim(issuer.issuer, self._ages.cooldown):
-                await self._read_here(issuer, held)
-            else:
-                self._adopt(issuer, held, await self._shared.await_other(issuer.issuer), kid)
-        finally:
-            held.reading = None
-
-    async def _read_here(self, issuer: TrustedIssuer, held: _KeySet) -> None:
-        try:
-            raw = await read_key_set(self._fetch, issuer)
-            held.keys = parse_jwks(raw, issuer.algorithms)
+            held.keys = await read_keys(self._fetch, issuer)
         except KeysUnavailable as failure:
             log.warning("keys_read_failed", issuer=issuer.issuer, reason=failure.detail)
             self._on_read("failed")
             return
+        finally:
+            held.reading = None
         held.read_at, held.answered = self._clock.now(), True
         log.info("keys_read", issuer=issuer.issuer, keys=len(held.keys))
         self._on_read("read")
-        await self._shared.keep(issuer.issuer, KeySetText(raw, held.read_at), self._ages.fresh)
-
-    def _adopt(self, issuer: TrustedIssuer, held: _KeySet, found: KeySetText | None, kid: str) -> bool:
-        """Take over what another replica read, if it is newer; True when there is no need to read again."""
-        now = self._clock.now()
-        if found is None or not now - self._ages.fresh <= found.read_at <= now + _SKEW:
-            return False
-        if held.read_at is not None and found.read_at <= held.read_at:
-            return False
-        try:
-            held.keys = parse_jwks(found.raw, issuer.algorithms)
-        except KeysUnavailable:
-            return False
-        held.read_at = min(found.read_at, now)
-        held.answered = now - held.read_at <= self._ages.cooldown
-        if held.answered:
-            held.tried_at = held.read_at
-        elif kid in held.keys:
-            held.tried_at = None  # this caller is served; one with a newer key may still have it read
-        return held.answered or kid in held.keys
 
     def _cooldown_left(self, held: _KeySet) -> timedelta:
         if held.tried_at is None:

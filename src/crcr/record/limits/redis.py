@@ -3,7 +3,8 @@
 Exact like `limits.memory`: the times of all counted requests are kept until they leave the window, and one script
 checks and counts atomically, so no window of any position ever holds more than its limit. Requests that arrive while a
 call is in flight share the next call. When Redis is down every call raises `LimiterUnavailable`: no request passes
-uncounted. Why the time is the server's own: docs/adr/0021-redis.md.
+uncounted. `MonitoredLimits` counts whether Redis answered, and probes it without traffic, so that an outage and its end
+are known before the next caller. Why the time is the server's own: docs/adr/0021-redis.md.
 """
 
 import asyncio
@@ -19,11 +20,17 @@ from redis.exceptions import NoScriptError
 from crcr.errors import LimiterUnavailable
 from crcr.ports import Clock
 from crcr.record.limits.memory import Rule, limit_exceeded
-from crcr.record.redis.connection import RedisDown, RedisLink
+from crcr.record.limits.redis_connection import RedisDown, RedisLink
 from crcr.record.store.times import to_us
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from crcr.errors import RateLimited
+from crcr.ports import RequestLimiter
 
 _AT_ONCE = 128
 
@@ -153,3 +160,54 @@ def _fail(group: list[_PendingCall], down: RedisDown) -> None:
                     hint="wait for Retry-After and send the same request again; nothing was lost",
                 )
             )
+
+
+PROBE_EVERY_S = 10.0
+_PROBE = "nobody"
+"""The subject of probes, which are never counted."""
+
+
+class LimiterCounters(Protocol):
+    def limiter(self, *, answered: bool) -> None: ...
+
+
+class MonitoredLimits:
+    """Implements `ports.RequestLimiter`."""
+
+    def __init__(self, inner: RequestLimiter, counters: LimiterCounters) -> None:
+        self._inner = inner
+        self._counters = counters
+
+    async def take(self, scope: str, subject: str) -> None:
+        with self._counted():
+            await self._inner.take(scope, subject)
+
+    async def check(self, scope: str, subject: str) -> None:
+        with self._counted():
+            await self._inner.check(scope, subject)
+
+    async def probe_forever(
+        self, scope: str, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """Probe the limiter until cancelled."""
+        while True:
+            with suppress(LimiterUnavailable):  # the counters have it
+                await self.probe(scope)
+            await pause(PROBE_EVERY_S)
+
+    async def probe(self, scope: str) -> None:
+        """Raise `LimiterUnavailable` unless the limiter answers."""
+        with suppress(RateLimited):
+            await self.check(scope, _PROBE)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except RateLimited:
+            self._counters.limiter(answered=True)
+            raise
+        except LimiterUnavailable:
+            self._counters.limiter(answered=False)
+            raise
+        self._counters.limiter(answered=True)

@@ -13,7 +13,8 @@ from starlette.responses import Response
 from crcr.decide.model import RepoName
 from crcr.decide.views.joining import RefusalView, SandboxJob, SandboxQuery
 from crcr.show.api import parameters as ask
-from crcr.show.api.models import joining as models
+from crcr.show.api.models import logs as models
+from crcr.show.api.models.derive import Model
 from crcr.show.api.parameters import backend_name
 from crcr.show.csv.writer import CsvExport, CsvRow, CsvTable, CursorKey, describe_response
 from crcr.show.render.status import refusal_meaning
@@ -77,22 +78,21 @@ def add(api: APIRouter) -> None:
         "/backends/{org}/{repo}/refusals",
         tags=[TAG],
         summary="A backend's reports that were refused: why, when, of which run",
+        response_model=models.REFUSALS,
     )
-    async def refusals(
-        name: Annotated[RepoName, Depends(backend_name)], asked: ask.RequestParam
-    ) -> models.Refusals:
+    async def refusals(name: Annotated[RepoName, Depends(backend_name)], asked: ask.RequestParam) -> Model:
         found = await asked.views.refusals(asked.upstream, name, asked.now)
-        return models.Refusals.model_validate(found)
+        return models.REFUSALS.model_validate(found)
 
     @api.get(
-        "/sandbox", tags=[TAG], summary="What repositories on no allowlist tried out; 404 where it is off"
+        "/sandbox",
+        tags=[TAG],
+        summary="What repositories on no allowlist tried out; 404 where it is off",
+        response_model=models.SANDBOX,
     )
-    async def sandbox(
-        query: SandboxAsked, asked: ask.RequestParam, limit: ask.LimitParam = 50
-    ) -> models.Sandbox:
+    async def sandbox(query: SandboxAsked, asked: ask.RequestParam, limit: ask.LimitParam = 50) -> Model:
         page = await asked.views.sandbox(query(limit=limit), asked.now)
-        found = [models.SandboxJob.model_validate(each) for each in page.jobs]
-        return models.Sandbox(jobs=found, next=cursors.encode(page.next))
+        return models.SANDBOX.model_validate(page)
 
 
 def _told(about: str) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from crcr.decide.views.backend import BackendMetrics
 from crcr.decide.views.overview import Summary as SummaryView
 from crcr.errors import NotFound
 from crcr.show.api.models import backend as backends
-from crcr.show.api.models.core import HealthReason, Summary, Tally
+from crcr.show.api.models.core import HEALTH_REASON, SUMMARY, TALLY
+from crcr.show.api.models.derive import Model
 from crcr.show.api.parameters import (
     BackendQueryParam,
     CursorParam,
@@ -47,7 +48,12 @@ def add(api: APIRouter) -> None:
 def _add_all(api: APIRouter) -> None:
     """Of all backends together."""
 
-    @api.get("/summary", tags=[TAG], summary="Health, and the backends with their numbers, page by page")
+    @api.get(
+        "/summary",
+        tags=[TAG],
+        summary="Health, and the backends with their numbers, page by page",
+        response_model=SUMMARY,
+    )
     async def summary(
         asked: RequestParam,
         choice: TableChoice,
@@ -56,7 +62,7 @@ def _add_all(api: APIRouter) -> None:
         span: RangeParam = Span.FORTNIGHT,
         limit: LimitParam = ROWS_A_PAGE,
         cursor: CursorParam = None,
-    ) -> Summary:
+    ) -> Model:
         place = _Place.of(cursor, limit)
         view = await asked.views.summary(
             asked.upstream,
@@ -68,7 +74,12 @@ def _add_all(api: APIRouter) -> None:
         health = await asked.desk.health.of(asked.upstream)
         return await to_thread(_narrowed, view, choice, place, health)
 
-    @api.get("/metrics", tags=[TAG], summary="The numbers over time: of all backends together, and of each")
+    @api.get(
+        "/metrics",
+        tags=[TAG],
+        summary="The numbers over time: of all backends together, and of each",
+        response_model=backends.METRICS,
+    )
     async def metrics(
         asked: RequestParam,
         *,
@@ -77,7 +88,7 @@ def _add_all(api: APIRouter) -> None:
         backend: OneBackend = None,
         limit: LimitParam = ROWS_A_PAGE,
         cursor: CursorParam = None,
-    ) -> backends.Metrics:
+    ) -> Model:
         place = _Place.of(cursor, limit)
 
         def pick(every: Sequence[BackendMetrics]) -> Sequence[BackendMetrics]:
@@ -86,51 +97,58 @@ def _add_all(api: APIRouter) -> None:
 
         view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind, pick=pick)
         following = None if backend else place.following(len(view.backends))
-        answer = await to_thread(backends.Metrics.model_validate, replace(view, backends=view.rows))
+        answer = await to_thread(backends.METRICS.model_validate, replace(view, backends=view.rows))
         return answer.model_copy(update={"next": following})
 
 
 def _add_one(api: APIRouter) -> None:
     """Of one backend."""
 
-    @api.get("/badges/{org}/{repo}", tags=[TAG], summary="What a backend's badge says: state and pass rate")
+    @api.get(
+        "/badges/{org}/{repo}",
+        tags=[TAG],
+        summary="What a backend's badge says: state and pass rate",
+        response_model=backends.BADGE,
+    )
     async def badge(
         name: Annotated[RepoName, Depends(backend_name)],
         asked: RequestParam,
         kind: KindParam = ResultKind.PUSH,
         span: RangeParam = Span.FORTNIGHT,
-    ) -> backends.Badge:
+    ) -> Model:
         view = await asked.views.badge(asked.upstream, name, kind, span, asked.now)
-        return backends.Badge.model_validate(view)
+        return backends.BADGE.model_validate(view)
 
     @api.get(
         "/backends/{org}/{repo}/jobs/{token}",
         tags=[TAG],
         summary="One job: all attempts, failed tests, times, links",
+        response_model=backends.JOB_DETAIL,
     )
     async def job(
         token: TokenPath,
         name: Annotated[RepoName, Depends(backend_name)],
         asked: RequestParam,
-    ) -> backends.JobDetail:
+    ) -> Model:
         key = decode_job_key(token)
         if key is None:
             raise NotFound("that is not the token of a job", hint="pass on `token` of a job, unchanged")
-        return backends.JobDetail.model_validate(await asked.views.job(asked.upstream, name, key))
+        return backends.JOB_DETAIL.model_validate(await asked.views.job(asked.upstream, name, key))
 
     @api.get(
         "/backends/{org}/{repo}",
         tags=[TAG],
         summary="One backend: numbers, matrix of events and jobs, failures, levels",
+        response_model=backends.BACKEND_PAGE,
     )
     async def backend(
         name: Annotated[RepoName, Depends(backend_name)],
         query: BackendQueryParam,
         asked: RequestParam,
         limit: LimitParam = 50,
-    ) -> backends.BackendPage:
+    ) -> Model:
         wanted = query(upstream=asked.upstream, downstream=name, limit=limit)
-        return await to_thread(backends.BackendPage.of, await asked.views.backend(wanted, asked.now))
+        return await to_thread(backends.describe_backend, await asked.views.backend(wanted, asked.now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +170,13 @@ class _Place:
         return cursors.encode((end,)) if end < total else None
 
 
-def _narrowed(view: SummaryView, choice: TableFilters, place: _Place, health: RelayHealth | None) -> Summary:
-    """A page of the rows that the HTML page shows, in its order; all else, the tally too, is of everybody."""
+def _narrowed(view: SummaryView, choice: TableFilters, place: _Place, health: RelayHealth | None) -> Model:
+    """Return a page of the rows that the HTML page shows, in its order; the tally and all else cover every backend."""
     table = tabulate(view.backends, choice)
-    answer = Summary.model_validate(replace(view, levels=((Level.L4, view.rows),)))
-    told = answer.health
+    answer = SUMMARY.model_validate(replace(view, levels=((Level.L4, view.rows),)))
+    shown: Model = getattr(answer, "health")  # noqa: B009  a field of the derived model
     if health is not None:
-        reasons = [HealthReason.model_validate(each) for each in health.reasons]
-        told = told.model_copy(update={"state": health.state, "reasons": reasons})
-    everybody = {"tally": Tally.model_validate(view.tally), "matching": table.shown, "health": told}
-    return answer.model_copy(update={**everybody, "next": place.following(table.shown)})
+        reasons = [HEALTH_REASON.model_validate(reason) for reason in health.reasons]
+        shown = shown.model_copy(update={"state": health.state, "reasons": reasons})
+    whole = {"tally": TALLY.model_validate(view.tally), "matching": table.shown, "health": shown}
+    return answer.model_copy(update={**whole, "next": place.following(table.shown)})

@@ -1,4 +1,4 @@
-"""Findings about the relay's Redis: whether it answers, how fast, its eviction policy. Read-only."""
+"""Findings about Redis, which counts rate limits: whether it answers, how fast, its eviction policy. Read-only."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
 from crcr.settings import Settings, SqliteSetting
 from crcr.settings.readers.values import LOOPBACK
-from crcr.wiring.redis import link_of
+from crcr.wiring.rate_limits import open_redis
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from crcr.record.redis.connection import RedisLink
+    from crcr.record.limits.redis_connection import RedisLink
 
 _SLOW_S = 0.05
 _KEEPS_ALL = "noeviction"
 
 
 async def redis_findings(settings: Settings) -> tuple[SetupFinding, ...]:
-    link = link_of(settings)
+    link = open_redis(settings)
     if link is None:
         return (_unused(settings),)
     try:
@@ -33,13 +33,13 @@ def _unused(settings: Settings) -> SetupFinding:
         return ok("redis", "Redis is not used; a single machine does not need it.")
     return warning(
         "redis",
-        "Redis is not used, so each process counts callers on its own.",
+        "Redis is not used, so each process counts rate limits on its own.",
         "with more than one `crcr serve`, set CRCR_REDIS_URL",
     )
 
 
 async def _asked(link: "RedisLink") -> tuple[SetupFinding, ...]:
-    from crcr.record.redis.connection import RedisDown  # loads the driver
+    from crcr.record.limits.redis_connection import RedisDown  # loads the driver
 
     try:
         await link.call(_connect)
@@ -53,12 +53,12 @@ async def _asked(link: "RedisLink") -> tuple[SetupFinding, ...]:
         facts = await link.call(_info)
     except RedisDown:
         hint = "allow the user to run INFO for more checks; the relay does not need it"
-        return (unknown("redis", f"Redis at {link.place} answers, but refuses INFO.", hint),)
+        return (unknown("redis", f"Redis at {link.location} answers, but refuses INFO.", hint),)
     return (_answers(link, facts, took_s), *_memory(facts))
 
 
 def _answers(link: "RedisLink", facts: Mapping[str, Any], took_s: float) -> SetupFinding:
-    what = f"Redis {facts.get('redis_version', '?')} at {link.place} answers in {took_s * 1000:.1f} ms"
+    what = f"Redis {facts.get('redis_version', '?')} at {link.location} answers in {took_s * 1000:.1f} ms"
     if took_s > _SLOW_S:
         return warning("redis", f"{what}.", "every callback makes two round trips to it; move it closer")
     return ok("redis", f"{what}.")
@@ -75,10 +75,10 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[SetupFinding]:
 
 
 def _unencrypted(link: "RedisLink") -> Iterator[SetupFinding]:
-    if not link.place.encrypted and link.place.host not in LOOPBACK:
+    if not link.location.encrypted and link.location.host not in LOOPBACK:
         yield warning(
             "redis_tls",
-            f"The connection to {link.place} is not encrypted.",
+            f"The connection to {link.location} is not encrypted.",
             "use rediss:// unless the network in between is private",
         )
 

@@ -1,4 +1,4 @@
-"""What the check of a backend, and of one job of it, says: what ran where, what came out, and where to look on."""
+"""The texts of a backend's check and of a job's check: what ran where, the results, and links."""
 
 from collections.abc import Iterable
 
@@ -40,7 +40,7 @@ _MOST_WORKFLOWS = 5
 _MOST_OWED = 5
 _VERDICT = "Verdict"
 WAITING_TITLE = "waiting"
-"""Without what it waits for, as that changes with every job and the title is not written again for it."""
+"""Does not name what it waits for: that changes with every job, and the title is not updated for it."""
 _AT_FAULT = frozenset({GateStatus.FAILED, GateStatus.ERRORED, GateStatus.EXCUSED, GateStatus.WAIVED})
 
 
@@ -133,7 +133,7 @@ def _owed_text(part: JudgedPart) -> str:
 
 
 def _job_table(jobs: list[tuple[JudgedPart, JobResult]]) -> MarkdownSection:
-    """One row for each job; the column of verdicts only where one was given."""
+    """Return one row for each job; the column of verdicts only where there is one."""
     several = len({job.workflow for _, job in jobs}) > 1
     rows = [_job_row(part, job, with_workflow=several) for part, job in jobs]
     left_out = set() if any(each[_VERDICT] for each in rows) else {_VERDICT}
@@ -164,7 +164,7 @@ def _job_links(job: JobResult) -> str:
 
 
 def _contact_lines(backend: BackendResults, hud_url: str) -> str:
-    """The last lines: who answers for it, and its page."""
+    """Return the last lines: the on-call people and the backend's page."""
     oncalls = oncall_words(backend)
     asked = f"On call: {oncalls}" if oncalls else "On call: nobody is listed"
     page_link = link("History of this backend", f"{hud_url}/crcr/{backend.name}")
@@ -213,7 +213,7 @@ def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_u
 
 
 def failed_tests(jobs: Iterable[tuple[JudgedPart, JobResult]]) -> list[FailedTestExcerpt]:
-    """Tests of the jobs that did not pass; an expected failure is none."""
+    """Return the failed tests of jobs that did not pass; an expected failure is none."""
     return [test for part, job in jobs if part.standing in _AT_FAULT for test in job.failed_tests]
 
 

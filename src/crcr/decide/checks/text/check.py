@@ -33,7 +33,7 @@ _ODD_PATH = re.compile(r"[\\:*?\"<>|]")
 
 
 def annotations(tests: Iterable[FailedTestExcerpt]) -> tuple[Annotation, ...]:
-    """The first that can be placed; no more are looked at than are shown."""
+    """Return annotations for the first failed tests that name a file of the repository."""
     notes = (note for test in tests if (note := _make_annotation(test)) is not None)
     return tuple(islice(notes, MOST_ANNOTATIONS))
 
@@ -47,7 +47,7 @@ def _make_annotation(test: FailedTestExcerpt) -> Annotation | None:
 
 
 def _parse_location(file: str) -> tuple[str, int] | None:
-    """A relative path and a line of it; None for what is, or may be read as, another place."""
+    """Return a relative path and a line; None for a path that is, or may be read as, outside the repository."""
     if len(file) > _MOST_PATH:
         return None
     found = _WITH_LINE.fullmatch(file)
@@ -61,7 +61,7 @@ def _parse_location(file: str) -> tuple[str, int] | None:
 
 
 def _plain_lines(text: str) -> str:
-    """Plain text, for that is how GitHub shows it; its lines are kept."""
+    """Return the message as plain text, as GitHub shows it, with its lines."""
     lines = filter(None, map(one_line, text.splitlines()))
     return truncate("\n".join(lines), _MOST_MESSAGE)
 
@@ -89,7 +89,7 @@ class Words:
 
 
 def gate_words(judgement: GateJudgement, head_sha: str, live_url: str | None = None) -> Words:
-    """What the gate says; with `live_url`, where to see what happens until it is written again."""
+    """Return the gate's content; with `live_url`, a link to the live page."""
     buttons = (WAIVE,) if judgement.state is GateState.FAILED else ()
     return Words(gate_title(judgement), gate_summary(judgement, head_sha, live_url), buttons=buttons)
 

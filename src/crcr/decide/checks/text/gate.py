@@ -1,6 +1,6 @@
-"""What the gate's check says: a title, and a table of backends with the reason of each and what can be done.
+"""The text of the gate's check: a title, and a table of backends with their reasons and next steps.
 
-Nothing in it depends on the time of day, so that an unchanged gate is never published again.
+Nothing depends on the time of rendering, so that an unchanged gate is never published again.
 """
 
 from collections.abc import Iterable
@@ -65,7 +65,7 @@ def gate_title(judgement: GateJudgement) -> str:
 
 
 def _worst_of_each(judgement: GateJudgement) -> list[BackendJudgement]:
-    """Each backend once, as the pull request sees it that it serves worst; the worst backends first."""
+    """Return each backend once, with its worst status over the subjects; the worst backends first."""
     worst: dict[str, BackendJudgement] = {}
     for judged in chain.from_iterable(
         one.backends for one in judgement.subjects if one.subject.reused_from is None
@@ -139,7 +139,7 @@ def gate_summary(judgement: GateJudgement, head_sha: str, live_url: str | None =
 
 
 def head_named(subject: MergeSubject, head_sha: str) -> str | None:
-    """The head that a command about it names; of a merge group's pull requests the heads are others."""
+    """Return the head that a command should name; None for a merge group, whose pull requests have other heads."""
     return None if subject.number is None else head_sha[:HEAD_DIGITS]
 
 
@@ -176,7 +176,7 @@ def _no_table_text(one: SubjectJudgement) -> str | None:
 
 
 def _membership_note(backend: BackendResults) -> str | None:
-    """Why a backend that was or will be a member does not count for this commit."""
+    """Return why a former or future member of the gate does not count for this commit."""
     name = code(str(backend.name), 140)
     if backend.possible_renames:
         return None  # a member until that is known
@@ -239,7 +239,7 @@ def _passed_words(judged: BackendJudgement) -> str:
 
 
 def _part_text(part: JudgedPart) -> str:
-    """One job with its reason, whose fault it is, and what is in doubt about it."""
+    """Return one job with its reason, likely cause and doubts."""
     said = prose(part.reason)
     if part.name is not None:
         said = f"{code(part.name, NAME_CHARACTERS)} {said}"

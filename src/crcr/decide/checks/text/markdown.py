@@ -1,8 +1,8 @@
-"""Markdown for GitHub out of strangers' words: whatever they wrote stays text.
+"""Markdown for GitHub from untrusted text, which always stays text.
 
-Strangers' text stands in code spans, because there GitHub neither mentions, links, refers nor renders; escapes
-and entities would not do, since mentions and references are found after they are resolved. Every text that is
-returned is one line, so that no line begins with a stranger's word. Only `page` puts lines together.
+Untrusted text is put in code spans, because GitHub resolves no mentions, links or references in them; escapes and
+entities are not enough, since mentions and references are found after these are resolved. Every returned text is one
+line, so that no line begins with untrusted text. Only `page` joins lines.
 """
 
 import re
@@ -29,8 +29,8 @@ _NOTE_BYTES = 300
 
 
 def one_line(text: str) -> str:
-    """The text without characters that act: no line breaks, no control, direction or invisible marks."""
-    if not (text.isascii() and text.isprintable()):  # nearly all texts are: no need to look at each character
+    """Return the text without line breaks and without control, direction or invisible characters."""
+    if not (text.isascii() and text.isprintable()):  # nearly all texts are: no need to check each character
         text = "".join(_visible_character(character) for character in text)
     return " ".join(text.split())
 
@@ -46,9 +46,9 @@ def truncate(text: str, most: int) -> str:
 
 
 def code(text: str, most: int = 200) -> str:
-    """A stranger's text as a code span.
+    """Return untrusted text as a code span.
 
-    cmark takes no fence over 80 backticks for a fence, so long runs inside are shortened.
+    cmark does not accept a fence of more than 80 backticks, so long runs inside are shortened.
     """
     shown = truncate(_LONG_FENCE.sub("```", one_line(text)), most) or "(empty)"
     longest = max((len(run) for run in re.findall("`+", shown)), default=0)
@@ -58,9 +58,9 @@ def code(text: str, most: int = 200) -> str:
 
 
 def prose(text: str, most: int = 200) -> str:
-    """A reason of ours as it is, with whatever in it may be a stranger's in code.
+    """Return a reason of ours, with possibly untrusted parts in code spans.
 
-    Kept as written are plain words, and what we put between backticks ourselves.
+    Plain words, and parts that are already between backticks, are kept.
     """
     words = one_line(text)
     pieces = words.split("`")
@@ -96,12 +96,12 @@ def format_utc(at: datetime) -> str:
 
 
 def is_link(url: str | None) -> bool:
-    """Whether it is an ordinary http(s) address without credentials that no Markdown can trip over."""
+    """Whether it is an ordinary http(s) address, without credentials or characters that break Markdown."""
     return url is not None and len(url) <= _MOST_LINK and _LINK.fullmatch(url) is not None
 
 
 def link(words: str, url: str | None) -> str | None:
-    """A link that says where it leads unless that is GitHub; None for an address that is none."""
+    """Return a link that names its host unless that is GitHub; None for an invalid address."""
     found = _LINK.fullmatch(url) if url is not None and is_link(url) else None
     if found is None:
         return None
@@ -113,18 +113,18 @@ def link(words: str, url: str | None) -> str | None:
 
 
 def row(cells: Iterable[str]) -> str:
-    """A table's row. In a table GitHub resolves an escaped pipe even inside of code."""
+    """Return a table's row. In a table GitHub resolves an escaped pipe even inside code."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkdownSection:
-    """Some lines, and rows below them of which any number may be left out."""
+    """A head, and rows below it of which any number may be left out."""
 
     head: str
     rows: tuple[str, ...] = ()
     noun: str = "rows"
-    """What its rows are, for the note about what was left out."""
+    """What its rows are, for the note about left out rows."""
 
 
 def table(heading: str | None, columns: Sequence[str], rows: Iterable[str], noun: str) -> MarkdownSection:
@@ -133,9 +133,9 @@ def table(heading: str | None, columns: Sequence[str], rows: Iterable[str], noun
 
 
 def page(sections: Iterable[MarkdownSection], most_bytes: int, end: str = "") -> str:
-    """The sections one below the other and `end` last, cut between rows and with a note when it is too much.
+    """Join the sections and `end`; when they are too long, leave out rows and add a note.
 
-    Counted in bytes, as GitHub does whatever its documentation says (github/docs#35252).
+    Counted in bytes, as GitHub counts, contrary to its documentation (github/docs#35252).
     """
     left = most_bytes - _NOTE_BYTES - _byte_size(end)
     parts: list[str] = []
@@ -153,12 +153,12 @@ def page(sections: Iterable[MarkdownSection], most_bytes: int, end: str = "") ->
 
 
 def _byte_size(text: str) -> int:
-    """With the line breaks that may follow."""
+    """Return the size in bytes, including the line breaks that may follow."""
     return len(text.encode()) + 2
 
 
 def _lines_within(section: MarkdownSection, left: int) -> list[str]:
-    """The head and as many rows as fit; no head alone above rows that do not."""
+    """Return the head and as many rows as fit; nothing when not even one row fits."""
     lines: list[str] = []
     for line in (section.head, *section.rows):
         left -= _byte_size(line)

@@ -31,7 +31,7 @@ _VERIFICATIONS = {
 
 
 def live_sections(live_url: str | None) -> Iterable[MarkdownSection]:
-    """Where to look while a check is not written again for each job that moves."""
+    """Link to the live page, because a check is not updated for each job."""
     page_link = link("The live page", live_url)
     if page_link is not None:
         yield MarkdownSection(
@@ -44,7 +44,7 @@ def worst_first(parts: Iterable[JudgedPart]) -> list[JudgedPart]:
 
 
 def verdict_words(part: JudgedPart) -> str:
-    """Whose fault it is; nothing for what needs no excuse, and nothing before a verdict was given."""
+    """Return the likely cause of a failure; empty for other parts, and without a verdict."""
     verdict = part.job.verdict if part.job else None
     if verdict is None or part.standing not in BLOCKED | {GateStatus.EXCUSED, GateStatus.WAIVED}:
         return ""
@@ -52,7 +52,7 @@ def verdict_words(part: JudgedPart) -> str:
 
 
 def doubt_words(job: JobResult) -> str:
-    """What makes the reported result less than certain."""
+    """Return why the reported result is uncertain."""
     said = [_VERIFICATIONS.get(job.verification, "")]
     if job.unreported:
         said.append("unreported: GitHub saw it succeed, and nobody told the relay")
@@ -60,7 +60,7 @@ def doubt_words(job: JobResult) -> str:
 
 
 def waivers_of(parts: Iterable[JudgedPart]) -> tuple[GrantedWaiver, ...]:
-    """Each waiver in use once."""
+    """Return each waiver in use once."""
     return tuple(dict.fromkeys(part.waiver for part in parts if part.waiver is not None))
 
 
@@ -75,7 +75,7 @@ def _waiver_text(waiver: GrantedWaiver) -> str:
 
 
 def person(name: str) -> str:
-    """A name that nobody is notified by."""
+    """Return a login that notifies nobody."""
     return code(f"@{name.removeprefix('@')}", 60)
 
 
@@ -91,7 +91,7 @@ _MOST_NAMES = 3
 
 
 def advice_for(judged: BackendJudgement, head: str | None, quote: Quote) -> str | None:
-    """Name what a person can do; None where nothing need be done. Offered commands name the `head`."""
+    """Return what a person can do; None where nothing need be done. Suggested commands name the `head`."""
     name = judged.backend.name
     retry = quote(format_command(RetryCommand(name)))
     waive = f"a maintainer can {quote(format_command(WaiveCommand(name, None, None, '…', head)))}"
@@ -113,7 +113,7 @@ def advice_for(judged: BackendJudgement, head: str | None, quote: Quote) -> str 
 
 
 def advice_about_jobs(judged: BackendJudgement) -> str | None:
-    """What the allowlist or the App needs where nothing can tell that the backend is complete; None elsewhere."""
+    """Return the change of the allowlist or the App that lets the backend be complete; None where none is needed."""
     if why_names_needed(judged.backend) is None:
         return None
     named = "name its `jobs` literally in the allowlist"

@@ -28,7 +28,7 @@ from crcr.record.store.postgres.connection import (
     as_unavailable,
     is_lost_race,
 )
-from crcr.record.store.postgres.notify import PostgresWakeups
+from crcr.record.store.postgres.wakeups import PostgresWakeups
 from crcr.record.store.signals import CHANGES, Signals
 
 T = TypeVar("T")
@@ -137,11 +137,18 @@ class LaneQueues:
 
 
 class PostgresDatabase:
-    def __init__(self, link: PostgresLink, signals: Signals, counters: StoreCounters | None = None) -> None:
+    def __init__(
+        self,
+        link: PostgresLink,
+        signals: Signals,
+        counters: StoreCounters | None = None,
+        *,
+        listen: bool = True,
+    ) -> None:
         self.signals = signals
         self._counters = counters or NoCounters()
         self._link = link
-        self._wakeups = PostgresWakeups(link, signals)
+        self._wakeups = PostgresWakeups(link, signals, listen=listen)
         self._reads = BatchedReads(link)
         self._queues = LaneQueues()
         self._committers = TaskPool(_CONCURRENT_GROUPS, self._commit_groups)
@@ -188,7 +195,7 @@ class PostgresDatabase:
 
     async def watch_other_processes(self) -> None:
         """Wake our waiters when another process has committed."""
-        await self._wakeups.listen()
+        await self._wakeups.watch()
 
     def _expire(self, queued: QueuedUnit[Any]) -> None:
         if self._queues.remove(lane_number(queued.lane), queued):

@@ -1,191 +1,139 @@
-"""The JSON API's answers about the relay's own logs, the allowlist and the search, made from the views."""
+"""The JSON API's models of the relay's own logs, the allowlist, the search, refused reports and the sandbox."""
 
 from datetime import datetime
 
-from pydantic import ConfigDict, Field
+from pydantic import computed_field
 
-from crcr.decide.health.relay import HealthState
-from crcr.decide.health.texts import EffectClass
-from crcr.decide.model import DeliveryState
-from crcr.decide.outbox.effect import EffectFault
-from crcr.decide.views.logs import EffectView, HitKind
-from crcr.errors import HeldBy
+from crcr.decide.health import relay
+from crcr.decide.views import joining, logs
+from crcr.decide.views import overview as views
 from crcr.show.api.models import examples
-from crcr.show.api.models.core import (
-    AllowlistState,
-    Dispatch,
-    HealthReason,
-    Job,
-    LevelName,
-    Model,
-    Name,
-    Next,
+from crcr.show.api.models.core import DISPATCH, JOB
+from crcr.show.api.models.derive import Cursor, Model, Name, Next, derive_model
+from crcr.show.render.status import refusal_meaning, waiting_reason
+
+DISPATCH_WITH_JOBS = derive_model(
+    views.DispatchView,
+    "DispatchWithJobs",
+    base=DISPATCH,
+    only=("jobs",),
+    types={"jobs": list[JOB]},  # type: ignore[valid-type]
 )
-from crcr.show.render.status import waiting_reason
+DELIVERY = derive_model(views.DeliveryView, "Delivery")
+DELIVERY_WITH_JOBS = derive_model(
+    views.DeliveryView,
+    "DeliveryWithJobs",
+    base=DELIVERY,
+    only=("dispatches",),
+    types={"dispatches": list[DISPATCH_WITH_JOBS]},  # type: ignore[valid-type]
+)
+JOBS = derive_model(views.JobPage, "Jobs", types={"next": Next}, example=examples.JOBS)
+DELIVERIES = derive_model(
+    views.DeliveryPage,
+    "Deliveries",
+    without=("cursor", "outbox"),
+    types={"next": Next},
+    example=examples.DELIVERIES,
+)
+EFFECT_COUNT = derive_model(views.EffectCount, "EffectCount")
+PARKED_EFFECT = derive_model(views.ParkedEffect, "ParkedEffect")
+EFFECTS = derive_model(
+    views.EffectsView,
+    "Effects",
+    "Counts of what is open and parked, and of what ended in the last hour; the newest parked ones.",
+)
+EFFECT = derive_model(
+    logs.EffectView,
+    "Effect",
+    types={"waits_for": (str | None, None)},
+    described={
+        "last_error": "For administrators; null for everybody else.",
+        "held_by": "Which of GitHub's limits holds it back until `due_at`.",
+        "fault": "Why the service outside did nothing for it.",
+        "waits_for": "Why it waits, in words; null while it waits for its turn.",
+    },
+)
+EFFECT_LIST = derive_model(logs.EffectPage, "EffectList", without=("cursor", "outbox"), types={"next": Next})
+HELD_CLASS = derive_model(
+    relay.HeldClass, "HeldClass", "Effects of one class that GitHub's limits hold back, however shortly."
+)
+RELAY_HEALTH = derive_model(
+    relay.Health,
+    "RelayHealth",
+    "The relay's health for one upstream; `reasons` are sentences, the most serious first.",
+    only=("state", "reasons", "held"),
+    types={"upstream": Name, "at": datetime},
+    example=examples.HEALTH,
+)
+ACT = derive_model(logs.AuditView, "Act")
+AUDIT = derive_model(logs.AuditPage, "Audit", without=("cursor",), types={"next": Next})
+HIT = derive_model(
+    logs.Hit,
+    "Hit",
+    "One thing found; which fields are set depends on its kind.",
+    described={"at": "When it last changed, arrived or began."},
+)
+SEARCH = derive_model(
+    logs.SearchView,
+    "Search",
+    "`exact` is the one thing that was meant, where there is no doubt; `next` is where an author's pull requests go on.",
+    without=("more",),
+    types={"next": (Cursor, None)},
+)
+LISTED_BACKEND = derive_model(
+    views.ListedBackend, "ListedBackend", described={"hidden": "Shown to administrators only."}
+)
+ALLOWLIST = derive_model(views.AllowlistView, "Allowlist")
 
 
-class DispatchWithJobs(Dispatch):
-    jobs: list[Job]
+class _WithMeaning(Model):
+    @computed_field(description="The code in words.")  # type: ignore[prop-decorator]
+    @property
+    def meaning(self) -> str:
+        return refusal_meaning(getattr(self, "code"))  # noqa: B009  a field of the derived models
 
 
-class Delivery(Model):
-    guid: str
-    event: str
-    action: str | None
-    state: DeliveryState
-    reason: str | None
-    source: str
-    number: int | None
-    head_sha: str | None
-    ref: str | None
-    received_at: datetime
-    body_bytes: int
-    dispatches: list[Dispatch]
+REFUSAL = derive_model(
+    joining.RefusalView,
+    "Refusal",
+    "A report that was not taken. What it named (`delivery`, `run_id`, …) is its own word, and null where its body was not read.",
+    base=_WithMeaning,
+    described={
+        "code": "As it was answered; the protocol's table of errors has all of them.",
+        "hint": "What to do about it.",
+        "delivery_known": "Whether there is such a delivery.",
+        "settled": "Whether the same job's result was taken since: nothing is left to do.",
+    },
+)
+REFUSALS = derive_model(
+    joining.RefusalList,
+    "Refusals",
+    "A backend's refused reports of the last 14 days, newest first, 50 at most.",
+    example=examples.REFUSALS,
+)
+SANDBOX_JOB = derive_model(
+    joining.SandboxJob,
+    "SandboxJob",
+    described={
+        "repository": "Null where the repository is private; administrators see it.",
+        "workflow_name": "Null as `repository` is.",
+        "job_name": "Null as `repository` is.",
+        "failed_tests_more": "Failed tests beyond the ones listed.",
+    },
+)
+SANDBOX = derive_model(
+    joining.SandboxPage,
+    "Sandbox",
+    "Reports of repositories that are on no allowlist. Nobody has checked them, they decide nothing, and they go after 48 hours.",
+    types={"next": Next},
+    example=examples.SANDBOX,
+)
 
 
-class DeliveryWithJobs(Delivery):
-    dispatches: list[DispatchWithJobs]  # type: ignore[assignment]  # the same list, each with its jobs
-
-
-class Jobs(Model):
-    model_config = ConfigDict(json_schema_extra={"examples": [examples.JOBS]})
-
-    jobs: list[Job]
-    next: Next
-
-
-class Deliveries(Model):
-    model_config = ConfigDict(json_schema_extra={"examples": [examples.DELIVERIES]})
-
-    deliveries: list[Delivery]
-    next: Next
-
-
-class EffectCount(Model):
-    kind: str
-    state: str
-    number: int
-
-
-class ParkedEffect(Model):
-    effect_id: int
-    kind: str
-    target: str
-    delivery: str | None
-    attempts: int
-    unsure: bool
-    created_at: datetime
-    parked_at: datetime | None
-    last_error: str | None
-
-
-class Effects(Model):
-    """Counts of what is open and parked, and of what ended in the last hour; the newest parked ones."""
-
-    counts: list[EffectCount]
-    lag_s: float | None
-    parked: list[ParkedEffect]
-
-
-class Effect(Model):
-    effect_id: int
-    kind: str
-    target: str
-    delivery: str | None
-    state: str
-    attempts: int
-    unsure: bool
-    created_at: datetime
-    due_at: datetime
-    finished_at: datetime | None
-    last_error: str | None = Field(description="For administrators; null for everybody else.")
-
-    held_by: HeldBy | None = Field(description="Which of GitHub's limits holds it back until `due_at`.")
-    fault: EffectFault | None = Field(description="Why the service outside did nothing for it.")
-    fault_since: datetime | None
-    waiting_reason: str | None = Field(
-        None, description="Why it waits, in words; null while it waits for its turn."
-    )
-
-    @classmethod
-    def of(cls, view: EffectView, now: datetime) -> "Effect":
-        return cls.model_validate(view).model_copy(update={"waits_for": waiting_reason(view, now)})
-
-
-class HeldClass(Model):
-    """Effects of one class that GitHub's limits hold back, however shortly."""
-
-    effects: EffectClass
-    number: int
-    held_by: HeldBy | None
-    until: datetime
-    text: str
-
-
-class RelayHealth(Model):
-    """The relay's health for one upstream; `reasons` are sentences, the most serious first."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [examples.HEALTH]})
-
-    upstream: Name
-    at: datetime
-    state: HealthState
-    reasons: list[HealthReason]
-    held: list[HeldClass]
-
-
-class EffectList(Model):
-    effects: list[Effect]
-    next: Next
-
-
-class Act(Model):
-    audit_id: int
-    at: datetime
-    who: str
-    act: str
-    subject: str
-    detail: dict[str, str]
-
-
-class Audit(Model):
-    acts: list[Act]
-    next: Next
-
-
-class Hit(Model):
-    """One thing found; which fields are set depends on its kind."""
-
-    kind: HitKind
-    title: str
-    detail: str | None
-    number: int | None
-    head_sha: str | None
-    delivery: str | None
-    backend: Name | None
-    job: str | None
-    at: datetime | None = Field(description="When it last changed, arrived or began.")
-
-
-class Search(Model):
-    """`exact` is the one thing that was meant, where there is no doubt; `next` is where an author's pull requests go on."""
-
-    text: str
-    hits: list[Hit]
-    exact: Hit | None
-    next: str | None = None
-
-
-class ListedBackend(Model):
-    name: Name
-    level: LevelName
-    device: str | None
-    oncalls: list[str]
-    hardware: str | None
-    events: list[str]
-    hidden: bool = Field(description="Shown to administrators only.")
-
-
-class Allowlist(Model):
-    state: AllowlistState
-    backends: list[ListedBackend]
+def describe_effects(page: logs.EffectPage, now: datetime) -> Model:
+    """Return the page with the reason why each effect waits."""
+    effects = [
+        EFFECT.model_validate(effect).model_copy(update={"waits_for": waiting_reason(effect, now)})
+        for effect in page.effects
+    ]
+    return EFFECT_LIST.model_validate({"effects": effects, "next": page.next})

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from crcr.join.findings.examine import State
-from crcr.show.api.models.core import LevelName, Model, Name
+from crcr.show.api.models.derive import LevelName, Model, Name
 
 _SETUP: dict[str, Any] = {
     "repository": "org/backend",

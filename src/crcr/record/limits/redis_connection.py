@@ -1,8 +1,8 @@
-"""The way to Redis: one small pool, time limits that together stay below a second, and a memory of being down.
+"""Connections to Redis: one small pool, time-outs below a second in total, and a circuit breaker.
 
-A call either answers or raises `RedisDown` soon. After a failure all calls fail at once for a moment; then one of
-them tries again, so that Redis coming back is noticed within a second and a dead one costs each caller nothing.
-Nothing that is logged or raised here holds more than the server's place and the kind of the fault.
+A call either returns or raises `RedisDown` within the time-out. After a failure all calls fail at once for a second;
+then one of them tries again, so that a recovered Redis is noticed within a second and a dead one delays no caller.
+Logs and errors contain only the server's address and the kind of the fault.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class RedisDown(CrcrError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisLocation:
-    """Where Redis is, how to be let in, and how it proves itself."""
+    """The server's address, credentials and TLS settings."""
 
     host: str
     port: int
@@ -62,7 +62,7 @@ class RedisLocation:
 
 
 def parse_redis_url(url: str, ca: Path | None = None) -> RedisLocation:
-    """Take an address apart that the settings have checked."""
+    """Parse an address that the settings have validated."""
     parts = urlsplit(url)
     return RedisLocation(
         host=parts.hostname or "",
@@ -77,13 +77,13 @@ def parse_redis_url(url: str, ca: Path | None = None) -> RedisLocation:
 
 class RedisLink:
     def __init__(
-        self, place: RedisLocation, *, name: str = "crcr", monotonic: Callable[[], float] = time.monotonic
+        self, location: RedisLocation, *, name: str = "crcr", monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """`name` stands before every key and channel, so that a server can be shared."""
-        self.place = place
+        """`name` is the prefix of every key, so that a server can be shared."""
+        self.location = location
         self._name = name
         self._monotonic = monotonic
-        self._pool = _pool(place)
+        self._pool = _pool(location)
         self._redis = Redis.from_pool(self._pool)
         self._tries_again_at: float | None = None
         """None while Redis answers."""
@@ -91,20 +91,16 @@ class RedisLink:
     def key(self, *parts: str) -> str:
         return ":".join((self._name, *parts))
 
-    async def call(self, ask: Callable[["Redis"], Awaitable[T]]) -> T:
-        """Ask Redis, or raise `RedisDown`; the answer to a call that was broken off is unknown."""
+    async def call(self, command: Callable[["Redis"], Awaitable[T]]) -> T:
+        """Run a command, or raise `RedisDown`; the outcome of an interrupted call is unknown."""
         self._admit()
         try:
-            async with heeding_cancel(), asyncio.timeout(CALL_S):
-                answer = await ask(self._redis)
+            async with _raising_cancel(), asyncio.timeout(CALL_S):
+                answer = await command(self._redis)
         except (RedisError, OSError, TimeoutError) as fault:
-            raise self._failed(fault) from None  # the driver's text may hold what it was given
+            raise self._failed(fault) from None  # the driver's text may contain arguments
         self._answered()
         return answer
-
-    def alone(self) -> "Redis":
-        """A client with a connection of its own, for a subscription; the caller closes it."""
-        return Redis.from_pool(_pool(self.place, connections=1))
 
     async def aclose(self) -> None:
         await self._redis.aclose()
@@ -115,25 +111,25 @@ class RedisLink:
             return
         now = self._monotonic()
         if now < self._tries_again_at:
-            raise RedisDown(f"{self.place} did not answer a moment ago")
+            raise RedisDown(f"{self.location} did not answer a moment ago")
         self._tries_again_at = now + _PROBE_EVERY_S  # this call is the one that tries
 
     def _failed(self, fault: BaseException) -> RedisDown:
         kind = type(fault).__name__
         if self._tries_again_at is None:
-            log.warning("redis_down", place=str(self.place), reason=kind)
+            log.warning("redis_down", place=str(self.location), reason=kind)
         self._tries_again_at = self._monotonic() + _PROBE_EVERY_S
-        return RedisDown(f"{self.place} did not answer: {kind}")
+        return RedisDown(f"{self.location} did not answer: {kind}")
 
     def _answered(self) -> None:
         if self._tries_again_at is not None:
-            log.info("redis_back", place=str(self.place))
+            log.info("redis_back", place=str(self.location))
             self._tries_again_at = None
 
 
 @asynccontextmanager
-async def heeding_cancel() -> AsyncIterator[None]:
-    """Let a cancelled task end: the driver forgets about it when its own step ends in the same moment."""
+async def _raising_cancel() -> AsyncIterator[None]:
+    """Re-raise a cancellation that the driver swallows when its own step ends at the same time."""
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
     yield
@@ -141,25 +137,25 @@ async def heeding_cancel() -> AsyncIterator[None]:
         raise asyncio.CancelledError
 
 
-def _pool(place: RedisLocation, connections: int = _CONNECTIONS) -> BlockingConnectionPool:
+def _pool(location: RedisLocation) -> BlockingConnectionPool:
     common: dict[str, Any] = {
-        "host": place.host,
-        "port": place.port,
-        "db": place.number,
-        "username": place.username,
-        "password": place.password,
+        "host": location.host,
+        "port": location.port,
+        "db": location.number,
+        "username": location.username,
+        "password": location.password,
         "socket_connect_timeout": _STEP_S,
         "socket_timeout": _STEP_S,
         "socket_keepalive": True,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
-        "max_connections": connections,
+        "max_connections": _CONNECTIONS,
         "timeout": _STEP_S,
     }
-    if not place.encrypted:
+    if not location.encrypted:
         return BlockingConnectionPool(connection_class=Connection, **common)
     proof: dict[str, Any] = {
-        "ssl_ca_certs": str(place.ca) if place.ca else None,
+        "ssl_ca_certs": str(location.ca) if location.ca else None,
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": True,
         "ssl_min_version": ssl.TLSVersion.TLSv1_2,

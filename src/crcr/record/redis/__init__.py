@@ -1,1 +1,0 @@
-"""The connection to Redis and what is kept there."""

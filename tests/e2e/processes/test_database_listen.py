@@ -1,0 +1,54 @@
+"""Processes on PostgreSQL without LISTEN: a worker and the live pages of another process are woken by polling."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.process import crcr, free_port
+from support.replicas import TARGETS, environ, github_with_backends, until
+from support.services.postgres import new_database
+from support.stage import UPSTREAM
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+async def test_without_listen_a_webhook_at_one_process_reaches_worker_and_live_pages_of_others(
+    tmp_path: Path,
+) -> None:
+    taking, showing = free_port(), free_port()
+    async with (
+        github_with_backends() as github,
+        httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20) as client,
+    ):
+        env = environ(tmp_path, github, new_database(), CRCR_DATABASE_LISTEN="off") | {
+            "CRCR_LOG_LEVEL": "info"
+        }
+        github.webhook_url = f"http://127.0.0.1:{taking}/github/webhook"
+        async with (
+            crcr("serve", "--no-worker", "--port", str(taking), folder=tmp_path, environ=env) as relay,
+            crcr("serve", "--no-worker", "--port", str(showing), folder=tmp_path, environ=env) as pages,
+            crcr("worker", folder=tmp_path, environ=env) as worker,
+        ):
+            await relay.says("crcr listens on")
+            await pages.says("crcr listens on")
+            await worker.says("crcr works for")
+            async with client.stream("GET", f"http://127.0.0.1:{showing}/api/v1/events") as stream:
+                lines = stream.aiter_lines()
+                assert await anext(lines) == "retry: 2000"
+                await github.open_pr(UPSTREAM)
+                assert await next_change(lines) > 0
+            await until(lambda: all(github.dispatches(name) for name in TARGETS))
+            for process in (relay, pages, worker):
+                assert await process.stopped() == 0
+                assert (await process.errors()).count("store_polling") == 1
+
+
+async def next_change(lines: AsyncIterator[str]) -> int:
+    async with asyncio.timeout(20):
+        async for line in lines:
+            if line.startswith("id:"):
+                return int(line[3:])
+    raise AssertionError("the stream ended")

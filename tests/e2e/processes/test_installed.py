@@ -66,7 +66,7 @@ class Relay:
     folder: Path
     github: GitHub
     url: str
-    replica_environment: dict[str, str]
+    environ: dict[str, str]
     port: int
 
     @property

@@ -7,7 +7,7 @@ from crcr.errors import NotFound
 from crcr.ports import Clock
 from crcr.record.admin.operations import AdminOperations, ParkedFilter
 from crcr.record.change_and_audit_log import note_act
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
 
 _AT_ONCE = 500
@@ -19,7 +19,7 @@ class HttpAdminOperations:
         self,
         database: Database,
         acts: AdminOperations,
-        targets: Targets,
+        targets: Downstreams,
         upstreams: tuple[RepoName, ...],
         clock: Clock,
     ) -> None:

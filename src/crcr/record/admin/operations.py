@@ -13,11 +13,11 @@ from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
 from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.deliveries.dispatches import held_of_delivery, reconsider, send, write_dispatches
+from crcr.record.deliveries.dispatches import held_of_delivery, reconsider_held, send, write_dispatches
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.reports.forwards import is_overtaken
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema.core import deliveries, upstreams
 from crcr.record.statistics.recount import recount
 from crcr.record.store.database import Database, Row, Tx
@@ -123,7 +123,7 @@ class ParkedFilter:
 
 
 class AdminOperations:
-    def __init__(self, database: Database, targets: Targets, allowlists: Allowlists) -> None:
+    def __init__(self, database: Database, targets: Downstreams, allowlists: Allowlists) -> None:
         self._database = database
         self._targets = targets
         self._allowlists = allowlists
@@ -196,7 +196,7 @@ class AdminOperations:
         for number in {row["number"] for row in rows}:
             pull = await load_pull(tx, upstream, number)
             if pull is not None:
-                await reconsider(tx, upstream, pull, allowlist, now)
+                await reconsider_held(tx, upstream, pull, allowlist, now)
         held = {
             (row["delivery"], row["downstream"])
             for delivery in {row["delivery"] for row in rows}

@@ -10,7 +10,7 @@ from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.outbox.effects import add_once
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.tested_commits import ask_again
 from crcr.record.statistics.recount import recount
 from crcr.record.store.database import Database, Row, Tx
@@ -41,7 +41,7 @@ _ASKED = Statement(
 
 
 class Sweeps:
-    def __init__(self, database: Database, refresher: CheckRefresher, outcomes: Outcomes) -> None:
+    def __init__(self, database: Database, refresher: CheckRefresher, outcomes: JobOutcomes) -> None:
         self._database = database
         self._refresher = refresher
         self._outcomes = outcomes

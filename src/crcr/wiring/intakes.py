@@ -52,7 +52,7 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
         secret=core.settings.github_webhook_secret.get_secret_value().encode(),
         bodies=_bodies(core.settings),
         inbox=inbox,
-        people_requests=core.desk,
+        people_requests=core.people_requests,
         actions_news=ActionsNews(core.database, core.refresher, build_outcomes(core)),
         installations=Installations(core.database),
         upstreams=frozenset(core.upstreams),

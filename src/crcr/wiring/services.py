@@ -44,12 +44,12 @@ from crcr.record.outbox.claims import Outbox
 from crcr.record.outbox.leases import LeaderElection, WorkerRegistry, new_owner
 from crcr.record.reports.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
 from crcr.record.upkeep.retention import Retention, RetentionPeriods
 from crcr.record.upkeep.timeouts import Sweeps
-from crcr.record.workflow_runs.unanswered import Silences
+from crcr.record.workflow_runs.unanswered import UnansweredDispatches
 from crcr.settings import AllowlistFile, Settings, UpstreamSetting
 from crcr.show.access.login import AUDITED_FAILURE
 from crcr.show.access.middleware import FAILED_SIGN_IN
@@ -90,7 +90,7 @@ class Services:
     signals: Signals
     upstreams: tuple[RepoName, ...]
     allowlists: Allowlists
-    targets: Targets
+    targets: Downstreams
     inbox: Inbox
     reports: Reports
     acts: AdminOperations
@@ -272,7 +272,7 @@ def _days_or_ever(days: int) -> timedelta | None:
 
 
 def build_reconciler(core: Core, intake: RecoveryIntake, stopping: asyncio.Event) -> Reconciler:
-    silences = Silences(core.database, core.allowlists, core.upstreams, core.job_timeout)
+    silences = UnansweredDispatches(core.database, core.allowlists, core.upstreams, core.job_timeout)
     repairs = CheckRepairs(core.database, core.refresher, core.upstreams)
     recovery = Recovery(
         core.github.delivery_log,

@@ -23,10 +23,10 @@ from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema.core import deliveries, dispatches
 from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
@@ -71,13 +71,13 @@ class Relay:
 
     def __init__(self, database: Database, forwards: Forwards) -> None:
         self.database = database
-        self.targets = Targets(database, CheckRefresher({}))
+        self.targets = Downstreams(database, CheckRefresher({}))
         self.allowlists = Allowlists(database, self.targets, CheckRefresher({}), read_allowlist)
         self.reports = Reports(
             database,
             allowlists=self.allowlists,
             targets=self.targets,
-            outcomes=Outcomes(forwards),
+            outcomes=JobOutcomes(forwards),
             refresher=CheckRefresher({}),
             upstreams=(UPSTREAM, SECOND),
             job_timeout=timedelta(hours=6),

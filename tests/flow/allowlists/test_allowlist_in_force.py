@@ -9,7 +9,7 @@ from crcr.deliver.allowlist_source import AllowlistFileSource, AllowlistRefreshe
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.signals import Signals
 from crcr.wiring.database import open_database
 from support.github.dispatch_log import BOTH, TWO, actions
@@ -83,7 +83,9 @@ async def test_fault_53_text_that_failed_to_parse_never_becomes_good(tmp_path: P
             await it.refresh()
         assert versions(it) == [1, 0]
         database = open_database(it.services.settings, Signals())
-        anew = Allowlists(database, Targets(database, CheckRefresher({})), CheckRefresher({}), read_allowlist)
+        anew = Allowlists(
+            database, Downstreams(database, CheckRefresher({})), CheckRefresher({}), read_allowlist
+        )
         in_force = await anew.current(repo(UPSTREAM))
         await database.close()
 
@@ -155,7 +157,7 @@ async def test_another_process_sees_a_refresh_with_its_next_delivery(tmp_path: P
         await it.github.open_pr(UPSTREAM)  # the version in force is in this process's memory now
         database = open_database(it.services.settings, Signals())
         other = Allowlists(
-            database, Targets(database, CheckRefresher({})), CheckRefresher({}), read_allowlist
+            database, Downstreams(database, CheckRefresher({})), CheckRefresher({}), read_allowlist
         )
         path = it.write_allowlist("L1:\n  - org/two\n")
         await AllowlistRefresher(repo(UPSTREAM), AllowlistFileSource(path), other, it.clock).refresh()

@@ -14,7 +14,7 @@ from crcr.decide.model import RepoName
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.upkeep.timeouts import Sweeps
 from github_sim.github import Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import (
@@ -332,7 +332,7 @@ async def test_an_outcome_and_its_forward_are_committed_together_or_not_at_all(t
         it.clock.advance(8 * HOUR)
         await it.services.sweeper.sweep()  # GitHub is asked first
         it.clock.advance(2 * HOUR)
-        dying = Sweeps(it.services.database, CheckRefresher({}), Outcomes(Dying(enabled=True)))
+        dying = Sweeps(it.services.database, CheckRefresher({}), JobOutcomes(Dying(enabled=True)))
         with pytest.raises(Killed):
             await dying.time_out_silent(it.clock.now())
         assert [row["state"] for row in it.jobs()] == ["in_progress"]

@@ -20,7 +20,7 @@ from crcr.decide.statistics.window import ResultKind
 from crcr.receive.allowlist_yaml import read_allowlist as check
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema import checks, core, statistics
 from crcr.record.statistics.rebuild import find_extremes, sum_anew
 from crcr.record.store.database import PostgresLocation
@@ -220,7 +220,7 @@ async def open_store_rows(
     elif not (folder / "crcr.db").exists():
         place_empty_database(folder / "crcr.db")
     engine, database = outright(where), opened(where)
-    lists = Allowlists(database, Targets(database, CheckRefresher({})), CheckRefresher({}), check)
+    lists = Allowlists(database, Downstreams(database, CheckRefresher({})), CheckRefresher({}), check)
     clock = ManualClock(now) if now else ManualClock()
     world = StoreRows(engine, database, SqlViews(database, lists, upstreams), clock)
     for each in upstreams:

@@ -17,7 +17,7 @@ from crcr.decide.report.judge import ReportOutcome
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.postgres.connection import Connection, PostgresLink
@@ -49,7 +49,7 @@ class Process:
             database,
             allowlists=stores.allowlists,
             targets=stores.targets,
-            outcomes=Outcomes(Forwards(enabled=False)),
+            outcomes=JobOutcomes(Forwards(enabled=False)),
             refresher=CheckRefresher({}),
             upstreams=UPSTREAMS,
             job_timeout=timedelta(hours=6),

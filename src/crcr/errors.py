@@ -1,25 +1,25 @@
-"""Failures that callers can name: one root, a stable code each.
+"""Exceptions with one root and a stable code each.
 
-Expected outcomes (ignored, repeated, rejected) are values of `decide`; what stands here is raised. The HTTP
-status of a code is chosen in one table in `app.py`, so no module below it knows about the web.
+Expected outcomes (ignored, repeated, rejected) are values of `decide`; these are raised. One table in `app.py` maps codes
+to HTTP statuses, so that no other module depends on HTTP.
 """
 
 from enum import StrEnum
 
 
 class HeldBy(StrEnum):
-    """Which limit of GitHub's holds a call back."""
+    """The GitHub limit that holds a call back."""
 
     HOUR = "hour"
-    """The installation's requests of the hour are spent, or what is left is kept for more urgent calls."""
+    """The installation's requests of the hour are used up, or the rest is reserved for more urgent calls."""
     MINUTE = "minute"
-    """The points of the minute are spent, or what is left is kept for more urgent calls."""
+    """The points of the minute are used up, or the rest is reserved for more urgent calls."""
     CONTENT = "content"
     """Comments: 80 a minute and 500 an hour."""
     SECONDARY = "secondary"
     """GitHub answered with a secondary limit."""
     OTHER = "other"
-    """A limit without a name here: a later release wrote it down."""
+    """A limit that a later release recorded, unknown to this one."""
 
 
 class CrcrError(Exception):
@@ -40,7 +40,7 @@ class BadRequest(CrcrError):
 
 
 class WrongContentType(BadRequest):
-    """The body has a content type that is not read at this endpoint."""
+    """The endpoint does not read bodies of this content type."""
 
     code = "wrong_content_type"
 
@@ -52,7 +52,7 @@ class BadReport(BadRequest):
 
 
 class TooLarge(CrcrError):
-    """The body is larger than this endpoint takes."""
+    """The body is larger than this endpoint accepts."""
 
     code = "too_large"
 
@@ -68,7 +68,7 @@ class NotAuthentic(CrcrError):
 
     code = "not_authentic"
     signed_by: str | None = None
-    """The repository that the token's signature proves, where only something else about it is wrong (`aud`, `exp`)."""
+    """The repository that the token's signature proves, where only another claim is wrong (`aud`, `exp`)."""
     signed_id: int | None = None
     """Its immutable id, where the issuer signs one."""
 
@@ -80,13 +80,13 @@ class NotRegistered(CrcrError):
 
 
 class NotSignedIn(CrcrError):
-    """A token is needed, and none that counts was shown."""
+    """A valid token is needed."""
 
     code = "not_signed_in"
 
 
 class NotAdmin(CrcrError):
-    """The token may read, not act."""
+    """The token may read, but not change anything."""
 
     code = "not_admin"
 
@@ -129,7 +129,7 @@ class StoreUnavailable(Unavailable):
 
 
 class SchemaMismatch(StoreUnavailable):
-    """The store has not the tables that this release asks for."""
+    """The store does not have the tables that this release needs."""
 
     def __init__(self, detail: str) -> None:
         hint = "the database may be of another release; `crcr migrate` brings it up to date"
@@ -167,19 +167,19 @@ class DefaultBranchUnknown(Unavailable):
 
 
 class LeaseLost(CrcrError):
-    """Another worker has taken over the effect; nothing more is done about it by this one."""
+    """Another worker has taken over the effect; this one does nothing more about it."""
 
     code = "lease_lost"
 
 
 class NotFound(CrcrError):
-    """There is no such thing."""
+    """Not found."""
 
     code = "not_found"
 
 
 class NotPossible(CrcrError):
-    """The act is not possible in the present state."""
+    """The action is not possible in the current state."""
 
     code = "not_possible"
 
@@ -213,7 +213,7 @@ class OutsideRefused(OutsideFault):
 
 
 class FileNotText(OutsideRefused):
-    """The file was read and is not UTF-8 text; `line` is where its first wrong byte stands."""
+    """The file is not UTF-8 text; `line` is that of its first invalid byte."""
 
     def __init__(self, detail: str, *, status: int, line: int, hint: str | None) -> None:
         super().__init__(detail, status=status)
@@ -234,7 +234,7 @@ class OutsideUnreachable(OutsideFault):
 
 
 class OutsideHeld(OutsideUnreachable):
-    """What was to be opened is held by another process, and only one at a time can have it."""
+    """Another process has it open, and only one at a time can."""
 
 
 class OutsideLimited(OutsideFault):
@@ -250,7 +250,7 @@ class OutsideLimited(OutsideFault):
         held_by: HeldBy | None = None,
         urgency: int | None = None,
     ) -> None:
-        """`held_by` names the limit where it is one of GitHub's, `urgency` the class of the call that it holds back."""
+        """`held_by` names the limit if it is one of GitHub's, `urgency` the class of the call that it holds back."""
         super().__init__(detail)
         self.retry_after_s = retry_after_s
         self.held_by = held_by
@@ -258,6 +258,6 @@ class OutsideLimited(OutsideFault):
 
 
 class NotYet(OutsideLimited):
-    """What is asked about has not happened yet: the same question later will tell."""
+    """GitHub has no answer yet: the same request is sent again later."""
 
     code = "not_yet"

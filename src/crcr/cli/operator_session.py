@@ -20,7 +20,7 @@ from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.admin.operations import AdminOperations
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.signals import Signals
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.settings import Settings, load_settings
@@ -73,7 +73,7 @@ class OperatorSession:
     settings: Settings
     views: OperatorViews
     acts: AdminOperations
-    targets: Targets
+    targets: Downstreams
     who: str
 
     def now(self) -> datetime:
@@ -100,7 +100,7 @@ def run_in_session(config: Path | None, act: Callable[[OperatorSession], Awaitab
 async def _run(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]]) -> T:
     database = open_database(settings, Signals())
     refresher = check_refresher(settings)
-    targets = Targets(database, refresher)
+    targets = Downstreams(database, refresher)
     allowlists = Allowlists(database, targets, refresher, read_allowlist)
     session = OperatorSession(
         settings=settings,

@@ -1,7 +1,7 @@
-"""YAML text to the neutral tree that `decide.allowlist.check` reads. Never raises for what the text holds.
+"""Parses YAML text into the neutral tree that `decide.allowlist` checks. Never raises because of the text's content.
 
-Works on the parser's events and builds no objects: size, nodes, depth and aliases are bounded while reading, and
-foreign tags are refused. Text that a reviewer sees otherwise than a parser does is refused before it is parsed.
+Works on the parser's events and builds no objects: size, nodes, depth and aliases are bounded while reading, and foreign
+tags are refused. Text that a reviewer sees differently than a parser does is refused before it is parsed.
 """
 
 import re
@@ -37,7 +37,7 @@ _ScalarValue = str | int | float | bool | None
 
 
 class _Refused(Exception):
-    """The text may be YAML, but of a kind that is not read here."""
+    """The text may be YAML, but of a kind that is not accepted."""
 
     def __init__(self, line: int, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ def read_allowlist(text: str) -> CheckedAllowlist:
 
 
 def _unseen(text: str) -> Iterator[AllowlistProblem]:
-    """Find lines that do not show what they hold.
+    """Find lines with hidden characters.
 
     YAML breaks lines at U+2028 and U+0085 where an editor does not, so a comment could hide an entry.
     """
@@ -80,7 +80,7 @@ def _unseen(text: str) -> Iterator[AllowlistProblem]:
 def _syntax_problem(error: yaml.YAMLError, text: str) -> AllowlistProblem:
     lines = text.splitlines() or [""]
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    # What is missing at the end is marked on the line after the last.
+    # An error at the end is marked on the line after the last.
     line = min(mark.line + 1, len(lines)) if mark else 1
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
     hint = "indent with spaces, not with tabs" if "\t" in lines[line - 1] else None
@@ -89,7 +89,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> AllowlistProblem:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A finished node, with what it counts for wherever an alias repeats it."""
+    """A finished node, with its size wherever an alias repeats it."""
 
     node: Node
     size: int = 1
@@ -98,7 +98,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _MergeKey(ScalarNode):
-    """An unquoted `<<`, which as a key takes over the pairs of another mapping."""
+    """An unquoted `<<`, which as a key merges the pairs of another mapping."""
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ def _items(line: int, nodes: list[Node]) -> Node:
 
 
 def _pairs(line: int, nodes: list[Node]) -> Node:
-    """Pair keys with values; merged pairs come last and never stand against one that is written."""
+    """Pair keys with values; merged pairs come last and never override a written one."""
     written = list(zip(nodes[::2], nodes[1::2], strict=True))
     pairs = [(key, value) for key, value in written if not isinstance(key, _MergeKey)]
     taken = {own.value for own, _ in pairs if isinstance(own, ScalarNode)}

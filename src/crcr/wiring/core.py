@@ -24,9 +24,9 @@ from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamP
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.migrations.run import migrate
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.health import HealthViews
@@ -61,10 +61,10 @@ class Core:
     database: Database
     clickhouse: ClickHouse
     refresher: CheckRefresher
-    targets: Targets
+    targets: Downstreams
     allowlists: Allowlists
     checks: CommitChecks
-    desk: PeopleRequests
+    people_requests: PeopleRequests
     health: SharedHealth
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
@@ -91,7 +91,7 @@ def open_core(settings: Settings, seams: Seams) -> Core:
     signals, metrics = Signals(), build_metrics(settings, seams.clock)
     database = open_database(settings, signals, metrics.store)
     refresher = check_refresher(settings, seams.check_gathering)
-    targets = Targets(database, refresher)
+    targets = Downstreams(database, refresher)
     allowlists = Allowlists(database, targets, refresher, read_allowlist)
     checks = _checks(settings, database, allowlists, refresher)
     api_http, limiter = seams.http(settings.github_api_url), GitHubRateLimiter()
@@ -107,7 +107,7 @@ def open_core(settings: Settings, seams: Seams) -> Core:
         targets=targets,
         allowlists=allowlists,
         checks=checks,
-        desk=PeopleRequests(database, checks, refresher),
+        people_requests=PeopleRequests(database, checks, refresher),
         health=_health(settings, database, seams),
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),
@@ -122,8 +122,8 @@ def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealt
     return SharedHealth(views, seams.clock, shared_for_s=seams.health_shared_for_s)
 
 
-def build_outcomes(core: Core) -> Outcomes:
-    return Outcomes(Forwards(enabled=core.settings.hud_forward_url is not None))
+def build_outcomes(core: Core) -> JobOutcomes:
+    return JobOutcomes(Forwards(enabled=core.settings.hud_forward_url is not None))
 
 
 def check_refresher(settings: Settings, coalesce_delay: timedelta = COALESCE_DELAY) -> CheckRefresher:

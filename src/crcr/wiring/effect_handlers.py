@@ -18,11 +18,11 @@ from crcr.deliver.handlers.verify_commit import VerifyCommit
 from crcr.deliver.worker import Handler
 from crcr.record.checks.commands import Commands
 from crcr.record.checks.reruns import Reruns
-from crcr.record.deliveries.dispatch_payloads import DispatchLoads
-from crcr.record.deliveries.head_conflicts import Doubts
+from crcr.record.deliveries.dispatch_payloads import DispatchPayloads
+from crcr.record.deliveries.head_conflicts import HeadConflicts
 from crcr.record.deliveries.merge_group_contents import MergeGroups
-from crcr.record.deliveries.path_filters import PathQuestions
-from crcr.record.reports.tested_commits import Commits
+from crcr.record.deliveries.path_filters import PathFilters
+from crcr.record.reports.tested_commits import TestedCommits
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import Settings
@@ -33,7 +33,7 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
     settings, github, clock = core.settings, core.github, core.clock
     return {
         EffectKind.SEND_DISPATCH: SendDispatch(
-            DispatchLoads(core.database),
+            DispatchPayloads(core.database),
             core.targets,
             github.repositories,
             callback_url=f"{settings.public_url.rstrip('/')}/github/callback",
@@ -41,7 +41,7 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
         ),
         EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(core.targets, github.repositories, clock),
         EffectKind.CONFIRM_HEAD: ConfirmHead(
-            Doubts(core.database, core.allowlists, core.refresher), github, clock
+            HeadConflicts(core.database, core.allowlists, core.refresher), github, clock
         ),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
         EffectKind.FORWARD_RESULT: _forwarder(settings, core.forward_http),
@@ -54,11 +54,11 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
 def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
     """Handlers that read and write the upstream's pull requests, or look up the downstreams' runs."""
     database, github, clock, refresher = core.database, core.github, core.clock, core.refresher
-    upstreams, voice = UpstreamTargets(core.targets, github.repositories), CommentWriter(github.comments)
+    upstreams, writer = UpstreamTargets(core.targets, github.repositories), CommentWriter(github.comments)
     return {
         EffectKind.PUBLISH_CHECKS: PublishChecks(core.checks, upstreams, github.checks, clock),
         EffectKind.ASK_FILES: AskFiles(
-            PathQuestions(database, core.allowlists, refresher), upstreams, github, clock
+            PathFilters(database, core.allowlists, refresher), upstreams, github, clock
         ),
         EffectKind.READ_GROUP: ReadGroup(
             MergeGroups(database, core.allowlists, core.checks, refresher),
@@ -73,15 +73,15 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             clock,
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
-            Commands(database, core.allowlists, core.desk, refresher),
+            Commands(database, core.allowlists, core.people_requests, refresher),
             upstreams,
             github.comments,
-            voice,
+            writer,
             clock,
             read_health=core.health.of,
         ),
-        EffectKind.OFFER_WAIVER: OfferWaiver(core.desk, upstreams, voice, clock),
-        EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github.commits, clock),
+        EffectKind.OFFER_WAIVER: OfferWaiver(core.people_requests, upstreams, writer, clock),
+        EffectKind.VERIFY_COMMIT: VerifyCommit(TestedCommits(database), upstreams, github.commits, clock),
     }
 
 

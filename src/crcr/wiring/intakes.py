@@ -29,7 +29,7 @@ from crcr.record.reports.reports import Reports
 from crcr.record.reports.sandbox import SandboxJobs
 from crcr.record.reports.self_reports import SelfReports
 from crcr.record.repositories.installations import Installations
-from crcr.record.workflow_runs.webhook_events import ActionsNews
+from crcr.record.workflow_runs.webhook_events import WorkflowEvents
 from crcr.settings import AllowlistFile, Settings
 from crcr.wiring.core import Core, build_outcomes
 
@@ -52,8 +52,8 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
         secret=core.settings.github_webhook_secret.get_secret_value().encode(),
         bodies=_bodies(core.settings),
         inbox=inbox,
-        people_requests=core.desk,
-        actions_news=ActionsNews(core.database, core.refresher, build_outcomes(core)),
+        people_requests=core.people_requests,
+        workflow_events=WorkflowEvents(core.database, core.refresher, build_outcomes(core)),
         installations=Installations(core.database),
         upstreams=frozenset(core.upstreams),
         allowlist_files=on_github,

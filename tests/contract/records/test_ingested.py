@@ -31,7 +31,7 @@ from crcr.record.views.backends.figures import ingested_running, read_figures, r
 from crcr.record.views.backends.ingested import ingested_job, ingested_matrix
 from crcr.record.views.backends.jobs import jobs_by_name
 from crcr.record.views.sql_views import SqlViews
-from crcr.record.views.visibility import who_is_seen
+from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_pull
 from support.stage import place_empty_database
 from support.stores.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
@@ -94,7 +94,7 @@ class Hud:
         self, query: BackendQuery = QUERY, since: int = 0
     ) -> list[tuple[dict[str, Any], list[JobView]]]:
         async def unit(tx: Tx) -> list[tuple[dict[str, Any], list[JobView]]]:
-            seen = await who_is_seen(tx, self.stores.allowlists, CORE)
+            seen = await visible_backends(tx, self.stores.allowlists, CORE)
             return (await ingested_matrix(tx, query, seen, since)).rows
 
         return await self.stores.database.read(unit)
@@ -501,7 +501,7 @@ async def test_a_jobs_details_have_its_attempts_and_failed_tests(hud: Hud) -> No
     key = JobKey(delivery="d-1", workflow="CI", run_id="77", attempt=1, job_name="build")
 
     async def unit(tx: Tx) -> tuple[Any, ...]:
-        seen = await who_is_seen(tx, hud.stores.allowlists, CORE)
+        seen = await visible_backends(tx, hud.stores.allowlists, CORE)
         other = JobKey(delivery="d-1", workflow="CI", run_id="78", attempt=1, job_name="build")
         return (
             await ingested_job(tx, CORE, BACKEND, key, seen),

@@ -23,10 +23,10 @@ from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema.core import deliveries, dispatches
 from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
@@ -35,8 +35,8 @@ from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 from support.data.events_and_reports import a_caller
 from support.stores.databases import OpenDatabase
-from support.stores.race_harness import halfway, nothing
-from support.stores.tables import place_of
+from support.stores.race_harness import empty_unit, pause_before_commit
+from support.stores.tables import database_location
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UPSTREAM, SECOND, BACKEND = RepoName("up/stream"), RepoName("other/stream"), RepoName("org/backend")
@@ -71,13 +71,13 @@ class Relay:
 
     def __init__(self, database: Database, forwards: Forwards) -> None:
         self.database = database
-        self.targets = Targets(database, CheckRefresher({}))
+        self.targets = Downstreams(database, CheckRefresher({}))
         self.allowlists = Allowlists(database, self.targets, CheckRefresher({}), read_allowlist)
         self.reports = Reports(
             database,
             allowlists=self.allowlists,
             targets=self.targets,
-            outcomes=Outcomes(forwards),
+            outcomes=JobOutcomes(forwards),
             refresher=CheckRefresher({}),
             upstreams=(UPSTREAM, SECOND),
             job_timeout=timedelta(hours=6),
@@ -204,7 +204,7 @@ async def test_a_store_that_is_closed_says_so_and_not_that_nothing_is_known(stor
 
 async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) -> None:
     relay, other = store.open(), store.open()
-    if isinstance(place_of(other.database), InMemory):
+    if isinstance(database_location(other.database), InMemory):
         pytest.skip("without a file there is no other process")
     async with busy(other.database):
         waiting = asyncio.create_task(relay.report())
@@ -217,10 +217,10 @@ async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) ->
 @asynccontextmanager
 async def busy(database: Database) -> AsyncIterator[None]:
     """Another process in the middle of a write of its own."""
-    where = place_of(database)
+    where = database_location(database)
     if isinstance(where, PostgresLocation):
         assert isinstance(database, PostgresDatabase)
-        writing = await halfway(database, nothing)
+        writing = await pause_before_commit(database, empty_unit)
         yield
         await writing.end()
         return

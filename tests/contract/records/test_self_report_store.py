@@ -21,10 +21,10 @@ from crcr.errors import NoAllowlist
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.self_reports import SelfReports
-from crcr.record.reports.tested_commits import Commits
+from crcr.record.reports.tested_commits import TestedCommits
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from support.data.events_and_reports import a_caller
@@ -54,15 +54,15 @@ class Relay:
             stores.database,
             allowlists=stores.allowlists,
             targets=stores.targets,
-            outcomes=Outcomes(self.forwards),
+            outcomes=JobOutcomes(self.forwards),
             refresher=CheckRefresher({}),
             upstreams=(CORE, OTHER),
             job_timeout=timedelta(hours=6),
         )
         self.own = SelfReports(
-            stores.database, reports=reports, targets=stores.targets, outcomes=Outcomes(self.forwards)
+            stores.database, reports=reports, targets=stores.targets, outcomes=JobOutcomes(self.forwards)
         )
-        self.commits = Commits(stores.database)
+        self.commits = TestedCommits(stores.database)
 
     async def tell(
         self, conclusion: str = "success", *, who: Identity = WHO, now: datetime = NOW, **said: Any
@@ -96,7 +96,7 @@ async def test_of_two_processes_writing_the_same_at_once_one_records_it(
 ) -> None:
     one, other = open_relay(), open_relay()
     outcomes = await asyncio.gather(*(each.tell() for each in (one, other) * 30))
-    assert kinds(outcomes) == {"OwnResult": 1, "RepeatedReport": 59}
+    assert kinds(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 59}
     [job] = await other.stores.rows("SELECT * FROM jobs")
     assert (job["conclusion"], job["ended_as"]) == ("success", "success")
     [hour] = await other.stores.rows("SELECT success, failure FROM hours")
@@ -110,7 +110,7 @@ async def test_of_two_processes_with_conflicting_results_one_is_recorded_and_the
     outcomes = await asyncio.gather(
         *(one.tell("success") for _ in range(20)), *(other.tell("failure") for _ in range(20))
     )
-    assert kinds(outcomes) == {"OwnResult": 1, "RepeatedReport": 19, "conflicting_result": 20}
+    assert kinds(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 19, "conflicting_result": 20}
     [job] = await one.stores.rows("SELECT conclusion, ended_as, disputed FROM jobs")
     assert job == {"conclusion": "failure", "ended_as": "failure", "disputed": 1}
     [hour] = await one.stores.rows("SELECT success, failure FROM hours")

@@ -28,7 +28,7 @@ from crcr.receive.ingest.parse_envelope import parse_envelope
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.ingested import IngestedResults
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.refusals import Refusals
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.sandbox import SandboxJobs
@@ -62,7 +62,7 @@ async def relay(stores: Stores) -> Reports:
         stores.database,
         allowlists=stores.allowlists,
         targets=stores.targets,
-        outcomes=Outcomes(Forwards(enabled=True)),
+        outcomes=JobOutcomes(Forwards(enabled=True)),
         refresher=CheckRefresher({}),
         upstreams=UPSTREAMS,
         job_timeout=NOW - NOW.replace(hour=0),

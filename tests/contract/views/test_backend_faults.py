@@ -15,7 +15,7 @@ from crcr.errors import NotFound
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from support.data.backend_rows import GOOD, NOW, PROBING, backend_page, dispatched_delivery, dispatched_push
 from support.data.store_rows import UPSTREAM, StoreRows, open_store_rows
 
@@ -181,7 +181,7 @@ async def test_who_was_put_back_to_l1_shows_no_rate_of_its_better_days_anywhere(
 
 async def test_the_history_of_a_level_follows_the_versions_of_the_allowlist(world: StoreRows) -> None:
     lists = Allowlists(
-        world.database, Targets(world.database, CheckRefresher({})), CheckRefresher({}), read_allowlist
+        world.database, Downstreams(world.database, CheckRefresher({})), CheckRefresher({}), read_allowlist
     )
     texts = [
         "L1: [good/backend]",

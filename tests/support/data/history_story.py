@@ -21,7 +21,7 @@ from crcr.record.store.times import from_us
 from crcr.record.views.backends.figures import figures_of, read_figures
 from crcr.record.views.backends.jobs import jobs_by_name, worst_first
 from crcr.record.views.logs.search import JOBS_BACK, search
-from crcr.record.views.visibility import who_is_seen
+from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_start
 from support.data.sums_walk import BACKENDS, JOBS, RandomWalk
 from support.stores.databases import CORE, UPSTREAMS, Stores
@@ -149,7 +149,7 @@ async def answers_by_clickhouse(history: ClickHouseHistory, now: datetime) -> An
 
 async def names_by_sql(stores: Stores, part: str, now: datetime) -> set[tuple[str, str, datetime | None]]:
     async def unit(tx: Tx) -> set[tuple[str, str, datetime | None]]:
-        found = await search(tx, CORE, await who_is_seen(tx, stores.allowlists, CORE), part, now)
+        found = await search(tx, CORE, await visible_backends(tx, stores.allowlists, CORE), part, now)
         return {(hit.backend.key, hit.title, hit.at) for hit in found.hits if hit.job and hit.backend}
 
     return await stores.database.read(unit)

@@ -22,9 +22,9 @@ from crcr.decide.report.report import Report, ReportStatus
 from crcr.errors import NotPossible
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.merge_groups import let_go
+from crcr.record.deliveries.merge_groups import release_group
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.self_reports import SelfReports
 from crcr.record.upkeep.timeouts import Sweeps
@@ -57,7 +57,7 @@ class RandomWalk:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        stores, quiet, unforwarded = self.stores, CheckRefresher({}), Outcomes(Forwards(enabled=False))
+        stores, quiet, unforwarded = self.stores, CheckRefresher({}), JobOutcomes(Forwards(enabled=False))
         self.reports = Reports(
             stores.database,
             allowlists=stores.allowlists,
@@ -144,7 +144,7 @@ class RandomWalk:
 
         async def unit(tx: Any) -> None:
             allowlist = await self.stores.allowlists.in_force(tx, CORE)
-            await let_go(tx, CORE, guid, allowlist, files=None, now=self.now)
+            await release_group(tx, CORE, guid, allowlist, files=None, now=self.now)
 
         await self.stores.database.write(unit)
 

@@ -13,7 +13,7 @@ from crcr.app import Edge
 from crcr.errors import StoreUnavailable
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.store.database import Database, Unit
 from crcr.wiring.web_app import build_app
@@ -121,7 +121,7 @@ async def callbacks_on_store(it: Stage, store: Database) -> AsyncIterator[httpx.
         store,
         allowlists=services.allowlists,
         targets=services.targets,
-        outcomes=Outcomes(Forwards(enabled=False)),
+        outcomes=JobOutcomes(Forwards(enabled=False)),
         refresher=CheckRefresher({}),
         upstreams=services.upstreams,
         job_timeout=timedelta(hours=6),

@@ -22,7 +22,7 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.outbox.claims import Outbox
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database, PostgresLocation, Tx
 from crcr.record.store.postgres.connection import PostgresLink
 from crcr.record.store.postgres.database import PostgresDatabase
@@ -78,13 +78,13 @@ class Stores:
 
     database: Database
     allowlists: Allowlists
-    targets: Targets
+    targets: Downstreams
     inbox: Inbox
     acts: AdminOperations
 
     @classmethod
     def over(cls, database: Database) -> "Stores":
-        targets = Targets(database, CheckRefresher({}))
+        targets = Downstreams(database, CheckRefresher({}))
         allowlists = Allowlists(database, targets, CheckRefresher({}), read_allowlist)
         ignored: dict[str, tuple[str, ...]] = {each.key: ("refs/heads/gh/**",) for each in UPSTREAMS}
         inbox = Inbox(database, allowlists, CheckRefresher({}), ignored)

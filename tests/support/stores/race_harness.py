@@ -17,7 +17,7 @@ from crcr.decide.report.judge import ReportOutcome
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.postgres.connection import Connection, PostgresLink
@@ -49,7 +49,7 @@ class Process:
             database,
             allowlists=stores.allowlists,
             targets=stores.targets,
-            outcomes=Outcomes(Forwards(enabled=False)),
+            outcomes=JobOutcomes(Forwards(enabled=False)),
             refresher=CheckRefresher({}),
             upstreams=UPSTREAMS,
             job_timeout=timedelta(hours=6),
@@ -94,7 +94,7 @@ async def processes(number: int, listed: str) -> AsyncIterator[list[Process]]:
 
 
 @dataclass
-class Halfway:
+class PausedWrite:
     """A write that has done its work and not yet committed."""
 
     holder: Connection
@@ -105,9 +105,9 @@ class Halfway:
         await self.writing
 
 
-async def halfway(
+async def pause_before_commit(
     database: PostgresDatabase, unit: Callable[[Tx], Awaitable[T]], *, lane: str | None = None
-) -> Halfway:
+) -> PausedWrite:
     reached, number = asyncio.Event(), next(_HELD)
     holder = await database._link.connect()
     await holder.execute("SELECT pg_advisory_lock($1)", number)
@@ -122,8 +122,8 @@ async def halfway(
     await asyncio.wait([writing, asyncio.create_task(reached.wait())], return_when=asyncio.FIRST_COMPLETED)
     if writing.done():
         await writing
-    return Halfway(holder, writing)
+    return PausedWrite(holder, writing)
 
 
-async def nothing(tx: Tx) -> None:
+async def empty_unit(tx: Tx) -> None:
     await tx.one(_ONE)

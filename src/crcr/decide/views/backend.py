@@ -1,4 +1,4 @@
-"""What a backend's own page and a job's details show, as values; what stays text is said in `views`."""
+"""A backend's page and a job's details, as values; `views.overview` says how to treat their text."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +13,7 @@ from crcr.decide.views.overview import BackendSummary, DispatchView, JobView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobKey:
-    """What tells one job's attempt from all others of a backend."""
+    """The key of one job's attempt within a backend."""
 
     delivery: str
     workflow: str
@@ -29,14 +29,14 @@ class BackendQuery:
     span: Span = Span.FORTNIGHT
     kind: ResultKind = ResultKind.PULLS
     job: str | None = None
-    """Only columns whose job or workflow holds this text."""
+    """Only columns whose job or workflow contains this text."""
     author: str | None = None
     result: CountedAs | None = None
-    """Only rows with such a job."""
+    """Only rows with a job of this result."""
     text: str | None = None
-    """Only rows whose number, commit, branch, title or author holds this text."""
+    """Only rows whose number, commit, branch, title or author contains this text."""
     older: bool = False
-    """Superseded commits and closings too."""
+    """Include superseded commits and closings."""
     after: tuple[str | int, ...] | None = None
     limit: int = 30
     detail: JobKey | None = None
@@ -55,7 +55,7 @@ class MatrixRow:
     """One event of the upstream as the backend tested it: a dispatch, a nightly run, or another relay's delivery."""
 
     key: str
-    """Stays its own when the page is read anew."""
+    """Stable across reloads of the page."""
     event: str
     action: str | None
     number: int | None
@@ -68,10 +68,10 @@ class MatrixRow:
     superseded: bool
     test: bool
     dispatch: DispatchView | None
-    """None for what nobody dispatched."""
+    """None for results without a dispatch."""
     cells: tuple[JobView | None, ...]
     place: CommitPlace | None = None
-    """Of a nightly run: where its commit stands in the upstream."""
+    """For a nightly run: the origin of its commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +80,13 @@ class Matrix:
     columns_left_out: int = 0
     rows: tuple[MatrixRow, ...] = ()
     searched: int = 0
-    """How many events were looked through for these rows."""
+    """How many events were searched for these rows."""
     next: tuple[str | int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
-    """One job of a backend over the window, by name: `execution_s` is the average of those known."""
+    """One job of a backend over the window, by name; `execution_s` is the average of the known times."""
 
     column: Column
     tally: Tally
@@ -95,7 +95,7 @@ class JobFigures:
 
 @dataclass(frozen=True, slots=True)
 class LevelChange:
-    """Since when a backend stands at a level; None when it was not listed."""
+    """A change of a backend's level; None when it was no longer listed."""
 
     at: datetime
     level: Level | None
@@ -104,7 +104,7 @@ class LevelChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDetail:
-    """Everything known of one job: all attempts, newest first, the asked one with its failed tests."""
+    """Everything known of one job: all attempts, newest first, the requested one with its failed tests."""
 
     upstream: RepoName
     backend: RepoName
@@ -117,10 +117,10 @@ class JobDetail:
     ref: str | None
     sent_at: datetime | None
     superseded: bool
-    """Of a commit that a newer one took the place of."""
+    """Whether a newer commit has replaced its commit."""
     test: bool
     place: CommitPlace | None = None
-    """Of a nightly run: where its commit stands in the upstream."""
+    """For a nightly run: the origin of its commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class BackendPage:
     levels: tuple[LevelChange, ...]
     """Newest first."""
     detail: JobDetail | None
-    """None when none was asked for, or the asked one is not there."""
+    """None when none was requested, or the requested one does not exist."""
     refusals: tuple[RefusalView, ...] = ()
     """Of the last two weeks, newest first."""
     history: HistoryState = HistoryState.OWN
@@ -162,17 +162,17 @@ class MetricsView:
     cursor: int
     ingests: bool
     total: Figures
-    """Of all backends shown but the probes."""
+    """The total of all shown backends but the probes."""
     backends: tuple[BackendMetrics, ...]
-    """All of them. Where some were chosen, only the time of the last result is known here."""
+    """All of them. Where rows were chosen, only the time of the last result is set here."""
     rows: tuple[BackendMetrics, ...] = ()
-    """The backends that were chosen, in full and in their order; all of them where nothing was."""
+    """The chosen backends, in full and in order; all of them where none were chosen."""
     history: HistoryState = HistoryState.OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadgeView:
-    """A backend's state and pass rate; `state` is of the newest event that has ended results, None without any."""
+    """A backend's state and pass rate; `state` is that of the newest event with ended results, None without any."""
 
     name: RepoName
     kind: ResultKind
@@ -180,4 +180,4 @@ class BadgeView:
     state: CountedAs | None
     tally: Tally
     stale: bool
-    """It should have reported and does not."""
+    """It should have reported, and did not."""

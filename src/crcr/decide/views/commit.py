@@ -28,20 +28,20 @@ class PullState(StrEnum):
 
 
 class GateShown(StrEnum):
-    """How the gate of a commit stands, or ended."""
+    """The state of a commit's gate on pages."""
 
     FAILED = "failed"
     PENDING = "pending"
     PASSED = "passed"
     OVER = "over"
-    """Nobody wants the commit merged any more, and it had not been decided."""
+    """The commit is no longer to be merged, and the gate was never decided."""
     NONE = "none"
     """The upstream has no gate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatePart:
-    """One job, or what is owed in place of one, and why it stands so."""
+    """One job, or an expected job that has not reported, with its status and reason."""
 
     name: str | None
     standing: GateStatus
@@ -67,7 +67,7 @@ class GateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSubject:
-    """A pull request, or a merge group (`number` is None), that wants the commit merged."""
+    """A pull request, or a merge group (`number` is None), that would merge the commit."""
 
     number: int | None
     numbers: tuple[int, ...] | None
@@ -81,17 +81,17 @@ class GateSubject:
 class GateView:
     state: GateShown
     title: str | None
-    """None when it would speak of a backend that is not to be seen."""
+    """None when it would name a hidden backend."""
     judged_at: datetime
     whole: bool = True
-    """Whether every backend that counts is shown."""
+    """Whether every gating backend is shown."""
     subjects: tuple[GateSubject, ...] = ()
     unpublished: GatePublication | None = None
-    """Why GitHub does not show it so yet; None when it does."""
+    """Why it is not published yet; None when it is."""
 
 
 class BackendState(StrEnum):
-    """What a commit's dispatch came to, in words for people; what needs them most comes first."""
+    """The state of a commit's backend on pages; states that need a person come first."""
 
     FAILED = "failed"
     PARKED = "not delivered"
@@ -105,7 +105,7 @@ class BackendState(StrEnum):
     HELD = "held"
     PASSED = "passed"
     INCONCLUSIVE = "inconclusive"
-    """All that reported was cancelled, skipped or neutral."""
+    """All reported jobs were cancelled, skipped or neutral."""
     NOTIFIED = "notified"
     NOT_LISTENING = "not listening"
     CANCELLED = "cancelled"
@@ -135,7 +135,7 @@ _OF_JOBS = (
 
 
 def backend_state(dispatch: DispatchView, jobs: Sequence[JobView], *, reports: bool) -> BackendState:
-    """The worst of its jobs; without any, how far the dispatch came."""
+    """Return the worst state of its jobs; without any, the state of the dispatch."""
     if not reports:
         return _UNSENT.get(dispatch.state, BackendState.NOTIFIED)
     return state_of_jobs(jobs) if jobs else _UNSENT.get(dispatch.state) or _UNREPORTED[dispatch.answer]
@@ -155,7 +155,7 @@ def job_sort_key(job: JobView) -> tuple[int, str, str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spell:
-    """When a backend's jobs ran; jobs that went silent ended when that was noticed."""
+    """When a backend's jobs ran; silent jobs ended when they were timed out."""
 
     started_at: datetime | None = None
     failed_at: datetime | None = None
@@ -166,7 +166,7 @@ class Spell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBackend:
-    """One backend as a delivery concerns it, or as it reported on its own about a commit."""
+    """One backend's results for a delivery, or its self-reports about a commit."""
 
     name: RepoName
     level: Level
@@ -176,10 +176,10 @@ class CommitBackend:
     oncalls: tuple[str, ...]
     state: BackendState
     delivery: str
-    """What its jobs go by: of its own reports the commit's SHA."""
+    """The key of its jobs; for self-reports the commit's SHA."""
     event: str
     dispatch: DispatchView | None
-    """None for what nobody dispatched, such as a nightly run."""
+    """None for results without a dispatch, such as a nightly run."""
     spell: Spell
     jobs: tuple[JobView, ...]
     """Failed first; only the attempts and runs that count."""
@@ -187,7 +187,7 @@ class CommitBackend:
 
 
 def backend_sort_key(backend: CommitBackend) -> tuple[int, int, RepoName]:
-    """The highest level first, and in it what needs people most."""
+    """Sort by level, the highest first, then by state, those that need a person first."""
     return -backend.level, tuple(BackendState).index(backend.state), backend.name
 
 
@@ -243,7 +243,7 @@ class StateCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A delivery on a timeline, with how many dispatches of each state came of it."""
+    """A delivery on a timeline, with the number of its dispatches in each state."""
 
     guid: str
     event: str
@@ -257,7 +257,7 @@ class Arrival:
 
 
 class MomentKind(StrEnum):
-    """What can happen on the way from a webhook to its results, in the order in which it does."""
+    """Kinds of moments between a webhook and its results, in their usual order."""
 
     ARRIVED = "arrived"
     FIRST_SENT = "first dispatch sent"
@@ -302,7 +302,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A merge group; `numbers` is None while nobody knows its pull requests."""
+    """A merge group; `numbers` is None while its pull requests are unknown."""
 
     head_sha: str
     head_ref: str
@@ -313,7 +313,7 @@ class GroupView:
     created_at: datetime
     destroyed_at: datetime | None
     unpublished: GatePublication | None = None
-    """Why GitHub does not show its gate so yet; None when it does."""
+    """Why its gate is not published yet; None when it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,9 +330,9 @@ class PullView:
     base_ref: str
     head_sha: str
     gate: GateView | None
-    """None while the head has not been looked at."""
+    """None before the head is judged."""
     backends: tuple[CommitBackend, ...]
-    """As the newest delivery of the head concerns them."""
+    """As of the newest delivery of the head."""
     after_closing: tuple[CommitBackend, ...]
     waivers: tuple[WaiverView, ...]
     checks: tuple[CheckView, ...]
@@ -370,7 +370,7 @@ _STANDINGS = tuple(GateStatus)
 def gate_view(
     judgement: GateJudgement, public: Collection[str], judged_at: datetime, head_sha: str
 ) -> GateView:
-    """`public` holds the key names of the backends that may be seen."""
+    """Return the gate's view; `public` are the keys of the visible backends."""
     counted = [each.backend for one in judgement.subjects for each in one.backends]
     whole = all(_is_visible(backend, public) for backend in counted)
     return GateView(
@@ -432,7 +432,7 @@ def _gate_row(judged: BackendJudgement, head: str | None) -> GateRow:
 
 
 def _listed_name(backend: BackendResults) -> RepoName:
-    """As the allowlist writes it."""
+    """Return the name as the allowlist writes it."""
     return backend.entry.name if backend.entry else backend.name
 
 

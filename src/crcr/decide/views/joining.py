@@ -1,4 +1,4 @@
-"""What pages and API show of reports that were refused or tried out, as values; what stays text is said in `views`."""
+"""Refused reports and sandbox reports, as values; `views.overview` says how to treat their text."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,12 +17,12 @@ class RefusalView:
     delivery: str | None
     """As the report named it."""
     delivery_known: bool
-    """Whether there is such a delivery."""
+    """Whether the delivery exists."""
     run_id: str | None
     workflow_name: str | None
     job_name: str | None
     settled: bool = False
-    """Whether the same job's result was taken since: then there is nothing left to do."""
+    """Whether a later report of the same job was accepted: then there is nothing left to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class RefusalList:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxQuery:
     repository: str | None = None
-    """A repository's id, or part of its name in whichever case."""
+    """A repository's id, or part of its name, ignoring case."""
     after: tuple[str | int, ...] | None = None
     limit: int = 50
 
@@ -45,11 +45,11 @@ class SandboxQuery:
 class SandboxJob:
     repository_id: int
     repository: str | None
-    """None where its name is kept back: a private repository, unless an administrator looks."""
+    """None for a private repository, unless the reader is an administrator."""
     private: bool
     event_type: str
     workflow_name: str | None
-    """None where it is kept back, as the name is."""
+    """None where the repository's name is None."""
     run_id: str
     attempt: int
     job_name: str | None

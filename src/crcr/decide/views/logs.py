@@ -1,4 +1,4 @@
-"""What the relay's own logs and the search show, as values; what stays text is said in `views`."""
+"""The relay's log pages and the search, as values; `views.overview` says how to treat their text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class DeliveryQuery:
     state: DeliveryState | None = None
     number: int | None = None
     head_sha: str | None = None
-    """All of it, or its first digits."""
+    """A full SHA, or its first digits."""
     oldest_first: bool = False
     after: tuple[str | int, ...] | None = None
     limit: int = 50
@@ -29,7 +29,7 @@ class DeliveryQuery:
 class EffectQuery:
     upstream: RepoName
     state: str | None = None
-    """waiting, retried, claimed, parked, done or cancelled; None for all that is not over."""
+    """waiting, retried, claimed, parked, done or cancelled; None for all open ones."""
     target: str | None = None
     delivery: str | None = None
     after: tuple[str | int, ...] | None = None
@@ -49,17 +49,17 @@ class EffectView:
     due_at: datetime
     finished_at: datetime | None
     last_error: str | None
-    """For administrators; None for everybody else."""
+    """Only for administrators; else None."""
     held_by: HeldBy | None = None
-    """Which of GitHub's limits holds it back until `due_at`."""
+    """The GitHub limit that holds it back until `due_at`."""
     fault: EffectFault | None = None
-    """Why the service outside did nothing for it, since `fault_since`."""
+    """The external service's fault, since `fault_since`."""
     fault_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EffectPage:
-    """Given up ones first, the newest first; then by target, and what is due first."""
+    """Parked effects first, the newest first; then by target and due time."""
 
     effects: tuple[EffectView, ...]
     next: tuple[str | int, ...] | None
@@ -71,9 +71,9 @@ class EffectPage:
 class AuditQuery:
     upstream: RepoName
     who: str | None = None
-    """Part of a name, in whichever case."""
+    """Part of a name, ignoring case."""
     act: str | None = None
-    """Part of an act's name from the beginning of a word on, with spaces or underscores."""
+    """The beginning of a word of an act's name, with spaces or underscores."""
     oldest_first: bool = False
     after: tuple[str | int, ...] | None = None
     limit: int = 50
@@ -101,7 +101,7 @@ class WaiverQuery:
     upstream: RepoName
     state: WaiverState | None = None
     who: str | None = None
-    """Part of a name, in whichever case; so is `backend`."""
+    """Part of a name, ignoring case; so is `backend`."""
     backend: str | None = None
     number: int | None = None
     newest_first: bool = False
@@ -120,7 +120,7 @@ class HitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One thing found; which of the fields are set depends on its kind."""
+    """One search result; the set fields depend on its kind."""
 
     kind: HitKind
     title: str
@@ -138,8 +138,8 @@ class SearchView:
     text: str
     hits: tuple[Hit, ...]
     exact: Hit | None
-    """The one thing that was meant, where there is no doubt."""
+    """The only exact match, if there is one."""
     more: tuple[HitKind, ...] = ()
-    """Kinds of which more was found than is listed."""
+    """Kinds with more results than listed."""
     next: tuple[str | int, ...] | None = None
-    """Where the pull requests of an author go on."""
+    """The cursor of the next page of an author's pull requests."""

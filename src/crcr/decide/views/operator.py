@@ -1,6 +1,6 @@
-"""What the commands show an operator, as values: deliveries, effects, repositories, acts, none of them hidden.
+"""What the command line shows an operator, as values: deliveries, effects, repositories, audit entries; nothing is hidden.
 
-Text in them that a downstream or a pull request's author wrote is as it came: whoever prints it treats it as text.
+Text written by a downstream or by a pull request's author is unescaped here: the printer must treat it as text.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class DeliveryLine:
     body_bytes: int
     body_kept: bool
     dispatches: dict[str, int]
-    """How many of its dispatches are in each state."""
+    """The number of its dispatches in each state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +76,11 @@ class DispatchLine:
     sent_at: datetime | None
     superseded_at: datetime | None
     answer: str | None
-    """What became of it, where nobody has reported: never_started, unreported, unanswered, running, not_listening."""
+    """The result of its look-up, where nothing was reported: never_started, unreported, unanswered, running, not_listening."""
     trimmed: tuple[str, ...]
-    """What was cut from its payload."""
+    """The parts that were cut from its payload."""
     effects: tuple[EffectLine, ...]
-    """The efforts to send it, oldest first: attempts and last error."""
+    """The effects that send it, oldest first: attempts and last error."""
     jobs: tuple[JobLine, ...]
 
 
@@ -89,7 +89,7 @@ class DeliveryDetail:
     delivery: DeliveryLine
     dispatches: tuple[DispatchLine, ...]
     effects: tuple[EffectLine, ...]
-    """What else the delivery asked for, such as a look at the pull request's head."""
+    """The delivery's other effects, such as a request for the pull request's head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

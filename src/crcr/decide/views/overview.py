@@ -21,33 +21,33 @@ from crcr.decide.statistics.window import HistoryState, ResultKind, Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectQueue:
-    """The effects of one kind that one upstream has."""
+    """One upstream's effects of one kind."""
 
     kind: str
     waiting: int = 0
     claimed: int = 0
     parked: int = 0
     lag_s: float | None = None
-    """How long the oldest one has been due; None when none is due."""
+    """How long the oldest one has been due; None when none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmFacts:
-    """What is worth an alarm beside the queues."""
+    """Facts for alarms besides the queues."""
 
     paused: bool = False
-    """Whether an operator has stopped the dispatches."""
+    """Whether an operator has paused dispatching."""
     allowlist_bad: bool = False
-    """Whether the newest version of the allowlist has errors, so that an older one decides."""
+    """Whether the newest version of the allowlist has errors, so that an older one is in force."""
     last_delivery_s: float | None = None
-    """How long ago the newest webhook was recorded; None when there was none."""
+    """The age of the newest webhook; None when there was none."""
     gate_overdue_s: float = 0.0
-    """How long ago a gate should have been judged anew that was not; 0 when all were."""
+    """How long the most overdue gate has waited for its next judgement; 0 when none is overdue."""
 
 
 T = TypeVar("T")
 ChooseRows = Callable[[Sequence[T]], Sequence[T]]
-"""Chooses those of all backends that are read in full, in their order."""
+"""Chooses the backends that are read in full, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +58,11 @@ class BackendSummary:
     oncalls: tuple[str, ...]
     hardware: str | None
     name_only: bool
-    """Its owners let the pages show that it takes part, and nothing else."""
+    """Only its name is shown, by its owners' choice."""
     figures: Figures | None
-    """None for those whose results are not recorded (L1) or not shown."""
+    """None for backends whose results are not recorded (L1) or not shown."""
     sent: int = 0
-    """Dispatches sent in the window, for those without figures too."""
+    """Dispatches sent in the window, also for backends without figures."""
     waiting: int = 0
     parked: int = 0
     last_sent_at: datetime | None = None
@@ -70,7 +70,7 @@ class BackendSummary:
     silent: bool = False
     alarm: str | None = None
     probe: bool = False
-    """Its results say how the relay does, not how the upstream does."""
+    """It tests the relay, not the upstream."""
     hidden: bool = False
     """Shown to administrators only."""
 
@@ -81,7 +81,7 @@ class BackendSummary:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A repository that is there to try the relay itself."""
+    """A repository that tests the relay itself."""
 
     name: RepoName
     last_result: LastResult | None
@@ -96,14 +96,14 @@ class RelayHealth:
     waiting: int
     parked: int
     lag_s: float | None
-    """Age of the oldest effect that is due and not done; None when nothing is due."""
+    """Age of the oldest due effect; None when nothing is due."""
     paused_at: datetime | None
     probes: tuple[Probe, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowlistState:
-    """The version in force, and the problems of the newest reading if that one was not taken."""
+    """The version in force, and the problems of the newest reading if that is invalid."""
 
     version: int | None
     source: str | None
@@ -119,15 +119,15 @@ class Summary:
     kind: ResultKind
     at: datetime
     cursor: int
-    """The newest change this view knows; live updates go on from here."""
+    """The newest change in this view; live updates continue from here."""
     ingests: bool
-    """Whether another relay tells us results."""
+    """Whether another relay sends results."""
     health: RelayHealth
     allowlist: AllowlistState
     levels: tuple[tuple[Level, tuple[BackendSummary, ...]], ...]
-    """L4 first; a level without backends is left out. Where some were chosen, the figures here are without parts."""
+    """L4 first; a level without backends is left out. Where rows were chosen, the figures here have no parts."""
     rows: tuple[BackendSummary, ...] = ()
-    """The backends that were chosen, in full and in their order; all of them where nothing was."""
+    """The chosen backends, in full and in order; all of them where none were chosen."""
     history: HistoryState = HistoryState.OWN
 
     @property
@@ -136,7 +136,7 @@ class Summary:
 
     @property
     def tally(self) -> Tally:
-        """Of all backends but the probes, which fail on purpose."""
+        """The total of all backends but the probes, which fail on purpose."""
         counted = (each.figures for each in self.backends if each.figures and not each.probe)
         return sum((figures.tally for figures in counted), Tally())
 
@@ -169,13 +169,13 @@ class JobView:
     tests_total: int | None
     verification: Verification = Verification.UNCHECKED
     expected: Conclusion | None = None
-    """The outcome that counts as a pass, where the entry expects one."""
+    """The conclusion that counts as a pass, where the entry expects one."""
     ended: EndedAs | None = None
-    """Where the sums have it; None while it runs, and for a test."""
+    """Its category in the sums; None while it runs, and for a test."""
     github_conclusion: str | None = None
-    """What GitHub's own view says, where it was asked."""
+    """Its conclusion on GitHub, where that was looked up."""
     swept_at: datetime | None = None
-    """When it was given up as silent."""
+    """When it was timed out as silent."""
     failed_tests: tuple[FailedTest, ...] = ()
     failed_tests_more: int = 0
     """Failed tests beyond the ones listed."""
@@ -186,17 +186,17 @@ class JobView:
 
 
 class DispatchAnswer(StrEnum):
-    """What GitHub's Actions said of a dispatch from which nobody had reported."""
+    """The result of looking up an unreported dispatch in GitHub Actions."""
 
     RUNNING = "running"
     NEVER_STARTED = "never_started"
-    """No run began since."""
+    """No run has started since."""
     UNANSWERED = "unanswered"
-    """Runs began since, and none of them names the delivery."""
+    """Runs have started since, but none of them names the delivery."""
     UNREPORTED = "unreported"
-    """Its runs are over."""
+    """Its runs have ended."""
     NOT_LISTENING = "not_listening"
-    """Such events have not been answered for two weeks, so nobody was asked."""
+    """Such events have not been answered for two weeks, so no look-up was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ class DispatchView:
     superseded_at: datetime | None
     answer: DispatchAnswer | None = None
     trimmed: tuple[str, ...] = ()
-    """What was cut from the payload so that GitHub takes it; `relay.trimmed` says the same to the downstream."""
+    """The parts that were cut from the payload to fit GitHub's limit, as in `relay.trimmed`."""
     jobs: tuple[JobView, ...] = ()
 
 
@@ -245,7 +245,7 @@ class JobQuery:
     number: int | None = None
     state: JobState | None = None
     after: tuple[str | int, ...] | None = None
-    """The key of the last job already seen."""
+    """The cursor: the key of the last job of the page before."""
     limit: int = 50
 
 
@@ -257,7 +257,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class OutboxState:
-    """How much is owed, of all backends; since when dispatching is paused, if it is."""
+    """The open effects of all backends; since when dispatching is paused, if it is."""
 
     waiting: int = 0
     claimed: int = 0
@@ -332,7 +332,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes after some id: `upto` is the last one looked at, seen or hidden; `oldest` to `newest` are kept."""
+    """Changes after an id: `upto` is the last one read, visible or hidden; the store has `oldest` to `newest`."""
 
     items: tuple[Change, ...]
     upto: int
@@ -342,7 +342,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """Whether one upstream is served, and how far its outbox is behind."""
+    """Metrics of one upstream: whether it has an allowlist, and how far its outbox is behind."""
 
     upstream: RepoName
     has_allowlist: bool
@@ -350,13 +350,13 @@ class Vitals:
     parked: int
     lag_s: float | None
     open_gates: tuple[tuple[str, int], ...] = ()
-    """How many heads of open pull requests have a gate that is failed, pending or passed."""
+    """The number of open pull requests' heads with a failed, pending or passed gate."""
     queues: tuple[EffectQueue, ...] = ()
-    """Only the kinds that have an effect which is not over."""
+    """Only the kinds with an open effect."""
     watched: AlarmFacts = field(default_factory=AlarmFacts)
     health: Health | None = None
-    """None while it is not known."""
+    """None while it is unknown."""
     history_unfed: int = 0
-    """How many facts ClickHouse has not been told yet; more than 100,000 are not counted."""
+    """The number of rows not copied to ClickHouse yet; counted up to 100,000."""
     history_lag_s: float | None = None
-    """How long the oldest result has been due in the history store; None where there is no such store."""
+    """How long the oldest result has waited for ClickHouse; None where that is not used."""

@@ -17,7 +17,7 @@ from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import CommitsApi, GitHubClient
 from crcr.ports import Clock
 from crcr.record.deliveries.merge_group_contents import MergeGroups
-from crcr.record.deliveries.path_filters import PathQuestions
+from crcr.record.deliveries.path_filters import PathFilters
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ def _is_final(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> bool
 
 class AskFiles:
     def __init__(
-        self, questions: PathQuestions, upstreams: UpstreamTargets, github: GitHubClient, clock: Clock
+        self, questions: PathFilters, upstreams: UpstreamTargets, github: GitHubClient, clock: Clock
     ) -> None:
         self._questions = questions
         self._upstreams = upstreams

@@ -10,9 +10,9 @@ from crcr.deliver.allowlist_source import AllowlistRefresher
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.client import GitHubClient, RepositoriesApi
 from crcr.ports import Clock
-from crcr.record.deliveries.dispatch_payloads import DispatchLoads
-from crcr.record.deliveries.head_conflicts import Doubts
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.deliveries.dispatch_payloads import DispatchPayloads
+from crcr.record.deliveries.head_conflicts import HeadConflicts
+from crcr.record.repositories.downstreams import Downstreams
 
 
 class SendDispatch:
@@ -20,8 +20,8 @@ class SendDispatch:
 
     def __init__(
         self,
-        loads: DispatchLoads,
-        targets: Targets,
+        loads: DispatchPayloads,
+        targets: Downstreams,
         repositories: RepositoriesApi,
         *,
         callback_url: str,
@@ -80,7 +80,7 @@ class SendDispatch:
 class IdentifyRepository:
     """Read a newly listed repository's immutable ids before anyone can claim its name."""
 
-    def __init__(self, targets: Targets, repositories: RepositoriesApi, clock: Clock) -> None:
+    def __init__(self, targets: Downstreams, repositories: RepositoriesApi, clock: Clock) -> None:
         self._targets = targets
         self._repositories = repositories
         self._clock = clock
@@ -97,7 +97,7 @@ class IdentifyRepository:
 class ConfirmHead:
     """Read a pull request's head from GitHub when the order of its webhooks is unclear."""
 
-    def __init__(self, doubts: Doubts, github: GitHubClient, clock: Clock) -> None:
+    def __init__(self, doubts: HeadConflicts, github: GitHubClient, clock: Clock) -> None:
         self._doubts = doubts
         self._github = github
         self._clock = clock

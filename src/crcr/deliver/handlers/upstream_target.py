@@ -3,11 +3,11 @@
 from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.github.client import RepositoriesApi
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 
 
 class UpstreamTargets:
-    def __init__(self, targets: Targets, repositories: RepositoriesApi) -> None:
+    def __init__(self, targets: Downstreams, repositories: RepositoriesApi) -> None:
         self._targets = targets
         self._repositories = repositories
 

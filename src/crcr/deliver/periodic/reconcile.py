@@ -41,7 +41,7 @@ from crcr.errors import (
 )
 from crcr.ports import Clock, DeliveryLog
 from crcr.record.checks.refresh import CheckRepairs
-from crcr.record.workflow_runs.unanswered import Silences
+from crcr.record.workflow_runs.unanswered import UnansweredDispatches
 
 log = structlog.get_logger(__name__)
 
@@ -286,7 +286,9 @@ class Reconciled:
 
 
 class Reconciler:
-    def __init__(self, recovery: Recovery, silences: Silences, repairs: CheckRepairs, clock: Clock) -> None:
+    def __init__(
+        self, recovery: Recovery, silences: UnansweredDispatches, repairs: CheckRepairs, clock: Clock
+    ) -> None:
         self._recovery = recovery
         self._silences = silences
         self._repairs = repairs

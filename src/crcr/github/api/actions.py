@@ -1,4 +1,4 @@
-"""A downstream's Actions: its workflow runs and their jobs, and asking for another attempt.
+"""Workflow runs of a downstream and their jobs, and requests for another attempt.
 
 https://docs.github.com/en/rest/actions/workflow-runs, https://docs.github.com/en/rest/actions/workflow-jobs
 """
@@ -30,10 +30,10 @@ def read_run(repo: RepoName, run_id: int, *, urgency: Urgency = Urgency.FIRST) -
 def list_runs(
     repo: RepoName, *, event: str, since: datetime, until: datetime, urgency: Urgency = Urgency.FIRST
 ) -> Request:
-    """Ask for the runs of a span of time; both ends are part of it."""
+    """Request the runs between two times, both included."""
     created = f"{moment(since)}..{moment(until)}"
-    asked = listing(f"/repos/{repo}/actions/runs", size=RUNS_A_PAGE, event=event, created=created)
-    return replace(asked, urgency=urgency)
+    request = listing(f"/repos/{repo}/actions/runs", size=RUNS_A_PAGE, event=event, created=created)
+    return replace(request, urgency=urgency)
 
 
 def run_jobs(repo: RepoName, run_id: int, attempt: int, *, urgency: Urgency = Urgency.FIRST) -> Request:
@@ -41,7 +41,7 @@ def run_jobs(repo: RepoName, run_id: int, attempt: int, *, urgency: Urgency = Ur
     return replace(listing(path), urgency=urgency)
 
 
-# Answers
+# Responses
 
 
 class _Run(msgspec.Struct):
@@ -80,37 +80,37 @@ def run(response: Response) -> ActionsRun:
 
 
 def runs(response: Response) -> tuple[ActionsRun, ...]:
-    return tuple(_run(each) for each in decode(response, _Runs).workflow_runs)
+    return tuple(_run(run) for run in decode(response, _Runs).workflow_runs)
 
 
 def jobs(response: Response, attempt: int) -> tuple[ActionsJob, ...]:
-    return tuple(_job(each, attempt) for each in decode(response, _Jobs).jobs)
+    return tuple(_job(job, attempt) for job in decode(response, _Jobs).jobs)
 
 
-def _run(found: _Run) -> ActionsRun:
+def _run(run: _Run) -> ActionsRun:
     return ActionsRun(
-        run_id=found.id,
-        attempt=found.run_attempt,
-        status=found.status or "",
-        conclusion=parse_conclusion(found.conclusion),
-        display_title=found.display_title or "",
-        workflow_name=found.name or "",
-        workflow_path=path_without_ref(found.path or ""),
-        event=found.event,
-        created_at=found.created_at.astimezone(UTC),
+        run_id=run.id,
+        attempt=run.run_attempt,
+        status=run.status or "",
+        conclusion=parse_conclusion(run.conclusion),
+        display_title=run.display_title or "",
+        workflow_name=run.name or "",
+        workflow_path=path_without_ref(run.path or ""),
+        event=run.event,
+        created_at=run.created_at.astimezone(UTC),
     )
 
 
-def _job(found: _Job, attempt: int) -> ActionsJob:
+def _job(job: _Job, attempt: int) -> ActionsJob:
     return ActionsJob(
-        job_id=found.id,
-        check_run_id=parse_check_run_id(found.check_run_url),
-        name=found.name,
-        attempt=found.run_attempt or attempt,
-        status=found.status,
-        conclusion=parse_conclusion(found.conclusion),
-        started_at=_utc(found.started_at),
-        completed_at=_utc(found.completed_at),
+        job_id=job.id,
+        check_run_id=parse_check_run_id(job.check_run_url),
+        name=job.name,
+        attempt=job.run_attempt or attempt,
+        status=job.status,
+        conclusion=parse_conclusion(job.conclusion),
+        started_at=_utc(job.started_at),
+        completed_at=_utc(job.completed_at),
     )
 
 

@@ -1,7 +1,7 @@
-"""Check runs: what we ask GitHub to show, kept within its limits whatever the texts hold, and what it lists.
+"""Check runs: what GitHub is to show, cut to its limits, and the check runs that it lists.
 
-A check that GitHub refuses would leave a commit without its gate, so what is too long is cut where a reader sees
-it, and an annotation that says nothing is left out. A wrong conclusion is our own mistake and raises ValueError.
+GitHub refuses a check run with a text that is too long, and the commit would have no gate, so texts are cut visibly and
+empty annotations are omitted. A wrong conclusion is a bug of ours and raises ValueError.
 https://docs.github.com/en/rest/checks/runs
 """
 
@@ -61,7 +61,7 @@ def create_check(
 def update_check(
     repo: RepoName, check_run_id: int, shown: CheckContent, *, urgency: Urgency = Urgency.FIRST
 ) -> Request:
-    """Show something else; GitHub adds the annotations to those that the check already has."""
+    """Replace what the check shows; GitHub adds the annotations to those that it already has."""
     path = f"/repos/{repo}/check-runs/{check_run_id:d}"
     return Request("PATCH", path, body=json_body(**check_fields(shown)), writes=True, urgency=urgency)
 
@@ -78,7 +78,7 @@ def check_fields(shown: CheckContent) -> dict[str, object]:
     fields: dict[str, object] = {
         "status": shown.status.value,
         "output": _output(shown),
-        # Always sent, as `text` is: what an update leaves out stays as it was.
+        # Always sent, like `text`: GitHub keeps what an update omits.
         "actions": [_action(button) for button in shown.buttons[:MOST_BUTTONS]],
     }
     if shown.details_url is not None:
@@ -105,21 +105,21 @@ def _output(shown: CheckContent) -> dict[str, object]:
         "summary": long(shown.summary, MOST_TEXT),
         "text": long(shown.text or "", MOST_TEXT),
     }
-    telling = [each for each in shown.annotations if each.path and each.message]
-    if telling:
-        output["annotations"] = [_annotation(each) for each in telling[:MOST_ANNOTATIONS]]
+    annotations = [note for note in shown.annotations if note.path and note.message]
+    if annotations:
+        output["annotations"] = [_annotation(note) for note in annotations[:MOST_ANNOTATIONS]]
     return output
 
 
-def _annotation(said: Annotation) -> dict[str, object]:
-    line = max(said.line, 1)
+def _annotation(note: Annotation) -> dict[str, object]:
+    line = max(note.line, 1)
     return {
-        "path": clean(said.path),
+        "path": clean(note.path),
         "start_line": line,
         "end_line": line,
         "annotation_level": "failure",
-        "message": within_bytes(said.message, MOST_MESSAGE_BYTES),
-        "title": short(said.title, MOST_TITLE),
+        "message": within_bytes(note.message, MOST_MESSAGE_BYTES),
+        "title": short(note.title, MOST_TITLE),
     }
 
 
@@ -131,7 +131,7 @@ def _action(button: Button) -> dict[str, object]:
     }
 
 
-# Answers
+# Responses
 
 
 class _Output(msgspec.Struct):
@@ -154,10 +154,10 @@ def check_run_id(response: Response) -> int:
 
 
 def found_checks(response: Response) -> tuple[ListedCheck, ...]:
-    return tuple(_found(each) for each in decode(response, _Checks).check_runs)
+    return tuple(_listed_check(check) for check in decode(response, _Checks).check_runs)
 
 
-def _found(check: _Check) -> ListedCheck:
+def _listed_check(check: _Check) -> ListedCheck:
     return ListedCheck(
         check_run_id=check.id,
         external_id=check.external_id,

@@ -1,6 +1,6 @@
-"""People: which role somebody has in a repository, and comments and reactions that answer them.
+"""Comments on pull requests, reactions to them, and the role of a person in a repository.
 
-Comments of a pull request go by the issues API, which takes the permission for pull requests as well.
+Comments of a pull request go through the issues API, which also accepts the permission for pull requests.
 https://docs.github.com/en/rest/collaborators/collaborators, https://docs.github.com/en/rest/issues/comments
 """
 
@@ -40,7 +40,7 @@ def comment(repo: RepoName, number: int, body: str) -> Request:
 
 
 def comments(repo: RepoName, number: int, since: datetime) -> Request:
-    # Anyone may write comments of full length: their sum must not keep us from reading on.
+    # Anyone may write comments of full length: together they must not exceed what we read.
     path = f"/repos/{repo}/issues/{number:d}/comments"
     return listing(path, since=moment(since), most_bytes=MAX_LARGE_BYTES)
 
@@ -50,7 +50,7 @@ def react(repo: RepoName, comment_id: int, content: str) -> Request:
     return Request("POST", path, body=json_body(content=content), writes=True)
 
 
-# Answers
+# Responses
 
 
 class _Permission(msgspec.Struct):
@@ -64,13 +64,13 @@ class _Comment(msgspec.Struct):
 
 
 def role(response: Response) -> Role:
-    """Return the role; one that an organisation made counts as the `permission` it stands on.
+    """Return the role; a custom role of an organisation counts as the `permission` that it is based on.
 
-    A word that we do not know gives no right.
+    An unknown word grants nothing.
     """
-    found = decode(response, _Permission)
-    named = _ROLES.get(found.role_name or "")
-    return _ROLES.get(found.permission, Role.NONE) if named is None else named
+    answer = decode(response, _Permission)
+    known_role = _ROLES.get(answer.role_name or "")
+    return _ROLES.get(answer.permission, Role.NONE) if known_role is None else known_role
 
 
 def comment_id(response: Response) -> int:
@@ -78,4 +78,4 @@ def comment_id(response: Response) -> int:
 
 
 def posted_comments(response: Response) -> tuple[PostedComment, ...]:
-    return tuple(PostedComment(each.id, each.body or "") for each in decode(response, list[_Comment]))
+    return tuple(PostedComment(item.id, item.body or "") for item in decode(response, list[_Comment]))

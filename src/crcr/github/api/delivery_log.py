@@ -1,7 +1,7 @@
-"""The App's own log of webhooks, asked for in the App's name.
+"""The App's log of webhook deliveries, read with the App's JWT.
 
-What GitHub could not deliver it does not send again by itself, so the log is where it is found; GitHub keeps it
-for three days. Its pages are turned by a cursor that stands in the answer's Link header.
+GitHub does not redeliver a failed webhook by itself, so missed ones are found here; GitHub keeps the log for three days.
+Its pages are linked by a cursor in the Link header.
 https://docs.github.com/en/rest/apps/webhooks
 """
 
@@ -26,7 +26,7 @@ def logged_delivery(log_id: int) -> Request:
     return Request("GET", f"/app/hook/deliveries/{log_id:d}", most_bytes=MAX_LARGE_BYTES)
 
 
-# Answers
+# Responses
 
 
 class _Entry(msgspec.Struct):
@@ -36,7 +36,7 @@ class _Entry(msgspec.Struct):
     event: str
     redelivery: bool = False
     status_code: int | None = None
-    """0 or nothing when no answer came."""
+    """0 or absent when our side did not respond."""
     action: str | None = None
     repository_id: int | None = None
 
@@ -52,18 +52,18 @@ class _Delivery(msgspec.Struct):
 
 
 def log_page(response: Response) -> DeliveryLogPage:
-    entries = tuple(_logged(each) for each in decode(response, list[_Entry]))
+    entries = tuple(_logged(entry) for entry in decode(response, list[_Entry]))
     return DeliveryLogPage(entries, _next_cursor(response))
 
 
 def delivered(response: Response) -> tuple[str, str, bytes]:
-    """Return the GUID, the event's name and the payload; as JSON it is what was sent, its bytes need not be."""
-    found = decode(response, _Delivery)
-    # Compacted as text: no number is read and written anew.
-    payload = msgspec.json.format(bytes(found.request.payload), indent=-1)
+    """Return the GUID, the event's name and the payload: the same JSON as was sent, not always the same bytes."""
+    delivery = decode(response, _Delivery)
+    # Compacted as text, so that no number is parsed and formatted again.
+    payload = msgspec.json.format(bytes(delivery.request.payload), indent=-1)
     if not payload.startswith(b"{"):
         raise OutsideUnsure("GitHub's log has no payload for this delivery.")
-    return found.guid, found.event, payload
+    return delivery.guid, delivery.event, payload
 
 
 def _logged(entry: _Entry) -> LoggedDelivery:
@@ -84,10 +84,10 @@ def _next_cursor(response: Response) -> str | None:
     if link is None:
         return None
     try:
-        found = parse_qs(urlsplit(link).query).get("cursor")
+        cursors = parse_qs(urlsplit(link).query).get("cursor")
     except ValueError:
-        found = None
-    if not found:
-        # Without it the walk would end here and look complete.
-        raise OutsideUnsure("GitHub's log goes on, but does not say where.")
-    return found[0]
+        cursors = None
+    if not cursors:
+        # Without it the reading would end here and look complete.
+        raise OutsideUnsure("GitHub's log has another page, but no cursor for it.")
+    return cursors[0]

@@ -1,4 +1,4 @@
-"""How a repository is set up for the App, and the App itself: installation, branch, workflow files, webhook.
+"""The App's installation on a repository, its branch and workflow files; and the App itself with its webhook.
 
 https://docs.github.com/en/rest/apps/apps, https://docs.github.com/en/rest/repos/contents,
 https://docs.github.com/en/rest/actions/workflows
@@ -57,7 +57,7 @@ def read_hook() -> Request:
     return Request("GET", "/app/hook/config")
 
 
-# Answers
+# Responses
 
 
 class _Installation(msgspec.Struct):
@@ -107,31 +107,31 @@ class _Hook(msgspec.Struct):
 
 
 def installation(response: Response) -> InstallationFacts:
-    found = decode(response, _Installation)
+    installed = decode(response, _Installation)
     return InstallationFacts(
-        installation_id=found.id,
-        suspended=found.suspended_at is not None,
-        permissions=found.permissions,
-        events=tuple(found.events),
+        installation_id=installed.id,
+        suspended=installed.suspended_at is not None,
+        permissions=installed.permissions,
+        events=tuple(installed.events),
     )
 
 
 def branch(response: Response) -> BranchFacts:
-    found = decode(response, _Repository)
+    repo = decode(response, _Repository)
     return BranchFacts(
-        repository_id=found.id,
-        full_name=found.full_name,
-        default_branch=found.default_branch,
-        archived=found.archived,
-        private=found.private,
+        repository_id=repo.id,
+        full_name=repo.full_name,
+        default_branch=repo.default_branch,
+        archived=repo.archived,
+        private=repo.private,
     )
 
 
 def files(response: Response) -> tuple[ListedFile, ...]:
-    """The workflow files of a folder; GitHub looks only right in it, for these two endings."""
-    found = decode(response, list[_File])
-    wanted = (each for each in found if each.type == "file" and each.path.endswith((".yml", ".yaml")))
-    return tuple(ListedFile(each.path, each.sha, each.size) for each in wanted)
+    """Return the workflow files of the folder; GitHub ignores its subfolders and other extensions."""
+    listed = decode(response, list[_File])
+    workflows = (file for file in listed if file.type == "file" and file.path.endswith((".yml", ".yaml")))
+    return tuple(ListedFile(file.path, file.sha, file.size) for file in workflows)
 
 
 def text(response: Response) -> str:
@@ -141,33 +141,33 @@ def text(response: Response) -> str:
 
 
 def states(response: Response) -> dict[str, str]:
-    return {each.path: each.state for each in decode(response, _Workflows).workflows}
+    return {workflow.path: workflow.state for workflow in decode(response, _Workflows).workflows}
 
 
 def app(response: Response) -> AppFacts:
-    found = decode(response, _App)
+    app = decode(response, _App)
     return AppFacts(
-        app_id=found.id,
-        client_id=found.client_id,
-        slug=found.slug,
-        html_url=found.html_url,
-        permissions=found.permissions,
-        events=tuple(found.events),
-        said_at=said_at(response),
+        app_id=app.id,
+        client_id=app.client_id,
+        slug=app.slug,
+        html_url=app.html_url,
+        permissions=app.permissions,
+        events=tuple(app.events),
+        said_at=github_time(response),
     )
 
 
 def hook(response: Response) -> HookFacts:
-    found = decode(response, _Hook)
+    config = decode(response, _Hook)
     return HookFacts(
-        url=found.url or "",
-        content_type=found.content_type or "form",
-        checks_tls=str(found.insecure_ssl or "0") in {"0", "0.0"},
+        url=config.url or "",
+        content_type=config.content_type or "form",
+        checks_tls=str(config.insecure_ssl or "0") in {"0", "0.0"},
     )
 
 
-def said_at(response: Response) -> datetime | None:
-    """The time on the other side's clock, to the second."""
+def github_time(response: Response) -> datetime | None:
+    """Return the time of GitHub's clock, to the second."""
     try:
         return parsedate_to_datetime(response.headers.get("date", "")).astimezone(UTC)
     except ValueError:

@@ -1,7 +1,8 @@
-"""The connections to GitHub: one lane each, so that a request costs the same however many are under way.
+"""A pool of connections to GitHub, one transport each, so that a request costs the same however many are open.
 
-httpx's own pool walks over all its connections and polls the idle ones at every request and every answer:
-64 at once cost 3 to 4 ms of processor time a request, lanes less than 1. How many may be open is the governor's affair.
+httpx's own pool iterates over all its connections and polls the idle ones at every request and every response: with 64
+open that costs 3 to 4 ms of processor time a request, and this pool less than 1. How many may be open is decided by
+`rate_limiter`.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,7 @@ _ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_ex
 
 
 def open_http(api_url: str) -> httpx.AsyncClient:
-    """Return a client made for `GitHubClient`; proxies of the environment are obeyed, the caller closes it."""
+    """Return a client for `GitHubTransport`; it uses the environment's proxies, and the caller closes it."""
     return httpx.AsyncClient(transport=ConnectionPool(proxy=_environment_proxy(api_url)))
 
 
@@ -26,53 +27,53 @@ def _environment_proxy(api_url: str) -> str | None:
 
 
 class ConnectionPool(httpx.AsyncBaseTransport):
-    """Lanes of one connection; the one used last is taken first, so that few stay warm in quiet times."""
+    """Transports of one connection; the last one used is taken first, so that few stay open in quiet times."""
 
     def __init__(self, *, proxy: str | None = None) -> None:
         self._proxy = proxy
-        # Reading the certificates costs tens of milliseconds: once for all lanes.
+        # Reading the certificates costs tens of milliseconds: once for all connections.
         self._ssl = httpx.create_ssl_context()
         self._idle: list[httpx.AsyncHTTPTransport] = []
         self._busy: set[httpx.AsyncHTTPTransport] = set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        lane = self._enter()
+        connection = self._acquire()
         try:
-            response = await lane.handle_async_request(request)
+            response = await connection.handle_async_request(request)
         except BaseException:
-            self._leave(lane)
+            self._release(connection)
             raise
         if isinstance(response.stream, httpx.AsyncByteStream):
-            response.stream = _Stream(response.stream, lambda: self._leave(lane))
+            response.stream = _Stream(response.stream, lambda: self._release(connection))
         return response
 
-    def _enter(self) -> httpx.AsyncHTTPTransport:
-        lane = self._idle.pop() if self._idle else self._open()
-        self._busy.add(lane)
-        return lane
+    def _acquire(self) -> httpx.AsyncHTTPTransport:
+        connection = self._idle.pop() if self._idle else self._open()
+        self._busy.add(connection)
+        return connection
 
-    def _leave(self, lane: httpx.AsyncHTTPTransport) -> None:
-        if lane in self._busy:
-            self._busy.remove(lane)
-            self._idle.append(lane)
+    def _release(self, connection: httpx.AsyncHTTPTransport) -> None:
+        if connection in self._busy:
+            self._busy.remove(connection)
+            self._idle.append(connection)
 
     def _open(self) -> httpx.AsyncHTTPTransport:
         return httpx.AsyncHTTPTransport(verify=self._ssl, limits=_ONE, proxy=self._proxy, trust_env=False)
 
     async def aclose(self) -> None:
-        lanes = [*self._idle, *self._busy]
+        connections = [*self._idle, *self._busy]
         self._idle.clear()
         self._busy.clear()
-        for lane in lanes:
-            await lane.aclose()
+        for connection in connections:
+            await connection.aclose()
 
 
 class _Stream(httpx.AsyncByteStream):
-    """An answer's body that frees its lane when it is closed."""
+    """A response's body that frees its connection when it is closed."""
 
-    def __init__(self, body: httpx.AsyncByteStream, leave: Callable[[], None]) -> None:
+    def __init__(self, body: httpx.AsyncByteStream, release: Callable[[], None]) -> None:
         self._body = body
-        self._leave = leave
+        self._release = release
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._body:
@@ -82,4 +83,4 @@ class _Stream(httpx.AsyncByteStream):
         try:
             await self._body.aclose()
         finally:
-            self._leave()
+            self._release()

@@ -1,8 +1,8 @@
-"""What an answer that is not a success means, as one of the `GitHub…` errors.
+"""The error that an unsuccessful response means, as one of the `Outside…` errors.
 
-Pure. The rules for limits stand in a table, in the order GitHub asks clients to apply them:
-https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api. Whatever is quoted from
-outside is cut, made printable and freed of tokens first.
+Pure. The rules for limits are a table, in the order in which GitHub asks clients to apply them:
+https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api. Text quoted from GitHub is cut, made
+printable and stripped of tokens first.
 """
 
 import re
@@ -17,7 +17,7 @@ from crcr.github.api.core import Request, Response
 MESSAGE_CHARS = 300
 SECONDARY_WAIT_S = 60.0
 LONGEST_WAIT_S = 3600.0
-"""GitHub's own windows last an hour; a header that asks for more is a mistake or a clock gone wrong."""
+"""GitHub's own windows last an hour; a header with more is a mistake or comes from a wrong clock."""
 
 _SECRET = re.compile(
     r"(?i:bearer)\s+[^\s'\"]+"
@@ -29,7 +29,7 @@ _DIGITS = re.compile(r"[0-9]{1,12}")
 
 
 def error_from_response(request: Request, response: Response, now: datetime) -> OutsideFault | None:
-    """Return what went wrong, or None for a success (a 304 is one when an ETag was sent)."""
+    """Return the error, or None for a success; a 304 is one when an ETag was sent."""
     status = response.status
     if 200 <= status < 300 or (status == 304 and request.etag is not None):
         return None
@@ -39,14 +39,14 @@ def error_from_response(request: Request, response: Response, now: datetime) -> 
         used_up = header_number(response.headers, "x-ratelimit-remaining") == 0
         held_by = HeldBy.HOUR if used_up else HeldBy.SECONDARY
         return OutsideLimited(detail, retry_after_s=wait_s, held_by=held_by)
-    # 408 is a proxy's word for a time-out; whether the request came through is as open as after a 5xx.
+    # A proxy answers 408 after a time-out; whether the request arrived is as uncertain as after a 5xx.
     if status >= 500 or status == 408:
         return OutsideUnsure(detail)
     return OutsideRefused(detail, status=status)
 
 
 def readable(text: str) -> str:
-    """Make outside text safe to keep in an error: no tokens, no control or direction marks, no novel."""
+    """Make GitHub's text safe for an error: no tokens, no control or direction marks, a limited length."""
     # Cut before the search to bound its work (a cut token still has its prefix) and again after it.
     plain = _SECRET.sub("[secret]", text[: 4 * MESSAGE_CHARS])
     plain = "".join(char if char.isprintable() else " " for char in plain)
@@ -65,8 +65,8 @@ _EXPLAINED = {
 
 
 def _detail(request: Request, response: Response) -> str:
-    said = readable(_message(response)) or _EXPLAINED.get(response.status, "no reason given")
-    return f"GitHub answered {response.status} to {request.method} {readable(request.path)}: {said}"
+    reason = readable(_message(response)) or _EXPLAINED.get(response.status, "no reason given")
+    return f"GitHub answered {response.status} to {request.method} {readable(request.path)}: {reason}"
 
 
 class _Message(msgspec.Struct):
@@ -87,16 +87,16 @@ def _limit_wait_s(response: Response, now: datetime) -> float | None:
     if response.status not in {403, 429}:
         return None
     waits = (rule(response, now) for rule in _LIMIT_RULES)
-    found = next((wait_s for wait_s in waits if wait_s is not None), None)
-    return None if found is None else min(max(found, 1.0), LONGEST_WAIT_S)
+    first = next((wait_s for wait_s in waits if wait_s is not None), None)
+    return None if first is None else min(max(first, 1.0), LONGEST_WAIT_S)
 
 
-def _asked_to_wait(response: Response, _: datetime) -> float | None:
+def _retry_after_header(response: Response, _: datetime) -> float | None:
     seconds = header_number(response.headers, "retry-after")
     return None if seconds is None else float(seconds)
 
 
-def _hour_used_up(response: Response, now: datetime) -> float | None:
+def _hour_exhausted(response: Response, now: datetime) -> float | None:
     if header_number(response.headers, "x-ratelimit-remaining") != 0:
         return None
     reset = header_number(response.headers, "x-ratelimit-reset")
@@ -108,13 +108,13 @@ def _too_many(response: Response, _: datetime) -> float | None:
 
 
 def _secondary_limit(response: Response, _: datetime) -> float | None:
-    # A secondary limit may come as a bare 403; only its message tells it from a missing permission.
+    # A secondary limit may be a bare 403; only its message distinguishes it from a missing permission.
     return SECONDARY_WAIT_S if _SECONDARY.search(_message(response)) else None
 
 
 _LIMIT_RULES: tuple[Callable[[Response, datetime], float | None], ...] = (
-    _asked_to_wait,
-    _hour_used_up,
+    _retry_after_header,
+    _hour_exhausted,
     _too_many,
     _secondary_limit,
 )

@@ -1,9 +1,9 @@
-"""GitHub's hour of one installation: who may still call, and who waits until when.
+"""The hourly limit of one installation: which calls may go now, and until when the others wait.
 
-Pure. A share of the hour's limit is reserved for the first class, which is held back only when GitHub counts nothing
-left. What is left above the reserve is spread over the time that is left: a call of the other classes costs time left ÷
-calls left in seconds, and a quiet quarter of an hour saves up for a burst, of which details leave half to the
-checks. Times are seconds since the epoch, as in GitHub's headers.
+Pure. A share of the limit is reserved for the first class, which is held back only when GitHub counts nothing left. What
+is left above the reserve is spread over the time that is left: a call of the other classes costs time left ÷ calls left
+in seconds. A quiet quarter of an hour saves up for a burst, half of which the details leave to the checks. Times are
+seconds since the epoch, as in GitHub's headers.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from crcr.decide.github.values import Urgency
 
 RESERVED_SHARE = 0.2
-"""Of the hour's limit, for the first class: 1,000 of 5,000 calls."""
+"""The first class's share of the hourly limit: 1,000 of 5,000 calls."""
 BURST_S = 900.0
-"""How much of its pace an installation can save up: a quarter of what is left of a whole hour at once."""
+"""How much unused pace an installation can save up: at most a quarter of the hour's calls at once."""
 LEFT_OF_BURST_S: Mapping[Urgency, float] = {
     Urgency.CHECKS: 0.0,
     Urgency.DETAILS: BURST_S / 2,
@@ -25,42 +25,42 @@ RETURN_AFTER_S: Mapping[Urgency, float] = {
     Urgency.CHECKS: 5.0,
     Urgency.DETAILS: 15.0,
 }
-"""After a limit has ended the classes come back one after the other."""
+"""After a limit has ended, the classes resume one after the other."""
 ANSWER_S = 1.0
-"""How soon to look again when only calls that are under way stand between a call and the limit."""
+"""How soon to retry when only calls in flight stand between a call and the limit."""
 GITHUB_LIMIT = 5_000
-"""The hour of an installation, where an answer does not name it."""
+"""An installation's hourly limit, where a response does not name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HourCount:
-    """What GitHub last said."""
+    """The count in GitHub's last response."""
 
     remaining: int
     limit: int
     resets_at: float
 
     def floor(self, urgency: Urgency) -> int:
-        """Return the count below which a class takes nothing."""
+        """Return the count below which calls of the class wait."""
         return 0 if urgency is Urgency.FIRST else int(self.limit * RESERVED_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What we have done with the hour since: calls without an answer yet, and how far the pace is used up."""
+    """Our use of the hour since: calls in flight, and how far the pace is used up."""
 
     in_flight: int = 0
     paced_until: float = 0.0
-    """The calls of the paced classes so far would have taken until then, one after the other."""
+    """When the calls of the paced classes so far would have ended, one after the other at the pace."""
 
 
 def hour_wait_s(
     count: HourCount, spending: Spending, urgency: Urgency, now: float, *, workers: int = 1
 ) -> float:
-    """Return how many seconds a call must wait for the hour's sake; 0 or less when it may go."""
+    """Return how many seconds the hourly limit delays a call; 0 or less when it may go."""
     left = count.remaining - count.floor(urgency)
     if left <= 0:
-        # Until an answer brings the next hour's count, the classes that were held come back in their order.
+        # Until a response brings the next hour's count, the classes resume in their order.
         return count.resets_at + RETURN_AFTER_S[urgency] - now
     if now >= count.resets_at:
         return 0.0

@@ -1,17 +1,17 @@
-"""Keeps us within GitHub's limits, so that GitHub has no need to.
+"""Keeps the relay within GitHub's rate limits.
 
-Per installation, a sliding log of the last minute's points: 900 in any 60 s, a write costs 5 and a read 1, so
-at most 180 writes. A bucket that refills would let twice that through around a quiet minute. On top of it
-stand the hour's budget as GitHub counts it (`hour.py`) and blocks that GitHub asked for, which double while
-they follow one another. For this process, a cap on requests under way. Nothing here sleeps: `reserve` says which limit
-holds a call back and for how long, and the worker reschedules. The key `APP` stands for calls signed by the App
-itself. Of several workers each keeps to its share (`share_among`).
+Per installation, a sliding log of the last minute's points: 900 in any 60 s, a write costs 5 and a read 1, so at most 180
+writes. (A refilling bucket would let twice that through around a quiet minute.) In addition the hourly limit as GitHub
+counts it (`hour_budget`), and blocks that GitHub asked for, which double while they follow one another. For this
+process, a cap on concurrent requests. Nothing here sleeps: `reserve` returns which limit holds a call back and for how
+long, and the worker reschedules. The key `APP` is for calls with the App's own JWT. Of several workers each uses its
+share (`share_among`).
 
-The less urgent classes leave a part of the minute (`KEPT_POINTS`) and of the hour untouched, so that a gate never
-waits behind job checks; and after a limit they come back later.
-Comments are counted a second time, 80 a minute and 500 an hour: GitHub's limit on content that people are notified
-of. Check runs are not: nobody is notified of one, GitHub does not name them there, and 500 an hour would hold up
-the gates of a busy upstream for a limit that may not exist. Should GitHub count them, it says so, and that blocks.
+The less urgent classes leave a part of the minute (`KEPT_POINTS`) and of the hour unused, so that a gate never waits
+behind job checks; and after a limit they resume later. Comments are also counted against GitHub's limit on content that
+notifies people, 80 a minute and 500 an hour. Check runs are not: they notify nobody, GitHub does not list them there, and
+500 an hour would delay the gates of a busy upstream for a limit that may not exist. If GitHub does count them, it answers
+with a limit, and that blocks.
 """
 
 import asyncio
@@ -36,19 +36,19 @@ APP = 0
 CONTENT_PER_MINUTE = 80
 CONTENT_PER_HOUR = 500
 _SAME_HOUR_S = 5.0
-"""Servers of GitHub may differ by a second in when an hour ends."""
+"""GitHub's servers may differ by a second in when an hour ends."""
 KEPT_POINTS: Mapping[Urgency, int] = {
     Urgency.FIRST: 0,
     Urgency.CHECKS: 270,
     Urgency.DETAILS: 360,
 }
-"""Points of the minute that a class leaves to the more urgent ones."""
+"""Points of each minute that a class leaves to the more urgent ones."""
 LEAST_WAIT_S: Mapping[Urgency, float] = {
     Urgency.FIRST: 0.5,
     Urgency.CHECKS: 2.0,
     Urgency.DETAILS: 5.0,
 }
-"""A queue that is held back is not looked at more often than this."""
+"""The shortest wait of a class that is held back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Hold:
 
 @dataclass(slots=True)
 class _Window:
-    """What was spent in the last `span_s` seconds."""
+    """The points spent in the last `span_s` seconds."""
 
     span_s: float
     log: deque[tuple[float, int]] = field(default_factory=deque)
@@ -70,7 +70,7 @@ class _Window:
     def wait_s(self, cost: int, budget: int, now: float) -> float:
         while self.log and self.log[0][0] + self.span_s <= now:
             self.spent -= self.log.popleft()[1]
-        # What costs more than there is waits for an empty window, not for ever.
+        # A cost above the budget waits for an empty window, not for ever.
         over = self.spent + cost - max(budget, cost)
         if not cost or over <= 0:
             return 0.0
@@ -87,7 +87,7 @@ class _Window:
 
 @dataclass(slots=True)
 class _Account:
-    """One installation's standing; times are seconds since the epoch, as GitHub's headers give them."""
+    """One installation's use of its limits; times are seconds since the epoch, as in GitHub's headers."""
 
     points: _Window = field(default_factory=lambda: _Window(60.0))
     content_minute: _Window = field(default_factory=lambda: _Window(60.0))
@@ -96,7 +96,7 @@ class _Account:
     blocked_by: HeldBy = HeldBy.SECONDARY
     strikes: int = 0
     count: HourCount | None = None
-    """None before GitHub's first answer: nothing is known to be short."""
+    """None before GitHub's first response: no limit is known yet."""
     spending: Spending = field(default_factory=Spending)
 
     def content_wait_s(self, now: float, workers: int) -> float:
@@ -135,10 +135,10 @@ class _Account:
             if resets_at < known.resets_at - _SAME_HOUR_S:
                 return
             if resets_at <= known.resets_at + _SAME_HOUR_S:
-                # Answers overtake each other: within one hour the lowest count is the newest.
+                # Responses overtake each other: within one hour the lowest count is the newest.
                 remaining, resets_at = min(remaining, known.remaining), known.resets_at
             elif known.resets_at <= now and known.remaining <= known.floor(Urgency.CHECKS):
-                # The classes that were held back in the last hour come back one after the other.
+                # The classes that were held back in the last hour resume one after the other.
                 self.blocked_until, self.blocked_by = max(self.blocked_until, known.resets_at), HeldBy.HOUR
         self.count = HourCount(remaining, limit, resets_at)
 
@@ -159,7 +159,7 @@ class GitHubRateLimiter:
         self._accounts: defaultdict[int, _Account] = defaultdict(_Account)
 
     def share_among(self, workers: int) -> None:
-        """Keep to our part of every minute: so many processes ask in the App's name."""
+        """Use only this process's share of every limit."""
         self._workers = max(1, workers)
 
     def reserve(
@@ -171,10 +171,10 @@ class GitHubRateLimiter:
         urgency: Urgency = Urgency.FIRST,
         content: bool = False,
     ) -> Hold | None:
-        """Take `cost` points, or take nothing and return what holds the call back the longest.
+        """Take `cost` points, or take nothing and return the limit that holds the call back the longest.
 
-        `content` counts as content created. A cost of 0 only asks whether the installation is blocked or has used up
-        its hour. What was taken with a cost is under way until `release`.
+        `content` counts as created content. A cost of 0 only checks whether the installation is blocked or has used up
+        its hour. A call with a cost is in flight until `release`.
         """
         account = self._accounts[installation_id]
         points = (self._points - KEPT_POINTS[urgency]) // self._workers
@@ -183,7 +183,7 @@ class GitHubRateLimiter:
             Hold(HeldBy.HOUR, account.hour_wait_s(urgency, now, self._workers)),
             Hold(HeldBy.MINUTE, account.points.wait_s(cost, points, now)),
             Hold(HeldBy.CONTENT, account.content_wait_s(now, self._workers) if content else 0.0),
-            key=lambda each: each.wait_s,
+            key=lambda hold: hold.wait_s,
         )
         if hold.wait_s > 0:
             return Hold(hold.by, max(hold.wait_s, LEAST_WAIT_S[urgency]))
@@ -193,13 +193,13 @@ class GitHubRateLimiter:
         return None
 
     def release(self, installation_id: int, cost: int) -> None:
-        """Note that a call is over, answered or not: GitHub's next answer says what it cost of the hour."""
+        """Record that a call has ended, with or without a response; GitHub's next response has its cost."""
         account = self._accounts[installation_id]
         if cost:
             account.spending = replace(account.spending, in_flight=account.spending.in_flight - 1)
 
     def observe(self, installation_id: int, headers: Mapping[str, str], now: float) -> None:
-        """Learn from an answer that was not a limit."""
+        """Record the count in a response that was not a limit."""
         account = self._accounts[installation_id]
         if now >= account.blocked_until:
             account.strikes = 0
@@ -224,7 +224,7 @@ class GitHubRateLimiter:
         if now >= account.blocked_until:
             account.strikes += 1
             doubled = 2.0 ** min(account.strikes - 1, 10)
-            # GitHub says when the hour ends; only an end that did not come is waited for longer and longer.
+            # GitHub says when the hour ends; only when it did not end then, the wait doubles.
             wait_s = max(wait_s, doubled) if by is HeldBy.HOUR else wait_s * doubled
             wait_s = min(wait_s, LONGEST_WAIT_S)
             account.blocked_by = by
@@ -238,13 +238,13 @@ class GitHubRateLimiter:
     def _budget(self, account: _Account, now: float) -> Budget:
         count = account.count
         current = count is not None and now < count.resets_at
-        waits = {each: self._hour_or_block_s(account, each, now) for each in Urgency}
+        waits = {urgency: self._hour_or_block_s(account, urgency, now) for urgency in Urgency}
         return Budget(
             count.remaining if current and count else None,
             count.limit if count else None,
             now < account.blocked_until,
             resets_at=count.resets_at if current and count else None,
-            held=tuple(each for each, wait_s in waits.items() if wait_s > 0),
+            held=tuple(urgency for urgency, wait_s in waits.items() if wait_s > 0),
         )
 
     def _hour_or_block_s(self, account: _Account, urgency: Urgency, now: float) -> float:

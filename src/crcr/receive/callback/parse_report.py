@@ -1,8 +1,9 @@
-"""A callback's body becomes a `Report`, or is refused with the name of the field that is wrong.
+"""Parses a callback's body into a `Report`, or refuses it with the name of the field that is wrong.
 
-What identifies a job is checked hard; what only describes it (links, times, counts, failed tests) is cut or
-dropped, because a result must not be lost for a decoration. The echoed payload is skipped; only a self-report's is
-read, for the commit and the upstream that it is about, since no dispatch says that.
+Fields that identify a job are validated strictly; fields that only describe it (links, times, counts, failed tests) are
+cut or dropped, because a result must not be lost for them. The echoed payload is skipped, except in a self-report, where
+it names the commit and the upstream, since there is no dispatch that does. Neither is trusted: the commit is compared
+with the upstream's history, and the upstream must list the sender.
 """
 
 import re
@@ -20,7 +21,7 @@ from crcr.receive.http.body import decode
 MAX_ATTEMPT = 10_000
 _NAME_CHARS = 256
 _NAME_BYTES = 600
-"""A job is found by three names and its delivery together; PostgreSQL takes no key of more than 2,700 bytes."""
+"""Three names and the delivery are the key of a job, and PostgreSQL accepts no key above 2,700 bytes."""
 _ID_CHARS = 100
 _LEGAL_CONCLUSIONS = {text.value: text for text in Conclusion if text is not Conclusion.NONE}
 _STATUSES = {status.value: status for status in ReportStatus}
@@ -40,12 +41,12 @@ _ENCODE = msgspec.json.Encoder().encode
 def parse_report(body: bytes, *, signed_attempt: int | None = None) -> Report:
     """Return the report, or raise `BadReport` naming the field.
 
-    A report that leaves its attempt out means the one its token is for.
+    A report without an attempt gets that of its token.
     """
     try:
         parts, forbidden = decode(_PARTS, body, BadReport), "\0"
     except BadReport:
-        # Half a character can be shown as a replacement, but not be part of a name.
+        # Half of a surrogate pair can be shown as a replacement character, but not be part of a name.
         parts, forbidden = decode(_PARTS, without_halves(body), BadReport), "\0\ufffd"
     payload = parts.pop("payload", None)
     try:
@@ -145,10 +146,10 @@ def _report(
     fields: _Fields, untrusted: bytes, signed_attempt: int | None, payload: msgspec.Raw | None
 ) -> Report:
     event_type = fields.text("event_type", limit=_ID_CHARS) or ""
-    own = event_type in SELF_REPORTS
-    delivery_id = (fields.text if own else fields.required)("delivery_id", limit=_ID_CHARS) or ""
+    is_self_report = event_type in SELF_REPORTS
+    delivery_id = (fields.text if is_self_report else fields.required)("delivery_id", limit=_ID_CHARS) or ""
     status = fields.status()
-    if own and status is ReportStatus.IN_PROGRESS:
+    if is_self_report and status is ReportStatus.IN_PROGRESS:
         raise BadReport(f"workflow.status is in_progress; a {event_type} report is sent once, when completed")
     workflow = fields.workflow
     failed_tests, cut = details.failed_tests(workflow.get("failed_tests"))
@@ -172,21 +173,21 @@ def _report(
         failed_tests_cut=cut,
         environment=details.environment(workflow.get("environment")),
         untrusted=untrusted,
-        said_commit=said_commit(delivery_id, payload, workflow) if own else None,
-        said_upstream=said_upstream(payload) if own else None,
+        said_commit=_claimed_commit(delivery_id, payload, workflow) if is_self_report else None,
+        said_upstream=_claimed_upstream(payload) if is_self_report else None,
     )
 
 
 def _unreadable(parts: Mapping[str, msgspec.Raw], within: str = "") -> str:
-    """The field that the decoder fails on, such as a number beyond all bounds; it says only how deep that is."""
+    """Return the field that the decoder fails on, such as a number that is too large; the decoder does not name it."""
     for name, raw in parts.items():
         try:
             _ANYTHING.decode(raw)
         except (msgspec.MsgspecError, RecursionError):
-            place = f"{within}{name[:_ID_CHARS]}"
+            path = f"{within}{name[:_ID_CHARS]}"
             if not within and bytes(raw).lstrip().startswith(b"{"):
-                return _unreadable(_PARTS.decode(raw), f"{place}.")
-            return place
+                return _unreadable(_PARTS.decode(raw), f"{path}.")
+            return path
     return within.rstrip(".")
 
 
@@ -195,7 +196,7 @@ def _quoted(value: object) -> str:
 
 
 def without_halves(body: bytes) -> bytes:
-    """Replace halves of surrogate pairs, which test output with broken bytes brings."""
+    """Replace lone halves of surrogate pairs, which test output with broken bytes contains."""
     return _SURROGATES.sub(lambda match: match[1] + b"ufffd" if match[2] else match[0], body)
 
 
@@ -208,26 +209,26 @@ _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
 
 
-def said_commit(delivery_id: str, payload: msgspec.Raw | None, workflow: Mapping[str, Any]) -> str | None:
-    """The first of these that is a whole SHA; of a deleted branch git says zeros, which name nothing."""
+def _claimed_commit(delivery_id: str, payload: msgspec.Raw | None, workflow: Mapping[str, Any]) -> str | None:
+    """Return the first of these that is a full SHA; Git uses zeros for a deleted branch, and they name no commit."""
     echoed = _parts(payload)
-    said = (
+    candidates = (
         delivery_id,
         _text(echoed.get("head_sha")),
         _text(echoed.get("after")),
         workflow.get("pytorch_head_sha"),
     )
-    found = (each.lower() for each in said if isinstance(each, str) and _SHA.fullmatch(each))
-    return next((sha for sha in found if sha != _NO_COMMIT), None)
+    shas = (text.lower() for text in candidates if isinstance(text, str) and _SHA.fullmatch(text))
+    return next((sha for sha in shas if sha != _NO_COMMIT), None)
 
 
-def said_upstream(payload: msgspec.Raw | None) -> str | None:
+def _claimed_upstream(payload: msgspec.Raw | None) -> str | None:
     name = _text(_parts(_parts(payload).get("repository")).get("full_name"))
     return name if name and is_repo_name(name) else None
 
 
 def _parts(raw: msgspec.Raw | None) -> dict[str, msgspec.Raw]:
-    """An object's parts, not looked into: an echoed event may be long, and two of its fields are wanted."""
+    """Return an object's fields undecoded: an echoed event may be long, and only two fields are needed."""
     try:
         return _PARTS.decode(raw) if raw is not None else {}
     except (msgspec.MsgspecError, RecursionError):

@@ -1,7 +1,7 @@
-"""The describing parts of a report: links, times, counts, failed tests, environment.
+"""The descriptive fields of a report: links, times, counts, failed tests, environment.
 
-Each function takes any JSON value and returns something that is safe to store, or None: what is nonsense is
-dropped and what is over its cap is cut, but nothing here refuses a report.
+Each function takes any JSON value and returns a value that is safe to store, or None: an invalid value is dropped and a
+long one is cut, and none of them refuses a report.
 """
 
 import re
@@ -26,7 +26,7 @@ _ENCODE = msgspec.json.Encoder().encode
 def link(value: object) -> str | None:
     if not isinstance(value, str) or not _LINK.fullmatch(value):
         return None
-    # Control characters and direction marks make a link look like another one.
+    # Control characters and direction marks could disguise a link.
     return value if value.isprintable() and len(value.encode()) <= MAX_LINK_BYTES else None
 
 
@@ -55,7 +55,7 @@ def test_counts(value: object) -> TestCounts | None:
 
 
 def failed_tests(value: object) -> tuple[tuple[FailedTest, ...], int]:
-    """Return the tests that are kept and how many were left out, over the cap or without a name."""
+    """Return the tests that are kept, and how many were omitted: above the cap, or without a name."""
     if not isinstance(value, list):
         return (), 0
     kept = tuple(test for item in value[:MAX_FAILED_TESTS] if (test := _failed_test(item)))
@@ -93,6 +93,6 @@ def _short(value: object) -> str | None:
     if "\0" in value:
         value = value.replace("\0", "\ufffd")
     if len(value) * 4 > MAX_TEXT_BYTES:
-        # Cut by bytes; half of a last character is left out.
+        # Cut by bytes; an incomplete last character is dropped.
         value = value[:MAX_TEXT_BYTES].encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
     return value

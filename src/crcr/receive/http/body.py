@@ -1,8 +1,10 @@
-"""Reading a request's body within limits: a cap for each body, a cap for all bodies together, and a time.
+"""Reads request bodies within limits, and decodes JSON.
 
-Large bodies take at most half of the memory, and few of one address, so that small ones always find room. When the
-memory is full, the body that has been arriving for the longest is given up: slow senders lose their place to quick
-ones, and cannot keep anybody out by waiting.
+There is a cap for each body, a cap for all bodies in memory, and a deadline. Large bodies take at most half of the memory,
+and few per address, so that small ones always find room. When the memory is full, the body that has been arriving for the
+longest is dropped: slow senders lose their place to fast ones and cannot block anybody by waiting. JSON is decoded by
+narrow decoders that skip undeclared fields; skipped parts are still checked for JSON's grammar, and the whole body for
+UTF-8, so that decoding the same bytes in full later does not fail.
 """
 
 import asyncio
@@ -17,14 +19,14 @@ from crcr.errors import BadRequest, CrcrError, RateLimited, TooLarge, Unavailabl
 from crcr.receive.http.client_address import client_address, limit_subject
 
 LARGE_BYTES = 1024 * 1024
-"""Bodies beyond this are large. Nearly all webhooks and reports have some tens of kilobytes."""
+"""Bodies above this are large. Nearly all webhooks and reports have some tens of kilobytes."""
 LARGE_PER_ADDRESS = 4
 _DEADLINE_S = 20.0
 _LENGTH_DIGITS = 18
 
 
 class BodyReader:
-    """The memory that bodies may take together, and the time that each may take to arrive."""
+    """Limits the memory of all bodies together, and the time that each may take to arrive."""
 
     def __init__(
         self,
@@ -42,26 +44,26 @@ class BodyReader:
         self._most_large = most_bytes // 2
         self._held_large = 0
         self._large_of: Counter[str] = Counter()
-        # Both in the order in which the first bytes came.
+        # Both in the order in which the first bytes arrived.
         self._arriving: dict[BodyInProgress, None] = {}
         self._arriving_large: dict[BodyInProgress, None] = {}
 
     def read(self, request: Request, cap: int) -> "BodyInProgress":
-        """The body, for `async with`: its bytes count against the common cap until the caller is done with it."""
+        """Return the body for `async with`: its bytes count against the common cap until the block ends."""
         return BodyInProgress(self, request, cap)
 
     def take(self, body: "BodyInProgress", size: int) -> None:
-        """Count bytes that have arrived; raise `Unavailable` where no room can be made for them."""
+        """Count bytes that have arrived; raise `Unavailable` when there is no room for them."""
         body.held += size
         self._held += size
         if body.address is not None:
             self._held_large += size
             self._make_room_among_large(body)
         while self._held > self._most:
-            self._give_up(next(iter(self._arriving), body), body)
+            self._drop(next(iter(self._arriving), body), body)
 
     def take_large(self, body: "BodyInProgress", request: Request) -> None:
-        """From here on it counts as large; raise `RateLimited` when its address has too many of them already."""
+        """Count the body as large from now on; raise `RateLimited` when its address has too many already."""
         peer = request.client.host if request.client else None
         forwarded_for = request.headers.getlist("x-forwarded-for")
         address = limit_subject(client_address(peer, forwarded_for, self._trusted_proxies))
@@ -79,7 +81,7 @@ class BodyReader:
         self._make_room_among_large(body)
 
     def wait_for_more(self, body: "BodyInProgress") -> None:
-        """The body has begun to arrive and is not whole: while that lasts, it can be given up for another one."""
+        """Mark the body as incomplete: until it has arrived, it can be dropped for another one."""
         self._arriving[body] = None
         if body.address is not None:
             self._arriving_large[body] = None
@@ -88,8 +90,8 @@ class BodyReader:
         self._arriving.pop(body, None)
         self._arriving_large.pop(body, None)
 
-    def give_back(self, body: "BodyInProgress") -> None:
-        """Forget the body and its bytes; harmless when that has happened."""
+    def release(self, body: "BodyInProgress") -> None:
+        """Release the body's memory. Idempotent."""
         self.arrived(body)
         self._held -= body.held
         if body.address is not None:
@@ -101,43 +103,43 @@ class BodyReader:
 
     def _make_room_among_large(self, body: "BodyInProgress") -> None:
         while self._held_large > self._most_large:
-            self._give_up(next(iter(self._arriving_large), body), body)
+            self._drop(next(iter(self._arriving_large), body), body)
 
-    def _give_up(self, oldest: "BodyInProgress", newcomer: "BodyInProgress") -> None:
+    def _drop(self, oldest: "BodyInProgress", newcomer: "BodyInProgress") -> None:
         full = Unavailable("too many bodies are being read at once")
         if oldest is newcomer:
             raise full
-        self.give_back(oldest)
-        oldest.break_off(full)
+        self.release(oldest)
+        oldest.abort(full)
 
 
 class BodyInProgress:
-    """One body being read. A class and not a generator, because every callback pays for it."""
+    """One body being read. A class, not a generator, because every callback pays for it."""
 
-    __slots__ = ("_bodies", "_cap", "_reading", "_request", "_why", "address", "held")
+    __slots__ = ("_abort_reason", "_bodies", "_cap", "_reading", "_request", "address", "held")
 
     def __init__(self, bodies: BodyReader, request: Request, cap: int) -> None:
         self._bodies = bodies
         self._request = request
         self._cap = cap
         self._reading: asyncio.Task[object] | None = None
-        self._why: CrcrError | None = None
+        self._abort_reason: CrcrError | None = None
         self.held = 0
         self.address: str | None = None
-        """Whose it is, once it counts as large."""
+        """The sender's address, once the body counts as large."""
 
     async def __aenter__(self) -> bytes:
-        # By hand what `asyncio.timeout` does, at a fifth of its price.
+        # What `asyncio.timeout` does, at a fifth of its cost.
         self._reading = asyncio.current_task()
-        timer = asyncio.get_running_loop().call_later(self._bodies.deadline_s, self._come_too_late)
+        timer = asyncio.get_running_loop().call_later(self._bodies.deadline_s, self._time_out)
         try:
-            self._check_announced()
+            self._check_content_length()
             body = await self._read()
         except BaseException as fault:
-            self._bodies.give_back(self)
-            if isinstance(fault, asyncio.CancelledError) and self._why and self._reading is not None:
+            self._bodies.release(self)
+            if isinstance(fault, asyncio.CancelledError) and self._abort_reason and self._reading is not None:
                 self._reading.uncancel()
-                raise self._pop_why() from None
+                raise self._pop_reason() from None
             raise
         finally:
             timer.cancel()
@@ -145,32 +147,32 @@ class BodyInProgress:
         return body
 
     async def __aexit__(self, *_: object) -> None:
-        self._bodies.give_back(self)
+        self._bodies.release(self)
 
-    def break_off(self, why: CrcrError) -> None:
+    def abort(self, reason: CrcrError) -> None:
         """End the reading with this error. Only for a body that is still arriving."""
-        if self._why is None and self._reading is not None:
-            self._why = why
+        if self._abort_reason is None and self._reading is not None:
+            self._abort_reason = reason
             self._reading.cancel()
 
-    def _pop_why(self) -> CrcrError:
-        """The error, which is not kept: its traceback holds this body, and a cycle would wait for the collector."""
-        why, self._why = self._why, None
-        return why or Unavailable()
+    def _pop_reason(self) -> CrcrError:
+        """Return and forget the error: its traceback holds this body, and a reference cycle would delay the release."""
+        reason, self._abort_reason = self._abort_reason, None
+        return reason or Unavailable()
 
-    def _come_too_late(self) -> None:
-        self.break_off(BadRequest(f"the body did not arrive within {self._bodies.deadline_s:g} s"))
+    def _time_out(self) -> None:
+        self.abort(BadRequest(f"the body did not arrive within {self._bodies.deadline_s:g} s"))
 
-    def _check_announced(self) -> None:
-        announced = _announced(self._request)
-        if announced is None:
+    def _check_content_length(self) -> None:
+        length = _content_length(self._request)
+        if length is None:
             return
-        self._check(announced)
-        if announced > self._bodies.large_bytes:
+        self._check(length)
+        if length > self._bodies.large_bytes:
             self._bodies.take_large(self, self._request)
 
     async def _read(self) -> bytes:
-        """Read it all; nearly everything comes in one piece."""
+        """Read the whole body; nearly all bodies arrive in one part."""
         first, more = await self._part()
         if not more:
             return first
@@ -182,7 +184,7 @@ class BodyInProgress:
                 parts.append(part)
             return b"".join(parts)
         finally:
-            parts.clear()  # an error's traceback holds this frame for as long as anybody holds the error
+            parts.clear()  # an error's traceback keeps this frame alive
 
     async def _part(self) -> tuple[bytes, bool]:
         message = await self._request.receive()
@@ -200,7 +202,7 @@ class BodyInProgress:
             raise TooLarge(f"the body has {size} bytes or more, at most {self._cap} are taken")
 
 
-def _announced(request: Request) -> int | None:
+def _content_length(request: Request) -> int | None:
     text = request.headers.get("content-length")
     if text is None:
         return None
@@ -209,8 +211,7 @@ def _announced(request: Request) -> int | None:
     return int(text)
 
 
-# Bytes to typed JSON, with every way in which that fails told as one error that names the place.
-
+# JSON
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
-"""Which address a request came from, as far as it can be known: used only to limit failed authentications.
+"""The address that a request came from, as far as it is known: used only to limit failed authentications.
 
-`X-Forwarded-For` is believed from the right, one hop at a time, and only as long as the hop that wrote an entry
-is a trusted proxy; everything to the left of the first stranger is the stranger's own writing.
+`X-Forwarded-For` is read from the right, one hop at a time, and only while the hop that wrote an entry is a trusted proxy;
+everything to the left of the first untrusted address may be forged.
 """
 
 import re
@@ -16,9 +16,9 @@ UNKNOWN = "unknown"
 _WITH_PORT = re.compile(r"\[(?P<v6>[^\]]*)\](?::[0-9]{1,5})?|(?P<v4>[0-9.]+):[0-9]{1,5}")
 
 _MOST_HOPS = 32
-"""Entries of the header that are looked at; nobody has more proxies in a row."""
+"""How many entries of the header are read; nobody has more proxies in a row."""
 _MOST_CHARACTERS = 64
-"""No address is longer; what is longer must not fill the caches."""
+"""No address is longer; longer texts must not fill the caches."""
 
 _Address = IPv4Address | IPv6Address
 
@@ -33,20 +33,20 @@ def client_address(
     if address is None:
         return UNKNOWN
     if not trusted:
-        return _written(address)
+        return _as_text(address)
     for entry in reversed(",".join(forwarded_for).rsplit(",", _MOST_HOPS)[-_MOST_HOPS:]):
         if not _is_trusted(address, trusted):
             break
-        before = _parse(entry.strip()) if len(entry) <= _MOST_CHARACTERS else None
-        if before is None:
+        previous = _parse(entry.strip()) if len(entry) <= _MOST_CHARACTERS else None
+        if previous is None:
             break
-        address = before
+        address = previous
     return str(address)
 
 
 @lru_cache(maxsize=4096)  # runners call again and again
 def limit_subject(address: str) -> str:
-    """Return what is limited: the address, or its /64, since one IPv6 subscriber owns at least that much."""
+    """Return the subject of rate limits: the address, or its /64, since one IPv6 subscriber owns at least that much."""
     parsed = _parse(address)
     if isinstance(parsed, IPv6Address):
         return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
@@ -54,7 +54,7 @@ def limit_subject(address: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _written(address: _Address) -> str:
+def _as_text(address: _Address) -> str:
     return str(address)
 
 
@@ -71,5 +71,5 @@ def _parse(text: str) -> _Address | None:
         address = ip_address(text)
     except ValueError:
         return None
-    # A dual-stack socket shows IPv4 callers as `::ffff:192.0.2.1`; one caller must have one name.
+    # A dual-stack socket shows IPv4 callers as `::ffff:192.0.2.1`; one caller must have one address.
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

@@ -1,7 +1,7 @@
-"""Another relay's envelope becomes an `IngestedResult`, or is refused with the name of the field that is wrong.
+"""Parses another relay's envelope into an `IngestedResult`, or refuses it with the name of the field that is wrong.
 
-The report in it is read as if it had come to us (`report`). The echoed payload is a stranger's writing: a few texts
-of it are shown, each on its own, and what has the wrong form is left out.
+The report in it is parsed like one that came to us. The echoed payload is untrusted: a few of its texts are shown, each
+validated by itself, and invalid ones are omitted.
 """
 
 import math
@@ -38,7 +38,7 @@ def parse_envelope(body: bytes) -> IngestedResult:
     try:
         envelope = decode(_PARTS, body, BadReport)
     except BadReport:
-        body = without_halves(body)  # half a character can be shown as a replacement
+        body = without_halves(body)  # half of a surrogate pair can be shown as a replacement character
         envelope = decode(_PARTS, body, BadReport)
     trusted = _object(envelope, "trusted", "trusted")
     untrusted = _object(envelope, "untrusted", "untrusted")
@@ -47,9 +47,9 @@ def parse_envelope(body: bytes) -> IngestedResult:
         report = parse_report(bytes(untrusted["callback_payload"]))
     except BadReport as refusal:
         raise BadReport(f"{CALLBACK}: {refusal.detail}", hint=refusal.hint) from None
-    if not report.delivery_id:  # a self-report may do without; a row here is told apart by it
+    if not report.delivery_id:  # optional in a self-report, but part of the key of an ingested row
         raise BadReport(f"{CALLBACK}: delivery_id is missing")
-    metrics, outcome = _part_of(trusted, "ci_metrics"), _part_of(trusted, "outcome")
+    metrics, outcome = _optional_object(trusted, "ci_metrics"), _optional_object(trusted, "outcome")
     return IngestedResult(
         repository=_repository(trusted),
         level=_level(trusted),
@@ -70,7 +70,7 @@ def _object(parts: Mapping[str, msgspec.Raw], name: str, path: str) -> dict[str,
 
 
 def _repository(trusted: Mapping[str, msgspec.Raw]) -> RepoName:
-    text = _text_of(trusted.get("verified_repo"))
+    text = _optional_text(trusted.get("verified_repo"))
     if text is None:
         raise BadReport("trusted.verified_repo is missing or not text")
     try:
@@ -80,10 +80,10 @@ def _repository(trusted: Mapping[str, msgspec.Raw]) -> RepoName:
 
 
 def _level(trusted: Mapping[str, msgspec.Raw]) -> Level | None:
-    return _LEVELS.get(_text_of(trusted.get("downstream_repo_level")) or "")
+    return _LEVELS.get(_optional_text(trusted.get("downstream_repo_level")) or "")
 
 
-def _part_of(trusted: Mapping[str, msgspec.Raw], name: str) -> Mapping[str, msgspec.Raw]:
+def _optional_object(trusted: Mapping[str, msgspec.Raw], name: str) -> Mapping[str, msgspec.Raw]:
     raw = trusted.get(name)
     return _PARTS.decode(raw) if raw is not None and bytes(raw).lstrip().startswith(b"{") else {}
 
@@ -94,7 +94,7 @@ def _count(raw: msgspec.Raw | None) -> int | None:
 
 
 def _seconds(raw: msgspec.Raw | None) -> float | None:
-    """A duration that can be one; a result is not refused for a measurement."""
+    """Return a plausible duration or None; a result is not refused for a measurement."""
     if raw is None or bytes(raw).strip() in _ABSENT:
         return None
     try:
@@ -104,7 +104,7 @@ def _seconds(raw: msgspec.Raw | None) -> float | None:
     return abs(seconds) if math.isfinite(seconds) and 0 <= seconds <= _LONGEST_S else None
 
 
-def _text_of(raw: msgspec.Raw | None) -> str | None:
+def _optional_text(raw: msgspec.Raw | None) -> str | None:
     if raw is None or bytes(raw).strip() in _ABSENT:
         return None
     try:
@@ -118,7 +118,7 @@ def _echoed(callback: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     try:
         return decode(_ANY, bytes(raw), BadReport) if raw is not None else {}
     except BadReport:
-        return {}  # trimmed away, or something that JSON allows and Python does not
+        return {}  # trimmed, or valid JSON that Python cannot decode
 
 
 def _workflow(callback: Mapping[str, msgspec.Raw]) -> Mapping[str, Any]:
@@ -128,7 +128,7 @@ def _workflow(callback: Mapping[str, msgspec.Raw]) -> Mapping[str, Any]:
 def _about(payload: Mapping[str, Any], delivery: str, workflow: Mapping[str, Any]) -> EchoedEvent:
     pull, group = _part(payload, "pull_request"), _part(payload, "merge_group")
     commits = (
-        delivery,  # a nightly is often named by its commit
+        delivery,  # nightlies often use their commit as the delivery
         _part(pull, "head").get("sha"),
         group.get("head_sha"),
         payload.get("after"),
@@ -143,7 +143,7 @@ def _about(payload: Mapping[str, Any], delivery: str, workflow: Mapping[str, Any
         head_sha=_first(_sha, commits),
         ref=_first(_short, (payload.get("ref"), group.get("head_ref"))),
         title=_short(pull.get("title")),
-        author=_first(_short, (each.get("login") for each in people)),
+        author=_first(_short, (person.get("login") for person in people)),
     )
 
 
@@ -153,11 +153,11 @@ def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _first(read: Callable[[object], T | None], values: Iterable[object]) -> T | None:
-    return next((found for value in values if (found := read(value)) is not None), None)
+    return next((result for value in values if (result := read(value)) is not None), None)
 
 
 def _short(value: object) -> str | None:
-    """Text to show, cut; PostgreSQL stores no NUL."""
+    """Return text to show, cut; PostgreSQL stores no NUL."""
     if not isinstance(value, str) or not value:
         return None
     return value[:_TEXT_CHARS].replace("\0", "\ufffd")

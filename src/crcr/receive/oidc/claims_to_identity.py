@@ -1,7 +1,7 @@
-"""How the claims of each kind of issuer become an `Identity`: one function a kind.
+"""Makes an `Identity` of the claims of each kind of issuer: one function per kind.
 
-GitHub names the repository itself. For the others the operator's registration does, and what the token proves
-about the run differs: GitLab and CircleCI sign its id, Buildkite a build's number to which the run is bound.
+GitHub names the repository itself; for the others the operator's registration does. What a token proves about the run
+differs: GitLab and CircleCI sign its id, Buildkite a build's number to which the run is bound.
 """
 
 import re
@@ -36,28 +36,28 @@ def read_github(signed: SignedClaims) -> Identity:
         ref=signed.optional_text("ref"),
         workflow_from=_repository(workflow["repository"]) if workflow else None,
         workflow_at=workflow["ref"] if workflow else None,
-        private=signed.optional_text("repository_visibility") != _PUBLIC,  # not told: not taken for public
+        private=signed.optional_text("repository_visibility") != _PUBLIC,  # absent: treated as private
     )
 
 
 def read_registered(signed: SignedClaims, registration: Registration) -> Identity:
-    """A claim that is to be read must be there: a token without it would prove less, not more."""
+    """Every claim that is read is required: a token without it would prove less."""
     kind = signed.issuer.kind
     names = _RUN_CLAIMS.get(kind, signed.issuer.reads)
-    said = {part: signed.id(claim) for part, claim in names.items()}
+    values = {part: signed.id(claim) for part, claim in names.items()}
     return Identity(
         issuer=signed.issuer.issuer,
         kind=kind,
         repository=registration.repository,
         repository_id=None,
         owner_id=None,
-        run_id=said.get("run_id"),
+        run_id=values.get("run_id"),
         run_attempt=int(signed.digits(names["run_attempt"])) if "run_attempt" in names else None,
-        check_run_id=said.get("job_id"),
-        workflow_path=said.get("workflow"),
+        check_run_id=values.get("job_id"),
+        workflow_path=values.get("workflow"),
         event_name=None,
         expires_at=signed.expires_at,
-        build=said.get("build"),
+        build=values.get("build"),
     )
 
 
@@ -75,8 +75,8 @@ def _repository(name: str) -> RepoName | None:
 
 
 def _workflow_ref(text: str | None) -> "re.Match[str] | None":
-    """The parts of a workflow's reference.
+    """Return the parts of a workflow's reference.
 
-    In a text of one line the first `@refs/` ends the search; over a line break each would be tried to the end.
+    In one line the first `@refs/` ends the search; with line breaks each one would be tried to the end.
     """
     return _WORKFLOW_REF.fullmatch(text) if text and "\n" not in text else None

@@ -1,8 +1,8 @@
-"""Whose tokens are taken, and what each kind of issuer signs: the table that `identity` works through.
+"""The issuers whose tokens are accepted, and what each kind of issuer signs.
 
-An issuer counts only when it stands in the table; nothing of it (keys' address, algorithm, life) is ever read
-from a token. CircleCI has an issuer for each organisation: a token of an unlisted one is verified with the keys at
-CircleCI's own address, so that an authentic caller is told what to register instead of "unknown issuer".
+Only an issuer in the table counts; nothing about it (address of the keys, algorithm, lifetime) is ever read from a token.
+CircleCI has an issuer per organisation: a token of an unlisted one is verified with the keys at CircleCI's own address, so
+that an authentic caller learns what to register instead of "unknown issuer".
 """
 
 import re
@@ -24,22 +24,22 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Habits:
-    """What all issuers of a kind have in common: where their keys are, and how long a token may be in use."""
+class _KindDefaults:
+    """Defaults of a kind of issuer: where its keys are, and how old a token may be."""
 
     keys_path: str | None
-    """None: where the keys are stands in the issuer's discovery document."""
+    """None: the issuer's discovery document has the address."""
     max_age_s: int
 
 
-_HABITS: Mapping[IssuerKind, _Habits] = MappingProxyType(
+_KIND_DEFAULTS: Mapping[IssuerKind, _KindDefaults] = MappingProxyType(
     {
-        # Tokens that live for hours have been seen, so the age is limited by us and not by `exp` alone.
-        IssuerKind.GITHUB: _Habits("/.well-known/jwks", 600),
-        IssuerKind.BUILDKITE: _Habits("/.well-known/jwks", 600),
-        IssuerKind.GITLAB: _Habits(None, 86_400),
-        IssuerKind.CIRCLECI: _Habits("/.well-known/jwks-pub.json", 3_600),
-        IssuerKind.GENERIC: _Habits(None, 600),
+        # Some tokens live for hours, so we limit the age, too, and not only `exp`.
+        IssuerKind.GITHUB: _KindDefaults("/.well-known/jwks", 600),
+        IssuerKind.BUILDKITE: _KindDefaults("/.well-known/jwks", 600),
+        IssuerKind.GITLAB: _KindDefaults(None, 86_400),
+        IssuerKind.CIRCLECI: _KindDefaults("/.well-known/jwks-pub.json", 3_600),
+        IssuerKind.GENERIC: _KindDefaults(None, 600),
     }
 )
 
@@ -49,11 +49,11 @@ class TrustedIssuer:
     issuer: str
     kind: IssuerKind
     jwks_url: str | None
-    """None: it is read from the issuer's discovery document."""
+    """None: the issuer's discovery document has it."""
     algorithms: tuple[str, ...] = ("RS256",)
     max_age_s: int = 600
     reads: Mapping[str, str] = field(default_factory=dict)
-    """For a generic issuer: which claims hold run_id, run_attempt, job_id, workflow."""
+    """For a generic issuer: the claims for run_id, run_attempt, job_id and workflow."""
     listed: bool = True
     """False for an issuer that is not in the table and was named by a caller."""
 
@@ -70,10 +70,12 @@ class TrustedIssuer:
 def complete_issuer(
     issuer: str, kind: IssuerKind, *, jwks_url: str | None = None, reads: Mapping[str, str] | None = None
 ) -> TrustedIssuer:
-    """Complete a configured issuer by the habits of its kind."""
-    habits = _HABITS[kind]
-    usual = None if habits.keys_path is None else issuer.rstrip("/") + habits.keys_path
-    return TrustedIssuer(issuer, kind, jwks_url or usual, max_age_s=habits.max_age_s, reads=reads or {})
+    """Complete a configured issuer with the defaults of its kind."""
+    defaults = _KIND_DEFAULTS[kind]
+    default_url = None if defaults.keys_path is None else issuer.rstrip("/") + defaults.keys_path
+    return TrustedIssuer(
+        issuer, kind, jwks_url or default_url, max_age_s=defaults.max_age_s, reads=reads or {}
+    )
 
 
 def known_issuers() -> tuple[TrustedIssuer, ...]:
@@ -86,7 +88,7 @@ def known_issuers() -> tuple[TrustedIssuer, ...]:
 
 
 def issuer_table(extra: Iterable[TrustedIssuer] = ()) -> dict[str, TrustedIssuer]:
-    """Return the known issuers with the configured ones added, or put in place of one with the same name."""
+    """Return the known issuers and the configured ones, which replace a known one of the same name."""
     return {issuer.issuer: issuer for issuer in (*known_issuers(), *extra)}
 
 

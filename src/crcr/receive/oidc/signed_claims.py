@@ -1,4 +1,7 @@
-"""Claims that were proved, and how they are read: a claim is what it must be, or the token is refused by its name."""
+"""Verified claims and how they are read: a claim has the required form, or the token is refused with the claim's name.
+
+A token's times are read from its claims, and checked against the injected clock each time the token is sent.
+"""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +22,7 @@ _ID_CHARS = 256
 
 @dataclass(frozen=True, slots=True)
 class SignedClaims:
-    """Claims whose signature, issuer, audience and times were checked. Only `identity` makes one."""
+    """Claims whose signature, issuer, audience and times were verified. Only `verifier` makes one."""
 
     issuer: TrustedIssuer
     claims: Mapping[str, object]
@@ -40,7 +43,7 @@ class SignedClaims:
         return value
 
     def id(self, name: str) -> str:
-        """An id of any form; numbers are taken as their digits."""
+        """Return an id of any form; a number becomes its digits."""
         value = self.claims.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return str(value)
@@ -74,7 +77,7 @@ class SignedClaims:
         return value
 
 
-# A token's times: read from its signed claims, and checked against the injected clock each time it is shown.
+# Times
 
 
 LEEWAY_S = 60
@@ -96,14 +99,14 @@ class TokenTimes:
 
 
 def read_times(claims: Mapping[str, Any], issuer: TrustedIssuer) -> TokenTimes:
-    expires_at, issued_at = _moment(claims, "exp"), _moment(claims, "iat")
+    expires_at, issued_at = _timestamp(claims, "exp"), _timestamp(claims, "iat")
     if expires_at <= issued_at:
         raise NotAuthentic("the token ends before it begins (`exp` is not after `iat`)", hint=NEW_TOKEN)
-    not_before = _moment(claims, "nbf") if "nbf" in claims else issued_at
+    not_before = _timestamp(claims, "nbf") if "nbf" in claims else issued_at
     return TokenTimes(issued_at, not_before, expires_at, issuer.max_age_s)
 
 
-def _moment(claims: Mapping[str, Any], name: str) -> float:
+def _timestamp(claims: Mapping[str, Any], name: str) -> float:
     value = claims[name]
     # The comparison is False for NaN and needs no float of a thousand-digit number.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _END_OF_TIME:

@@ -1,8 +1,8 @@
-"""Turns a bearer token into a proved `Identity`: layer 1 of a callback, and the only maker of identities.
+"""Verifies a bearer token into an `Identity`: layer 1 of a callback, and the only maker of identities.
 
-Nothing in a token is believed before its signature is checked with a key of an issuer from the table; what is
-read earlier is called `unverified_…` and only chooses the issuer and the key. Times are checked against the
-injected clock. No error holds the token, only what was expected and what its claims said.
+Nothing in a token is trusted before its signature is verified with a key of an issuer from the table; what is read
+earlier is called `unverified_…` and only selects the issuer and the key. Times are checked against the injected clock. No
+error contains the token, only what was expected and what its claims were.
 """
 
 import base64
@@ -46,7 +46,7 @@ _REQUIRED = ("exp", "iat", "iss", "aud")
 
 
 class _Signatures(JWSRegistry):
-    """What joserfc may meet: our own caps come first, and unknown header fields decide nothing."""
+    """joserfc's limits: ours apply first, and unknown header fields are ignored."""
 
     max_header_length = MAX_TOKEN_BYTES
     max_payload_length = MAX_TOKEN_BYTES
@@ -69,7 +69,7 @@ _claims = msgspec.json.Decoder(dict[str, Any])
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """A verified token, with what must still hold each time it is shown again."""
+    """A verified token, with what must still hold each time it is sent again."""
 
     identity: Identity
     times: TokenTimes
@@ -105,7 +105,7 @@ class OidcVerifier:
     async def verify(self, unverified_token: str) -> Identity:
         unverified = _as_bytes(unverified_token)
         digest = sha256(unverified).digest()
-        # Taken out while it is judged: only a proof that still holds is put back, as the most recent.
+        # Removed while it is checked: only a proof that still holds is put back, as the most recent.
         proof = self._proofs.pop(digest, None)
         if proof is None or await self._keys.find(proof.issuer, proof.kid) != proof.key:
             proof = await self._prove(unverified)
@@ -116,7 +116,7 @@ class OidcVerifier:
         return proof.identity
 
     async def _prove(self, unverified: bytes) -> _Proof:
-        unverified_header, unverified_issuer = _peek(unverified)
+        unverified_header, unverified_issuer = _read_unverified(unverified)
         issuer = self._issuer(unverified_issuer)
         if unverified_header.alg not in issuer.algorithms:
             raise NotAuthentic(
@@ -142,7 +142,7 @@ class OidcVerifier:
         except KeysUnavailable:
             if issuer.listed:
                 raise
-            # No token of it would be taken, so there is nothing to wait for.
+            # No token of this issuer would be accepted, so waiting does not help.
             raise self._unknown_issuer(issuer.issuer) from None
 
     def _read(self, signed: SignedClaims) -> Identity:
@@ -163,21 +163,21 @@ class OidcVerifier:
         )
 
     def _registered(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Registration:
-        found = self._find(issuer, claims)
-        if found is None:
+        registration = self._find(issuer, claims)
+        if registration is None:
             raise _not_registered(issuer.kind, issuer.issuer, claims)
-        return found
+        return registration
 
     def _signed_by(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> tuple[str | None, int | None]:
-        """Whose token it is, as its signature proves; whether it counts is another question."""
+        """Return the repository that the signature proves; whether the token is accepted is another question."""
         if issuer.kind is IssuerKind.GITHUB:
             name, number = claims.get("repository"), claims.get("repository_id")
             if not isinstance(name, str) or not is_repo_name(name) or not isinstance(number, str):
                 return None, None
             plain = number.isascii() and number.isdigit() and len(number) < 19
             return (name, int(number)) if plain else (None, None)
-        found = self._find(issuer, claims)
-        return (str(found.repository), None) if found else (None, None)
+        registration = self._find(issuer, claims)
+        return (str(registration.repository), None) if registration else (None, None)
 
     def _issuer(self, unverified_issuer: str) -> TrustedIssuer:
         issuer = self._issuers.get(unverified_issuer) or organisation_issuer(unverified_issuer)
@@ -198,21 +198,21 @@ class OidcVerifier:
         if claims["iss"] != issuer.issuer:
             raise NotAuthentic(f"the token is not issued by {issuer.issuer}", hint=NEW_TOKEN)
         audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
-        # Whoever else a token is meant for could show it to us, so every entry of a list must be ours.
+        # Another recipient of the token could send it to us, so every entry of a list must be ours.
         if not audiences or not all(isinstance(each, str) and each in self._audiences for each in audiences):
             raise self._wrong_audience()
 
     def _jose_key(self, key: RSAPublicKey) -> RSAKey:
-        """The key as joserfc wants it; working that out costs as much as a signature, and keys change rarely."""
-        for known, made in self._jose_keys:
-            if known is key:
-                return made
-        made = RSAKey(key, key)
-        self._jose_keys.appendleft((key, made))
-        return made
+        """Return the key for joserfc, cached: the conversion costs as much as a signature, and keys change rarely."""
+        for public_key, jose_key in self._jose_keys:
+            if public_key is key:
+                return jose_key
+        jose_key = RSAKey(key, key)
+        self._jose_keys.appendleft((key, jose_key))
+        return jose_key
 
     def _wrong_audience(self) -> NotAuthentic:
-        """What it said instead is the sender's own text, and not repeated: refusals stand on pages."""
+        """The token's own audience is the sender's text and not repeated: refusals are shown on pages."""
         expected = " or ".join(sorted(self._audiences))
         return NotAuthentic(
             f"the token is for another audience; expected {expected}",
@@ -226,7 +226,7 @@ def _signatures(algorithms: tuple[str, ...]) -> _Signatures:
 
 
 def _verified_claims(unverified: bytes, issuer: TrustedIssuer, key: RSAKey) -> dict[str, Any]:
-    """The claims of a token whose signature is by `key`, with one of the issuer's own algorithms."""
+    """Return the claims of a token that `key` has signed with one of the issuer's algorithms."""
     try:
         signed = jws.deserialize_compact(unverified, key, registry=_signatures(issuer.algorithms))
         return _claims.decode(signed.payload)
@@ -248,8 +248,8 @@ def _as_bytes(unverified_token: str) -> bytes:
         raise _not_a_token() from None
 
 
-def _peek(unverified: bytes) -> tuple[_UnverifiedHeader, str]:
-    """What chooses the key: header and issuer."""
+def _read_unverified(unverified: bytes) -> tuple[_UnverifiedHeader, str]:
+    """Return the header and the issuer, which select the key."""
     parts = unverified.split(b".")
     if len(parts) != 3:
         raise _not_a_token()
@@ -265,13 +265,13 @@ def _peek(unverified: bytes) -> tuple[_UnverifiedHeader, str]:
 
 
 def _not_registered(kind: IssuerKind, issuer: str, claims: Mapping[str, Any]) -> NotRegistered:
-    """The refusal of an authentic token, with the ids from its claims that its sender asks to be registered."""
-    lacking = missing_claims(kind, claims)
-    said = f"the token lacks {' and '.join(lacking)}; " if lacking else ""
+    """Refuse an authentic token of an unregistered pipeline, with the ids that its sender should have registered."""
+    absent = missing_claims(kind, claims)
+    prefix = f"the token lacks {' and '.join(absent)}; " if absent else ""
     hint = f"ask the relay's operator to add: {registration_example(kind, issuer, claims)}"
     return NotRegistered(
-        f"{said}no registration names this pipeline of {ascii(issuer)[:200]}",
-        hint=f"first ask for the ids: {RULES[kind].ask}; then {hint}" if lacking else hint,
+        f"{prefix}no registration names this pipeline of {ascii(issuer)[:200]}",
+        hint=f"first ask for the ids: {RULES[kind].ask}; then {hint}" if absent else hint,
     )
 
 

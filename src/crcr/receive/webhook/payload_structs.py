@@ -1,7 +1,7 @@
 """The few fields of GitHub's webhook bodies that we read, as msgspec structs.
 
-Narrow on purpose: a sixth of GitHub's own published examples break their own schema, and new fields appear
-without notice. What may be absent or null in real deliveries has a default here; the rest is required.
+Narrow on purpose: a sixth of GitHub's own published examples break their own schema, and new fields appear without notice.
+Fields that may be absent or null in real deliveries have a default; all others are required.
 """
 
 from datetime import datetime
@@ -18,7 +18,7 @@ Time = datetime | int
 
 
 class ActionBody(Struct):
-    """Any event at all; `action` may be absent (`push`) or, in a stranger's body, anything."""
+    """Any event; `action` may be absent (`push`) or, in an unknown event, of any type."""
 
     action: object = None
 
@@ -27,17 +27,17 @@ class RepositoryPart(Struct):
     id: Id
     full_name: str
     default_branch: object = None
-    """Of any form, because no event is worth losing for it."""
+    """Of any type: no event is refused because of it."""
 
 
 class IdPart(Struct):
-    """An installation or an App, known by its number."""
+    """An installation or an App, of which only the id is read."""
 
     id: Id
 
 
 class PresentPart(Struct):
-    """An object of which only matters that it is there."""
+    """An object of which only the presence matters."""
 
 
 class AccountPart(Struct):
@@ -74,10 +74,10 @@ class PullPart(Struct):
 
 
 class PullChanges(Struct):
-    """What an `edited` changed."""
+    """The changes of an `edited`."""
 
     base: object = None
-    """Of which only matters that it is there; the new base stands in the pull request itself."""
+    """Only its presence matters; the new base is in the pull request itself."""
 
 
 class PullRequestBody(Struct):
@@ -97,7 +97,7 @@ class CommitPart(Struct):
 
 class PushedRepositoryPart(RepositoryPart):
     pushed_at: object = None
-    """A number of seconds in this event, a text elsewhere; of any form, as above."""
+    """A number of seconds in this event, text elsewhere; of any type, as above."""
 
 
 class PushBody(Struct):

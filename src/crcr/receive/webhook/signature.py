@@ -1,7 +1,7 @@
 """The proof that a webhook comes from GitHub: HMAC-SHA256 over the raw bytes with the App's secret.
 
-Nothing of a body may be looked at before `verify_signature` returned. All refusals take the same way out, so
-that neither the answer nor its time tells which part was wrong.
+No part of a body may be interpreted before `verify_signature` returned. All refusals are the same, so that neither the
+response nor its timing tells which part was wrong.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from crcr.errors import BadSignature
 
 _PREFIX = "sha256="
-_FORM = re.compile(r"sha256=[0-9a-f]{64}")
+_WELL_FORMED = re.compile(r"sha256=[0-9a-f]{64}")
 
 
 def sign(secret: bytes, body: bytes) -> str:
@@ -24,11 +24,11 @@ def sign(secret: bytes, body: bytes) -> str:
 
 
 def require_signature(headers: Sequence[str]) -> str:
-    """Return the one `X-Hub-Signature-256` of a request if it has the form of one; raise `BadSignature` otherwise.
+    """Return the one `X-Hub-Signature-256` of a request if it is well-formed; raise `BadSignature` otherwise.
 
-    Asked before the body is read: a request without a signature must not cost more than its headers.
+    Called before the body is read: a request without a signature must not cost more than its headers.
     """
-    if len(headers) != 1 or _FORM.fullmatch(headers[0]) is None:
+    if len(headers) != 1 or _WELL_FORMED.fullmatch(headers[0]) is None:
         raise BadSignature
     return headers[0]
 

@@ -34,7 +34,7 @@ from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.record.checks.commit_facts import load_commit
 from crcr.record.checks.gates import find_due_gates, record_gate
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.dispatches import reconsider
+from crcr.record.deliveries.dispatches import reconsider_held
 from crcr.record.deliveries.merge_groups import live_groups, withdraw_reuse
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.repositories.allowlists import Allowlists
@@ -287,7 +287,7 @@ class CommitChecks:
             pull = await load_pull(tx, commit.upstream, subject.number)
             if pull is not None:
                 allowlist = await self._allowlists.in_force(tx, commit.upstream)
-                await reconsider(tx, commit.upstream, pull, allowlist, now)
+                await reconsider_held(tx, commit.upstream, pull, allowlist, now)
 
     async def _rules(self, tx: Tx, upstream: RepoName) -> CheckPolicy:
         policy = self._refresher.policy(upstream)

@@ -30,7 +30,7 @@ from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.checks.waivers import NewWaiver, add_waiver, revoke_waivers
-from crcr.record.deliveries.dispatches import reconsider
+from crcr.record.deliveries.dispatches import reconsider_held
 from crcr.record.deliveries.merge_groups import live_groups
 from crcr.record.deliveries.pull_requests import approve, load_pull, load_twin_heads
 from crcr.record.repositories.allowlists import Allowlists
@@ -252,7 +252,7 @@ class Commands:
         if not pull.is_open:
             return _Reply(ok=False, words="the pull request is closed: there is nothing to approve")
         await approve(tx, upstream, pull, who=context.speaker.who, now=now)
-        await reconsider(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
+        await reconsider_held(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
         await self._reevaluate(context)
         return _DONE
 

@@ -35,7 +35,7 @@ _TRIMMED = Statement(
 _BODY = Statement(text("SELECT event, body FROM deliveries WHERE guid = :delivery AND upstream = :upstream"))
 
 
-class DispatchLoads:
+class DispatchPayloads:
     def __init__(self, database: Database) -> None:
         self._database = database
         # One delivery goes to many targets within seconds: unpack and trim its payload once.
@@ -91,10 +91,10 @@ def _load(row: Row, effect: ClaimedEffect, payload: PreparedPayload) -> Dispatch
         repository_id=row["repository_id"],
         installation_id=row["installation_id"],
         payload=payload,
-        trimmed=trimmed_of(row),
+        trimmed=trimmed_fields(row),
     )
 
 
-def trimmed_of(dispatch: Row) -> tuple[str, ...]:
+def trimmed_fields(dispatch: Row) -> tuple[str, ...]:
     """The names of what was cut from the dispatch's payload."""
     return tuple(json.loads(dispatch["trimmed"] or "[]"))

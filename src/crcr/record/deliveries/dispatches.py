@@ -285,7 +285,7 @@ async def held_of_delivery(tx: Tx, upstream: RepoName, delivery: str) -> list[Ro
     return await tx.all(_HELD_OF, upstream=upstream.key, delivery=delivery)
 
 
-async def reconsider(
+async def reconsider_held(
     tx: Tx, upstream: RepoName, pull: KnownPull, allowlist: Allowlist, now: datetime
 ) -> None:
     """Let go of what nothing holds any more, and write down what holds the rest."""
@@ -317,16 +317,18 @@ async def reconsider(
         elif reason != row["reason"]:
             await _move(tx, upstream, row, DispatchState.HELD, reason)
     await release(tx, upstream, leaving, now)
-    await ask_for_files(tx, upstream, pull.number, now)
+    await request_changed_files(tx, upstream, pull.number, now)
 
 
-async def ask_for_files(tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
+async def request_changed_files(tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
     """Have GitHub asked which files changed, for whatever waits for just that."""
     held = await held_of_pull(tx, upstream, number)
-    await ask_for_files_of(tx, upstream, {row["delivery"] for row in held if row["reason"] == PATHS}, now)
+    await request_files_of_deliveries(
+        tx, upstream, {row["delivery"] for row in held if row["reason"] == PATHS}, now
+    )
 
 
-async def ask_for_files_of(tx: Tx, upstream: RepoName, found: set[str], now: datetime) -> None:
+async def request_files_of_deliveries(tx: Tx, upstream: RepoName, found: set[str], now: datetime) -> None:
     """Have GitHub asked which files these deliveries change."""
     for delivery in sorted(found):
         lane = f"files/{delivery}"
@@ -422,7 +424,7 @@ async def left_out_of_pull(tx: Tx, upstream: RepoName, pull: KnownPull, reason: 
     return await tx.all(_LEFT_OUT, delivery=newest["guid"], upstream=upstream.key, reason=reason)
 
 
-async def look_again(
+async def reconsider_left_out(
     tx: Tx, upstream: RepoName, pull: KnownPull, allowlist: Allowlist, now: datetime
 ) -> None:
     """Take in what today's labels release, and have GitHub asked again for the files where `paths` left out."""
@@ -431,12 +433,12 @@ async def look_again(
         if entry is None:
             continue
         if left_out_by(entry, labels=pull.labels, association=pull.author_association) is None:
-            await take_in(tx, upstream, row, pull)
+            await restore_left_out(tx, upstream, row, pull)
     left_out = await left_out_of_pull(tx, upstream, pull, PATHS)
-    await ask_for_files_of(tx, upstream, {row["delivery"] for row in left_out}, now)
+    await request_files_of_deliveries(tx, upstream, {row["delivery"] for row in left_out}, now)
 
 
-async def take_in(
+async def restore_left_out(
     tx: Tx, upstream: RepoName, row: Row, pull: KnownPull, *, concerned: bool | None = None
 ) -> None:
     """Hold what was left out, with the labels of today; a suspended backend is missing, as for a new delivery."""

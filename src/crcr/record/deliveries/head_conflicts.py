@@ -11,7 +11,7 @@ from crcr.decide.github.values import PullFacts
 from crcr.decide.model import DeliveryState, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.dispatches import drop_held, drop_unsent, held_of_pull, reconsider
+from crcr.record.deliveries.dispatches import drop_held, drop_unsent, held_of_pull, reconsider_held
 from crcr.record.deliveries.pull_requests import load_pull, save_pull
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.store.database import Database, Tx
@@ -32,7 +32,7 @@ _IN_DOUBT = Statement(
 )
 
 
-class Doubts:
+class HeadConflicts:
     def __init__(self, database: Database, allowlists: Allowlists, refresher: CheckRefresher) -> None:
         self._database = database
         self._allowlists = allowlists
@@ -83,7 +83,7 @@ class Doubts:
     async def _accept(self, tx: Tx, upstream: RepoName, pull: KnownPull, now: datetime) -> None:
         await save_pull(tx, upstream, pull)
         await drop_unsent(tx, upstream, pull, Drop.OLDER_HEADS if pull.is_open else Drop.ALL_BUT_CLOSED, now)
-        await reconsider(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
+        await reconsider_held(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
 
     async def _end(self, tx: Tx, key: dict[str, str], state: DeliveryState, **told: str | None) -> None:
         await tx.run(_SETTLE, state=state.value, **{"base_ref": None, **told}, **key)

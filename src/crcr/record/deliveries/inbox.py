@@ -28,14 +28,14 @@ from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import (
-    ask_for_files,
     drop_unsent,
     lane_of,
-    look_again,
-    reconsider,
+    reconsider_held,
+    reconsider_left_out,
+    request_changed_files,
     write_dispatches,
 )
-from crcr.record.deliveries.merge_groups import add_group, destroy_group, told_of
+from crcr.record.deliveries.merge_groups import add_group, destroy_group, dispatched_for_group
 from crcr.record.deliveries.pull_requests import (
     dispatched_before,
     is_approved,
@@ -158,7 +158,7 @@ class Inbox:
             ignore_refs=self._ignore_refs[upstream.key],
             suspended=frozenset(row["suspended"] for row in rows if row["suspended"] is not None),
             gate_on=self._refresher.has_gate(upstream, rows[0]["gate_since"]),
-            told_of_group=await told_of(tx, upstream, group.head_sha) if group else None,
+            told_of_group=await dispatched_for_group(tx, upstream, group.head_sha) if group else None,
         )
         return await _pull_facts(tx, event, facts) if isinstance(event, PullRequestEvent) else facts
 
@@ -197,11 +197,11 @@ class Inbox:
             await self._follow_group(tx, receipt, event)
         elif isinstance(event, PullRequestEvent) and planned.pull is not None:
             if planned.looks_again:
-                await look_again(tx, event.upstream, planned.pull, facts.allowlist, now)
+                await reconsider_left_out(tx, event.upstream, planned.pull, facts.allowlist, now)
             if planned.reconsiders:
-                await reconsider(tx, event.upstream, planned.pull, facts.allowlist, now)
+                await reconsider_held(tx, event.upstream, planned.pull, facts.allowlist, now)
             elif facts.pull is not None or any(each.reason == PATHS for each in planned.dispatches):
-                await ask_for_files(tx, event.upstream, event.number, now)
+                await request_changed_files(tx, event.upstream, event.number, now)
         if not isinstance(event, PushEvent) and (facts.gate_on or facts.allowlist.has_checks):
             heads, labels = _heads(event, facts.pull, planned), _labels(event, facts.pull)
             await self._refresher.request_refresh_for_pull(

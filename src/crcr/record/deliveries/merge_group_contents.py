@@ -11,7 +11,13 @@ from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.merge_groups import know_group, let_go, live_groups, load_group, reuse
+from crcr.record.deliveries.merge_groups import (
+    live_groups,
+    load_group,
+    record_group_contents,
+    release_group,
+    reuse,
+)
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.store.database import Database, Tx
@@ -90,12 +96,12 @@ class MergeGroups:
             head = reused_from
             if head is not None and not await self._speaks_for(tx, upstream, head, group, now):
                 head = None
-            await know_group(tx, upstream, group.head_sha, numbers=numbers, reused_from=head)
+            await record_group_contents(tx, upstream, group.head_sha, numbers=numbers, reused_from=head)
             if head is not None:
                 await reuse(tx, upstream, group.delivery)
             else:
                 allowlist = await self._allowlists.in_force(tx, upstream)
-                await let_go(tx, upstream, group.delivery, allowlist, files=files, now=now)
+                await release_group(tx, upstream, group.delivery, allowlist, files=files, now=now)
             await note_change(tx, upstream, "delivery", delivery=group.delivery, now=now)
             await self._refresher.request_refresh(tx, upstream, (group.head_sha,), now)
 

@@ -63,7 +63,7 @@ async def live_groups(tx: Tx, upstream: RepoName) -> list[Row]:
     return await tx.all(_LIVE, upstream=upstream.key)
 
 
-async def told_of(tx: Tx, upstream: RepoName, head_sha: str) -> frozenset[str] | None:
+async def dispatched_for_group(tx: Tx, upstream: RepoName, head_sha: str) -> frozenset[str] | None:
     """Who was told of the group; None when there is no such group."""
     group = await load_group(tx, upstream, head_sha)
     if group is None:
@@ -96,7 +96,7 @@ async def destroy_group(tx: Tx, event: MergeGroupEvent, delivery: str, now: date
     await tx.run(_DESTROY, **where, at=to_us(now), landed=int(event.merged))
 
 
-async def know_group(
+async def record_group_contents(
     tx: Tx, upstream: RepoName, head_sha: str, *, numbers: tuple[int, ...], reused_from: str | None
 ) -> None:
     """Write down whose pull requests are in it, and which head has its content and has passed."""
@@ -118,11 +118,11 @@ async def withdraw_reuse(
         return False
     group = await load_group(tx, upstream, head_sha)
     if group is not None:
-        await let_go(tx, upstream, group["delivery"], allowlist, files=None, now=now)
+        await release_group(tx, upstream, group["delivery"], allowlist, files=None, now=now)
     return True
 
 
-async def let_go(
+async def release_group(
     tx: Tx,
     upstream: RepoName,
     delivery: str,

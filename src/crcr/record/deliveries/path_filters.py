@@ -12,9 +12,9 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import (
     held_of_delivery,
     left_out_of_pull,
-    reconsider,
+    reconsider_held,
+    restore_left_out,
     settle_files,
-    take_in,
 )
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.repositories.allowlists import Allowlists
@@ -31,7 +31,7 @@ _QUESTION = Statement(
 )
 
 
-class PathQuestions:
+class PathFilters:
     def __init__(self, database: Database, allowlists: Allowlists, refresher: CheckRefresher) -> None:
         self._database = database
         self._allowlists = allowlists
@@ -77,10 +77,10 @@ class PathQuestions:
             await settle_files(tx, upstream, waiting, concerned)
             taken_in = [row for row in left_out if row["downstream"] in concerned]
             for row in taken_in:
-                await take_in(tx, upstream, row, pull, concerned=True)
+                await restore_left_out(tx, upstream, row, pull, concerned=True)
             if not waiting and not taken_in:
                 return
-            await reconsider(tx, upstream, pull, allowlist, now)
+            await reconsider_held(tx, upstream, pull, allowlist, now)
             await note_change(tx, upstream, "delivery", delivery=delivery, number=number, now=now)
             await self._refresher.request_refresh_for_pull(
                 tx, upstream, (pull.head_sha,), now, allowlist=allowlist, labels=pull.labels

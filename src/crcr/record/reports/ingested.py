@@ -35,7 +35,7 @@ from crcr.record.statistics.sums import Share
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
-from crcr.record.views.visibility import ListReader, Seen, who_is_seen
+from crcr.record.views.visibility import AllowlistReader, VisibleBackends, visible_backends
 
 _JOB = ("delivery", "downstream", "workflow_name", "job_name")
 _KEY = (*_JOB, "check_run")
@@ -110,7 +110,7 @@ _COUNTED = Statement(
 
 
 class IngestedResults:
-    def __init__(self, database: Database, lists: ListReader, upstreams: tuple[RepoName, ...]) -> None:
+    def __init__(self, database: Database, lists: AllowlistReader, upstreams: tuple[RepoName, ...]) -> None:
         self._database = database
         self._lists = lists
         self._upstreams = upstreams
@@ -119,7 +119,7 @@ class IngestedResults:
         """Merge a result in; `origin` is the address that it came from."""
 
         async def unit(tx: Tx) -> IngestReceipt:
-            seen = {each: await who_is_seen(tx, self._lists, each) for each in self._upstreams}
+            seen = {each: await visible_backends(tx, self._lists, each) for each in self._upstreams}
             key = told.repository.key
             listing = [each for each in self._upstreams if key in seen[each].reporting]
             upstream = choose_ingest_upstream(told.about, self._upstreams, listing)
@@ -267,7 +267,7 @@ def _told(told: IngestedResult, now: datetime) -> dict[str, Any]:
     }
 
 
-def _hint(repository: RepoName, upstream: RepoName, seen: Seen) -> str | None:
+def _hint(repository: RepoName, upstream: RepoName, seen: VisibleBackends) -> str | None:
     if repository.key in seen.reporting:
         return None
     if repository.key in seen.shown:

@@ -280,7 +280,7 @@ def failed_tests_text(report: Report) -> str | None:
 # ---- No other module imports the writes of `job_rows` (tests/test_architecture.py), so every outcome change is forwarded.
 
 
-class Outcomes:
+class JobOutcomes:
     """Writes outcomes, and adds their forwards."""
 
     def __init__(self, forwards: Forwards) -> None:

@@ -15,12 +15,12 @@ from crcr.decide.model import RepoName
 from crcr.decide.report.refusal import KEPT_ONCE, RefusedReport, for_bound_repository, without_run
 from crcr.errors import NoAllowlist
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema.joining import refusals
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
-from crcr.record.views.visibility import ListReader
+from crcr.record.views.visibility import AllowlistReader
 
 KEPT = 50
 """For each backend of each upstream."""
@@ -58,7 +58,11 @@ class Refusals:
     """Serves the callback's `Refusals`."""
 
     def __init__(
-        self, database: Database, lists: ListReader, targets: Targets, upstreams: tuple[RepoName, ...]
+        self,
+        database: Database,
+        lists: AllowlistReader,
+        targets: Downstreams,
+        upstreams: tuple[RepoName, ...],
     ) -> None:
         self._database = database
         self._lists = lists

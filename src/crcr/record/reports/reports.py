@@ -28,10 +28,10 @@ from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.deliveries.dispatches import mark_arrived
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.report_context import ReportContext, bind_build
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.repositories.renames import entry_of_id, find_dispatched_name
 from crcr.record.repositories.upstreams import ask_default_branch
 from crcr.record.schema.core import runs
@@ -117,8 +117,8 @@ class Reports:
         database: Database,
         *,
         allowlists: Allowlists,
-        targets: Targets,
-        outcomes: Outcomes,
+        targets: Downstreams,
+        outcomes: JobOutcomes,
         refresher: CheckRefresher,
         upstreams: tuple[RepoName, ...],
         job_timeout: timedelta,

@@ -22,7 +22,7 @@ from crcr.record.schema.joining import sandbox_jobs
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
-from crcr.record.views.visibility import ListReader
+from crcr.record.views.visibility import AllowlistReader
 
 MOST = 10_000
 KEPT_FOR = timedelta(hours=48)
@@ -74,7 +74,7 @@ class SandboxJobs:
     def __init__(
         self,
         database: Database,
-        lists: ListReader,
+        lists: AllowlistReader,
         upstreams: tuple[RepoName, ...],
         *,
         most: int = MOST,

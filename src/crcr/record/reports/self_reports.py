@@ -33,11 +33,11 @@ from crcr.decide.report.self_report import (
 from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.clickhouse.feed_queue import note_job
-from crcr.record.reports.jobs import JobRow, Outcomes
+from crcr.record.reports.jobs import JobOutcomes, JobRow
 from crcr.record.reports.report_context import bind_build, named_jobs, read_build
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.tested_commits import see_commit
-from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.repositories.upstreams import ask_default_branch
 from crcr.record.statistics.recount import recount
 from crcr.record.store.database import Database, Tx
@@ -80,7 +80,9 @@ class _Context:
 
 
 class SelfReports:
-    def __init__(self, database: Database, *, reports: Reports, targets: Targets, outcomes: Outcomes) -> None:
+    def __init__(
+        self, database: Database, *, reports: Reports, targets: Downstreams, outcomes: JobOutcomes
+    ) -> None:
         self._database = database
         self._reports = reports
         self._targets = targets

@@ -23,7 +23,7 @@ from crcr.decide.allowlist.entries import (
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.repositories.downstreams import Targets, follow_levels
+from crcr.record.repositories.downstreams import Downstreams, follow_levels
 from crcr.record.schema.core import allowlist_versions as versions
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.signals import ALLOWLIST
@@ -53,7 +53,7 @@ class Allowlists:
     def __init__(
         self,
         database: Database,
-        targets: Targets,
+        targets: Downstreams,
         refresher: CheckRefresher,
         check: Callable[[str], CheckedAllowlist],
     ) -> None:

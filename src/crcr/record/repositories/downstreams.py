@@ -134,7 +134,7 @@ _BEING_IDENTIFIED = Statement(
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class DownstreamTarget:
     name: str
     binding: Binding | None
     installation_id: int | None
@@ -142,19 +142,21 @@ class Known:
     default_branch: str | None = None
 
 
-class Targets:
+class Downstreams:
     def __init__(self, database: Database, refresher: CheckRefresher) -> None:
         self._database = database
         self._refresher = refresher
 
-    async def known(self, tx: Tx, upstream: RepoName, downstream: RepoName) -> Known | None:
+    async def known(self, tx: Tx, upstream: RepoName, downstream: RepoName) -> DownstreamTarget | None:
         row = await tx.one(_KNOWN, upstream=upstream.key, downstream=downstream.key)
         if row is None:
             return None
         bound = row["repository_id"]
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
         suspended = row["suspended_at"] is not None
-        return Known(row["name"], binding, row["installation_id"], suspended, row["default_branch"])
+        return DownstreamTarget(
+            row["name"], binding, row["installation_id"], suspended, row["default_branch"]
+        )
 
     async def place(self, upstream: RepoName) -> tuple[RepoName, int | None, int | None]:
         """The upstream's written name, its repository id and its installation id, as far as they are known."""

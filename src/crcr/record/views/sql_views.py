@@ -1,9 +1,10 @@
 """The read models behind pages, JSON API, live events and probes: each view is one snapshot of the store.
 
-Nothing here writes. What may be seen is decided by the allowlist in force (`views_listed`), what counts by
-`decide.statistics.figures`; the questions themselves stand in the `views_*` modules beside this one.
+Nothing here writes. The allowlist in force decides which backends are visible (`record.views.visibility`), and
+`decide.statistics.figures` defines every number. The queries are in the sub-packages beside this module.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -48,7 +49,7 @@ from crcr.decide.views.overview import (
 )
 from crcr.errors import NotFound
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer, HistoryReader
-from crcr.record.store.database import Database, Tx, Unit
+from crcr.record.store.database import Database, Tx
 from crcr.record.views.backends.backend_rows import BackendReader
 from crcr.record.views.backends.badge import badge_view
 from crcr.record.views.backends.jobs import job_detail, job_page
@@ -65,12 +66,12 @@ from crcr.record.views.logs.search import JOBS_BACK, MOST, asked_of_history, sea
 from crcr.record.views.relay.health import HealthViews
 from crcr.record.views.relay.metrics import queues_of, watched_of
 from crcr.record.views.relay.state import changes_after, effects_view, open_gates, vitals_of
-from crcr.record.views.visibility import ListReader, Seen, allowlist_view, who_is_seen
+from crcr.record.views.visibility import AllowlistReader, VisibleBackends, allowlist_view, visible_backends
 
 T = TypeVar("T")
 
 DEFAULT_TIMEOUTS = GatePolicy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
-"""What the settings say when nobody has set them."""
+"""The defaults of the settings."""
 
 SANDBOX_OFF = (
     "its operator can turn it on with CRCR_SANDBOX=on; reports of allowlisted repositories need no sandbox"
@@ -83,7 +84,7 @@ class SqlViews:
     def __init__(
         self,
         database: Database,
-        lists: ListReader,
+        lists: AllowlistReader,
         upstreams: tuple[RepoName, ...],
         timeouts: GatePolicy = DEFAULT_TIMEOUTS,
         *,
@@ -122,45 +123,27 @@ class SqlViews:
         kind: ResultKind = ResultKind.PULLS,
         pick: ChooseRows[BackendSummary] | None = None,
     ) -> Summary:
-        told = await self._history.of_all(upstream, kind, Window.of(span, now), now)
-
-        async def unit(tx: Tx) -> Summary:
-            reader = await self._reader(tx, upstream, span, kind, now, told=told)
-            return await summary(reader, span, ingests=self._ingests, pick=pick)
-
-        return await self._read(unit)
+        history = await self._history.of_all(upstream, kind, Window.of(span, now), now)
+        return await self._backend_view(
+            upstream,
+            span,
+            kind,
+            now,
+            history=history,
+            query=lambda reader: summary(reader, span, ingests=self._ingests, pick=pick),
+        )
 
     async def backend(self, query: BackendQuery, now: datetime) -> BackendPage:
         window = Window.of(query.span, now)
-        told = await self._history.of_one(query.upstream, query.downstream, query.kind, window, now)
-
-        async def unit(tx: Tx) -> BackendPage:
-            reader = await self._reader(tx, query.upstream, query.span, query.kind, now, told=told)
-            return await backend_page(reader, query, ingests=self._ingests)
-
-        return await self._read(unit)
-
-    async def job(self, upstream: RepoName, downstream: RepoName, key: JobKey) -> JobDetail:
-        async def unit(tx: Tx) -> JobDetail:
-            return await job_detail(tx, upstream, downstream, key, await self._seen(tx, upstream))
-
-        return await self._read(unit)
-
-    async def refusals(self, upstream: RepoName, downstream: RepoName, now: datetime) -> RefusalList:
-        async def unit(tx: Tx) -> RefusalList:
-            return await refusal_list(tx, upstream, downstream, await self._seen(tx, upstream), now)
-
-        return await self._read(unit)
-
-    async def sandbox(self, query: SandboxQuery, now: datetime) -> SandboxPage:
-        if not self._sandbox:
-            raise NotFound("the sandbox is off on this relay", hint=SANDBOX_OFF)
-
-        async def unit(tx: Tx) -> SandboxPage:
-            hidden = await not_shown(tx, self._lists, self._upstreams)
-            return await sandbox_page(tx, query, hidden, now, everything=self._everything)
-
-        return await self._read(unit)
+        history = await self._history.of_one(query.upstream, query.downstream, query.kind, window, now)
+        return await self._backend_view(
+            query.upstream,
+            query.span,
+            query.kind,
+            now,
+            history=history,
+            query=lambda reader: backend_page(reader, query, ingests=self._ingests),
+        )
 
     async def metrics(
         self,
@@ -171,134 +154,123 @@ class SqlViews:
         kind: ResultKind = ResultKind.PULLS,
         pick: ChooseRows[BackendMetrics] | None = None,
     ) -> MetricsView:
-        told = await self._history.of_all(upstream, kind, Window.of(span, now), now)
-
-        async def unit(tx: Tx) -> MetricsView:
-            reader = await self._reader(tx, upstream, span, kind, now, told=told)
-            return await metrics_view(reader, span, ingests=self._ingests, pick=pick)
-
-        return await self._read(unit)
+        history = await self._history.of_all(upstream, kind, Window.of(span, now), now)
+        return await self._backend_view(
+            upstream,
+            span,
+            kind,
+            now,
+            history=history,
+            query=lambda reader: metrics_view(reader, span, ingests=self._ingests, pick=pick),
+        )
 
     async def badge(
         self, upstream: RepoName, downstream: RepoName, kind: ResultKind, span: Span, now: datetime
     ) -> BadgeView:
-        told = await self._history.of_one(upstream, downstream, kind, Window.of(span, now), now)
+        history = await self._history.of_one(upstream, downstream, kind, Window.of(span, now), now)
+        return await self._backend_view(
+            upstream,
+            span,
+            kind,
+            now,
+            history=history,
+            query=lambda reader: badge_view(reader, downstream, span),
+        )
 
-        async def unit(tx: Tx) -> BadgeView:
-            return await badge_view(
-                await self._reader(tx, upstream, span, kind, now, told=told), downstream, span
-            )
+    async def job(self, upstream: RepoName, downstream: RepoName, key: JobKey) -> JobDetail:
+        return await self._view(
+            upstream, lambda tx, visible: job_detail(tx, upstream, downstream, key, visible)
+        )
 
-        return await self._read(unit)
+    async def jobs(self, query: JobQuery) -> JobPage:
+        async def page(tx: Tx, visible: VisibleBackends) -> JobPage:
+            if query.downstream is not None:
+                visible.entry(query.downstream)
+            return await job_page(tx, query, visible)
+
+        return await self._view(query.upstream, page)
 
     async def pull(self, upstream: RepoName, number: int, now: datetime) -> PullView:
-        async def unit(tx: Tx) -> PullView:
-            return await pull_view(await self._commits(tx, upstream, now), number)
-
-        return await self._read(unit)
+        return await self._commit_view(upstream, now, lambda reader: pull_view(reader, number))
 
     async def commit(
         self, upstream: RepoName, head_sha: str, now: datetime, *, delivery: str | None = None
     ) -> CommitView:
-        async def unit(tx: Tx) -> CommitView:
-            return await commit_view(await self._commits(tx, upstream, now), head_sha, delivery)
-
-        return await self._read(unit)
+        return await self._commit_view(upstream, now, lambda reader: commit_view(reader, head_sha, delivery))
 
     async def waivers(
         self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int
     ) -> WaiverPage:
-        async def unit(tx: Tx) -> WaiverPage:
-            seen = await self._seen(tx, upstream)
-            return await waiver_page(tx, upstream, seen, now, after=after, limit=limit)
-
-        return await self._read(unit)
+        return await self._view(
+            upstream,
+            lambda tx, visible: waiver_page(tx, upstream, visible, now, after=after, limit=limit),
+        )
 
     async def waiver_page(self, query: WaiverQuery, now: datetime) -> WaiverPage:
-        async def unit(tx: Tx) -> WaiverPage:
-            return await waiver_list(tx, query, await self._seen(tx, query.upstream), now)
-
-        return await self._read(unit)
-
-    async def jobs(self, query: JobQuery) -> JobPage:
-        async def unit(tx: Tx) -> JobPage:
-            seen = await self._seen(tx, query.upstream)
-            if query.downstream is not None:
-                seen.entry(query.downstream)
-            return await job_page(tx, query, seen)
-
-        return await self._read(unit)
+        return await self._view(query.upstream, lambda tx, visible: waiver_list(tx, query, visible, now))
 
     async def deliveries(self, query: DeliveryQuery) -> DeliveryPage:
-        async def unit(tx: Tx) -> DeliveryPage:
-            return await delivery_page(tx, query, await self._seen(tx, query.upstream))
-
-        return await self._read(unit)
+        return await self._view(query.upstream, lambda tx, visible: delivery_page(tx, query, visible))
 
     async def delivery(self, upstream: RepoName, guid: str) -> DeliveryView:
-        async def unit(tx: Tx) -> DeliveryView:
-            return await one_delivery(tx, upstream, guid, await self._seen(tx, upstream))
-
-        return await self._read(unit)
+        return await self._view(upstream, lambda tx, visible: one_delivery(tx, upstream, guid, visible))
 
     async def effects(self, upstream: RepoName, now: datetime) -> EffectsView:
-        async def unit(tx: Tx) -> EffectsView:
-            return await effects_view(tx, upstream, await self._seen(tx, upstream), now)
-
-        return await self._read(unit)
+        return await self._view(upstream, lambda tx, visible: effects_view(tx, upstream, visible, now))
 
     async def effect_page(self, query: EffectQuery) -> EffectPage:
-        async def unit(tx: Tx) -> EffectPage:
-            return await effect_page(
-                tx, query, await self._seen(tx, query.upstream), everything=self._everything
-            )
-
-        return await self._read(unit)
+        return await self._view(
+            query.upstream,
+            lambda tx, visible: effect_page(tx, query, visible, everything=self._everything),
+        )
 
     async def audit(self, query: AuditQuery) -> AuditPage:
-        async def unit(tx: Tx) -> AuditPage:
-            return await audit_page(
-                tx, query, await self._seen(tx, query.upstream), everything=self._everything
-            )
-
-        return await self._read(unit)
+        return await self._view(
+            query.upstream,
+            lambda tx, visible: audit_page(tx, query, visible, everything=self._everything),
+        )
 
     async def search(
         self, upstream: RepoName, text: str, now: datetime, *, after: tuple[str | int, ...] | None = None
     ) -> SearchView:
         part = asked_of_history(text, upstream) if after is None else None
-        told = (
+        history = (
             await self._history.of_names(upstream, part, now - JOBS_BACK, MOST + 1, now)
             if part
             else NO_ANSWER
         )
-
-        async def unit(tx: Tx) -> SearchView:
-            return await search(
-                tx, upstream, await self._seen(tx, upstream), text, now, told=told, after=after
-            )
-
-        return await self._read(unit)
+        return await self._view(
+            upstream,
+            lambda tx, visible: search(tx, upstream, visible, text, now, told=history, after=after),
+        )
 
     async def allowlist(self, upstream: RepoName) -> AllowlistView:
-        async def unit(tx: Tx) -> AllowlistView:
-            return await allowlist_view(tx, upstream, await self._seen(tx, upstream))
-
-        return await self._read(unit)
+        return await self._view(upstream, lambda tx, visible: allowlist_view(tx, upstream, visible))
 
     async def setup(self, upstream: RepoName, repo: RepoName, now: datetime) -> SetupFacts:
-        async def unit(tx: Tx) -> SetupFacts:
-            return await setup_facts(tx, upstream, repo, await self._seen(tx, upstream), now)
+        return await self._view(upstream, lambda tx, visible: setup_facts(tx, upstream, repo, visible, now))
 
-        return await self._read(unit)
+    async def refusals(self, upstream: RepoName, downstream: RepoName, now: datetime) -> RefusalList:
+        return await self._view(
+            upstream, lambda tx, visible: refusal_list(tx, upstream, downstream, visible, now)
+        )
+
+    async def sandbox(self, query: SandboxQuery, now: datetime) -> SandboxPage:
+        if not self._sandbox:
+            raise NotFound("the sandbox is off on this relay", hint=SANDBOX_OFF)
+
+        async def unit(tx: Tx) -> SandboxPage:
+            hidden = await not_shown(tx, self._lists, self._upstreams)
+            return await sandbox_page(tx, query, hidden, now, everything=self._everything)
+
+        return await self._database.read(unit)
 
     async def changes(self, after: int | None, limit: int) -> Changes:
-        async def unit(tx: Tx) -> Changes:
-            return await changes_after(
+        return await self._database.read(
+            lambda tx: changes_after(
                 tx, self._lists, self._upstreams, after, limit, everything=self._everything
             )
-
-        return await self._read(unit)
+        )
 
     async def health(self, now: datetime) -> dict[RepoName, Health]:
         return await HealthViews(self._database, self._upstreams).health(now)
@@ -307,28 +279,50 @@ class SqlViews:
         async def unit(tx: Tx) -> list[Vitals]:
             return [
                 replace(
-                    await vitals_of(tx, each, now),
-                    open_gates=await open_gates(tx, each),
-                    queues=await queues_of(tx, each, now),
-                    watched=await watched_of(tx, each, now),
+                    await vitals_of(tx, upstream, now),
+                    open_gates=await open_gates(tx, upstream),
+                    queues=await queues_of(tx, upstream, now),
+                    watched=await watched_of(tx, upstream, now),
                 )
-                for each in self._upstreams
+                for upstream in self._upstreams
             ]
 
-        return await self._read(unit)
-
-    async def _seen(self, tx: Tx, upstream: RepoName) -> Seen:
-        return await who_is_seen(tx, self._lists, upstream, everything=self._everything)
-
-    async def _reader(
-        self, tx: Tx, upstream: RepoName, span: Span, kind: ResultKind, now: datetime, *, told: HistoryAnswer
-    ) -> BackendReader:
-        seen = await self._seen(tx, upstream)
-        return BackendReader(tx, upstream, seen, Window.of(span, now), kind, now, told)
-
-    async def _commits(self, tx: Tx, upstream: RepoName, now: datetime) -> CommitReader:
-        seen = await self._seen(tx, upstream)
-        return await commit_reader(tx, self._lists, upstream, seen=seen, timeouts=self._timeouts, now=now)
-
-    async def _read(self, unit: Unit[T]) -> T:
         return await self._database.read(unit)
+
+    async def _view(self, upstream: RepoName, query: Callable[[Tx, VisibleBackends], Awaitable[T]]) -> T:
+        """Run one query about an upstream in its own snapshot, limited to the backends that are visible."""
+
+        async def unit(tx: Tx) -> T:
+            visible = await visible_backends(tx, self._lists, upstream, everything=self._everything)
+            return await query(tx, visible)
+
+        return await self._database.read(unit)
+
+    async def _backend_view(
+        self,
+        upstream: RepoName,
+        span: Span,
+        kind: ResultKind,
+        now: datetime,
+        *,
+        history: HistoryAnswer,
+        query: Callable[[BackendReader], Awaitable[T]],
+    ) -> T:
+        """Run one query about figures; `history` is ClickHouse's answer, read before the snapshot."""
+        window = Window.of(span, now)
+        return await self._view(
+            upstream,
+            lambda tx, visible: query(BackendReader(tx, upstream, visible, window, kind, now, history)),
+        )
+
+    async def _commit_view(
+        self, upstream: RepoName, now: datetime, query: Callable[[CommitReader], Awaitable[T]]
+    ) -> T:
+        async def read(tx: Tx, visible: VisibleBackends) -> T:
+            return await query(
+                await commit_reader(
+                    tx, self._lists, upstream, visible=visible, timeouts=self._timeouts, now=now
+                )
+            )
+
+        return await self._view(upstream, read)

@@ -32,12 +32,12 @@ _IN_FORCE = Statement(
 )
 
 
-class ListReader(Protocol):
+class AllowlistReader(Protocol):
     async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VisibleBackends:
     """The entries of one upstream by how much of them is shown, under their key names."""
 
     shown: dict[str, AllowlistEntry]
@@ -59,7 +59,9 @@ class Seen:
         return entry
 
 
-async def who_is_seen(tx: Tx, lists: ListReader, upstream: RepoName, *, everything: bool = False) -> Seen:
+async def visible_backends(
+    tx: Tx, lists: AllowlistReader, upstream: RepoName, *, everything: bool = False
+) -> VisibleBackends:
     """Without an allowlist nobody is seen; with `everything` the hidden ones are too."""
     try:
         entries = (await lists.in_force(tx, upstream)).entries
@@ -70,15 +72,17 @@ async def who_is_seen(tx: Tx, lists: ListReader, upstream: RepoName, *, everythi
     }
     public = {key: each for key, each in shown.items() if everything or each.visibility is Visibility.PUBLIC}
     reporting = {key: each for key, each in public.items() if each.level >= Level.L2}
-    return Seen(shown, public, reporting, everything)
+    return VisibleBackends(shown, public, reporting, everything)
 
 
-async def allowlist_state(tx: Tx, upstream: RepoName, seen: Seen | None = None) -> AllowlistState:
+async def allowlist_state(
+    tx: Tx, upstream: RepoName, visible: VisibleBackends | None = None
+) -> AllowlistState:
     """The state for everybody; without `seen` for the operator, who sees every name."""
     newest = await tx.one(_NEWEST, upstream=upstream.key)
     in_force = await tx.one(_IN_FORCE, upstream=upstream.key)
     bad = newest is not None and not newest["good"]
-    for_everybody = seen is not None and not seen.everything
+    for_everybody = visible is not None and not visible.everything
     problems = json.loads(newest["problems"]) if newest else []
     return AllowlistState(
         version=in_force["version"] if in_force else None,
@@ -115,10 +119,10 @@ def _for_everybody(problem: AllowlistProblem) -> AllowlistProblem:
     return AllowlistProblem(problem.line, problem.severity, kind, None)
 
 
-async def allowlist_view(tx: Tx, upstream: RepoName, seen: Seen) -> AllowlistView:
+async def allowlist_view(tx: Tx, upstream: RepoName, visible: VisibleBackends) -> AllowlistView:
     return AllowlistView(
-        await allowlist_state(tx, upstream, seen),
-        tuple(_listed(each, public=key in seen.public) for key, each in seen.shown.items()),
+        await allowlist_state(tx, upstream, visible),
+        tuple(_listed(each, public=key in visible.public) for key, each in visible.shown.items()),
     )
 
 

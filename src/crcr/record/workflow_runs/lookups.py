@@ -22,7 +22,7 @@ from crcr.decide.github.workflow_runs import (
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.renames import PRESENT
 from crcr.record.store.database import Database, Row, Tx
@@ -128,7 +128,7 @@ class Lookups:
         allowlists: Allowlists,
         refresher: CheckRefresher,
         job_timeout: timedelta,
-        outcomes: Outcomes,
+        outcomes: JobOutcomes,
     ) -> None:
         self._database = database
         self._allowlists = allowlists

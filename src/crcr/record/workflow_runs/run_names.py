@@ -17,7 +17,7 @@ from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.outbox.effects import add_once
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.statistics.recount import recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -72,7 +72,7 @@ _RUN = ("delivery", "upstream", "downstream", "workflow", "run_id")
 class RunNames:
     """Compares runs with the deliveries in their names, and moves those that report for another one."""
 
-    def __init__(self, refresher: CheckRefresher, outcomes: Outcomes) -> None:
+    def __init__(self, refresher: CheckRefresher, outcomes: JobOutcomes) -> None:
         self._refresher = refresher
         self._outcomes = outcomes
 

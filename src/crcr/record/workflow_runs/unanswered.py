@@ -49,7 +49,7 @@ _NOT_LISTENING = Statement(
 )
 
 
-class Silences:
+class UnansweredDispatches:
     def __init__(
         self,
         database: Database,

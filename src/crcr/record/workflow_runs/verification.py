@@ -21,7 +21,7 @@ from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.clickhouse.feed_queue import note_job
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.schema.core import jobs
 from crcr.record.statistics.recount import recount
 from crcr.record.store.database import Row, Tx
@@ -115,7 +115,7 @@ async def verify_jobs(
     tx: Tx,
     run: Row,
     seen: Iterable[ActionsJob],
-    outcomes: Outcomes,
+    outcomes: JobOutcomes,
     now: datetime,
     *,
     whole: ActionsRun | None = None,
@@ -148,7 +148,7 @@ async def _verify_one(
     tx: Tx,
     row: Row,
     seen: tuple[ActionsJob, ...],
-    outcomes: Outcomes,
+    outcomes: JobOutcomes,
     now: datetime,
     *,
     whole: ActionsRun | None,
@@ -168,7 +168,7 @@ async def _verify_one(
 
 
 async def _end_silent(
-    tx: Tx, row: Row, seen: tuple[ActionsJob, ...], outcomes: Outcomes, now: datetime, *, whole: bool
+    tx: Tx, row: Row, seen: tuple[ActionsJob, ...], outcomes: JobOutcomes, now: datetime, *, whole: bool
 ) -> bool:
     """End a silent job: by GitHub's word where that is a failure, else as timed out."""
     end = compare_silent_with_github(seen, whole=whole)

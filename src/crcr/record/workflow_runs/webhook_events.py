@@ -15,7 +15,7 @@ from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.webhooks import is_new_body
-from crcr.record.reports.jobs import Outcomes
+from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.repositories.upstreams import compare_default_branch
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
@@ -52,8 +52,8 @@ _WEBHOOK_NOTED_EVERY = timedelta(hours=1)
 """Written no more often: it only has to tell whether a webhook arrived within a day."""
 
 
-class ActionsNews:
-    def __init__(self, database: Database, refresher: CheckRefresher, outcomes: Outcomes) -> None:
+class WorkflowEvents:
+    def __init__(self, database: Database, refresher: CheckRefresher, outcomes: JobOutcomes) -> None:
         self._database = database
         self._refresher = refresher
         self._outcomes = outcomes

@@ -27,7 +27,7 @@ from crcr.record.views.backends.figures import (
     read_running,
 )
 from crcr.record.views.relay.state import newest_change
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 _LAST_SENT = Statement(
     text(
@@ -72,7 +72,7 @@ _UNSENT = Statement(
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BackendStates:
     """What is known of all backends of an upstream beside their jobs."""
 
     suspended: frozenset[str]
@@ -82,11 +82,11 @@ class Standing:
     running: Running
 
 
-async def read_standing(tx: Tx, upstream: RepoName) -> Standing:
+async def read_standing(tx: Tx, upstream: RepoName) -> BackendStates:
     rows = await tx.all(_REPOSITORIES, upstream=upstream.key)
     parked = await tx.all(_PARKED, upstream=upstream.key)
     waiting = await tx.all(_UNSENT, upstream=upstream.key)
-    return Standing(
+    return BackendStates(
         frozenset(row["downstream"] for row in rows if row["suspended_at"] is not None),
         {row["downstream"]: row["alarm"] for row in rows if row["alarm"]},
         {row["target"]: row["number"] for row in parked},
@@ -101,7 +101,7 @@ class BackendReader:
 
     tx: Tx
     upstream: RepoName
-    seen: Seen
+    visible: VisibleBackends
     window: Window
     kind: ResultKind
     now: datetime
@@ -113,17 +113,17 @@ class BackendReader:
         return await newest_change(self.tx) if self.told.cursor is None else self.told.cursor
 
     async def summary(
-        self, entry: AllowlistEntry, standing: Standing, *, parts: bool = False
+        self, entry: AllowlistEntry, standing: BackendStates, *, parts: bool = False
     ) -> BackendSummary:
         key = entry.name.key
-        if key not in self.seen.public:
+        if key not in self.visible.public:
             return by_name_only(entry)
         figures, silent = await self.figures(key, standing, parts=parts), await self.silent(entry)
         return replace(
             line_of(entry, figures, standing, silent=silent), last_sent_at=await self._last_sent(key)
         )
 
-    async def figures(self, key: str, standing: Standing, *, parts: bool = False) -> Figures:
+    async def figures(self, key: str, standing: BackendStates, *, parts: bool = False) -> Figures:
         """A backend's numbers; `parts` for a view that shows the times of the window's parts too."""
         found = await self._counted(key)
         asked = (self.tx, self.upstream.key, key, self.kind, self.window)
@@ -156,7 +156,9 @@ class BackendReader:
         return from_us_or_none(max((row["sent_at"] for row in rows if row), default=None))
 
 
-def line_of(entry: AllowlistEntry, figures: Figures, standing: Standing, *, silent: bool) -> BackendSummary:
+def line_of(
+    entry: AllowlistEntry, figures: Figures, standing: BackendStates, *, silent: bool
+) -> BackendSummary:
     """A backend's line with all but when something was sent to it last."""
     key = entry.name.key
     return BackendSummary(
@@ -289,7 +291,7 @@ class Overview:
         return max((at for at in found if at is not None), default=None)
 
 
-async def read_overview(reader: BackendReader, standing: Standing) -> Overview:
+async def read_overview(reader: BackendReader, standing: BackendStates) -> Overview:
     return Overview(
         await _figures(reader),
         await _running(reader, standing),
@@ -312,7 +314,7 @@ async def _silences(reader: BackendReader) -> dict[str, tuple[bool, int]]:
     return {row["downstream"]: (row["reported_at"] is not None, row["unanswered"]) for row in rows}
 
 
-async def read_all_figures(reader: BackendReader, standing: Standing) -> Overview:
+async def read_all_figures(reader: BackendReader, standing: BackendStates) -> Overview:
     """The same facts, with the window's parts in the figures."""
     width = reader.window.width // timedelta(microseconds=1)
     asked = _PARTS_BY_DAYS if reader.window.whole_days else _PARTS_BY_HOURS
@@ -330,10 +332,10 @@ async def read_all_figures(reader: BackendReader, standing: Standing) -> Overvie
 
 
 def line(
-    reader: BackendReader, entry: AllowlistEntry, standing: Standing, overview: Overview
+    reader: BackendReader, entry: AllowlistEntry, standing: BackendStates, overview: Overview
 ) -> BackendSummary:
     """A backend's line as far as it is needed to count and order it."""
-    if entry.name.key not in reader.seen.public:
+    if entry.name.key not in reader.visible.public:
         return by_name_only(entry)
     figures = overview.figures_of(entry.name.key, reader.kind)
     return line_of(entry, figures, standing, silent=overview.silent(entry))
@@ -359,7 +361,7 @@ def _with_told(reader: BackendReader, found: dict[str, Figures], window: Window)
     return {**{key: each for key, each in found.items() if key in reader.told.unfed}, **told}
 
 
-async def _running(reader: BackendReader, standing: Standing) -> dict[str, int]:
+async def _running(reader: BackendReader, standing: BackendStates) -> dict[str, int]:
     if reader.kind is not ResultKind.INGESTED:
         found: defaultdict[str, int] = defaultdict(int)
         for (key, event), number in standing.running.by_event.items():

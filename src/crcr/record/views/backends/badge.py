@@ -61,7 +61,7 @@ _BASE = {ResultKind.PUSH: ("push",)}
 
 async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) -> BadgeView:
     """Raises `NotFound` for a backend that shows no results, as for one that is not there."""
-    entry = reader.seen.reporting.get(downstream.key)
+    entry = reader.visible.reporting.get(downstream.key)
     if entry is None:
         raise NotFound(f"{downstream} is not a backend of this upstream", hint="see /api/v1/allowlist")
     figures = await reader.figures(entry.name.key, await read_standing(reader.tx, reader.upstream))

@@ -23,7 +23,7 @@ from crcr.record.schema.statistics import ingested
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 MOST_LISTED_TESTS = 5
 """Failed tests of a job in a list; its details have more."""
@@ -74,7 +74,7 @@ _DETAILS = Statement(
 
 
 @dataclass(slots=True)
-class HistoryAnswer:
+class IngestedRow:
     """Deliveries with their jobs; `next` is from where to go on looking if not all were looked through."""
 
     rows: list[tuple[dict[str, Any], list[JobView]]] = field(default_factory=list)
@@ -82,13 +82,15 @@ class HistoryAnswer:
     next: tuple[str | int, ...] | None = None
 
 
-async def ingested_matrix(tx: Tx, query: BackendQuery, seen: Seen, since_us: int) -> HistoryAnswer:
+async def ingested_matrix(
+    tx: Tx, query: BackendQuery, visible: VisibleBackends, since_us: int
+) -> IngestedRow:
     """The deliveries after `query.after` that it asks for, newest first, one more than its limit.
 
     None of a backend that is not to be seen. With filters so many deliveries are looked through and no more.
     """
-    told = HistoryAnswer()
-    if query.downstream.key not in seen.reporting:
+    told = IngestedRow()
+    if query.downstream.key not in visible.reporting:
         return told
     where = {"upstream": query.upstream.key, "downstream": query.downstream.key}
     most = _most(query)
@@ -98,7 +100,7 @@ async def ingested_matrix(tx: Tx, query: BackendQuery, seen: Seen, since_us: int
     for place in places:
         told.searched += 1
         jobs = await tx.all(_JOBS, delivery=place["delivery"], **where)
-        cells = [_job_view(row, name, seen) for row, name in _named(jobs) if not _is_over(row, jobs)]
+        cells = [_job_view(row, name, visible) for row, name in _named(jobs) if not _is_over(row, jobs)]
         facts = {"delivery": place["delivery"], "at": from_us(place["delivery_at"]), **_about(jobs)}
         if _is_asked_for(query, facts, cells):
             told.rows.append((facts, cells))
@@ -129,10 +131,10 @@ def _is_asked_for(query: BackendQuery, facts: dict[str, Any], cells: list[JobVie
 
 
 async def ingested_job(
-    tx: Tx, upstream: RepoName, downstream: RepoName, key: JobKey, seen: Seen
+    tx: Tx, upstream: RepoName, downstream: RepoName, key: JobKey, visible: VisibleBackends
 ) -> JobDetail | None:
     """Everything known of one job that another relay told of; None when it told of none."""
-    if downstream.key not in seen.reporting:
+    if downstream.key not in visible.reporting:
         return None
     where = {"upstream": upstream.key, "downstream": downstream.key, "delivery": key.delivery}
     rows = [row for row in await tx.all(_JOBS, **where) if row["workflow_name"] == key.workflow]
@@ -149,9 +151,9 @@ async def ingested_job(
     named.sort(key=lambda pair: (len(pair[0]["run_id"]), pair[0]["run_id"], pair[0]["attempt"]), reverse=True)
     return JobDetail(
         upstream=upstream,
-        backend=RepoName(seen.written(downstream.key)),
-        job=_job_view(asked, key.job_name, seen, details),
-        attempts=tuple(_job_view(row, name, seen) for row, name in named),
+        backend=RepoName(visible.written(downstream.key)),
+        job=_job_view(asked, key.job_name, visible, details),
+        attempts=tuple(_job_view(row, name, visible) for row, name in named),
         environment=details["environment"] if details else None,
         title=asked["title"],
         author=asked["author"],
@@ -162,7 +164,7 @@ async def ingested_job(
     )
 
 
-async def ingested_with_tests(tx: Tx, upstream: RepoName, seen: Seen, job: JobView) -> JobView:
+async def ingested_with_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView) -> JobView:
     """The job with its first failed tests."""
     key = JobKey(
         delivery=job.delivery,
@@ -171,7 +173,7 @@ async def ingested_with_tests(tx: Tx, upstream: RepoName, seen: Seen, job: JobVi
         attempt=job.attempt,
         job_name=job.job_name,
     )
-    detail = await ingested_job(tx, upstream, RepoName(job.downstream), key, seen)
+    detail = await ingested_job(tx, upstream, RepoName(job.downstream), key, visible)
     if detail is None:
         return job
     tests = detail.job.failed_tests
@@ -230,11 +232,11 @@ def _conclusion(value: str | None) -> Conclusion | None:
     return Conclusion(value) if value else None
 
 
-def _job_view(row: Row, job_name: str, seen: Seen, details: Row | None = None) -> JobView:
+def _job_view(row: Row, job_name: str, visible: VisibleBackends, details: Row | None = None) -> JobView:
     tests = json.loads(details["failed_tests"]) if details and details["failed_tests"] else []
     cut = (details["failed_tests_cut"] or 0) if details else 0
     return JobView(
-        downstream=seen.written(row["downstream"]),
+        downstream=visible.written(row["downstream"]),
         workflow=row["workflow_name"],
         job_name=job_name,
         state=JobState(row["state"]),

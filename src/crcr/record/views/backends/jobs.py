@@ -26,7 +26,7 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import added_up_s, from_us, from_us_or_none, to_us
 from crcr.record.views.backends.ingested import MOST_LISTED_TESTS, ingested_job
 from crcr.record.views.paging import bad_cursor
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 LATEST_ATTEMPT = text(
     "NOT EXISTS (SELECT 1 FROM jobs later WHERE later.upstream = jobs.upstream"
@@ -71,12 +71,12 @@ _FILTERS: Mapping[str, ColumnElement[bool]] = {
 }
 
 
-async def job_page(tx: Tx, query: JobQuery, seen: Seen) -> JobPage:
-    names = [query.downstream.key] if query.downstream else list(seen.reporting)
-    rows = await _newest(tx, query, [name for name in names if name in seen.reporting])
+async def job_page(tx: Tx, query: JobQuery, visible: VisibleBackends) -> JobPage:
+    names = [query.downstream.key] if query.downstream else list(visible.reporting)
+    rows = await _newest(tx, query, [name for name in names if name in visible.reporting])
     page = rows[: query.limit]
     more = len(rows) > len(page)
-    return JobPage(tuple(job_view(row, seen) for row in page), _page_key(page[-1]) if more else None)
+    return JobPage(tuple(job_view(row, visible) for row in page), _page_key(page[-1]) if more else None)
 
 
 async def _newest(tx: Tx, query: JobQuery, names: list[str]) -> list[Row]:
@@ -134,13 +134,15 @@ def _page_key(row: Row) -> tuple[str | int, ...]:
     return tuple(row[name] for name in _PAGE_KEY)
 
 
-def job_view(row: Row, seen: Seen, failed: str | None = None, *, most: int = 0, cut: int = 0) -> JobView:
+def job_view(
+    row: Row, visible: VisibleBackends, failed: str | None = None, *, most: int = 0, cut: int = 0
+) -> JobView:
     """A job's row as a view, with at most `most` of its failed tests."""
     tests = json.loads(failed) if failed else []
     # By place: a row's own look-up of a name goes through its columns one by one. Every row begins with these.
     known: dict[str, Any] = dict(zip(_VIEW_NAMES, row, strict=False))
     return JobView(
-        downstream=seen.written(known["downstream"]),
+        downstream=visible.written(known["downstream"]),
         state=_STATES[known["state"]],
         conclusion=_CONCLUSIONS[known["conclusion"]],
         disputed_conclusion=_CONCLUSIONS[known["disputed_conclusion"]],
@@ -157,7 +159,7 @@ def job_view(row: Row, seen: Seen, failed: str | None = None, *, most: int = 0, 
     )
 
 
-async def with_tests(tx: Tx, upstream: RepoName, seen: Seen, job: JobView) -> JobView:
+async def with_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView) -> JobView:
     """The job with its first failed tests."""
     row = await tx.one(
         _FAILED_TESTS,
@@ -171,7 +173,7 @@ async def with_tests(tx: Tx, upstream: RepoName, seen: Seen, job: JobView) -> Jo
     )
     if row is None:
         return job
-    return job_view(row, seen, row["failed_tests"], most=MOST_LISTED_TESTS, cut=row["failed_tests_cut"])
+    return job_view(row, visible, row["failed_tests"], most=MOST_LISTED_TESTS, cut=row["failed_tests_cut"])
 
 
 _AS_STORED: tuple[Any, ...] = (
@@ -261,26 +263,28 @@ _BY_NAME_INGESTED = Statement(
 )
 
 
-async def job_detail(tx: Tx, upstream: RepoName, downstream: RepoName, key: JobKey, seen: Seen) -> JobDetail:
+async def job_detail(
+    tx: Tx, upstream: RepoName, downstream: RepoName, key: JobKey, visible: VisibleBackends
+) -> JobDetail:
     """Raises `NotFound` for what is not there and for what is not to be seen, alike."""
     where = {"upstream": upstream.key, "downstream": downstream.key, "delivery": key.delivery}
     job = {"workflow": key.workflow, "run_id": key.run_id, "job_name": key.job_name}
-    visible = downstream.key in seen.reporting
-    rows = await tx.all(_ATTEMPTS, **where, **job) if visible else []
+    is_visible = downstream.key in visible.reporting
+    rows = await tx.all(_ATTEMPTS, **where, **job) if is_visible else []
     asked = next((row for row in rows if row["attempt"] == key.attempt), None)
     if asked is None:
-        other = await ingested_job(tx, upstream, downstream, key, seen) if visible else None
+        other = await ingested_job(tx, upstream, downstream, key, visible) if is_visible else None
         if other is not None:
             return other
         raise NotFound("no such job is known", hint=_WHY_NOT)
     around = await tx.one(_AROUND, **where)
     return JobDetail(
         upstream=upstream,
-        backend=seen.reporting[downstream.key].name,
+        backend=visible.reporting[downstream.key].name,
         job=job_view(
-            asked, seen, asked["failed_tests"], most=_MOST_FAILED_TESTS, cut=asked["failed_tests_cut"]
+            asked, visible, asked["failed_tests"], most=_MOST_FAILED_TESTS, cut=asked["failed_tests_cut"]
         ),
-        attempts=tuple(job_view(row, seen) for row in rows),
+        attempts=tuple(job_view(row, visible) for row in rows),
         environment=asked["environment"],
         title=around["title"] if around else None,
         author=around["author"] if around else None,

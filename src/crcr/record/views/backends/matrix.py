@@ -34,7 +34,7 @@ from crcr.record.views.backends.jobs import (
     with_tests,
 )
 from crcr.record.views.logs.deliveries import dispatch_view
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 _MOST_COLUMNS = 200
 _MOST_FAILURES = 10
@@ -130,7 +130,7 @@ class MatrixReader:
             return found, len(found), None
         if self.query.kind is ResultKind.INGESTED:
             since_us = to_us(self.reader.window.since)
-            told = await ingested_matrix(self.reader.tx, self.query, self.reader.seen, since_us)
+            told = await ingested_matrix(self.reader.tx, self.query, self.reader.visible, since_us)
             return told.rows, told.searched, told.next
         return await self._dispatched()
 
@@ -150,7 +150,7 @@ class MatrixReader:
         rows = [row for row in rows if (row["created_at"], row["delivery"]) >= end]
         rows.sort(key=lambda row: (row["created_at"], row["delivery"]), reverse=True)
         found = [
-            (_facts(row, self.reader.seen), await self._cells(row["delivery"]))
+            (_facts(row, self.reader.visible), await self._cells(row["delivery"]))
             for row in rows[: self.query.limit + 1]
         ]
         return found, searched or len(found), end if end[0] else None
@@ -160,7 +160,7 @@ class MatrixReader:
         return any((self.query.author, self.query.text, self.query.result))
 
     async def _cells(self, delivery: str) -> list[JobView]:
-        if self.query.downstream.key not in self.reader.seen.reporting:
+        if self.query.downstream.key not in self.reader.visible.reporting:
             return []
         rows = await self.reader.tx.all(_CELLS, delivery=delivery, **self._backend())
         newest: dict[tuple[str, str, str], Row] = {}
@@ -168,11 +168,11 @@ class MatrixReader:
             key = (row["workflow"], row["run_id"], row["job_name"])
             if key not in newest or row["attempt"] > newest[key]["attempt"]:
                 newest[key] = row
-        return [job_view(row, self.reader.seen) for row in newest.values()]
+        return [job_view(row, self.reader.visible) for row in newest.values()]
 
     async def _nightly(self) -> list[_Found]:
         """One row for each run, however many jobs it has and however they are keyed."""
-        if self.query.downstream.key not in self.reader.seen.reporting:
+        if self.query.downstream.key not in self.reader.visible.reporting:
             return []
         runs: dict[tuple[str, str], list[JobView]] = {}
         for event in self.query.kind.events:
@@ -184,7 +184,9 @@ class MatrixReader:
                 most=_MOST_NIGHTLY_JOBS,
             )
             for row in rows:
-                runs.setdefault((row["workflow"], row["run_id"]), []).append(job_view(row, self.reader.seen))
+                runs.setdefault((row["workflow"], row["run_id"]), []).append(
+                    job_view(row, self.reader.visible)
+                )
         found = [(_nightly_facts(cells), cells) for cells in runs.values() if self._keeps(cells)]
         found.sort(key=lambda each: each[0]["at"], reverse=True)
         for facts, _ in found[:_MOST_NIGHTS]:
@@ -230,7 +232,7 @@ async def read_failures(reader: BackendReader, rows: Iterable[MatrixRow]) -> tup
     failed = [cell for row in counted for cell in row.cells if cell and cell.counted is CountedAs.FAILURE]
     detailed = ingested_with_tests if reader.kind is ResultKind.INGESTED else with_tests
     return tuple(
-        [await detailed(reader.tx, reader.upstream, reader.seen, each) for each in failed[:_MOST_FAILURES]]
+        [await detailed(reader.tx, reader.upstream, reader.visible, each) for each in failed[:_MOST_FAILURES]]
     )
 
 
@@ -248,13 +250,13 @@ def _escaped(words: str | None) -> str | None:
     return words.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
-def _facts(row: Row, seen: Seen) -> dict[str, Any]:
+def _facts(row: Row, visible: VisibleBackends) -> dict[str, Any]:
     same = ("event", "action", "number", "head_sha", "delivery", "title", "author", "ref")
     return {
         **{name: row[name] for name in same},
         "at": from_us(row["created_at"]),
         "key": row["delivery"],
-        "dispatch": dispatch_view(row, seen),
+        "dispatch": dispatch_view(row, visible),
     }
 
 

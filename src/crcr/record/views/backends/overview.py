@@ -22,8 +22,8 @@ from crcr.record.repositories.downstreams import level_history
 from crcr.record.views.backends.backend_rows import (
     OWN_KINDS,
     BackendReader,
+    BackendStates,
     Overview,
-    Standing,
     line,
     read_all_figures,
     read_overview,
@@ -45,9 +45,9 @@ async def summary(
 ) -> Summary:
     standing = await read_standing(reader.tx, reader.upstream)
     overview = await read_overview(reader, standing)
-    backends = [line(reader, each, standing, overview) for each in reader.seen.shown.values()]
+    backends = [line(reader, each, standing, overview) for each in reader.visible.shown.values()]
     chosen = backends if pick is None else pick(backends)
-    rows = [await reader.summary(reader.seen.entry(each.name), standing) for each in chosen]
+    rows = [await reader.summary(reader.visible.entry(each.name), standing) for each in chosen]
     if pick is None:
         backends = rows
     return Summary(
@@ -59,16 +59,16 @@ async def summary(
         history=reader.told.state,
         ingests=ingests,
         health=await _health(reader, backends, overview),
-        allowlist=await allowlist_state(reader.tx, reader.upstream, reader.seen),
+        allowlist=await allowlist_state(reader.tx, reader.upstream, reader.visible),
         levels=_by_level(backends),
         rows=tuple(rows),
     )
 
 
 async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: bool) -> BackendPage:
-    entry = reader.seen.entry(query.downstream)
+    entry = reader.visible.entry(query.downstream)
     tx, upstream = reader.tx, reader.upstream
-    public, reporting = entry.name.key in reader.seen.public, entry.name.key in reader.seen.reporting
+    public, reporting = entry.name.key in reader.visible.public, entry.name.key in reader.visible.reporting
     matrix = await MatrixReader(reader, query).read() if public else Matrix()
     by_name, more = await _by_name(reader, entry.name) if reporting else ((), 0)
     return BackendPage(
@@ -84,7 +84,7 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
         failures=await read_failures(reader, matrix.rows),
         levels=await level_history(tx, upstream, entry.name) if public else (),
         detail=await _detail(reader, query),
-        refusals=await refusals_of(tx, upstream, entry.name, reader.seen, reader.now),
+        refusals=await refusals_of(tx, upstream, entry.name, reader.visible, reader.now),
     )
 
 
@@ -93,7 +93,7 @@ async def metrics_view(
 ) -> MetricsView:
     standing = await read_standing(reader.tx, reader.upstream)
     overview = await read_all_figures(reader, standing)
-    backends = [_metrics(entry, reader.kind, overview) for entry in reader.seen.public.values()]
+    backends = [_metrics(entry, reader.kind, overview) for entry in reader.visible.public.values()]
     counted = [each for each in backends if _is_counted(each, overview)]
     chosen = backends if pick is None else pick(backends)
     rows = [await _read_in_full(reader, each, standing) for each in chosen]
@@ -132,7 +132,9 @@ def _is_counted(backend: BackendMetrics, overview: Overview) -> bool:
     return key in overview.figures or key in overview.running or backend.figures.last_result is not None
 
 
-async def _read_in_full(reader: BackendReader, backend: BackendMetrics, standing: Standing) -> BackendMetrics:
+async def _read_in_full(
+    reader: BackendReader, backend: BackendMetrics, standing: BackendStates
+) -> BackendMetrics:
     """A backend with its last result, and with the durations themselves where they are few."""
     if _has_durations(backend):
         figures = _recorded(backend.level, await reader.figures(backend.name.key, standing, parts=True))
@@ -175,7 +177,7 @@ async def _detail(reader: BackendReader, query: BackendQuery) -> JobDetail | Non
     if query.detail is None:
         return None
     try:
-        return await job_detail(reader.tx, reader.upstream, query.downstream, query.detail, reader.seen)
+        return await job_detail(reader.tx, reader.upstream, query.downstream, query.detail, reader.visible)
     except NotFound:
         return None
 

@@ -44,7 +44,7 @@ from crcr.record.views.backends.jobs import (
 )
 from crcr.record.views.logs.deliveries import dispatch_view
 from crcr.record.views.relay.health import unpublished_gate
-from crcr.record.views.visibility import ListReader, Seen
+from crcr.record.views.visibility import AllowlistReader, VisibleBackends
 
 _MOST_JOBS = 200
 _MOST_FAILURES = 20
@@ -93,7 +93,7 @@ class CommitReader:
     tx: Tx
     upstream: RepoName
     allowlist: Allowlist
-    seen: Seen
+    visible: VisibleBackends
     timeouts: GatePolicy
     now: datetime
 
@@ -108,7 +108,7 @@ class CommitReader:
         commit = await load_commit(self.tx, self.upstream, head_sha, self.allowlist, self.now)
         if commit.subjects:
             judgement = judge_gate(commit, self.timeouts, self.now)
-            shown = gate_view(judgement, self.seen.public, judged_at, head_sha)
+            shown = gate_view(judgement, self.visible.public, judged_at, head_sha)
             return replace(shown, unpublished=await self._unpublished(head_sha, shown.state))
         whole = delivery is not None and await self._all_are_seen(delivery)
         title = row["title"] if whole else None
@@ -119,9 +119,11 @@ class CommitReader:
         key = {"delivery": delivery, "upstream": self.upstream.key}
         found: dict[str, list[JobView]] = {}
         for row in await self.tx.all(_JOBS, **key):
-            if row["downstream"] in self.seen.reporting:
-                found.setdefault(row["downstream"], []).append(job_view(row, self.seen))
-        rows = [row for row in await self.tx.all(_DISPATCHES, **key) if row["downstream"] in self.seen.public]
+            if row["downstream"] in self.visible.reporting:
+                found.setdefault(row["downstream"], []).append(job_view(row, self.visible))
+        rows = [
+            row for row in await self.tx.all(_DISPATCHES, **key) if row["downstream"] in self.visible.public
+        ]
         backends = [self._backend(row, found.get(row["downstream"], [])) for row in rows]
         return await self._with_tests(sorted(backends, key=backend_sort_key))
 
@@ -130,7 +132,7 @@ class CommitReader:
         where = {"head_sha": head_sha, "upstream": self.upstream.key}
         found: dict[tuple[str, str], list[Row]] = {}
         for row in await self.tx.all(_OWN_REPORTS, **where):
-            if row["downstream"] in self.seen.reporting:
+            if row["downstream"] in self.visible.reporting:
                 found.setdefault((row["downstream"], row["event"]), []).append(row)
         backends = [self._on_its_own(head_sha, rows) for rows in found.values()]
         return await self._with_tests(sorted(backends, key=backend_sort_key))
@@ -139,7 +141,7 @@ class CommitReader:
         """The newest check of each name that GitHub has; the gate's own words only where the gate may be seen."""
         newest: dict[str, Row] = {}
         for row in await self.tx.all(_CHECKS, head_sha=head_sha, upstream=self.upstream.key):
-            if row["downstream"] is None or row["downstream"] in self.seen.reporting:
+            if row["downstream"] is None or row["downstream"] in self.visible.reporting:
                 newest.setdefault(row["name"], row)
         whole = gate is not None and gate.whole
         return tuple(_check(row, told=whole or row["downstream"] is not None) for row in newest.values())
@@ -150,12 +152,12 @@ class CommitReader:
     async def _all_are_seen(self, delivery: str) -> bool:
         rows = await self.tx.all(_DISPATCHES, delivery=delivery, upstream=self.upstream.key)
         gating = {row["downstream"] for row in rows if row["level"] == Level.L4}
-        return gating <= set(self.seen.public)
+        return gating <= set(self.visible.public)
 
     def _backend(self, row: Row, found: list[JobView]) -> CommitBackend:
-        dispatch = dispatch_view(row, self.seen)
+        dispatch = dispatch_view(row, self.visible)
         return _concerned(
-            self.seen.public[row["downstream"]],
+            self.visible.public[row["downstream"]],
             found,
             level=dispatch.level,
             state=backend_state(dispatch, found, reports=self._reports(row)),
@@ -165,9 +167,9 @@ class CommitReader:
         )
 
     def _on_its_own(self, head_sha: str, rows: list[Row]) -> CommitBackend:
-        found = [job_view(row, self.seen) for row in rows]
+        found = [job_view(row, self.visible) for row in rows]
         return _concerned(
-            self.seen.reporting[rows[0]["downstream"]],
+            self.visible.reporting[rows[0]["downstream"]],
             found,
             level=Level(max(row["level"] for row in rows)),
             state=state_of_jobs(found),
@@ -178,7 +180,7 @@ class CommitReader:
 
     def _reports(self, row: Row) -> bool:
         """Whether a result is to be expected: of its level then and now, and not of a mere notice."""
-        return row["downstream"] in self.seen.reporting and row["level"] >= Level.L2
+        return row["downstream"] in self.visible.reporting and row["level"] >= Level.L2
 
     async def _with_tests(self, backends: list[CommitBackend]) -> tuple[CommitBackend, ...]:
         left = _MOST_FAILURES
@@ -186,19 +188,25 @@ class CommitReader:
         for backend in backends:
             failed = [job for job in backend.jobs if job.counted is CountedAs.FAILURE][:left]
             left -= len(failed)
-            detailed = [await with_tests(self.tx, self.upstream, self.seen, job) for job in failed]
+            detailed = [await with_tests(self.tx, self.upstream, self.visible, job) for job in failed]
             told.append(replace(backend, jobs=(*detailed, *backend.jobs[len(failed) :])))
         return tuple(told)
 
 
 async def commit_reader(
-    tx: Tx, lists: ListReader, upstream: RepoName, *, seen: Seen, timeouts: GatePolicy, now: datetime
+    tx: Tx,
+    lists: AllowlistReader,
+    upstream: RepoName,
+    *,
+    visible: VisibleBackends,
+    timeouts: GatePolicy,
+    now: datetime,
 ) -> CommitReader:
     try:
         allowlist = await lists.in_force(tx, upstream)
     except NoAllowlist:
         allowlist = Allowlist(())
-    return CommitReader(tx, upstream, allowlist, seen, timeouts, now)
+    return CommitReader(tx, upstream, allowlist, visible, timeouts, now)
 
 
 def _concerned(entry: AllowlistEntry, found: list[JobView], **told: Any) -> CommitBackend:

@@ -34,7 +34,7 @@ from crcr.record.views.commits.commit_backends import CommitReader
 from crcr.record.views.commits.waivers import waivers_of_pulls
 from crcr.record.views.relay.health import unpublished_gate
 from crcr.record.views.relay.state import newest_change
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 _MOST_ARRIVALS = 50
 _MOST_OF_PULL = 500
@@ -93,7 +93,7 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
     known = TimelineFacts(
         arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], pull.head_sha, pull.base_ref),
         backends=(*backends, *after_closing),
-        waivers=await waivers_of_pulls(tx, upstream, reader.seen, (number,), reader.now),
+        waivers=await waivers_of_pulls(tx, upstream, reader.visible, (number,), reader.now),
         checks=await reader.checks(pull.head_sha, gate),
         gate=gate,
         groups=await _groups_with(tx, upstream, number, reader.now),
@@ -143,7 +143,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     known = TimelineFacts(
         arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], head_sha),
         backends=(*dispatched, *on_their_own),
-        waivers=await waivers_of_pulls(tx, upstream, reader.seen, sorted(about), reader.now),
+        waivers=await waivers_of_pulls(tx, upstream, reader.visible, sorted(about), reader.now),
         checks=await reader.checks(head_sha, gate),
         gate=gate,
         groups=(shown,) if shown else (),
@@ -202,17 +202,17 @@ async def _arrivals(
     of_other_base = [base_ref is not None and row["base_ref"] not in (None, base_ref) for row in rows]
     return tuple(
         [
-            await _arrival(reader.tx, reader.upstream, reader.seen, row, head_sha, older=older)
+            await _arrival(reader.tx, reader.upstream, reader.visible, row, head_sha, older=older)
             for row, older in zip(rows, of_other_base, strict=True)
         ]
     )
 
 
 async def _arrival(
-    tx: Tx, upstream: RepoName, seen: Seen, row: Row, head_sha: str, *, older: bool
+    tx: Tx, upstream: RepoName, visible: VisibleBackends, row: Row, head_sha: str, *, older: bool
 ) -> Arrival:
     dispatches = await tx.all(_STATES, delivery=row["guid"], upstream=upstream.key)
-    counted = Counter(each["state"] for each in dispatches if each["downstream"] in seen.public)
+    counted = Counter(each["state"] for each in dispatches if each["downstream"] in visible.public)
     state = DeliveryState(row["state"])
     older = older or (row["head_sha"] is not None and row["head_sha"] != head_sha)
     return Arrival(

@@ -17,7 +17,7 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 from crcr.record.views.paging import Key, bad_cursor, walk
 from crcr.record.views.relay.state import newest_change
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 _NEWEST: Key = (2**62, 2**62)
 _IN_FORCE_FIRST, _ALL = 0, 1
@@ -53,24 +53,24 @@ _IN_FORCE = Statement(
 
 
 async def waivers_of_pulls(
-    tx: Tx, upstream: RepoName, seen: Seen, numbers: Iterable[int], now: datetime
+    tx: Tx, upstream: RepoName, visible: VisibleBackends, numbers: Iterable[int], now: datetime
 ) -> tuple[WaiverView, ...]:
     """The newest of each, in force or past."""
     rows: list[Row] = []
     for number in numbers:
         rows += await tx.all(_OF_PULL, upstream=upstream.key, number=number)
-    return tuple(_view(row, seen, now) for row in rows if row["downstream"] in seen.public)
+    return tuple(_view(row, visible, now) for row in rows if row["downstream"] in visible.public)
 
 
 async def waiver_page(
-    tx: Tx, upstream: RepoName, seen: Seen, now: datetime, *, after: Key | None, limit: int
+    tx: Tx, upstream: RepoName, visible: VisibleBackends, now: datetime, *, after: Key | None, limit: int
 ) -> WaiverPage:
     query = WaiverQuery(upstream=upstream, newest_first=True, after=after, limit=limit)
-    return await waiver_list(tx, query, seen, now)
+    return await waiver_list(tx, query, visible, now)
 
 
-async def waiver_list(tx: Tx, query: WaiverQuery, seen: Seen, now: datetime) -> WaiverPage:
-    keep = _keeper(query, seen)
+async def waiver_list(tx: Tx, query: WaiverQuery, visible: VisibleBackends, now: datetime) -> WaiverPage:
+    keep = _keeper(query, visible)
     section, start = _start(query)
     found: list[Row] = []
     more: Key | None = None
@@ -84,7 +84,7 @@ async def waiver_list(tx: Tx, query: WaiverQuery, seen: Seen, now: datetime) -> 
         rows, on = await _past(tx, replace(query, after=start, limit=query.limit - len(found)), keep, now)
         found += rows
         more = (_ALL, *on) if on else None
-    views = tuple(_view(row, seen, now) for row in found)
+    views = tuple(_view(row, visible, now) for row in found)
     return WaiverPage(views, more, cursor=await newest_change(tx))
 
 
@@ -108,12 +108,12 @@ async def _past(
     return await walk(read, query.after or _NEWEST, query.limit, key_of=_key, keep=wanted)
 
 
-def _keeper(query: WaiverQuery, seen: Seen) -> Callable[[Row], bool]:
+def _keeper(query: WaiverQuery, visible: VisibleBackends) -> Callable[[Row], bool]:
     who, backend = (query.who or "").casefold(), (query.backend or "").casefold()
 
     def keep(row: Row) -> bool:
         return (
-            row["downstream"] in seen.public
+            row["downstream"] in visible.public
             and backend in row["downstream"]
             and (query.number is None or row["number"] == query.number)
             and who in row["who"].casefold()
@@ -138,12 +138,12 @@ def _key(row: Row) -> Key:
     return row["created_at"], row["waiver_id"]
 
 
-def _view(row: Row, seen: Seen, now: datetime) -> WaiverView:
+def _view(row: Row, visible: VisibleBackends, now: datetime) -> WaiverView:
     return WaiverView(
         waiver_id=row["waiver_id"],
         number=row["number"],
         head_sha=row["head_sha"],
-        downstream=seen.written(row["downstream"]),
+        downstream=visible.written(row["downstream"]),
         job=row["job"],
         who=row["who"],
         reason=row["reason"],

@@ -20,7 +20,7 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 from crcr.record.views.paging import bad_cursor
-from crcr.record.views.visibility import ListReader
+from crcr.record.views.visibility import AllowlistReader
 
 _END_OF_TIME = 2**62
 _MOST_DIGITS = 18
@@ -50,7 +50,7 @@ _AS_STORED = (
 )
 
 
-async def not_shown(tx: Tx, lists: ListReader, upstreams: tuple[RepoName, ...]) -> frozenset[str]:
+async def not_shown(tx: Tx, lists: AllowlistReader, upstreams: tuple[RepoName, ...]) -> frozenset[str]:
     """Who has since come to an allowlist and does not want to be seen."""
     found: set[str] = set()
     for upstream in upstreams:

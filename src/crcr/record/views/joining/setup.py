@@ -20,7 +20,7 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 from crcr.record.views.backends.backend_rows import BackendReader
-from crcr.record.views.visibility import Seen, allowlist_state
+from crcr.record.views.visibility import VisibleBackends, allowlist_state
 
 SENT_EVENTS = ("pull_request", "push", "merge_group")
 
@@ -98,22 +98,24 @@ _LAST_REFUSAL = Statement(
 
 
 async def setup_facts(
-    tx: Tx, upstream: RepoName, repository: RepoName, seen: Seen, now: datetime
+    tx: Tx, upstream: RepoName, repository: RepoName, visible: VisibleBackends, now: datetime
 ) -> SetupFacts:
-    state = await allowlist_state(tx, upstream, seen)
-    entry = seen.public.get(repository.key)
+    state = await allowlist_state(tx, upstream, visible)
+    entry = visible.public.get(repository.key)
     nothing = SetupFacts(
         upstream=upstream,
         repository=entry.name if entry else repository,
         entry=entry,
         has_allowlist=state.version is not None,
         allowlist_source=state.source,
-        for_admin=seen.everything,
+        for_admin=visible.everything,
     )
-    return nothing if entry is None else await _known(tx, nothing, entry, seen, now)
+    return nothing if entry is None else await _known(tx, nothing, entry, visible, now)
 
 
-async def _known(tx: Tx, facts: SetupFacts, entry: AllowlistEntry, seen: Seen, now: datetime) -> SetupFacts:
+async def _known(
+    tx: Tx, facts: SetupFacts, entry: AllowlistEntry, visible: VisibleBackends, now: datetime
+) -> SetupFacts:
     key = {"upstream": facts.upstream.key, "downstream": entry.name.key}
     row = await tx.one(_REPOSITORY, **key)
     bound = dict(row) if row else {}
@@ -123,7 +125,7 @@ async def _known(tx: Tx, facts: SetupFacts, entry: AllowlistEntry, seen: Seen, n
     unsent = {row["state"]: row["number"] for row in await tx.all(_UNSENT, **key)}
     last_callback = _job(await tx.one(_LAST_JOB, **key))
     first_sent_at, first_run_at = (None, None) if last_callback else await _first_run(tx, key)
-    reader = BackendReader(tx, facts.upstream, seen, Window.of(Span.FORTNIGHT, now), ResultKind.PULLS, now)
+    reader = BackendReader(tx, facts.upstream, visible, Window.of(Span.FORTNIGHT, now), ResultKind.PULLS, now)
     return replace(
         facts,
         paused_at=from_us_or_none(paused["paused_at"]) if paused else None,
@@ -219,19 +221,21 @@ _NEWEST = Statement(
 
 
 async def refusal_list(
-    tx: Tx, upstream: RepoName, downstream: RepoName, seen: Seen, now: datetime
+    tx: Tx, upstream: RepoName, downstream: RepoName, visible: VisibleBackends, now: datetime
 ) -> RefusalList:
     """Of a backend that shows its name only there are none to see."""
-    entry = seen.entry(downstream)
+    entry = visible.entry(downstream)
     return RefusalList(
-        upstream=upstream, backend=entry.name, refusals=await refusals_of(tx, upstream, entry.name, seen, now)
+        upstream=upstream,
+        backend=entry.name,
+        refusals=await refusals_of(tx, upstream, entry.name, visible, now),
     )
 
 
 async def refusals_of(
-    tx: Tx, upstream: RepoName, downstream: RepoName, seen: Seen, now: datetime
+    tx: Tx, upstream: RepoName, downstream: RepoName, visible: VisibleBackends, now: datetime
 ) -> tuple[RefusalView, ...]:
-    if downstream.key not in seen.public:
+    if downstream.key not in visible.public:
         return ()
     since = to_us(now - SHOWN_FOR)
     where = {"upstream": upstream.key, "downstream": downstream.key}

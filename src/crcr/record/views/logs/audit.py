@@ -18,7 +18,7 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us
 from crcr.record.views.paging import Key, bad_cursor, walk
 from crcr.record.views.relay.state import newest_change
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 _NEWEST: Key = (2**62, 2**62)
 _OLDEST: Key = (-1, -1)
@@ -49,14 +49,14 @@ _BY_OPERATORS = frozenset({"pause", "unpause", "suspend", "resume"})
 """Acts whose `reason` is a note among operators; that of a waiver was given in public."""
 
 
-async def audit_page(tx: Tx, query: AuditQuery, seen: Seen, *, everything: bool) -> AuditPage:
+async def audit_page(tx: Tx, query: AuditQuery, visible: VisibleBackends, *, everything: bool) -> AuditPage:
     statement, start = (_UP, _OLDEST) if query.oldest_first else (_DOWN, _NEWEST)
 
     async def read(after: Key, limit: int) -> list[Row]:
         at, last = after
         return await tx.all(statement, upstream=query.upstream.key, at=at, id=last, limit=limit)
 
-    keep = _keeper(query, seen, everything=everything)
+    keep = _keeper(query, visible, everything=everything)
     rows, more = await walk(
         read, _place(query.after or start), query.limit, key_of=_key, keep=keep, most=_LOOKED_THROUGH
     )
@@ -65,9 +65,9 @@ async def audit_page(tx: Tx, query: AuditQuery, seen: Seen, *, everything: bool)
     )
 
 
-def _keeper(query: AuditQuery, seen: Seen, *, everything: bool) -> Callable[[Row], bool]:
+def _keeper(query: AuditQuery, visible: VisibleBackends, *, everything: bool) -> Callable[[Row], bool]:
     who, act = (query.who or "").casefold(), _spaced(query.act or "")
-    public = frozenset(seen.public) | {query.upstream.key}
+    public = frozenset(visible.public) | {query.upstream.key}
 
     def keep(row: Row) -> bool:
         return (

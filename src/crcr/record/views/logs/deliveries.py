@@ -12,7 +12,7 @@ from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.views.logs import DeliveryQuery
 from crcr.decide.views.overview import DeliveryPage, DeliveryView, DispatchAnswer, DispatchView, JobView
 from crcr.errors import NotFound
-from crcr.record.deliveries.dispatch_payloads import trimmed_of
+from crcr.record.deliveries.dispatch_payloads import trimmed_fields
 from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -21,7 +21,7 @@ from crcr.record.views.backends.jobs import VIEW_COLUMNS, job_view
 from crcr.record.views.logs.effects import outbox_of
 from crcr.record.views.paging import Key, bad_cursor, walk
 from crcr.record.views.relay.state import newest_change
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 # Start of every list; a page further on begins behind the last row seen.
 _NEWEST: Key = (2**62, "")
@@ -62,7 +62,7 @@ _JOBS = Statement(
 )
 
 
-async def delivery_page(tx: Tx, query: DeliveryQuery, seen: Seen) -> DeliveryPage:
+async def delivery_page(tx: Tx, query: DeliveryQuery, visible: VisibleBackends) -> DeliveryPage:
     statement, params = _list(query)
 
     async def read(after: Key, limit: int) -> list[Row]:
@@ -77,29 +77,29 @@ async def delivery_page(tx: Tx, query: DeliveryQuery, seen: Seen) -> DeliveryPag
         )
 
     page, more = await walk(read, _start(query), query.limit, key_of=_key, keep=keep)
-    views = [_view(row, await _dispatches(tx, query.upstream, row["guid"], seen, {})) for row in page]
+    views = [_view(row, await _dispatches(tx, query.upstream, row["guid"], visible, {})) for row in page]
     return DeliveryPage(
         tuple(views), more, cursor=await newest_change(tx), outbox=await outbox_of(tx, query.upstream)
     )
 
 
-async def one_delivery(tx: Tx, upstream: RepoName, guid: str, seen: Seen) -> DeliveryView:
+async def one_delivery(tx: Tx, upstream: RepoName, guid: str, visible: VisibleBackends) -> DeliveryView:
     row = await tx.one(_ONE, guid=guid, upstream=upstream.key)
     if row is None:
         raise NotFound(f"no delivery {guid[:64]!r} of {upstream} is known", hint=_KNOWN_ONES)
     by_backend: dict[str, list[JobView]] = {}
     for job in await tx.all(_JOBS, upstream=upstream.key, delivery=guid):
-        if job["downstream"] in seen.reporting:
-            by_backend.setdefault(job["downstream"], []).append(job_view(job, seen))
-    return _view(row, await _dispatches(tx, upstream, guid, seen, by_backend))
+        if job["downstream"] in visible.reporting:
+            by_backend.setdefault(job["downstream"], []).append(job_view(job, visible))
+    return _view(row, await _dispatches(tx, upstream, guid, visible, by_backend))
 
 
-def dispatch_view(row: Row, seen: Seen, jobs_of: tuple[JobView, ...] = ()) -> DispatchView:
+def dispatch_view(row: Row, visible: VisibleBackends, jobs_of: tuple[JobView, ...] = ()) -> DispatchView:
     as_stored: dict[str, Any] = {
         name: row[name] for name in ("delivery", "reason", "event", "action", "number", "head_sha")
     }
     return DispatchView(
-        downstream=seen.written(row["downstream"]),
+        downstream=visible.written(row["downstream"]),
         level=Level(row["level"]),
         state=DispatchState(row["state"]),
         test=bool(row["test"]),
@@ -108,20 +108,20 @@ def dispatch_view(row: Row, seen: Seen, jobs_of: tuple[JobView, ...] = ()) -> Di
         sent_at=from_us_or_none(row["sent_at"]),
         superseded_at=from_us_or_none(row["superseded_at"]),
         answer=DispatchAnswer(row["answer"]) if row["answer"] else None,
-        trimmed=trimmed_of(row),
+        trimmed=trimmed_fields(row),
         jobs=jobs_of,
         **as_stored,
     )
 
 
 async def _dispatches(
-    tx: Tx, upstream: RepoName, guid: str, seen: Seen, by_backend: dict[str, list[JobView]]
+    tx: Tx, upstream: RepoName, guid: str, visible: VisibleBackends, by_backend: dict[str, list[JobView]]
 ) -> tuple[DispatchView, ...]:
     rows = await tx.all(_DISPATCHES, upstream=upstream.key, delivery=guid)
     return tuple(
-        dispatch_view(row, seen, tuple(by_backend.get(row["downstream"], ())))
+        dispatch_view(row, visible, tuple(by_backend.get(row["downstream"], ())))
         for row in rows
-        if row["downstream"] in seen.public
+        if row["downstream"] in visible.public
     )
 
 

@@ -21,7 +21,7 @@ from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.paging import Key, bad_cursor, walk
 from crcr.record.views.relay.health import hindrance_of
 from crcr.record.views.relay.state import newest_change, targets_shown
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 # The effects of a lane go out in their order: what waits behind one that is held back waits for the same limit.
 _AHEAD_IN_LANE = (
@@ -110,12 +110,14 @@ _SECTIONS = {
 STATES = tuple(state for state in _SECTIONS if state)
 
 
-async def effect_page(tx: Tx, query: EffectQuery, seen: Seen, *, everything: bool) -> EffectPage:
+async def effect_page(
+    tx: Tx, query: EffectQuery, visible: VisibleBackends, *, everything: bool
+) -> EffectPage:
     if query.state not in _SECTIONS:
         raise BadRequest(
             f"{(query.state or '')[:50]!r} is no state of effects", hint=f"one of {', '.join(STATES)}"
         )
-    known = targets_shown(query.upstream, seen)
+    known = targets_shown(query.upstream, visible)
     keep = _keeper(query, known, everything=everything)
     if query.delivery is None:
         shown: dict[str, str | int] = {"everything": int(everything), "shown": json.dumps(sorted(known))}
@@ -123,7 +125,7 @@ async def effect_page(tx: Tx, query: EffectQuery, seen: Seen, *, everything: boo
     else:
         rows, more = await _of(tx, query, keep)
     return EffectPage(
-        tuple(_view(row, seen, everything=everything) for row in rows),
+        tuple(_view(row, visible, everything=everything) for row in rows),
         more,
         cursor=await newest_change(tx),
         outbox=await outbox_of(tx, query.upstream),
@@ -197,12 +199,12 @@ def _keeper(query: EffectQuery, known: set[str], *, everything: bool) -> Callabl
     return keep
 
 
-def _view(row: Row, seen: Seen, *, everything: bool) -> EffectView:
+def _view(row: Row, visible: VisibleBackends, *, everything: bool) -> EffectView:
     target = row["target"]
     return EffectView(
         effect_id=row["effect_id"],
         kind=row["kind"],
-        target=seen.written(target) if target in seen.shown else target,
+        target=visible.written(target) if target in visible.shown else target,
         delivery=row["delivery"],
         state=row["state"],
         attempts=row["attempts"],

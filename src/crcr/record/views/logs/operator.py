@@ -24,13 +24,13 @@ from crcr.decide.views.operator import (
 )
 from crcr.decide.views.overview import AllowlistState
 from crcr.errors import NoAllowlist, NotFound
-from crcr.record.deliveries.dispatch_payloads import trimmed_of
+from crcr.record.deliveries.dispatch_payloads import trimmed_fields
 from crcr.record.schema.core import audit, effects, repositories
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.relay.health import NOTHING_HINDERS, health_facts, hindrance_of
-from crcr.record.views.visibility import ListReader, allowlist_state
+from crcr.record.views.visibility import AllowlistReader, allowlist_state
 
 _DELIVERY = (
     "SELECT upstream, guid, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes,"
@@ -104,7 +104,7 @@ _MARKS = ("late", "disputed", "superseded", "unsigned")
 
 
 class OperatorViews:
-    def __init__(self, database: Database, lists: ListReader) -> None:
+    def __init__(self, database: Database, lists: AllowlistReader) -> None:
         self._database = database
         self._lists = lists
 
@@ -217,7 +217,7 @@ def _dispatch(row: Row, queued: list[Row], jobs: list[Row]) -> DispatchLine:
         sent_at=from_us_or_none(row["sent_at"]),
         superseded_at=from_us_or_none(row["superseded_at"]),
         answer=row["answer"],
-        trimmed=trimmed_of(row),
+        trimmed=trimmed_fields(row),
         effects=tuple(_effect(each) for each in queued if each["target"] == key),
         jobs=tuple(_job(each) for each in jobs if each["downstream"] == key),
     )

@@ -23,7 +23,7 @@ from crcr.record.statistics.sums import DAY_US
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, ascii_lower
 from crcr.record.store.times import from_us, to_us
-from crcr.record.views.visibility import Seen
+from crcr.record.views.visibility import VisibleBackends
 
 MOST = 20
 """Hits that are listed of each kind."""
@@ -84,7 +84,7 @@ def asked_of_history(text: str, upstream: RepoName) -> str | None:
 async def search(
     tx: Tx,
     upstream: RepoName,
-    seen: Seen,
+    visible: VisibleBackends,
     text: str,
     now: datetime,
     *,
@@ -93,7 +93,7 @@ async def search(
 ) -> SearchView:
     """Find all kinds of things; `after` a page of an author's pull requests, only the next of these."""
     wanted = _wanted(text)
-    finder = _Finder(tx, upstream, seen, now, told)
+    finder = _Finder(tx, upstream, visible, now, told)
     asked = _asked(wanted, upstream)
     if after is not None:
         before = _number_in(after)
@@ -173,7 +173,7 @@ def _at(address: re.Match[str], upstream: RepoName) -> _Asked | None:
 class _Finder:
     tx: Tx
     upstream: RepoName
-    seen: Seen
+    visible: VisibleBackends
     now: datetime
     told: HistoryAnswer
 
@@ -232,7 +232,7 @@ class _Finder:
         part = asked.text.casefold()
         if len(part) < _SHORTEST:
             return []
-        entries = [each for key, each in sorted(self.seen.shown.items()) if part in key]
+        entries = [each for key, each in sorted(self.visible.shown.items()) if part in key]
         return [
             Hit(kind=HitKind.BACKEND, title=each.name.full_name, detail=each.level.name, backend=each.name)
             for each in entries[: MOST + 1]
@@ -241,7 +241,7 @@ class _Finder:
     async def _jobs(self, asked: _Asked) -> list[Hit]:
         if len(asked.text) < _SHORTEST:
             return []
-        finder = JobFinder(self.tx, self.upstream.key, self.seen, self.now, self.told)
+        finder = JobFinder(self.tx, self.upstream.key, self.visible, self.now, self.told)
         return await finder.find(asked.text, MOST + 1)
 
 
@@ -377,16 +377,16 @@ class _Found:
 class JobFinder:
     tx: Tx
     upstream: str
-    seen: Seen
+    visible: VisibleBackends
     now: datetime
     told: HistoryAnswer
 
     async def find(self, part: str, limit: int) -> list[Hit]:
-        if not self.seen.reporting:
+        if not self.visible.reporting:
             return []
-        looked = max(500, _ROWS_LOOKED_AT // (len(self.seen.reporting) * len(ResultKind)))
+        looked = max(500, _ROWS_LOOKED_AT // (len(self.visible.reporting) * len(ResultKind)))
         asked = {"pattern": name_pattern(part), "limit": limit, "looked": looked, "since": self._since()}
-        found = [each for name in self.seen.reporting for each in await self._of_backend(name, asked)]
+        found = [each for name in self.visible.reporting for each in await self._of_backend(name, asked)]
         return [self._hit(each) for each in await self._newest_of(found, limit)]
 
     def _since(self) -> int:
@@ -446,7 +446,7 @@ class JobFinder:
         return replace(found, at_us=last_at or day_at, exact=last_at is not None, looked_up=True)
 
     def _hit(self, found: _Found) -> Hit:
-        entry = self.seen.reporting[found.downstream]
+        entry = self.visible.reporting[found.downstream]
         at = from_us(found.at_us)
         return Hit(
             kind=HitKind.JOB,

@@ -20,7 +20,7 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 from crcr.record.views.relay.metrics import history_lag
-from crcr.record.views.visibility import ListReader, Seen, who_is_seen
+from crcr.record.views.visibility import AllowlistReader, VisibleBackends, visible_backends
 
 _MOST_PARKED = 100
 _DONE_SINCE = timedelta(hours=1)
@@ -125,7 +125,7 @@ async def open_gates(tx: Tx, upstream: RepoName) -> tuple[tuple[str, int], ...]:
     return tuple((row["state"], row["number"]) for row in await tx.all(_OPEN_GATES, upstream=upstream.key))
 
 
-async def effects_view(tx: Tx, upstream: RepoName, seen: Seen, now: datetime) -> EffectsView:
+async def effects_view(tx: Tx, upstream: RepoName, visible: VisibleBackends, now: datetime) -> EffectsView:
     """Counts of all; of the parked ones only those that aim at nobody hidden. Done ones of the last hour.
 
     What went wrong with an effect is for administrators, as is what aims at somebody who is not listed.
@@ -136,19 +136,19 @@ async def effects_view(tx: Tx, upstream: RepoName, seen: Seen, now: datetime) ->
         *await tx.all(_OVER_BY_KIND, upstream=upstream.key, since=to_us(now - _DONE_SINCE)),
     ]
     counts = tuple(EffectCount(row["kind"], row["state"], row["number"]) for row in rows)
-    known = targets_shown(upstream, seen)
+    known = targets_shown(upstream, visible)
     parked = [
-        _parked(row, everything=seen.everything)
+        _parked(row, everything=visible.everything)
         for row in await tx.all(_PARKED, upstream=upstream.key)
-        if seen.everything or "/" not in row["target"] or row["target"] in known
+        if visible.everything or "/" not in row["target"] or row["target"] in known
     ]
     outbox = await tx.one(_OUTBOX, upstream=upstream.key)
     return EffectsView(counts, _lag_s(outbox, now), tuple(parked[:_MOST_PARKED]))
 
 
-def targets_shown(upstream: RepoName, seen: Seen) -> set[str]:
+def targets_shown(upstream: RepoName, visible: VisibleBackends) -> set[str]:
     """What effects aim at that everybody may know of; beside it the relay's own queues, which have no owner."""
-    return {*seen.public, upstream.key, *map(tier_queue, Tier)}
+    return {*visible.public, upstream.key, *map(tier_queue, Tier)}
 
 
 async def newest_change(tx: Tx) -> int:
@@ -164,7 +164,7 @@ async def _log_ends(tx: Tx) -> tuple[int, int]:
 
 async def changes_after(
     tx: Tx,
-    lists: ListReader,
+    lists: AllowlistReader,
     upstreams: tuple[RepoName, ...],
     after: int | None,
     limit: int,
@@ -175,14 +175,14 @@ async def changes_after(
     if after is None:
         return Changes((), newest, oldest, newest)
     rows = await tx.all(_CHANGES, after=after, newest=newest, limit=limit)
-    seen = {each.key: await who_is_seen(tx, lists, each, everything=everything) for each in upstreams}
-    shown = tuple(Change(**{**row, "at": from_us(row["at"])}) for row in rows if _may_be_told(row, seen))
+    visible = {each.key: await visible_backends(tx, lists, each, everything=everything) for each in upstreams}
+    shown = tuple(Change(**{**row, "at": from_us(row["at"])}) for row in rows if _may_be_told(row, visible))
     return Changes(shown, rows[-1]["change_id"] if rows else after, oldest, newest)
 
 
-def _may_be_told(row: Row, seen: dict[str, Seen]) -> bool:
+def _may_be_told(row: Row, visible: dict[str, VisibleBackends]) -> bool:
     """Even that something happened at a hidden backend is nobody's business."""
-    of = seen.get(row["upstream"])
+    of = visible.get(row["upstream"])
     return of is not None and (of.everything or row["downstream"] is None or row["downstream"] in of.public)
 
 

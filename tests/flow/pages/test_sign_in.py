@@ -66,7 +66,7 @@ async def test_a_wrong_token_is_said_to_be_wrong_and_nothing_else(tmp_path: Path
         answer = await me.sign_in("crcr_" + "X" * 43)
         assert answer.status_code == 401
         assert "set-cookie" not in answer.headers
-        assert "not known here" in answer.text
+        assert "Unknown token" in answer.text
         assert "XXXX" not in answer.text
         assert audit_log(it) == [("unknown", "sign_in_failed", "pages")]
 

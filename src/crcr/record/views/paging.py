@@ -18,7 +18,7 @@ LOOKED_THROUGH = 10_000
 _STEP = 1_000
 
 
-async def walk(
+async def read_matching(
     read: Read,
     start: Key,
     limit: int,

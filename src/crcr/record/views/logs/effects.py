@@ -18,8 +18,8 @@ from crcr.errors import BadRequest
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.paging import Key, bad_cursor, walk
-from crcr.record.views.relay.health import hindrance_of
+from crcr.record.views.paging import Key, bad_cursor, read_matching
+from crcr.record.views.relay.health import waiting_reason
 from crcr.record.views.relay.state import newest_change, targets_shown
 from crcr.record.views.visibility import VisibleBackends
 
@@ -146,7 +146,7 @@ async def _rows(
             return await tx.all(section.statement, limit=limit, **needed, **place)
 
         left = query.limit - len(found)
-        rows, more = await walk(read, start or section.start, left, key_of=section.key_of, keep=keep)
+        rows, more = await read_matching(read, start or section.start, left, key_of=section.key_of, keep=keep)
         found += rows
         if more is not None:
             return found, (section.number, *more)
@@ -220,9 +220,9 @@ def _hindrance(row: Row) -> dict[str, Any]:
     if row["state"] not in ("waiting", "claimed"):
         return {}
     if row["held_by"] or row["fault"] or not row["ahead_held_by"]:
-        return hindrance_of(row)
+        return waiting_reason(row)
     due_at = max(row["due_at"], row["ahead_due_at"])
-    return {**hindrance_of({**row, "held_by": row["ahead_held_by"]}), "due_at": from_us(due_at)}
+    return {**waiting_reason({**row, "held_by": row["ahead_held_by"]}), "due_at": from_us(due_at)}
 
 
 # ---- How much is owed, counted along the indexes of what is open: pages ask for it with every list of the log.

@@ -75,7 +75,7 @@ _GROUPS = Statement(
 )
 
 
-def asked_of_history(text: str, upstream: RepoName) -> str | None:
+def history_search_text(text: str, upstream: RepoName) -> str | None:
     """The part of a job's name that is searched for; None when a name cannot be meant."""
     asked = _asked(_wanted(text), upstream)
     return asked.text if asked and asked.plain and len(asked.text) >= _SHORTEST else None

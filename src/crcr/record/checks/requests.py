@@ -1,4 +1,4 @@
-"""The desk: what people ask on the upstream's pages, taken once and turned into what follows from it.
+"""Requests of people on the upstream's pages (buttons, re-runs, comments), each processed once.
 
 Buttons and re-runs are obeyed here, in the transaction that takes their webhook; a comment needs an answer about
 its author's rights first, so it becomes an effect.
@@ -92,7 +92,7 @@ class PeopleRequests:
     async def retry(
         self, tx: Tx, upstream: RepoName, head_sha: str, downstream: RepoName | None, now: datetime
     ) -> int:
-        """Run again what fails on a commit: of every backend, or everything of the one that is named."""
+        """Re-run what fails on a commit: of every backend, or everything of the named one."""
         commit, judgement = await self._checks.judge(tx, upstream, head_sha, now)
         asked = 0
         for subject in commit.subjects:
@@ -108,7 +108,7 @@ class PeopleRequests:
         return asked if judgement is not None else 0
 
     async def _check(self, tx: Tx, event: CheckRunEvent) -> Row | None:
-        """The check that is meant, by the id that we gave it, and GitHub's own where that was heard."""
+        """Find the check by our own id, and by GitHub's where it is known."""
         given = event.external_id or ""
         if not given.isdigit() or len(given) > 18:
             return None
@@ -147,7 +147,7 @@ class PeopleRequests:
     async def _run_again(
         self, tx: Tx, upstream: RepoName, head_sha: str, check: Row | None, now: datetime
     ) -> int:
-        """Re-run what a check stands for; without one, everything of the commit."""
+        """Re-run the runs behind a check; without a check, all of the commit."""
         tier = Tier(check["tier"]) if check else None
         if tier is Tier.GATE:
             return await self.retry(tx, upstream, head_sha, None, now)
@@ -159,7 +159,7 @@ class PeopleRequests:
             for backend in subject.backends
             if _may_run_again(backend) and (check is None or check["downstream"] in _keys(backend))
         ]
-        # Of several pull requests on the head, the one whose delivery the job's run answers.
+        # Of several pull requests on the head, only the one whose delivery started the job's run.
         own = [(subject, backend) for subject, backend in meant if _knows(backend, run_id)]
         asked = 0
         for subject, backend in own or meant:
@@ -170,7 +170,7 @@ class PeopleRequests:
     async def waiver_offers(
         self, upstream: RepoName, head_sha: str, now: datetime
     ) -> tuple[tuple[int, str], ...]:
-        """For each pull request on the head whose gate is blocked: its number and the ready commands."""
+        """For each pull request on the head whose gate is blocked: its number, and the waive commands to copy."""
         judgement = await self._database.quick_read(lambda tx: self.judge(tx, upstream, head_sha, now))
         if judgement is None:
             return ()

@@ -26,9 +26,9 @@ async def is_someone_else(tx: Tx, upstream: RepoName, repository_id: int) -> boo
     return found is not None
 
 
-# ---- Default branches of downstreams: asked of GitHub where they are not known, and again when a webhook names another.
-# ----
-# ---- A webhook's own word is not written down: webhooks are unordered, and an old one names an old branch.
+# Default branches of downstreams: asked of GitHub where they are not known, and again when a webhook names another.
+#
+# A webhook's own word is not written down: webhooks are unordered, and an old one names an old branch.
 
 ASKED_AGAIN_AFTER = timedelta(minutes=10)
 """GitHub refused to tell: the next report has it asked again, not each of them."""

@@ -261,10 +261,10 @@ def _last(row: Row) -> LastResult:
     return LastResult(state, concluded, row["job_name"], from_us(row["completed_at"] or 0), counted)
 
 
-# ---- The durations themselves where they are few: a percentile of some jobs is one of theirs, and not read from a bucket.
-# ----
-# ---- Sums hold no single durations, so the rows of jobs are read, which are kept for longer than any range. A part whose rows
-# ---- are not as many as its sums say keeps what the sums say.
+# The durations themselves where they are few: a percentile of some jobs is one of theirs, and not read from a bucket.
+#
+# Sums hold no single durations, so the rows of jobs are read, which are kept for longer than any range. A part whose rows
+# are not as many as its sums say keeps what the sums say.
 
 _MOST_ROWS = 5_000
 """Read for one stretch of time; what has more keeps what its sums say."""

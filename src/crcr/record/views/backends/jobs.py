@@ -200,7 +200,7 @@ _MARKS = tuple(each.value for each in JobMark)
 _VIEW_NAMES = tuple(column.name for column in VIEW_COLUMNS)
 
 
-# ---- One job with everything known of it, and the jobs of a backend by name.
+# One job with everything known of it, and the jobs of a backend by name.
 
 _MOST_FAILED_TESTS = 50
 _MOST_JOBS = 100

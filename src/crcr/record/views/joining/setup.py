@@ -204,7 +204,7 @@ def _refusal(row: Row | None) -> LastRefusal | None:
     )
 
 
-# ---- A backend's refused reports for its page and the API: of the last two weeks, the newest first.
+# A backend's refused reports for its page and the API: of the last two weeks, the newest first.
 
 SHOWN_FOR = timedelta(days=14)
 

@@ -225,7 +225,7 @@ def _hindrance(row: Row) -> dict[str, Any]:
     return {**hindrance_of({**row, "held_by": row["ahead_held_by"]}), "due_at": from_us(due_at)}
 
 
-# ---- How much is owed, counted along the indexes of what is open: pages ask for it with every list of the log.
+# How much is owed, counted along the indexes of what is open: pages ask for it with every list of the log.
 
 # States are written out, not bound: SQLite uses a partial index only when it can see its condition.
 _COUNT_OPEN = Statement(

@@ -308,10 +308,10 @@ def _head(row: Row, delivery: str | None) -> Hit:
     )
 
 
-# ---- Jobs found by part of their name, each with the time when it last began; the newest first.
-# ----
-# ---- A backend's newest rows name nearly all of its jobs, with their times. What is not among them is found in the sums of the
-# ---- last 30 days, which know the day only: its time is looked up where it may be listed.
+# Jobs found by part of their name, each with the time when it last began; the newest first.
+#
+# A backend's newest rows name nearly all of its jobs, with their times. What is not among them is found in the sums of the
+# last 30 days, which know the day only: its time is looked up where it may be listed.
 
 JOBS_BACK = timedelta(days=30)
 """How far back a job's name is looked for."""

@@ -80,7 +80,7 @@ def _at(row: Row | None) -> int | None:
     return row["at"] if row else None
 
 
-# ---- How far ClickHouse is behind: how many facts it has not been told, and how long the oldest of them has been due.
+# How far ClickHouse is behind: how many facts it has not been told, and how long the oldest of them has been due.
 
 _MOST = 100_000
 """More are not counted."""

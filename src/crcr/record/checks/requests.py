@@ -25,7 +25,6 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.reruns import request_reruns
 from crcr.record.deliveries.webhooks import SEEN, is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
-from crcr.record.repositories.upstreams import is_someone_else
 from crcr.record.schema.core import deliveries
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement, inserting
@@ -59,6 +58,12 @@ _CHECK = Statement(
         " AND (check_run_id IS NULL OR check_run_id = :check_run_id)"
     )
 )
+_OTHER_ID = Statement(
+    text(
+        "SELECT 1 FROM upstreams WHERE upstream = :upstream"
+        " AND repository_id IS NOT NULL AND repository_id <> :repository_id"
+    )
+)
 
 
 class PeopleRequests:
@@ -71,7 +76,7 @@ class PeopleRequests:
         self, receipt: ReceivedDelivery, event: PeopleRequest
     ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
         async def unit(tx: Tx) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
-            if await is_someone_else(tx, event.upstream, event.repository_id):
+            if await _is_bound_to_another(tx, event.upstream, event.repository_id):
                 return IgnoredEvent(f"{event.upstream} is bound to another repository id")
             row = await self._check(tx, event) if isinstance(event, CheckRunEvent) else None
             if isinstance(event, CheckRunEvent) and row is None:
@@ -180,6 +185,11 @@ class PeopleRequests:
 
     async def judge(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
         return (await self._checks.judge(tx, upstream, head_sha, now))[1]
+
+
+async def _is_bound_to_another(tx: Tx, upstream: RepoName, repository_id: int) -> bool:
+    """Whether the upstream's name is bound to another repository id."""
+    return await tx.one(_OTHER_ID, upstream=upstream.key, repository_id=repository_id) is not None
 
 
 def _may_run_again(backend: BackendResults) -> bool:

@@ -31,9 +31,9 @@ from crcr.record.deliveries.dispatches import mark_arrived
 from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.report_context import ReportContext, bind_build
 from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.default_branches import ask_default_branch
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.repositories.renames import entry_of_id, find_dispatched_name
-from crcr.record.repositories.upstreams import ask_default_branch
 from crcr.record.schema.core import runs
 from crcr.record.statistics import sums
 from crcr.record.statistics.recount import recount

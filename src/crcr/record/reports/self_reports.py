@@ -37,8 +37,8 @@ from crcr.record.reports.jobs import JobOutcomes, JobRow
 from crcr.record.reports.report_context import bind_build, named_jobs, read_build
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.tested_commits import see_commit
+from crcr.record.repositories.default_branches import ask_default_branch
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.repositories.upstreams import ask_default_branch
 from crcr.record.statistics.recount import recount
 from crcr.record.store.database import Database, Tx
 

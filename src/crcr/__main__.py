@@ -1,4 +1,4 @@
-"""`crcr` and `python -m crcr`: the way in from a shell."""
+"""Entry point of `crcr` and `python -m crcr`."""
 
 from crcr.cli.main import app
 

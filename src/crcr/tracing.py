@@ -1,7 +1,7 @@
 """Traces over OTLP/HTTP: each step of a delivery as a span of the trace that its GUID names.
 
 Imported only where `CRCR_OTEL_ENDPOINT` is set; needs `crcr[tracing]`. Spans wait in a bounded queue for a thread of
-their own. A collector that is away costs its spans and nothing else. Headers, certificates and proxies are those of
+their own. An unreachable collector loses spans and has no other effect. Headers, certificates and proxies are those of
 the usual `OTEL_EXPORTER_OTLP_…` variables, which the library reads itself.
 """
 
@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SENT = TraceFlags(TraceFlags.SAMPLED)
 _ANSWER_S = 3.0
-"""How long the collector may take for a batch."""
+"""Time limit of the collector per batch."""
 _KINDS = {
     TraceStep.WEBHOOK: SpanKind.SERVER,
     TraceStep.CALLBACK: SpanKind.SERVER,
@@ -35,7 +35,7 @@ _KINDS = {
 
 
 class OtlpTrace:
-    """Implements `ports.Trace`. Steps are noted on the event loop only."""
+    """Implements `ports.Trace`. Call `note` on the event loop only."""
 
     def __init__(self, endpoint: str, *, patience_s: float = 5.0) -> None:
         self._exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=_ANSWER_S)
@@ -65,7 +65,7 @@ class OtlpTrace:
         known = {"delivery": delivery, **({"downstream": downstream} if downstream else {}), **facts}
         span = self._tracer.start_span(
             step.value,
-            context=_after(delivery, parent_span(step, delivery, downstream)),
+            context=_context(delivery, parent_span(step, delivery, downstream)),
             kind=_KINDS.get(step, SpanKind.INTERNAL),
             attributes={f"crcr.{name}": value for name, value in known.items()},
             start_time=_ns(began_at),
@@ -73,7 +73,7 @@ class OtlpTrace:
         span.end(_ns(max(began_at, ended_at)))
 
     async def close(self) -> None:
-        """Send what is waiting, for a few seconds at most; a collector that is away does not hold up the end."""
+        """Send queued spans, for a few seconds at most."""
         ending = Thread(target=self._provider.shutdown, name="last traces", daemon=True)
         ending.start()
         await asyncio.to_thread(ending.join, self._patience_s)
@@ -82,7 +82,7 @@ class OtlpTrace:
 
 
 class _Ids(IdGenerator):
-    """Gives out the ids that were laid ready, else ones made by chance."""
+    """Returns the prepared ids, otherwise random ones."""
 
     def __init__(self) -> None:
         self._chance = RandomIdGenerator()
@@ -96,8 +96,8 @@ class _Ids(IdGenerator):
         return self.next_span or self._chance.generate_span_id()
 
 
-def _after(delivery: str, parent: int | None) -> Context:
-    """An empty context for what nothing comes before, so that no other span of the process is taken for its parent."""
+def _context(delivery: str, parent: int | None) -> Context:
+    """Return the parent's context; an empty one without a parent, so that no other span becomes the parent."""
     if parent is None:
         return Context()
     before = SpanContext(trace_id(delivery), parent, is_remote=True, trace_flags=_SENT)

@@ -1,10 +1,10 @@
-"""Joining a repository to a running demo: its files from a folder, the App on it, and a line of the allowlist.
+"""Joins a repository to a running demo: reads its files from a folder, installs the App, adds an allowlist entry.
 
-The relay hears of it as it would on GitHub, by an installation and by a push to the upstream. From then on dispatches
-to it run what the folder holds, on this machine and as whoever started the demo. That is why it needs a key that only
-that person can read: a port on loopback is open to everybody on the machine, and to pages in a browser.
+The relay receives the same webhooks as from GitHub: an installation, and a push to the upstream. From then on dispatches
+execute the folder's workflows on this machine, as the user who started the demo. That is why a key is needed that only
+this user can read: a loopback port is open to every user of the machine, and to pages in a browser.
 
-One that is not to be listed gets neither App nor line; a dispatch is sent to it as its maintainer would send it.
+An unlisted repository gets neither App nor entry; one dispatch is sent to it, as its maintainer would send it.
 """
 
 import re
@@ -29,7 +29,7 @@ _BRIDGE = "CRCR_BRIDGE_TO"
 
 
 class CannotJoin(WorkflowError):
-    """A problem that somebody can do something about."""
+    """A problem with a hint for the user."""
 
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(problem)
@@ -59,7 +59,7 @@ class DemoJoin:
         relay_url: str = "",
         trial: Json | None = None,
     ) -> None:
-        """`trial` is the dispatch for repositories that are not to be listed."""
+        """`trial` is the dispatch for repositories that are not listed."""
         self._github = github
         self._runner = runner
         self._upstream = upstream
@@ -72,7 +72,7 @@ class DemoJoin:
         github.extra_routes.append(Route("POST", PATH, self._answer, Auth.OPEN))
 
     async def join(self, request: JoinDemoRequest) -> Json:
-        """Join, or take the files of one that joined before anew."""
+        """Join a repository, or read the files of a joined one again."""
         _check(request)
         known = self._github.world.find(request.name)
         self._refuse_taken(request, known)
@@ -117,7 +117,7 @@ class DemoJoin:
 
     def _refuse_taken(self, request: JoinDemoRequest, known: Repository | None) -> None:
         if known is not None and request.key not in self._names:
-            raise WorkflowError(f"{request.name} belongs to the demo; choose another name")
+            raise WorkflowError(f"{request.name} is a repository of the demo; choose another name")
         if not request.listed and request.key in self._listed:
             raise WorkflowError(f"{request.name} is on the allowlist already; choose another name")
 
@@ -133,7 +133,7 @@ class DemoJoin:
         tree = repository.commits[repository.head_sha].tree
         if any(_BRIDGE.encode() in tree[path] for path in files):
             raise CannotJoin(
-                "these files build at another CI; the demo runs GitHub Actions",
+                "these files build at another CI; the demo runs only GitHub Actions",
                 "write others in another folder with `crcr init --ci github`",
             )
         return files
@@ -163,11 +163,11 @@ def _check(request: JoinDemoRequest) -> None:
     if request.level not in _LEVELS:
         raise WorkflowError("a repository joins the demo at L1 or L2")
     if not request.folder.is_absolute() or not request.folder.is_dir():
-        raise WorkflowError(f"{request.folder} is no folder")
+        raise WorkflowError(f"{request.folder} is not a folder")
 
 
 def with_entry(allowlist: str, name: str, level: str) -> str:
-    """The allowlist with one more line under its level; everything else stays as it is written."""
+    """Return the allowlist with one more line under its level; the rest stays unchanged."""
     lines = allowlist.splitlines(keepends=True)
     for number, line in enumerate(lines):
         if line.startswith(f"{level}:"):

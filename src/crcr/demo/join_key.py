@@ -1,6 +1,6 @@
-"""The key of a running demo: a file that only whoever started it can read, found by the demo's port.
+"""The key of a running demo: a file that only its user can read, named after the demo's port.
 
-Joining a repository makes the demo run files; so a port that anybody can reach is not enough to ask for it.
+Joining a repository makes the demo execute files, so access to the port must not be enough.
 """
 
 import os
@@ -18,7 +18,7 @@ def _path(port: int) -> Path:
 
 @contextmanager
 def keep_key(port: int, key: str) -> Iterator[None]:
-    """Keep the key while the demo runs; where there is no place for it, nothing can join."""
+    """Store the key while the demo runs; when it cannot be stored, joining is not possible."""
     path = _path(port)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -42,6 +42,6 @@ def read_key(port: int) -> str:
         return path.read_text()
     except OSError:
         raise NotPossible(
-            f"no demo of yours runs at port {port}: there is no key of it at {path}",
-            hint="start one with `crcr demo`; --github names its simulated GitHub, as the demo prints it",
+            f"no demo of yours is running at port {port}: no key at {path}",
+            hint="start one with `crcr demo`, and pass the address of its simulated GitHub as --github",
         ) from None

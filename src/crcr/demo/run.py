@@ -1,7 +1,7 @@
-"""The demo's stage: simulator, relay and traffic in one event loop, speaking real HTTP over loopback.
+"""Runs the demo: simulator, relay and traffic in one event loop, with real HTTP over loopback.
 
-Settings are made in memory with the simulator's own keys. The end comes in order: traffic, then the relay with
-what it has under way, then GitHub; a temporary folder goes last.
+Settings are made in memory with the simulator's keys. Shutdown order: traffic, then the relay with its running work, then
+the simulated GitHub, then the temporary folder.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class DemoOptions:
     seed: int
     speed: float
     github_port: int | None
-    """None takes the usual one, or any other when somebody has it."""
+    """None: 8001, or any free port when it is taken."""
     length: timedelta | None
     data: Path | None
     history: GeneratedHistory | None
@@ -73,19 +73,19 @@ async def run_demo(options: DemoOptions, listener: socket.socket) -> None:
     stop, url = stop_signal(), listener_url(listener)
     with _folder(options.data) as folder:
         async with _github(options, url) as github:
-            first = _begin(options, folder, github)
+            first = _generate_history(options, folder, github)
             services = _relay(options, folder, github, url)
             async with serve_app(build_app(services), services, listener, grace_s=_GRACE_S):
-                _tell(options, url, github, folder, first)
-                await _play(options, github, stop)
-                await github.stop_activity()  # nobody reports to a relay that is about to leave
+                _print_links(options, url, github, folder, first)
+                await _run_until_stopped(options, github, stop)
+                await github.stop_activity()  # no reports to a relay that is stopping
             for surprise in github.unexpected:
                 log.error("simulator_surprised", what=surprise)
-    print_line("the demo has ended" + ("" if options.data else "; its data is deleted"))
+    print_line("the demo has ended" + ("" if options.data else "; its data was deleted"))
 
 
-def _begin(options: DemoOptions, folder: Path, github: GitHub) -> int:
-    """Make up the history that was asked for; return the number of the first pull request to come."""
+def _generate_history(options: DemoOptions, folder: Path, github: GitHub) -> int:
+    """Generate the requested history; return the number of the next pull request."""
     upstream = github.repository(UPSTREAM)
     if options.history is not None:
         from crcr.demo.history.fill import fill_demo
@@ -102,8 +102,8 @@ def _begin(options: DemoOptions, folder: Path, github: GitHub) -> int:
     return upstream.next_number
 
 
-async def _play(options: DemoOptions, github: GitHub, stop: asyncio.Event) -> None:
-    """Let life go on upstream until the time is over or somebody stops it."""
+async def _run_until_stopped(options: DemoOptions, github: GitHub, stop: asyncio.Event) -> None:
+    """Run the traffic until the time is over or the user stops the demo."""
     over = asyncio.Event()
     traffic = asyncio.create_task(
         run_traffic(github, UPSTREAM, seed=options.seed, speed=options.speed, stop=over)
@@ -124,14 +124,16 @@ def _folder(data: Path | None) -> Iterator[Path]:
         return
     data.mkdir(parents=True, exist_ok=True)
     if (data / "crcr.db").exists():
-        # The simulated GitHub begins anew each time, with other repositories of the same names.
-        raise NotPossible(f"{data} holds the data of an earlier demo", hint="use another folder, or empty it")
+        # The simulated GitHub starts empty each time, with new repositories of the same names.
+        raise NotPossible(
+            f"{data} contains the data of an earlier demo", hint="use another folder, or empty it"
+        )
     yield data.resolve()
 
 
 @asynccontextmanager
 async def _github(options: DemoOptions, url: str) -> AsyncIterator[GitHub]:
-    # A transport of its own, because the default one would go through a proxy that the environment names.
+    # An explicit transport, because the default one would use the environment's proxy.
     direct = httpx.AsyncHTTPTransport()
     async with (
         GitHub(seed=options.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
@@ -144,7 +146,7 @@ async def _github(options: DemoOptions, url: str) -> AsyncIterator[GitHub]:
 
 @contextmanager
 def _open_to_join(github: GitHub, url: str) -> Iterator[None]:
-    """Let `crcr demo-join` bring in repositories, whose files are then really run."""
+    """Accept repositories from `crcr demo-join`; their workflows are executed."""
     runner = Runner(github, on_problem=lambda problem: log.warning("simulated_run_failed", problem=problem))
     joining = DemoJoin(
         github,
@@ -165,14 +167,14 @@ def _port_for_github(options: DemoOptions) -> int:
     except OSError as fault:
         if options.github_port is None:
             return 0
-        hint = "choose another with --github-port, or --github-port 0 for any free one"
+        hint = "choose another with --github-port, or --github-port 0 for any free port"
         raise NotPossible(f"{_HOST} port {wanted}: {fault.strerror}", hint=hint) from None
     return wanted
 
 
 def _relay(options: DemoOptions, folder: Path, github: GitHub, url: str) -> Services:
     settings = demo_settings(folder, github, url)
-    # After the simulator's server, which leaves its own mark on uvicorn's loggers.
+    # After the simulator's server, which configures uvicorn's loggers.
     logs.configure("auto", "info" if options.verbose else "warning", sys.stderr)
     logs.redact_literals(settings.secrets())
     chance = random.Random(options.seed).random
@@ -205,16 +207,16 @@ def simulated_settings(folder: Path, github: GitHub, url: str, upstream: str, **
     return load_settings(config=None, environ=environ, cwd=folder)
 
 
-def _tell(options: DemoOptions, url: str, github: GitHub, folder: Path, first: int) -> None:
+def _print_links(options: DemoOptions, url: str, github: GitHub, folder: Path, first: int) -> None:
     upstream, blocked, labelled = f"{github.base_url}/{UPSTREAM}", first - 1 + BLOCKED, first - 1 + LABELLED
     lines = {
         "dashboard": f"{url}/crcr",
-        "simulated GitHub": f"{github.base_url}/ (open pull requests, and whether they may merge)",
-        "a gate that blocks": f"{upstream}/pull/{blocked} (in 10 s it fails; then it is waived and merged)",
-        "checks by label": f"{upstream}/pull/{labelled} (an L3 backend, asked for by its label)",
+        "simulated GitHub": f"{github.base_url}/ (open pull requests and their merge state)",
+        "a gate that blocks": f"{upstream}/pull/{blocked} (fails after 10 s, then it is waived and merged)",
+        "checks by label": f"{upstream}/pull/{labelled} (an L3 backend, requested by its label)",
         "merge queue": f"{upstream}/queue",
-        "JSON API": f"{url}/api/v1/summary (all of it: {url}/api/docs)",
-        "how to join": f"{url}/crcr/onboarding (writes the files of a repository of yours)",
+        "JSON API": f"{url}/api/v1/summary (documentation: {url}/api/docs)",
+        "how to join": f"{url}/crcr/onboarding (writes the files for your repository)",
         "to join": f"crcr demo-join me/my-backend --folder DIR --github {github.base_url}",
         "data": str(folder) if options.data else f"{folder} (deleted at the end)",
         "to stop": f"Ctrl-C, or wait {options.length.total_seconds():g} s" if options.length else "Ctrl-C",

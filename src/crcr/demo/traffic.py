@@ -1,7 +1,7 @@
-"""Believable traffic on the demo's upstream: an opening that shows each thing once, and then chance.
+"""Simulated traffic on the demo's upstream: an opening that shows each feature once, then random actions.
 
-One act every few seconds at speed 1, which a relay can follow with its checks inside GitHub's limits, until told
-to stop. Old records are dropped as it goes, so a demo can run for days.
+One action every few seconds at speed 1, so that the relay stays within GitHub's rate limits. Old records are dropped, so
+that a demo can run for days.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from github_sim.world.records import Json, Repository
 __all__ = ["BLOCKED", "LABELLED", "UPSTREAM", "demo_world", "run_traffic"]
 
 LABELLED, BLOCKED = 1, 2
-"""Numbers of the first pull requests, for those who want to look at them."""
+"""Numbers of the first pull requests, for links to them."""
 PAUSE_S = (3.5, 6.5)
 OPENING_PAUSE_S = (1.5, 2.5)
 MOST_WAITS = 10
@@ -38,7 +38,7 @@ async def run_traffic(
     stop: asyncio.Event,
     sleep: Sleep = asyncio.sleep,
 ) -> None:
-    """Live on `upstream` until `stop` is set."""
+    """Simulate traffic on `upstream` until `stop` is set."""
     chance = random.Random(seed)
     life = UpstreamActivity(github, upstream, chance, WorkflowAutoplay(github, speed=speed))
     nights = NightlyRuns(github, upstream, seed)
@@ -55,7 +55,7 @@ async def run_traffic(
 
 
 async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
-    """Sleep, but wake at once when told to stop."""
+    """Sleep until the time is over or `stop` is set."""
     waits = [asyncio.ensure_future(sleep(seconds)), asyncio.ensure_future(stop.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
@@ -65,7 +65,7 @@ async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
 
 
 class _Opening:
-    """Four pull requests and what becomes of them: checks by label, a gate that blocks, a waiver, the queue."""
+    """Four pull requests that show checks by label, a blocking gate, a waiver and the merge queue."""
 
     def __init__(self, life: UpstreamActivity) -> None:
         self._life = life
@@ -93,7 +93,7 @@ class _Opening:
         ]
 
     async def go_on(self) -> None:
-        """Do the next act, if its time has come; one whose time never comes is left out."""
+        """Do the next action if it is possible now; skip it after too many attempts."""
         done = await self._acts[0]()
         self._waits = 0 if done else self._waits + 1
         if done or self._waits > MOST_WAITS:
@@ -110,7 +110,7 @@ NIGHTLY = Workflow(
     jobs=(JobSpec("nightly-build", tests=64), JobSpec("nightly-test", matrix=("1", "2"), tests=900)),
 )
 SHARE = 0.06
-"""How many of the moments in which something happens have a night in them."""
+"""Share of the actions that include a nightly run."""
 _BACKENDS = (
     "novagpu/tensorium-nova",
     "accel-npu/tensorium-npu",
@@ -122,7 +122,7 @@ _ODD = 0.3
 
 
 class NightlyRuns:
-    """Has a generator of its own, so that the rest of the demo's life goes on as it would without."""
+    """Nightly runs of the backends. Has its own random generator, so that the rest of the demo stays the same."""
 
     def __init__(self, github: GitHub, upstream: str, seed: int) -> None:
         self._github = github
@@ -134,7 +134,7 @@ class NightlyRuns:
             await self.one(self._chance.choice(_BACKENDS))
 
     async def one(self, backend: str) -> None:
-        """A whole run of this backend, if it knows where to report."""
+        """Run a nightly of this backend, if it knows where to report."""
         known = self._github.dispatches(backend)
         if not known:
             return
@@ -161,7 +161,7 @@ class NightlyRuns:
         tests = {"passed": job.spec.tests - failed, "failed": failed, "skipped": 0, "total": job.spec.tests}
         body = self._github.ci.report_body(run, job, "completed", test_results=tests)
         payload: Json = {"repository": {"full_name": self._upstream}}
-        # A relay that cannot be reached misses a night; tomorrow is another one.
+        # An unreachable relay misses this nightly report.
         with suppress(httpx.TransportError, LookupError):
             await self._github.report(run, job, body={**body, "delivery_id": commit, "payload": payload})
         await self._github.send_queued_webhooks()

@@ -1,7 +1,7 @@
-"""What people do on the demo's upstream, one act each: open and push, label, draft, press Merge or Re-run, comment.
+"""Actions of people on the demo's upstream: open, push, label, draft, merge, re-run, comment.
 
-Merging goes by the rules: a pull request joins the queue when its required checks have passed, and whatever the
-queue throws out waits for another push. All choices come from the one generator that it is given.
+A pull request joins the merge queue when its required checks have passed; one that the queue rejects waits for another
+push. All choices come from the given random generator.
 """
 
 import random
@@ -60,7 +60,7 @@ class UpstreamActivity:
         self._tried: set[str] = set()  # heads that have been in the queue, or were run again
         self._speakers = CommandLimits()
         self.staged: list[PullRequest] = []
-        """Pull requests with a part in the opening: chance leaves them alone."""
+        """Pull requests of the opening, which random actions leave alone."""
         self._acts: tuple[tuple[Callable[[], Awaitable[object]], int], ...] = (
             (self._open_any, 24),
             (self._merge_any, 26),
@@ -80,7 +80,7 @@ class UpstreamActivity:
         await self._chance.choices(acts, weights)[0]()
 
     async def settle(self) -> None:
-        """What GitHub does by itself: merge what has passed in the queue, and throw out what has failed."""
+        """Merge queued pull requests that have passed, and remove those that have failed, as GitHub does."""
         await self._github.settle_queue(self._upstream)
         self._open = [pull for pull in self._open if pull.state == "open"]
 
@@ -131,7 +131,7 @@ class UpstreamActivity:
         )
 
     async def _push(self) -> None:
-        """Authors look after what failed first."""
+        """Push to a pull request, preferably to one that failed."""
         failed = [pull for pull in self._free() if self.is_blocked(pull) or pull.head_sha in self._tried]
         if pull := self._one_of(failed) or self._one_of(self._free()):
             await self._github.push_to_pr(pull)
@@ -159,7 +159,7 @@ class UpstreamActivity:
             await self._github.close_pr(pull)
 
     async def _release(self) -> None:
-        """A fix goes into the release branch, which no ruleset guards."""
+        """Push a fix to the release branch, which has no ruleset."""
         author, _ = self._chance.choice(AUTHORS)
         await self._github.push(
             self._upstream,
@@ -174,7 +174,7 @@ class UpstreamActivity:
         return f"{GATE}: failure" in self._github.merge_state(pull).blocked_by
 
     async def merge(self, pull: PullRequest) -> bool:
-        """Press Merge when ready, if it is and the queue has room; False when not."""
+        """Enqueue a mergeable pull request if the queue has room; return whether it did."""
         is_full = len(self._github.merge_queue(self._upstream)) >= MOST_QUEUED
         if is_full or not self._github.merge_state(pull).mergeable:
             return False
@@ -191,7 +191,7 @@ class UpstreamActivity:
         return [pull for pull in fresh if self._github.merge_state(pull).mergeable]
 
     async def _rerun(self) -> None:
-        """Somebody hopes that it was bad luck: once a head."""
+        """Re-run a failed check, once per head."""
         failed = [
             (pull, check)
             for pull in self._free()
@@ -213,7 +213,7 @@ class UpstreamActivity:
         return await self._say(pull, [pull.author.login], "What am I waiting for?", "/crcr status")
 
     async def waive(self, pull: PullRequest, by: Sequence[str]) -> bool:
-        """Waive whoever blocks the pull request; False while nobody does, or when `by` have said enough."""
+        """Waive the blocking backends; False when none blocks, or `by` have reached their command limit."""
         names = {check.name for check in self._failed_checks(pull)}
         blocking = [name for name in GATING if f"crcr/{name}" in names]
         if not self.is_blocked(pull) or not blocking:
@@ -254,7 +254,7 @@ class UpstreamActivity:
         return [pull for pull in self._free() if self.is_blocked(pull)]
 
     def _free(self) -> list[PullRequest]:
-        """Those that nothing else is under way with."""
+        """Return the open pull requests that are neither queued nor part of the opening."""
         queued = {group.number for group in self._github.merge_queue(self._upstream)}
         taken = queued | {pull.number for pull in self.staged}
         return [pull for pull in self._open if pull.state == "open" and pull.number not in taken]

@@ -1,7 +1,11 @@
 """The demo's world: an invented deep-learning framework upstream and its accelerator backends.
 
-Each backend has a character, so the pages show more than green: steady, matrix, flaky, broken, slow,
-silent, cancelling, one that only listens, and one that probes the relay. Two of them gate merging, and one speaks when it is asked by label.
+Each backend behaves differently, so that the pages show more than green: steady, matrix, flaky, broken, slow, silent,
+cancelling, one that only receives dispatches, and one that probes the relay. Two of them gate merging, and one publishes
+checks when a label requests it.
+
+The module also has the people of the demo, and the workflow files on the backends' default branches. The simulator does
+not execute those files: a backend acts as its `Workflow` says, and its file says the same.
 """
 
 from collections.abc import Sequence
@@ -16,15 +20,15 @@ NPU_LABEL = "ciflow/crcr/npu"
 GATING = ("novagpu/tensorium-nova", "serveflow/serveflow")
 COMPILER_FILE = "torch/_inductor/lowering.py"
 ALLOWLIST = """\
-# Who is told about changes of the upstream, and what their results mean.
-L1:  # are told
+# Who receives the upstream's changes, and what their results mean.
+L1:  # receive dispatches
   - fpga-club/tensorium-fpga
 L2:  # and are shown on the dashboard
   - quantix/tpu-bridge
   - lumen-hpc/xpu-ops
   - riscv-ai/tensorium-riscv
   - edge-labs/edge-runtime
-  - relay-watch/probe: {expect: {"xfail*": failure}}  # tries the relay itself
+  - relay-watch/probe: {expect: {"xfail*": failure}}  # tests the relay itself
 L3:  # and on pull requests with the label ciflow/crcr/<device>
   npu:
     accel-npu/tensorium-npu: [npu-oncall]
@@ -117,7 +121,7 @@ BACKENDS: dict[str, tuple[str, Workflow]] = {
 
 
 def demo_world(github: GitHub, pin: str = "http://127.0.0.1:8000/github/callback crcr-demo") -> None:
-    """Create the upstream, with its allowlist, ruleset and roles, and its backends, whose files pin that relay."""
+    """Create the upstream with its allowlist, ruleset and roles, and the backends, whose files pin that relay."""
     files = {".github/crcr-allowlist.yml": ALLOWLIST}
     github.create_repository(UPSTREAM, files=files, description="Tensors and gradients, on any accelerator")
     github.require_checks(UPSTREAM, [GATE])
@@ -166,7 +170,7 @@ _REPORT = """\
 
 
 def workflow_file(workflow: Workflow, pin: str) -> str:
-    """The file of a workflow that is started by dispatches; one that never reports may ask for no token either.
+    """Return the file of a workflow that dispatches start; a silent one may not request a token either.
 
     `pin` is the relay that it reports to: callback address, a space, audience.
     """
@@ -199,13 +203,13 @@ MOST_COMMANDS_AN_HOUR = 8
 
 
 class CommandLimits:
-    """Who has commanded when, and so who may do it again."""
+    """Keeps each person below the relay's hourly limit of commands, so that a long or fast demo has no refusals."""
 
     def __init__(self) -> None:
         self._spoke_at: dict[str, list[datetime]] = {}
 
     def first_free(self, logins: Sequence[str], now: datetime) -> str | None:
-        """The first of them who has not said too much lately; it counts as said."""
+        """Return the first of them below the limit, and count one command."""
         for login in logins:
             lately = [at for at in self._spoke_at.get(login, []) if now - at < timedelta(hours=1)]
             if len(lately) < MOST_COMMANDS_AN_HOUR:

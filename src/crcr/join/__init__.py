@@ -1,1 +1,1 @@
-"""How a downstream joins: the files, the allowlist entry and the registration that it needs, made from its wishes."""
+"""How a downstream joins: the files, the allowlist entry and the registration that it needs, generated from a join request."""

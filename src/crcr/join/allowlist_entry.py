@@ -1,4 +1,4 @@
-"""What others must add for a downstream: the upstream its allowlist entry, the operator a registration."""
+"""Text that others must add for a downstream: the upstream's allowlist entry, the operator's registration."""
 
 import json
 import re
@@ -25,7 +25,9 @@ def allowlist_entry(request: JoinRequest) -> str:
 def _options(request: JoinRequest) -> str:
     options = []
     if request.oncalls:
-        options.append(f"oncalls: [{', '.join(_word(each.removeprefix('@')) for each in request.oncalls)}]")
+        options.append(
+            f"oncalls: [{', '.join(_word(oncall.removeprefix('@')) for oncall in request.oncalls)}]"
+        )
     if request.level is Level.L4:
         # Without it the gate would have to guess when the backend is complete.
         options.append(f"jobs: [{_word(request.job_name)}]")
@@ -33,15 +35,15 @@ def _options(request: JoinRequest) -> str:
 
 
 def registration(request: JoinRequest) -> str | None:
-    """Return what the operator adds to the relay's settings so that another CI's tokens count, as TOML."""
+    """Return the TOML that the operator adds to the relay's settings, so that it accepts another CI's tokens."""
     _refuse_problems(request)
     match request.ci:
         case Ci.GITHUB:
             return None
         case Ci.BUILDKITE:
             own: dict[str, str | None] = {"organization_id": None, "pipeline_id": None}
-            # Any step can ask for a token; these two run nothing of a pull request. Code that uploads steps can
-            # take their names, as the file says: this keeps out accidents, not attacks.
+            # Any step can request a token; these two run no code of a pull request. Code that uploads steps can take
+            # their names, as the file says: this prevents accidents, not attacks.
             claims = {"build_source": ["api", "ui"], "step_key": ["crcr-started", "crcr-finished"]}
             return _registration(request, "https://agent.buildkite.com", own, claims)
         case Ci.GITLAB:
@@ -49,26 +51,26 @@ def registration(request: JoinRequest) -> str | None:
             own = {"project_id": None} if url == _GITLAB else {"kind": "gitlab", "project_id": None}
             return _registration(request, url, own, {"pipeline_source": ["trigger"]})
         case Ci.CIRCLECI:
-            issuer = f"https://oidc.circleci.com/org/{_told(request, 'organization_id')}"
-            # Any job can ask for a token; only those with the context run nothing of a pull request.
-            contexts = {"oidc.circleci.com/context-ids": [_told(request, "context_id")]}
+            issuer = f"https://oidc.circleci.com/org/{_location_part(request, 'organization_id')}"
+            # Any job can request a token; only those with the context run no code of a pull request.
+            contexts = {"oidc.circleci.com/context-ids": [_location_part(request, "context_id")]}
             return _registration(request, issuer, {"project_id": None}, contexts)
 
 
 def _registration(
     request: JoinRequest, issuer: str, own: Mapping[str, str | None], claims: Mapping[str, list[str]]
 ) -> str:
-    """Write a registration; what is None in `own` is taken from the wish's place."""
+    """Write a registration; a value that is None in `own` is taken from the request's location."""
     values = {"issuer": issuer, "repository": str(request.repository)}
-    values |= {name: value or _told(request, name) for name, value in own.items()}
+    values |= {name: value or _location_part(request, name) for name, value in own.items()}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     lines.append(f"branches = [{json.dumps(request.branch)}]")
     table = ", ".join(f"{_key(name)} = {json.dumps(allowed)}" for name, allowed in claims.items())
     return "\n".join(("[[oidc.registration]]", *lines, f"claims = {{{table}}}", ""))
 
 
-def _told(request: JoinRequest, name: str) -> str:
-    """Return a part of the place, or a placeholder that says what belongs there."""
+def _location_part(request: JoinRequest, name: str) -> str:
+    """Return a part of the location, or a placeholder that describes it."""
     meaning = next(part.meaning for part in CI_LOCATION_PARTS[request.ci] if part.name == name)
     return request.where(name) or f"<{meaning}>"
 

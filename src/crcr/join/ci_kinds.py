@@ -1,4 +1,4 @@
-"""The CIs that a downstream may use, and what says where each starts its builds."""
+"""The CIs that a downstream may use, and the values that locate a build there."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class LocationPart:
-    """One thing that says where a build of another CI is started, or who then speaks."""
+    """One value that locates a build at another CI, or identifies its reporter."""
 
     name: str
     meaning: str
@@ -66,4 +66,4 @@ CI_LOCATION_PARTS: Mapping[Ci, tuple[LocationPart, ...]] = MappingProxyType(
         ),
     }
 )
-"""What `Wanted.place` holds for each CI. Ids are for the operator's registration and may be told later."""
+"""The keys of `JoinRequest.place` per CI. The operator's registration needs the ids; they may follow later."""

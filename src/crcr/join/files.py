@@ -1,7 +1,7 @@
-"""The files that make a repository a downstream, written from one wish.
+"""Generates the files that make a repository a downstream, from a join request.
 
-Templates hold everything that a person reads and edits; the values put into them were checked first, and stand
-between quotes or where a shell reads them. The delimiters are `{=` and `=}`, because `{{` belongs to GitHub.
+Templates hold everything that a person reads and edits. Values are checked first, and inserted between quotes or where a
+shell reads them. The delimiters are `{=` and `=}`, because `{{` is GitHub's.
 """
 
 import json
@@ -43,7 +43,7 @@ class NewFile:
 
 
 def generate(request: JoinRequest) -> tuple[NewFile, ...]:
-    """Return the files of a wish without a problem, those that a person edits first."""
+    """Return the files of a valid request, those that a person edits first."""
     if problems := check_request(request):
         raise ValueError("; ".join(problems))
     return tuple(_github(request) if request.ci is Ci.GITHUB else _elsewhere(request))
@@ -51,13 +51,11 @@ def generate(request: JoinRequest) -> tuple[NewFile, ...]:
 
 def _github(request: JoinRequest) -> Iterator[NewFile]:
     yield NewFile(
-        WORKFLOW, _render("github.yml", request), "runs your build for each dispatch, and reports it"
+        WORKFLOW, _render("github.yml", request), "runs your build for each dispatch and reports it"
     )
     if request.nightly:
         text = _render("github-nightly.yml", request)
-        yield NewFile(
-            NIGHTLY_WORKFLOW, text, "tests the upstream's newest commit every night, and reports it"
-        )
+        yield NewFile(NIGHTLY_WORKFLOW, text, "tests the upstream's newest commit every night and reports it")
     if request.action is None:
         yield _reporter()
 
@@ -65,7 +63,9 @@ def _github(request: JoinRequest) -> Iterator[NewFile]:
 def _elsewhere(request: JoinRequest) -> Iterator[NewFile]:
     title = request.ci.title
     text = _render("bridge.yml", request)
-    yield NewFile(BRIDGE_WORKFLOW, text, f"starts a build at {title} for each dispatch; runs no foreign code")
+    yield NewFile(
+        BRIDGE_WORKFLOW, text, f"starts a build at {title} for each dispatch; runs no code of a pull request"
+    )
     why = f"your build at {title}, and the steps that report it"
     yield NewFile(CI_FILES[request.ci], _render(f"{request.ci.value}.yml", request), why)
     if request.nightly:
@@ -73,7 +73,7 @@ def _elsewhere(request: JoinRequest) -> Iterator[NewFile]:
         yield NewFile(
             NIGHTLY_WORKFLOW, text, f"starts a build of the upstream's newest commit at {title} every night"
         )
-    yield NewFile(BRIDGE, bridge_text(), "what the bridge runs: asks the other CI for a build")
+    yield NewFile(BRIDGE, bridge_text(), "the bridge's script: starts the build at the other CI")
     yield _reporter()
 
 
@@ -82,9 +82,9 @@ def _reporter() -> NewFile:
 
 
 def _render(template: str, request: JoinRequest) -> str:
-    """The file, after a line for whatever in it is not as by default and should be seen first."""
-    told = unusual_secret_targets(request) if template in _BRIDGES else chosen_programs(request)
-    return "".join(f"# This file {each}\n" for each in told) + _filled(template, request)
+    """Return the file, after a comment line for notice unusual value that a reader should see first."""
+    notices = unusual_secret_targets(request) if template in _BRIDGES else chosen_programs(request)
+    return "".join(f"# This file {notice}\n" for notice in notices) + _filled(template, request)
 
 
 def _filled(template: str, request: JoinRequest) -> str:
@@ -106,14 +106,14 @@ def _labels(runs_on: str) -> list[str]:
 
 
 def _cron(request: JoinRequest) -> str:
-    """Return a time at night of its own for each repository: at full hours GitHub drops scheduled runs."""
+    """Return a nightly time that differs per repository: at full hours GitHub drops scheduled runs."""
     minutes = zlib.crc32(request.repository.key.encode()) % (_NIGHTLY_HOURS * 60)
     return f"{minutes % 60} {_NIGHTLY_FIRST_HOUR + minutes // 60} * * *"
 
 
 @cache
 def _environment() -> Environment:
-    # What is written is YAML: HTML's escapes would be wrong in it, and the values need none.
+    # The output is YAML: HTML escapes would be wrong, and the values need none.
     environment = Environment(  # noqa: S701
         loader=PackageLoader("crcr.join"),
         undefined=StrictUndefined,
@@ -128,10 +128,10 @@ def _environment() -> Environment:
 
 
 def _quoted(value: object) -> str:
-    """Return a value between double quotes, as YAML, TOML and JSON all read it."""
+    """Return a value between double quotes, in the form that YAML, TOML and JSON share."""
     return json.dumps(str(value), ensure_ascii=False)
 
 
 def _dollars(text: str) -> str:
-    """Return a line of shell for a file in which Buildkite itself replaces `$NAME`."""
+    """Escape a shell line for Buildkite, which replaces `$NAME` in the file itself."""
     return text.replace("$", "$$")

@@ -1,4 +1,4 @@
-"""What hints point to: on the onboarding page its own steps, everywhere else complete addresses and commands."""
+"""Link texts for hints: steps of the onboarding page on that page, full addresses and commands elsewhere."""
 
 import shlex
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from crcr.decide.model import RepoName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintLinks:
-    """Each but the pin is the end of a hint, and says where something is to be had."""
+    """Each except the pin is the end of a hint: where to find something."""
 
     entry: str
     """The allowlist entry."""
     app: str
     """The link to install the App."""
     workflow: str
-    """A workflow that listens and reports."""
+    """A workflow that listens to dispatches and reports."""
     check: str
-    """A look at GitHub."""
+    """Checking the set-up at GitHub."""
     test: str
     """A test dispatch."""
     pin: str
@@ -32,7 +32,7 @@ def page_hint_links(pin: str) -> HintLinks:
         app="the link is in step 1",
         workflow="step 3 has one",
         check="press Check now below",
-        test="the last step tells how a test is sent",
+        test="the last step sends a test",
         pin=pin,
     )
 
@@ -40,7 +40,7 @@ def page_hint_links(pin: str) -> HintLinks:
 def doctor_command(
     relay_url: str, repository: RepoName, upstream: RepoName | None, *, test: bool = False
 ) -> str:
-    """`upstream` is None where the relay is known to have only one."""
+    """`upstream` is None when the relay has only one."""
     words = ["crcr", "doctor", "--relay", relay_url, "--repo", str(repository)]
     words += ["--upstream", str(upstream)] if upstream else []
     return shlex.join([*words, "--test"] if test else words)
@@ -49,14 +49,14 @@ def doctor_command(
 def hint_links(
     site: str, upstream: RepoName, repository: RepoName, *, audience: str, several: bool
 ) -> HintLinks:
-    """`several`: the relay at `site` has more than one upstream, so that it must be named."""
+    """`several`: the relay at `site` has more than one upstream, so the link must name it."""
     chosen = {"repository": str(repository), **({"upstream": str(upstream)} if several else {})}
     page = f"{site}/crcr/onboarding?{urlencode(chosen, safe='/')}"
     named = upstream if several else None
     return HintLinks(
-        entry=f"{page} writes the entry for you, and so does `crcr init`",
+        entry=f"{page} and `crcr init` write the entry",
         app=f"the link is on {page}",
-        workflow=f"`crcr init` in the repository writes one, and so does {page}",
+        workflow=f"`crcr init` in the repository writes one, or use {page}",
         check=f"`{doctor_command(site, repository, named)}`, or Check now on {page}",
         test=f"`{doctor_command(site, repository, named, test=True)}` sends a test now",
         pin=relay_pin(site, audience),

@@ -1,6 +1,6 @@
-"""What a CI takes beside the files: secrets and settings that somebody must make, and how safe a build is there.
+"""Manual steps per CI: secrets and settings that no file can create; and how safe a build is there.
 
-Nothing of it can be written into a file, so `crcr init` and the onboarding page list it: what, where, and what for.
+`crcr init` and the onboarding page list them: what, where, and what for.
 """
 
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ class ManualStep:
 
 
 def describe_effort(ci: Ci) -> str:
-    """What it takes in all, in two sentences."""
+    """Return what joining needs, in two sentences."""
     if ci is Ci.GITHUB:
-        return "It takes the App, one line on the allowlist and one workflow; no secret is shared."
+        return "You need the App, one allowlist entry and one workflow; no secret is shared."
     return (
-        f"It takes the App, one line on the allowlist, a bridge (a small GitHub workflow that starts your builds at"
-        f" {ci.title} with a token of yours, kept as a secret of your repository), and a registration by the operator of"
-        " this relay. The relay itself gets no secret of yours."
+        f"You need the App, one allowlist entry, a bridge (a small GitHub workflow that starts your builds at"
+        f" {ci.title} with a token of yours, stored as a secret of your repository), and a registration by this relay's"
+        " operator. The relay itself gets no secret of yours."
     )
 
 
 def describe_safety(ci: Ci) -> str:
-    """Where code of a pull request runs, and what keeps it from reporting."""
+    """Return where code of a pull request runs, and what prevents it from reporting."""
     match ci:
         case Ci.GITHUB:
             return (
@@ -44,7 +44,7 @@ def describe_safety(ci: Ci) -> str:
             return (
                 "Code of a pull request runs only in the step crcr-build. But at Buildkite every step can ask for a token,"
                 " and a running step can upload others under the names of those that report: such code can misreport its"
-                " own result, though never another's. So have only trusted pull requests sent to you, or build in a"
+                " own result, though never another's. So receive only trusted pull requests, or build in a"
                 " second pipeline that is not registered; and let no merge gate (L4) rest on it alone."
             )
         case Ci.GITLAB:
@@ -61,13 +61,13 @@ def describe_safety(ci: Ci) -> str:
 
 
 def manual_steps(request: JoinRequest) -> tuple[ManualStep, ...]:
-    """In the order in which they are made; none for GitHub Actions. The operator's registration is not among them."""
+    """Return the steps in order; none for GitHub Actions. The operator's registration is separate."""
     if request.ci is Ci.GITHUB:
         return ()
     environment = ManualStep(
         "environment crcr",
         _ENVIRONMENT,
-        f"holds the secret; let only the branch {request.branch} use it",
+        f"holds the secret; restrict it to the branch {request.branch}",
     )
     return (environment, *_OWN[request.ci](request))
 
@@ -89,12 +89,12 @@ def _buildkite(request: JoinRequest) -> tuple[ManualStep, ...]:
         ManualStep(
             "no builds of pull requests",
             f"{pipeline}, GitHub",
-            "or a fork could start a build that the bridge did not ask for",
+            "otherwise a fork could start a build that the bridge did not request",
         ),
         ManualStep(
             "a queue of its own for crcr-build",
             "Buildkite, Agents",
-            "code that ran on a machine can leave something behind for the step that reports there next",
+            "code of a pull request could leave files for the reporting step on the same machine",
         ),
     )
 
@@ -111,17 +111,17 @@ def _gitlab(request: JoinRequest) -> tuple[ManualStep, ...]:
         ManualStep(
             "include: {local: .gitlab/crcr.yml}",
             f"{project}: .gitlab-ci.yml",
-            "has these jobs run; keep your other jobs out of such pipelines with `if: $CI_PIPELINE_SOURCE != 'trigger'`",
+            "runs these jobs; keep your other jobs out of such pipelines with `if: $CI_PIPELINE_SOURCE != 'trigger'`",
         ),
         ManualStep(
             f"protected branch {request.branch}",
             f"{project}: Settings, Repository",
-            "or whoever may push there could report in your name",
+            "otherwise everyone who may push there could report in your name",
         ),
         ManualStep(
             "pipeline variables for trigger tokens",
             f"{project}: Settings, CI/CD, Variables",
-            "the bridge tells a pipeline by them what to test",
+            "the bridge passes them to the pipeline: what to test",
         ),
     )
 
@@ -137,17 +137,17 @@ def _circleci(request: JoinRequest) -> tuple[ManualStep, ...]:
         ManualStep(
             "a pipeline for .circleci/crcr.yml",
             project,
-            "has CircleCI read that file; or merge it into .circleci/config.yml",
+            "makes CircleCI read that file; or merge it into .circleci/config.yml",
         ),
         ManualStep(
             "context crcr",
             "CircleCI: Organization Settings, Contexts",
-            "without variables, for this project alone; by it the registration knows the jobs that report",
+            "without variables, for this project only; the registration accepts only jobs with it",
         ),
         ManualStep(
             "Pass secrets to builds from forked pull requests: off",
             project,
-            "or a fork could get the context",
+            "otherwise a fork could use the context",
         ),
         ManualStep(
             "a deploy key for checkout, and no user key",

@@ -1,8 +1,7 @@
-"""What a downstream wants: its CI, its upstream, its level, its command; and what is wrong with such a wish, in words.
+"""The request to join: a downstream's CI, upstream, level, command and so on; and the check of its values.
 
-The values end up in files that others run, so each has a narrow form: what could mean something to YAML, to a shell
-or to a CI's own expressions is refused. The command is the one exception: it is a line of shell, and stands where
-a shell reads it.
+The values end up in files that others run, so each has a narrow form: anything with a meaning in YAML, a shell or a CI's
+expressions is refused. The command is the exception: it is a shell line, and is written where a shell reads it.
 """
 
 import re
@@ -30,7 +29,7 @@ DEFAULT_COMMAND = "./ci/build-and-test"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _MAX_COMMAND = 1000
 _EXPRESSIONS = ("${{", "<<", "$[[")
-"""What GitHub, CircleCI and GitLab replace before any shell or parser sees it."""
+"""Expressions that GitHub, CircleCI and GitLab replace before a shell or parser runs."""
 
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9.\[\]:-]{1,253}(?:/[A-Za-z0-9._~-]{1,100}){0,4}/?")
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,36}[A-Za-z0-9])?")
@@ -64,9 +63,9 @@ class JoinRequest:
     """A runner's label, or several with commas."""
     branch: str = "main"
     action: str | None = None
-    """`owner/repo/path@<40 hex>`: use that action; None: the reporter is put into the repository."""
+    """`owner/repo/path@<40 hex>`: use that action; None: copy the reporter into the repository."""
     place: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Where the other CI is; see `CI_LOCATION_PARTS`."""
+    """Location of the build at another CI; see `CI_LOCATION_PARTS`."""
 
     def where(self, name: str) -> str | None:
         """Return a part of `place`, or its default; an empty one counts as absent."""
@@ -84,7 +83,7 @@ class JoinRequest:
 
 
 def check_request(request: JoinRequest) -> tuple[str, ...]:
-    """Return every problem of a wish, or nothing."""
+    """Return every problem of a request."""
     return tuple(dict.fromkeys(_problems(request)))
 
 
@@ -92,12 +91,12 @@ def _problems(request: JoinRequest) -> Iterator[str]:
     yield from _formal(request)
     yield from address_problems("the relay's URL", request.relay_url)
     yield from _command(request.command)
-    yield from _duties(request)
+    yield from _requirements(request)
     yield from _place(request.ci, request.place)
 
 
 def _formal(request: JoinRequest) -> Iterator[str]:
-    """Go through the values that have a form and nothing else."""
+    """Check the values that only need a form."""
     forms: tuple[tuple[str, str | None, re.Pattern[str], str], ...] = (
         ("the audience", request.audience, _AUDIENCE, "letters, digits and . _ ~ : / @ + -"),
         ("the device", request.device, _DEVICE, "letters, digits, dot, dash and underscore, at most 38"),
@@ -121,7 +120,7 @@ def _formal(request: JoinRequest) -> Iterator[str]:
 
 
 def address_problems(name: str, value: str) -> Iterator[str]:
-    """Why nothing is asked of that address, and no token sent there."""
+    """Yield why that address must not be used."""
     hint = "write https://host (http only on this machine)"
     if not _ADDRESS.fullmatch(value) or ".." in value:
         yield f"{name} {_shown(value)} cannot be used: {hint}"
@@ -137,7 +136,7 @@ def address_problems(name: str, value: str) -> Iterator[str]:
 
 def _command(command: str) -> Iterator[str]:
     if not command.strip():
-        yield "the command is empty: write what builds and tests your repository"
+        yield "the command is empty: write the command that builds and tests your repository"
     elif len(command) > _MAX_COMMAND:
         yield f"the command is longer than {_MAX_COMMAND} characters: put it into a script"
     elif not command.isprintable():
@@ -147,16 +146,16 @@ def _command(command: str) -> Iterator[str]:
             yield f"the command holds {marker}, which a CI would replace: take the value from the environment"
 
 
-def _duties(request: JoinRequest) -> Iterator[str]:
-    """What a level or a CI asks for, beyond the form of each value."""
+def _requirements(request: JoinRequest) -> Iterator[str]:
+    """Check what a level or a CI requires beyond the form of each value."""
     if request.upstream == request.repository:
         yield "the upstream and your repository are the same"
     if request.level is Level.L3 and request.device is None:
-        yield "L3 needs a device: it becomes the label that asks for your checks, such as ciflow/crcr/npu"
+        yield "L3 needs a device: it names the label that requests your checks, such as ciflow/crcr/npu"
     if request.device is not None and request.level is not Level.L3:
-        yield "a device belongs to L3; leave it out, or choose L3"
+        yield "a device is for L3 only; leave it out, or choose L3"
     if request.level is Level.L4 and not request.oncalls:
-        yield "L4 needs on-calls: a gate needs someone to call"
+        yield "L4 needs on-calls: a gate needs a contact"
     if request.action is not None and request.ci is not Ci.GITHUB:
         yield f"the action works in GitHub Actions only; leave it out for {request.ci.title}"
 
@@ -185,7 +184,7 @@ _LONGEST = 160
 
 
 def unusual_secret_targets(request: JoinRequest) -> tuple[str, ...]:
-    """Where the bridge sends its secret, if that is not where everybody's goes."""
+    """Return where the bridge sends its secret, if it is not the CI's public address."""
     if request.ci is not Ci.GITLAB:
         return ()
     usual = next(each.default for each in CI_LOCATION_PARTS[Ci.GITLAB] if each.name == "url")
@@ -196,7 +195,7 @@ def unusual_secret_targets(request: JoinRequest) -> tuple[str, ...]:
 
 
 def chosen_programs(request: JoinRequest) -> tuple[str, ...]:
-    """What is run of what was named."""
+    """Return the command and the action of the request, if they are not the defaults."""
     return tuple(_run(request))
 
 

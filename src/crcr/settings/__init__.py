@@ -1,6 +1,6 @@
-"""What the operator decides: `load_settings` reads environment and file into one frozen `Settings`.
+"""The operator's settings: `load_settings` reads environment and file into one frozen `Settings`.
 
-Only `wiring`, `cli` and the documentation know these types; everything below them is given plain values.
+Only `wiring`, `cli` and the documentation use these types; all other packages receive plain values.
 """
 
 from crcr.settings.load import load_settings

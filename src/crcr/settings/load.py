@@ -1,7 +1,7 @@
-"""From environment and file to `Settings`, or to the list of everything that is wrong with them.
+"""Loads `Settings` from environment and file, or reports every problem at once.
 
-Variables stand over the file, the file over the defaults. Nothing is skipped after a first problem, nothing
-unknown is passed over, and no message holds the value of a secret.
+Variables override the file, the file overrides the defaults. Unknown names are problems, and no message contains the
+value of a secret.
 """
 
 import tomllib
@@ -33,7 +33,7 @@ _UPSTREAM_KEY = "upstream"
 _MAX_SECRET_BYTES = 64 * 1024
 
 Found = dict[str, RawValue]
-"""What one layer holds, by the setting's key."""
+"""The values of one layer, by setting key."""
 
 
 def load_settings(*, config: Path | None, environ: Mapping[str, str], cwd: Path) -> Settings:
@@ -42,7 +42,7 @@ def load_settings(*, config: Path | None, environ: Mapping[str, str], cwd: Path)
     file = _from_file(config, cwd, problems)
     variables = _from_environ(environ, cwd, problems)
     draft = _Draft({**(file or {}), **variables}, problems, cwd)
-    # Of a file that cannot be read it is not known what it lacks.
+    # When the file cannot be read, missing settings cannot be reported.
     draft.read_all(report_missing=file is not None)
     draft.read_upstreams(file, variables)
     draft.check_together()
@@ -64,11 +64,11 @@ def _from_environ(environ: Mapping[str, str], cwd: Path, problems: list[str]) ->
         if name.startswith(PREFIX) and value.strip()
     }
     names = {row.key: row.variable for row in known}
-    return _picked(known, given, names, FILE_SUFFIX, problems)
+    return _assign_values(known, given, names, FILE_SUFFIX, problems)
 
 
 def _from_file(config: Path | None, cwd: Path, problems: list[str]) -> Found | None:
-    """Return what the file holds, nothing when there is none, None when it cannot be read."""
+    """Return the file's values; empty without a file, None when it cannot be read."""
     path = cwd / (config or DEFAULT_FILE)
     if config is None and not path.exists():
         return {}
@@ -86,24 +86,24 @@ def _from_file(config: Path | None, cwd: Path, problems: list[str]) -> Found | N
 def _from_toml(content: Mapping[str, object], folder: Path, problems: list[str]) -> Found:
     known = list(_settings_rows())
     tables = {row.key.partition(".")[0] for row in known if "." in row.key}
-    given = {key: RawValue(value, key, folder) for key, value in _flat(content, tables) if value != ""}
+    given = {key: RawValue(value, key, folder) for key, value in _flatten(content, tables) if value != ""}
     upstream = given.pop(_UPSTREAM_KEY, None)
-    found = _picked(known, given, {row.key: row.key for row in known}, FILE_SUFFIX.lower(), problems)
+    found = _assign_values(known, given, {row.key: row.key for row in known}, FILE_SUFFIX.lower(), problems)
     return {**found, _UPSTREAM_KEY: upstream} if upstream else found
 
 
-def _flat(table: Mapping[str, object], tables: set[str], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _flatten(table: Mapping[str, object], tables: set[str], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in table.items():
         if isinstance(value, dict) and not prefix and key in tables:
-            yield from _flat(value, tables, f"{key}.")
+            yield from _flatten(value, tables, f"{key}.")
         else:
             yield prefix + key, value
 
 
-def _picked(
+def _assign_values(
     known: list[Setting], given: Found, names: Mapping[str, str], suffix: str, problems: list[str]
 ) -> Found:
-    """Sort one layer's values by setting, following `…_FILE` names; what is left over is unknown."""
+    """Assign one layer's values to settings, reading `…_FILE` names; the rest is unknown."""
     found: Found = {}
     rest = dict(given)
     for row in known:
@@ -129,7 +129,7 @@ def _unknown(name: str, known: list[str], suffix: str) -> str:
 
 
 def _content(given: RawValue, problems: list[str]) -> RawValue:
-    """Return the file's text under the name that pointed to it; its paths, too, count from the same folder."""
+    """Return the file's text under the name that pointed to it, with the same base folder for paths."""
     text: object = UNREADABLE
     try:
         with (given.folder / str(given.value)).open("rb") as file:
@@ -142,7 +142,7 @@ def _content(given: RawValue, problems: list[str]) -> RawValue:
 
 
 class _Draft:
-    """The settings while they are read: values so far, and how each was written."""
+    """The settings while they are read: values so far, and the name under which each was given."""
 
     def __init__(self, found: Found, problems: list[str], cwd: Path) -> None:
         self.values: dict[str, Any] = {}
@@ -199,7 +199,7 @@ def _timeouts(draft: _Draft) -> str | None:
     if job_s is None or gate_s is None or gate_s >= job_s:
         return None
     names = draft.written("gate_timeout_s"), draft.written("job_timeout_s")
-    return f"{names[0]} must not be below {names[1]}: the gate waits at least as long as a job may be silent."
+    return f"{names[0]} must not be below {names[1]}: the gate must wait at least as long as a job may be silent."
 
 
 def _forward(draft: _Draft) -> str | None:
@@ -208,7 +208,7 @@ def _forward(draft: _Draft) -> str | None:
     if len(present) != 1:
         return None
     absent = next(name for name in names if name not in present)
-    return f"{draft.written(present[0])} needs {draft.written(absent)} beside it; set both or none."
+    return f"{draft.written(present[0])} needs {draft.written(absent)} too; set both or none."
 
 
 def _ingest(draft: _Draft) -> str | None:
@@ -216,7 +216,9 @@ def _ingest(draft: _Draft) -> str | None:
     if not isinstance(ingest, SecretStr) or ingest != forward:
         return None
     names = draft.written("hud_ingest_token"), draft.written("hud_forward_token")
-    return f"{names[0]} must differ from {names[1]}: who may read what we send must not write here."
+    return (
+        f"{names[0]} must differ from {names[1]}: the receiver of our results must not be able to write here."
+    )
 
 
 def _readers(draft: _Draft) -> str | None:
@@ -224,7 +226,7 @@ def _readers(draft: _Draft) -> str | None:
     if draft.values.get("hud_access") != "token" or given:
         return None
     name = draft.written("hud_access")
-    return f"{name} is token, and nobody has one; set CRCR_HUD_TOKENS or CRCR_ADMIN_TOKENS."
+    return f"{name} is token, but there are no tokens; set CRCR_HUD_TOKENS or CRCR_ADMIN_TOKENS."
 
 
 def _proxy(draft: _Draft) -> str | None:
@@ -234,7 +236,7 @@ def _proxy(draft: _Draft) -> str | None:
     ):
         return None
     name = draft.written("hud_access")
-    return f"{name} is proxy, so {draft.written('trusted_proxies')} must name the proxies, and not every address."
+    return f"{name} is proxy, so {draft.written('trusted_proxies')} must list the proxies, not every address."
 
 
 def _token_names(draft: _Draft) -> str | None:
@@ -244,7 +246,7 @@ def _token_names(draft: _Draft) -> str | None:
     if not names and not digests:
         return None
     both = draft.written("admin_tokens"), draft.written("hud_tokens")
-    return f"{both[0]} and {both[1]} must not share a name or a token; who may act may read too."
+    return f"{both[0]} and {both[1]} must not share a name or a token; administrators may also read."
 
 
 def _kinds(draft: _Draft) -> str | None:

@@ -1,7 +1,7 @@
-"""One row per setting: its names, how it is read, its default, and what it means.
+"""`Setting`: the names, reader, default and meaning of one setting.
 
-The rows stand beside the types in `model`; the loader, `check-config` and docs/configuration.md all work
-through them, so that a setting is declared once. A default is written as the operator would write it.
+Declared with the types in `model`; the loader, `check-config` and docs/configuration.md all use it, so that a setting is
+declared once. Defaults are written as the operator would write them.
 """
 
 from collections.abc import Callable
@@ -12,26 +12,26 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 FROZEN = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
-"""How our settings types behave: wrong input is never shown in an error, since it may be a secret."""
+"""Errors never show the input, because it may be a secret."""
 PREFIX = "CRCR_"
 FILE_SUFFIX = "_FILE"
 UNREADABLE = object()
-"""Value of a setting that was given and could not be got at; that was said, and it is not missing."""
+"""Value of a setting whose file could not be read; the problem is already reported, and it is not missing."""
 
 
 class InvalidValue(ValueError):
-    """A value that cannot be used; the text goes on after the setting's name ("must be …")."""
+    """A value that cannot be used; the text follows the setting's name ("must be …")."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawValue:
-    """A value as it was found: text from the environment, any TOML value from the file."""
+    """A value as given: text from the environment, any TOML value from the file."""
 
     value: object
     written: str
     """The name as the operator wrote it: the variable, or the key in the file."""
     folder: Path
-    """What a relative path counts from: the file's folder, or the working directory."""
+    """Base of relative paths: the file's folder, or the working directory."""
 
 
 Reader = Callable[[RawValue], object]
@@ -40,7 +40,7 @@ Reader = Callable[[RawValue], object]
 @dataclass(frozen=True, slots=True)
 class Setting:
     env: str
-    """Name of the environment variable without its prefix; empty where the file alone can say it."""
+    """Environment variable without its prefix; empty for settings that only the file can set."""
     key: str
     """Dotted key in the TOML file."""
     reader: Reader
@@ -60,7 +60,7 @@ class Setting:
 
 
 def settings_of(model: type[BaseModel]) -> dict[str, Setting]:
-    """Return the row of every field that has one: the model's own in their order, then those of its groups."""
+    """Return the settings of a model's fields: its own in order, then those of its groups."""
     fields = sorted(model.model_fields.items(), key=lambda item: item[0] not in model.__annotations__)
     return {field: row for field, info in fields for row in info.metadata if isinstance(row, Setting)}
 
@@ -82,7 +82,7 @@ def describe_missing(row: Setting) -> str:
 
 
 def suggest_name(word: str, known: list[str]) -> str:
-    """Return what to do about an unknown name."""
+    """Return advice about an unknown name."""
     by_shape = {_shape(name): name for name in known}
     near = get_close_matches(_shape(word[:100]), by_shape, n=1, cutoff=0.75)
     return f"did you mean {by_shape[near[0]]}?" if near else "remove it (docs/configuration.md lists all)."

@@ -1,7 +1,7 @@
-"""The upstreams: what is said of each, by two variables for one or by `[[upstream]]` tables for any number.
+"""Settings of the upstreams: two variables for one, or `[[upstream]]` tables for any number.
 
-The variables stand over the file as everywhere else: they replace name and allowlist of its only table. With
-several tables nobody could tell which one they mean, so that is a problem instead of a guess.
+The variables override name and allowlist of the only table. With several tables their meaning would be ambiguous, so
+that is a problem.
 """
 
 from collections.abc import Iterator, Mapping
@@ -121,7 +121,7 @@ class UpstreamSetting(BaseModel):
 
 
 Table = dict[str, RawValue]
-"""What was found for one upstream, by field."""
+"""The values of one upstream, by field."""
 
 
 def read_upstreams(
@@ -132,7 +132,7 @@ def read_upstreams(
     if len(tables) > 1 and variables:
         names = " and ".join(given.written for given in variables.values())
         problems.append(
-            f"{names} can stand for one upstream only, and the file has {len(tables)} [[upstream]] tables; "
+            f"{names} can define one upstream only, but the file has {len(tables)} [[upstream]] tables; "
             "use one or the other."
         )
         return ()
@@ -178,5 +178,5 @@ def _find_repeats(upstreams: tuple[UpstreamSetting, ...], problems: list[str]) -
     seen: set[RepoName] = set()
     for upstream in upstreams:
         if upstream.name in seen:
-            problems.append(f"The upstream {upstream.name} stands in two [[upstream]] tables; keep one.")
+            problems.append(f"The upstream {upstream.name} is in two [[upstream]] tables; keep one.")
         seen.add(upstream.name)

@@ -135,7 +135,7 @@ def test_nothing_where_a_value_belongs_is_refused() -> None:
         Column("body", LargeBinary, nullable=False),
     )
     with pytest.raises(NotPossible, match=r"things \(name 'a'\).*body holds nothing where a value belongs"):
-        list(RowConverter(table).carry(iter([("a", None)])))
+        list(RowConverter(table).convert(iter([("a", None)])))
 
 
 def test_a_checksum_is_blind_to_the_order_of_rows_and_to_nothing_else() -> None:

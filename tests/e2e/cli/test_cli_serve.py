@@ -108,7 +108,7 @@ async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: P
             async with crcr(
                 "dispatch", "--test", "org/reporter", "--wait", folder=tmp_path, environ=env
             ) as test:
-                assert "sent" in await test.says("it is")
+                assert "sent" in await test.says("state:")
                 assert await test.ended() == 0
             assert (await back.stopped(), await front.stopped()) == (0, 0)
 
@@ -144,7 +144,7 @@ async def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 async def test_any_free_port_can_be_asked_for(tmp_path: Path) -> None:
     async with crcr("serve", "--port", "0", folder=tmp_path, environ=relay_environment(tmp_path)) as relay:
-        url = (await relay.says("crcr is listening on")).split()[3]
+        url = (await relay.says("crcr is listening on")).split()[4]
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             assert (await http.get(f"{url}/healthz")).status_code == 200
         assert await _stops(relay) == 0

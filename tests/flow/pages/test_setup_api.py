@@ -268,7 +268,7 @@ async def test_a_parked_dispatch_is_told_in_words_and_to_administrators_in_full(
         await it.github.open_pr(UPSTREAM)
         await it.act()
         told = finding_text(await setup_findings(it), "dispatch")
-        assert "GitHub did not take the dispatch" in told
+        assert "GitHub rejected the dispatch" in told
         assert "odd words" not in told
         assert "odd words" in finding_text(await setup_findings(it, **EYES), "dispatch")
 
@@ -306,7 +306,7 @@ async def test_the_first_run_is_under_way_until_its_report_is_overdue(
         it.clock.advance(240)
         found = await setup_findings(it)
         assert finding_state(found, "callback") == "unknown"
-        assert f"{what} is under way since {sent_at:%Y-%m-%d %H:%M} UTC (4 minutes ago)" in finding_text(
+        assert f"{what} is in progress since {sent_at:%Y-%m-%d %H:%M} UTC (4 minutes ago)" in finding_text(
             found, "callback"
         )
         it.clock.advance(3600)

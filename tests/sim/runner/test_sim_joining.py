@@ -123,10 +123,10 @@ async def test_a_simulator_that_is_no_demo_takes_nobody(github: GitHub, api: htt
     [
         ({"name": "backend"}, "not owner/name"),
         ({"name": "me/../x"}, "not owner/name"),
-        ({"name": "org/upstream"}, "belongs to the demo"),
+        ({"name": "org/upstream"}, "is a repository of the demo"),
         ({"level": "L4"}, "L1 or L2"),
-        ({"folder": "relative"}, "is no folder"),
-        ({"folder": "/nowhere/at/all"}, "is no folder"),
+        ({"folder": "relative"}, "is not a folder"),
+        ({"folder": "/nowhere/at/all"}, "is not a folder"),
     ],
 )
 async def test_a_wrong_wish_is_refused_in_words(

@@ -146,7 +146,7 @@ def test_hints_are_complete_addresses_and_commands_and_on_the_page_its_own_steps
 CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("standing", State.PROBLEM, "Suspended", {"suspended_at": EARLIER}),
     ("standing", State.WARNING, "paused 2 hours ago", {"paused_at": EARLIER}),
-    ("app", State.UNKNOWN, "Nobody has looked", {"inspection": None, "asked_at": None, "inspected_at": None}),
+    ("app", State.UNKNOWN, "were not checked yet", {"inspection": None, "asked_at": None, "inspected_at": None}),
     ("app", State.UNKNOWN, "is being asked", {"inspection": None, "inspected_at": None}),
     ("app", State.UNKNOWN, "cannot be reached", {"inspection": Inspection(installed=None, trouble="GitHub cannot be reached")}),
     ("app", State.PROBLEM, "not installed on Org/backend", {"inspection": Inspection(installed=False)}),
@@ -165,7 +165,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("app", State.UNKNOWN, "another repository has the name", {"inspection": Inspection(installed=None, other_id=9)}),
     ("identity", State.PROBLEM, "id 9; the one that was admitted has the id 7", {"inspection": Inspection(installed=None, other_id=9)}),
     # It was rebound since.
-    ("app", State.UNKNOWN, "Nobody has looked", {"inspection": Inspection(installed=None, other_id=7)}),
+    ("app", State.UNKNOWN, "were not checked yet", {"inspection": Inspection(installed=None, other_id=7)}),
     ("identity", State.OK, "Bound to", {"inspection": Inspection(installed=None, other_id=7)}),
     ("permissions", State.PROBLEM, "may not write Contents", {"inspection": rights(contents="read", metadata="read")}),
     ("permissions", State.OK, "", {"inspection": rights(contents="write", metadata="read")}),
@@ -211,12 +211,12 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("dispatch", State.UNKNOWN, "Nothing has been sent", {"last_dispatch": None}),
     ("dispatch", State.OK, "crcr test", {"last_dispatch": None, "last_test": replace(SENT, event="crcr_test")}),
     ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=DispatchAnswer.NEVER_STARTED)}),
-    ("dispatch", State.WARNING, "3 earlier ones were given up", {"parked": 3}),
-    ("dispatch", State.OK, "waits for its turn", {"last_dispatch": replace(SENT, state=DispatchState.WAITING)}),
+    ("dispatch", State.WARNING, "3 earlier dispatches are undelivered", {"parked": 3}),
+    ("dispatch", State.OK, "is queued", {"last_dispatch": replace(SENT, state=DispatchState.WAITING)}),
     (
         "dispatch",
         State.WARNING,
-        "GitHub is in trouble",
+        "GitHub has an outage",
         {"last_dispatch": replace(SENT, state=DispatchState.WAITING, error="GitHub answered 502 to POST /x: y")},
     ),
     (
@@ -246,32 +246,32 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     (
         "callback",
         State.WARNING,
-        "No report was taken so far",
+        "No report was accepted yet",
         {"last_callback": None, "first_sent_at": NOW, "last_refusal": REFUSED},
     ),
     (
         "callback",
         State.UNKNOWN,
-        f"first dispatch is under way since {NOW - timedelta(minutes=20):%Y-%m-%d %H:%M} UTC (20 minutes ago)",
+        f"first dispatch is in progress since {NOW - timedelta(minutes=20):%Y-%m-%d %H:%M} UTC (20 minutes ago)",
         {"last_callback": None, "first_sent_at": NOW - timedelta(minutes=20)},
     ),
     (
         "callback",
         State.UNKNOWN,
-        f"first run is under way since {NOW - timedelta(minutes=3):%Y-%m-%d %H:%M} UTC (3 minutes ago)",
+        f"first run is in progress since {NOW - timedelta(minutes=3):%Y-%m-%d %H:%M} UTC (3 minutes ago)",
         {"last_callback": None, "first_sent_at": NOW - timedelta(hours=2), "first_run_at": NOW - timedelta(minutes=3)},
     ),
     (
         "callback",
         State.WARNING,
-        "has not reported that it began",
+        "has not reported its start",
         {"last_callback": None, "first_sent_at": NOW - timedelta(hours=2), "first_run_at": NOW - timedelta(hours=2)},
     ),
-    ("callback", State.UNKNOWN, "No report has come yet", {"last_callback": None, "last_dispatch": None}),
+    ("callback", State.UNKNOWN, "No report yet", {"last_callback": None, "last_dispatch": None}),
     ("callback", State.OK, "build (pull_request) ended as success", {}),
     ("callback", State.OK, "still runs", {"last_callback": replace(TAKEN, state=JobState.IN_PROGRESS, conclusion=None)}),
     ("refusal", State.PROBLEM, "claim_mismatch: run_id differs.", {"last_refusal": REFUSED}),
-    ("refusal", State.WARNING, "Later reports were taken", {"last_refusal": REFUSED, "last_callback": replace(TAKEN, at=NOW)}),
+    ("refusal", State.WARNING, "Later reports were accepted", {"last_refusal": REFUSED, "last_callback": replace(TAKEN, at=NOW)}),
     ("refusal", State.OK, "settled: the result was taken.", {"last_refusal": replace(REFUSED, settled=True)}),
     (
         "refusal",
@@ -281,7 +281,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ),
     ("silence", State.PROBLEM, "two weeks", {"silent": True, "last_dispatch": replace(SENT, answer=DispatchAnswer.NOT_LISTENING)}),
     ("nightly", State.OK, "2 hours ago", {"last_nightly": TAKEN}),
-    ("nightly", State.WARNING, "it has stopped", {"last_nightly": replace(TAKEN, at=NOW - timedelta(days=3))}),
+    ("nightly", State.WARNING, "nightly runs have stopped", {"last_nightly": replace(TAKEN, at=NOW - timedelta(days=3))}),
 ]  # fmt: skip
 
 
@@ -403,13 +403,13 @@ def test_of_pins_that_nobody_looked_for_nothing_is_told() -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (401, "GitHub does not accept the App's token"),
+        (401, "GitHub rejected the App's token"),
         (403, "the App lacks a permission there"),
         (404, "the App is not installed there, or the repository is gone"),
         (410, "the repository is gone"),
-        (422, "GitHub did not take the dispatch"),
+        (422, "GitHub rejected the dispatch"),
         (409, "GitHub refused it"),
-        (502, "GitHub is in trouble"),
+        (502, "GitHub has an outage"),
     ],
 )
 def test_what_github_answered_is_understood_as_the_client_words_it(status: int, words: str) -> None:
@@ -417,7 +417,7 @@ def test_what_github_answered_is_understood_as_the_client_words_it(status: int, 
     assert fault is not None
     for said in (fault.detail, str(fault)):
         parked = replace(SENT, state=DispatchState.PARKED, error=said)
-        assert f"was given up: {words}." in found("dispatch", replace(GOOD, last_dispatch=parked)).text
+        assert f"is undelivered: {words}." in found("dispatch", replace(GOOD, last_dispatch=parked)).text
 
 
 def test_what_github_said_is_for_administrators_only() -> None:

@@ -76,7 +76,7 @@ def test_a_command_is_any_line_of_shell(command: str) -> None:
     ("changes", "words"),
     [
         ({"level": Level.L3, "device": None}, "L3 needs a device"),
-        ({"device": "npu"}, "a device belongs to L3"),
+        ({"device": "npu"}, "a device is for L3 only"),
         ({"level": Level.L4, "oncalls": ()}, "L4 needs on-calls"),
         ({"upstream": RepoName("ORG/backend")}, "are the same"),
         ({"ci": Ci.GITLAB, "place": {"project_id": "42"}, "action": ACTION}, "GitHub Actions only"),

@@ -208,7 +208,7 @@ WRONG = [
     ("HUD_FORWARD_URL", "https://hud.example.org/api", "CRCR_HUD_FORWARD_TOKEN"),
     ("HUD_FORWARD_TOKEN", "hunter2", "CRCR_HUD_FORWARD_URL"),
     ("HUD_ACCESS", "token", "CRCR_HUD_TOKENS or CRCR_ADMIN_TOKENS"),
-    ("HUD_ACCESS", "proxy", "CRCR_TRUSTED_PROXIES must name the proxies"),
+    ("HUD_ACCESS", "proxy", "CRCR_TRUSTED_PROXIES must list the proxies"),
     ("HUD_ACCESS", "everybody", "public"),
     ("TRUSTED_PROXIES", "10.0.0.1/8", "10.0.0.0/8"),
     ("TRUSTED_PROXIES", "proxy.example.org", "network"),
@@ -441,10 +441,10 @@ def test_upstream_tables_that_contradict_each_other_are_problems(tmp_path: Path)
     found = problems(tmp_path, without("UPSTREAM", "ALLOWLIST"))
     assert found == [
         "allowlist is missing in [[upstream]] 3; add it.",
-        "The upstream A/One stands in two [[upstream]] tables; keep one.",
+        "The upstream A/One is in two [[upstream]] tables; keep one.",
     ]
     (said,) = problems(tmp_path, REQUIRED)
-    assert said.startswith("CRCR_UPSTREAM and CRCR_ALLOWLIST can stand for one upstream only")
+    assert said.startswith("CRCR_UPSTREAM and CRCR_ALLOWLIST can define one upstream only")
 
 
 def test_the_variables_replace_name_and_allowlist_of_the_only_table(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Made-up history: days or years of an upstream's results, written straight into a database."""
+"""Generated history: days or years of an upstream's results, written directly into a database."""

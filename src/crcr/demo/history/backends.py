@@ -1,7 +1,7 @@
-"""Characters for made-up history: how long each job of a backend takes, how often it fails, when it was broken.
+"""Backends of generated history: how long each job takes, how often it fails, when it was broken.
 
-A backend has jobs, a line of runners with its own waiting times, days on which it was not there at all, and
-habits such as cancelling what a newer push made stale. All of it comes from one seeded generator.
+A backend has jobs, a queue with its own waiting times, days without any answer, and habits such as cancelling runs that a
+newer push made stale. Everything comes from one seeded generator.
 """
 
 import random
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 Spell = tuple[int, int]
-"""From when to when, in microseconds since 1970."""
+"""Start and end, in microseconds since 1970."""
 
 _FAILURES = (
     ("test/test_ops.py", "AssertionError: Tensor-likes are not close! Mismatched elements: 3 / 64 (4.7%)"),
@@ -33,13 +33,13 @@ class JobCharacter:
     typical_s: float
     spread: float
     flaky: float
-    """How often it fails for no reason in the change."""
+    """Failure rate that is not caused by the change."""
     broken: tuple[Spell, ...]
     tests: int
     file: str
     message: str
     builds: bool
-    """Others wait for it, and are skipped when it fails."""
+    """Other jobs need it, and are skipped when it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class BackendCharacter:
     queue_s: float
     queue_spread: float
     away: tuple[Spell, ...]
-    """When it answered nothing."""
+    """Periods without any answer."""
     cancels: bool
-    """Stops its run when a newer push makes it stale."""
+    """Cancels its run when a newer push makes it stale."""
     events: frozenset[str]
     expects: bool
     """A probe repository: its last job is meant to fail."""
@@ -67,7 +67,7 @@ class BackendCharacter:
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """What is known of a backend beforehand: its name, its level, and its jobs or how many there are."""
+    """Input for a generated backend: name, level, and its jobs or their number."""
 
     name: str
     level: int
@@ -81,7 +81,7 @@ def characters(listed: Sequence[BackendSpec], seed: int, spell: Spell) -> tuple[
 
 
 def job_names(number: int) -> tuple[str, ...]:
-    """Builds for some toolkits, and numbered shards of their tests, as a matrix makes them."""
+    """Return job names as a matrix makes them: builds per toolkit, and numbered test shards."""
     if number <= 1:
         return ("build-and-test",)
     names = ["lint"] if number > 2 else []

@@ -1,7 +1,7 @@
-"""What happened at a made-up upstream: pull requests with their heads, merges, groups, pushes, nights.
+"""Events of a generated upstream: pull requests with their heads, merges, merge groups, pushes, nightly runs.
 
-Working hours are busy, nights and weekends are not. Events come in the order of their time; a head knows when a
-newer one took its place, so whoever writes rows need not look ahead.
+Working hours are busy, nights and weekends are not. Events come in time order; a head knows when a newer one superseded
+it, so that writing rows needs no look-ahead.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from crcr.demo.history.backends import DAY_US, HOUR_US, Spell
 from crcr.demo.world import AUTHORS
 
 EVENTS_PER_PULL = 3.4
-"""About how many events with jobs one pull request leads to."""
+"""Average number of events with jobs per pull request."""
 
 _AREAS = (
     "autograd",
@@ -54,7 +54,7 @@ class GeneratedPull:
     association: str
     labels: tuple[str, ...]
     heads: list[tuple[int, str]] = field(default_factory=list)
-    """When each came, and its commit; those of the future too."""
+    """Time and commit of each head, future ones included."""
     ended_at: int | None = None
     merged: bool = False
 
@@ -73,7 +73,7 @@ class GeneratedEvent:
     ref: str | None = None
     superseded_at: int | None = None
     breaks: bool = False
-    """The change itself is at fault: it fails at many backends."""
+    """The change itself is broken: it fails at many backends."""
     numbers: tuple[int, ...] = ()
     destroyed_at: int | None = None
     """Of a merge group."""
@@ -93,21 +93,21 @@ def commit(chance: random.Random) -> str:
 
 
 def busyness(at: int) -> float:
-    """How much happens then, where 1 is a working hour."""
+    """Return the activity at that time; 1 is a working hour."""
     hour, weekday = at // HOUR_US % 24, (at // DAY_US + 3) % 7
     return (1.0 if hour in _WORKING else _LATE_AT_NIGHT) * (_WEEKEND if weekday >= 5 else 1.0)
 
 
 @dataclass(slots=True)
 class UpstreamHistory:
-    """Its life over a spell, with about so many pull requests a day; `pulls` fills as it is read."""
+    """The upstream's events over a period; `pulls` fills while they are read."""
 
     chance: random.Random
     spell: Spell
     pulls_a_day: float
     device_labels: Sequence[str] = ()
     all_end: bool = False
-    """Whether every pull request has ended when the spell has."""
+    """Whether every pull request has ended at the end of the period."""
     first_number: int = 1
     pulls: list[GeneratedPull] = field(default_factory=list)
     _coming: list[tuple[int, int, GeneratedEvent]] = field(default_factory=list)
@@ -133,7 +133,7 @@ class UpstreamHistory:
         return sum(map(busyness, hours)) / max(1, len(hours))
 
     def _openings(self, hour: int, mean: float) -> list[int]:
-        """Moments of an hour, as many as chance has it."""
+        """Return random times within an hour."""
         found: list[int] = []
         at = 0.0
         while True:
@@ -147,7 +147,7 @@ class UpstreamHistory:
         heapq.heappush(self._coming, (happened.at, self._order, happened))
 
     def _plan(self, at: int) -> None:
-        """A pull request from its opening to its end, as far as the spell goes."""
+        """Generate a pull request from opening to end, within the period."""
         pull, chance, until = self._opened(), self.chance, self.spell[1]
         times = [at]
         while chance.random() < 0.52:

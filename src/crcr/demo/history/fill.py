@@ -1,4 +1,4 @@
-"""Made-up history in a database: the facts from the simulator's generator, then the sums by the store's own rules."""
+"""Fills a database with generated history: rows from the generator, then the sums by the store's own rules."""
 
 import sqlite3
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from crcr.record.statistics.rebuild import find_extremes, sum_anew
 from crcr.record.store.times import to_us
 
 _OF_SUMS = 0.25
-"""Which share of the time goes to the sums."""
+"""Share of the time spent on the sums."""
 _ENDS_BEFORE = timedelta(minutes=1)
 
 
 def fill_database(
     path: Path, plan: HistoryPlan, progress: Callable[[float], None] = lambda _: None
 ) -> GeneratedCounts:
-    """Fill a database, made or brought to this release's schema first. It must not be in use, nor hold sums."""
+    """Migrate a database and fill it. It must not be in use, and must not hold sums."""
     migrate(path)
     connection = sqlite3.connect(path)
     try:
@@ -49,7 +49,7 @@ def fill_database(
 def fill_demo(
     folder: Path, *, length: timedelta, jobs_an_hour: int, seed: int, links: str, now: datetime | None = None
 ) -> GeneratedCounts:
-    """Give the demo a past, and say so. All of it is over: the simulated GitHub begins today."""
+    """Generate the demo's history. Nothing in it is still running: the simulated GitHub starts now."""
     hours = length / timedelta(hours=1)
     plan = HistoryPlan(
         upstream=UPSTREAM,
@@ -60,11 +60,11 @@ def fill_demo(
         seed=seed,
         links=links,
     )
-    columns = (TextColumn("making history"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    columns = (TextColumn("generating history"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(), transient=True) as bar:
         task = bar.add_task("", total=1.0)
         filled = fill_database(folder / "crcr.db", plan, lambda share: bar.update(task, completed=share))
-    print_line(f"made up {filled.jobs:,} jobs of {filled.pulls:,} pull requests over {hours / 24:g} days")
+    print_line(f"generated {filled.jobs:,} jobs of {filled.pulls:,} pull requests over {hours / 24:g} days")
     return filled
 
 

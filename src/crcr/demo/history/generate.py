@@ -1,7 +1,7 @@
-"""Made-up history in bulk: fills a migrated SQLite database with days or years of an upstream's life.
+"""Generates history in bulk: fills a migrated SQLite database with days or years of an upstream's activity.
 
-Speaks plain SQL to the tables that it finds, in big transactions, and is the same for the same seed. It writes
-the facts; the sums are for whoever knows their rules to work out afterwards. Deliveries have no bodies.
+Writes plain SQL to the existing tables in large transactions; the same seed gives the same rows. It does not write the
+sums, and deliveries have no bodies.
 """
 # ruff: noqa: S608 - every name in these statements is our own
 
@@ -52,14 +52,14 @@ class HistoryPlan:
     upstream: str
     backends: Sequence[BackendSpec]
     until: int
-    """The end of it, in microseconds since 1970."""
+    """End of the history, in microseconds since 1970."""
     days: float
     jobs: int
-    """About how many rows of jobs are wanted."""
+    """Approximate number of job rows."""
     seed: int = 1
     links: str = "https://github.example"
     all_end: bool = True
-    """Nothing runs and no pull request is open at the end, for a world in which nobody would go on with it."""
+    """Nothing is running and no pull request is open at the end, because nothing would continue it."""
     first_number: int = 1
 
     @property
@@ -78,7 +78,7 @@ class GeneratedCounts:
 def generate_history(
     connection: sqlite3.Connection, plan: HistoryPlan, progress: Callable[[float], None] = lambda _: None
 ) -> GeneratedCounts:
-    """Write the history; `progress` is told which share of it is done."""
+    """Write the history; `progress` receives the share that is done."""
     filling = _Filling(plan, _Rows(connection))
     with _in_bulk(connection):
         for happened in filling.life.happens():
@@ -94,7 +94,7 @@ def generate_history(
 
 @contextmanager
 def _in_bulk(connection: sqlite3.Connection) -> Iterator[None]:
-    """Quick and without a net: a history that was broken off is thrown away, not repaired."""
+    """Turn off durability: an interrupted history is discarded, not repaired."""
     before = connection.isolation_level
     connection.isolation_level = None
     connection.execute("PRAGMA journal_mode=OFF")
@@ -110,7 +110,7 @@ def _in_bulk(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 class _Rows:
-    """Rows that wait to be written, table by table; every write is one transaction."""
+    """Buffered rows per table; each flush is one transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

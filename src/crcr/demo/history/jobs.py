@@ -1,7 +1,6 @@
-"""The jobs of one made-up run as rows: attempts, failures with their tests, cancels, skips, silence, disputes.
+"""The jobs of one generated run as rows: attempts, failures with their tests, cancels, skips, silence, disputes.
 
-Written to be quick, because millions are wanted: one call makes a whole run, and what its rows have in common is
-worked out once.
+Written for speed, because millions of rows are needed: one call makes a whole run, and computes shared values once.
 """
 
 import json
@@ -47,7 +46,7 @@ class GeneratedRun:
     run_id: int
     sent_at: int
     superseded: bool = False
-    """Another run of the same workflow answers the same delivery later."""
+    """A later run of the same workflow answers the same delivery."""
 
 
 @dataclass(slots=True)
@@ -55,14 +54,14 @@ class JobWriter:
     upstream: str
     chance: random.Random
     links: str
-    """Where the links of jobs begin."""
+    """Prefix of the job links."""
     until: int
     all_end: bool
-    """Whether nothing may still run at the end."""
+    """Whether every job must have ended at the end."""
     _check: int = 48_100_000_000
 
     def rows(self, run: GeneratedRun) -> list[Row]:
-        """All jobs of the run, and its failed ones a second time where somebody tried again."""
+        """Return all jobs of the run, and a second attempt of failed ones that were re-run."""
         chance = self.chance.random
         rows: list[Row] = []
         failed: list[tuple[JobCharacter, Row]] = []
@@ -108,7 +107,7 @@ class JobWriter:
         return _row_of(made, self.upstream)
 
     def _live(self, made: "_Made", *, skipped: bool) -> None:
-        """How it goes, and how long that takes."""
+        """Set the outcome and the duration."""
         job, luck = made.job, self.chance.random()
         made.execution_s = job.typical_s * self.chance.lognormvariate(0, job.spread)
         if skipped:
@@ -131,7 +130,7 @@ class JobWriter:
                 made.conclusion = made.expected
 
     def _stop(self, made: "_Made") -> None:
-        """When it ended: by itself, because a newer commit came, or not yet."""
+        """Set the end: finished, cancelled by a newer commit, or still running."""
         waited = SILENT_AFTER_US if made.late else 0
         made.ended = made.began + waited + int(made.execution_s * 1e6)
         stale = made.run.happened.superseded_at
@@ -181,7 +180,7 @@ class JobWriter:
 
 @dataclass(slots=True)
 class _Made:
-    """One job in the making."""
+    """One job while it is generated."""
 
     run: GeneratedRun
     job: JobCharacter
@@ -206,7 +205,7 @@ class _Made:
 
     @property
     def told_once(self) -> bool:
-        """A nightly is reported when it is over: nobody has measured how long it waited and ran."""
+        """A nightly is reported only at its end: its queue and run times are unknown."""
         return self.run.happened.event == "nightly"
 
     @property
@@ -253,7 +252,7 @@ def _counts_as(made: _Made) -> str | None:
 
 
 def _body(made: _Made) -> bytes:
-    """What the job itself sent, as its reporter writes it."""
+    """Return the body that the job's reporter would send."""
     run, over = made.run, made.is_over
     ends = f',"conclusion":"{made.conclusion}","completed_at":"{_utc(made.ended)}"' if over else ""
     passed, failed, skipped, total = made.tests

@@ -1,7 +1,7 @@
-"""A downstream's set-up, examined: from what is known to findings in the order in which they are best mended.
+"""Examines a downstream's set-up: from recorded facts to findings, in the order in which to fix them.
 
-Pure. What depends on the one before it is left out while that one is broken: of who is not listed nothing is looked at,
-so that a repository which is hidden cannot be told from one that is not there.
+Pure. Findings that depend on a failed one are left out. An unlisted repository is not examined at all, so that a hidden
+repository looks the same as one that does not exist.
 """
 
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ def examine(facts: SetupFacts, now: datetime, links: HintLinks) -> tuple[SetupFi
 def _findings(facts: SetupFacts, now: datetime, links: HintLinks) -> Iterator[SetupFinding]:
     yield _allowlist(facts, links)
     if facts.entry is None:
-        yield unknown("app", "The App is looked at once you are listed.")
-        yield unknown("workflow", "The workflow is looked at once you are listed.")
+        yield unknown("app", "The App is checked once you are listed.")
+        yield unknown("workflow", "The workflow is checked once you are listed.")
         return
-    yield _standing(facts, now)
+    yield _status(facts, now)
     yield from github_findings(facts, facts.entry, now, links)
     yield from traffic_findings(facts, facts.entry, now, links)
 
@@ -52,30 +52,30 @@ def _allowlist(facts: SetupFacts, links: HintLinks) -> SetupFinding:
         return problem(
             name,
             f"The relay has no valid allowlist for {facts.upstream}.",
-            "tell its operator: nothing is sent to anybody until it has read one",
+            "tell its operator: nothing is dispatched until it has read one",
         )
     return problem(
         name,
         f"{facts.repository} is not on the allowlist of {facts.upstream}{where}.",
-        f"have the upstream's maintainers add it: {links.entry}",
+        f"ask the upstream's maintainers to add it: {links.entry}",
     )
 
 
-def _standing(facts: SetupFacts, now: datetime) -> SetupFinding:
+def _status(facts: SetupFacts, now: datetime) -> SetupFinding:
     name = "standing"
     if facts.suspended_at is not None:
         return problem(
             name,
-            f"Suspended by the operator {format_age(facts.suspended_at, now)}: nothing is sent, and reports are refused.",
-            "ask the operator why, and to lift it (`crcr suspend --lift`)",
+            f"Suspended by the operator {format_age(facts.suspended_at, now)}: nothing is dispatched, and reports are refused.",
+            "ask the operator to lift it (`crcr suspend --lift`)",
         )
     if facts.paused_at is not None:
         return warning(
             name,
             f"Dispatching for {facts.upstream} was paused {format_age(facts.paused_at, now)}.",
-            "there is nothing to do: what waits is sent when the operator lets it go on",
+            "nothing to do: waiting dispatches are sent when the operator resumes it",
         )
-    return ok(name, "Neither suspended nor paused.")
+    return ok(name, "Active.")
 
 
 __all__ = ["SetupFacts", "SetupFinding", "State", "examine"]

@@ -1,4 +1,4 @@
-"""One line of the doctor: what was found, how bad it is, and what to do."""
+"""A finding of the doctor: state, text and advice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from crcr.decide.github.repository_setup import WorkflowFacts
 class State(StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """It works, and something about it should be looked at."""
+    """It works, but needs attention."""
     PROBLEM = "problem"
     UNKNOWN = "unknown"
-    """It could not be found out; nothing speaks against it."""
+    """Not known; no sign of a problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def unknown(name: str, text: str, hint: str | None = None) -> SetupFinding:
 
 
 def describe_workflows(workflows: Sequence[WorkflowFacts], *, named: bool) -> str:
-    """Their paths; unless they may be `named`, only how many they are."""
+    """Return their paths; only their number unless they may be `named`."""
     if named:
         return join_words([each.path for each in workflows])
     return "One workflow" if len(workflows) == 1 else f"{len(workflows)} workflows"

@@ -1,4 +1,8 @@
-"""Findings about what stands at GitHub: the App's installation and rights, the repository's id, its workflows."""
+"""Findings about the state at GitHub: the App's installation and permissions, the repository's id, its workflows, and
+the relays that they pin.
+
+The reporter stops when no relay is pinned, and refuses a dispatch from a relay that is not pinned.
+"""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -29,9 +33,9 @@ from crcr.join.findings.finding import (
 from crcr.join.help_links import HintLinks
 
 TEST_EVENT = "crcr_test"
-_ACCEPT = "have an owner of the organisation accept the new permissions: Settings, GitHub Apps, Configure, Review request"
-_HERE = frozenset({"actions", "contents", "metadata"})
-"""What the App needs of a downstream; the others are for the upstream."""
+_ACCEPT = "ask an owner of the organisation to accept the new permissions: Settings, GitHub Apps, Configure, Review request"
+_DOWNSTREAM_PERMISSIONS = frozenset({"actions", "contents", "metadata"})
+"""Permissions that the App needs on a downstream; the others are for the upstream."""
 _REBIND = "ask the operator to look at it: `crcr repos rebind` accepts the new id, or the allowlist needs the new name"
 
 
@@ -61,17 +65,15 @@ def _not_asked(facts: SetupFacts, found: Inspection | None, now: datetime, links
     if _stranger(facts) is not None:
         return unknown(
             name,
-            "It was not looked at: another repository has the name now.",
-            "see what is said of its identity",
+            "Not checked: another repository has the name now.",
+            "see the finding about its identity",
         )
     if found is not None and found.other_id is None:
-        return unknown(
-            name, f"GitHub could not be asked: {found.trouble or 'no answer'}.", "check again later"
-        )
+        return unknown(name, f"GitHub did not answer: {found.trouble or 'no answer'}.", "check again later")
     return unknown(
         name,
-        "Nobody has looked at the App's installation and the workflows yet.",
-        f"have it checked now: {links.check}",
+        "The App's installation and the workflows were not checked yet.",
+        f"check now: {links.check}",
     )
 
 
@@ -87,11 +89,13 @@ def _app(facts: SetupFacts, found: Inspection, links: HintLinks) -> SetupFinding
         return problem(
             name,
             "The App's installation is suspended, so GitHub refuses every dispatch.",
-            "have an owner of the organisation unsuspend it: Settings, GitHub Apps, Configure",
+            "ask an owner of the organisation to unsuspend it: Settings, GitHub Apps, Configure",
         )
     if found.branch is not None and found.branch.archived:
         return problem(
-            name, f"{facts.repository} is archived: it runs nothing.", "unarchive it, or leave the allowlist"
+            name,
+            f"{facts.repository} is archived, so its workflows do not run.",
+            "unarchive it, or leave the allowlist",
         )
     return ok(name, f"The App is installed on {facts.repository}.")
 
@@ -101,12 +105,16 @@ def _permissions(installation: InstallationFacts, entry: AllowlistEntry) -> Setu
     lack = downstream_shortfall(installation.permissions, entry)
     if lack is not None:
         return (problem if lack.is_fatal else warning)(name, lack.meaning, _ACCEPT)
-    given = [f"{each}: {right}" for each, right in sorted(installation.permissions.items()) if each in _HERE]
-    return ok(name, f"The App has the rights it needs ({', '.join(given)}).")
+    given = [
+        f"{each}: {right}"
+        for each, right in sorted(installation.permissions.items())
+        if each in _DOWNSTREAM_PERMISSIONS
+    ]
+    return ok(name, f"The App has the permissions it needs ({', '.join(given)}).")
 
 
 def _stranger(facts: SetupFacts) -> int | None:
-    """The id of who had the name when GitHub was asked, if it is not the repository that was admitted."""
+    """Return the id of another repository that has the name now, if it is not the admitted one."""
     other_id = facts.inspection.other_id if facts.inspection else None
     return other_id if facts.repository_id not in (None, other_id) else None
 
@@ -116,28 +124,30 @@ def _identity(facts: SetupFacts) -> SetupFinding:
     if facts.alarm:
         return problem(
             name,
-            f"The name {facts.repository} no longer stands for the repository that was admitted"
+            f"The name {facts.repository} no longer belongs to the repository that was admitted"
             f" ({facts.alarm.replace('_', ' ')}).",
             _REBIND,
         )
     if _stranger(facts) is not None:
         return problem(
             name,
-            f"The name {facts.repository} now stands for the repository with the id {_stranger(facts)}; the one that"
+            f"The name {facts.repository} now belongs to the repository with the id {_stranger(facts)}; the one that"
             f" was admitted has the id {facts.repository_id}.",
             _REBIND,
         )
     if facts.repository_id is None:
         return unknown(
-            name, "The relay does not know the repository's id yet.", "install the App: GitHub then tells it"
+            name,
+            "The relay does not know the repository's id yet.",
+            "install the App: then GitHub reports it",
         )
     if not facts.confirmed:
         return warning(
             name,
             f"Bound to id {facts.repository_id} by its first report; GitHub has not confirmed it.",
-            "install the App: then GitHub itself is asked",
+            "install the App: then GitHub confirms it",
         )
-    return ok(name, f"Bound to its repository id {facts.repository_id}, as GitHub told.")
+    return ok(name, f"Bound to its repository id {facts.repository_id}, confirmed by GitHub.")
 
 
 def _is_private(found: Inspection) -> bool:
@@ -147,7 +157,7 @@ def _is_private(found: Inspection) -> bool:
 def _workflows(
     found: Inspection, entry: AllowlistEntry, links: HintLinks, *, named: bool
 ) -> Iterator[SetupFinding]:
-    """What the files of a private repository are called is not for everybody: they are counted unless they may be `named`."""
+    """File names of a private repository are not public: unless `named`, only their number is given."""
     branch = found.branch.default_branch if found.branch and named else "the default branch"
     if found.workflows is None:
         trouble = f": {found.trouble}" if found.trouble else ""
@@ -168,7 +178,7 @@ def _workflows(
 def _listening(
     found: Inspection, listening: tuple[WorkflowFacts, ...], branch: str, first: str, *, named: bool
 ) -> SetupFinding:
-    """`first`: where a workflow is to be had."""
+    """`first`: where to get a workflow."""
     name = "workflow"
     running = [each for each in listening if each.runs]
     if running:
@@ -195,7 +205,7 @@ def _listening(
         return unknown(
             name,
             f"None of the workflows that were read listens to repository_dispatch; {found.files_left} more were not read.",
-            "if one of those listens, all is well",
+            "if one of those listens, nothing is wrong",
         )
     if not found.workflows:
         return problem(name, f"There is no workflow on {branch}; GitHub looks for it only there.", first)
@@ -218,13 +228,13 @@ def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> Setu
         )
         text = f"No workflow listens to {join_words(missing)}"
         if heard:
-            return warning(name, f"{text}; heard are {join_words(list(heard))}.", hint)
-        return problem(name, f"{text}, which is all that is sent.", hint)
+            return warning(name, f"{text}; covered: {join_words(list(heard))}.", hint)
+        return problem(name, f"{text}, and nothing else is sent.", hint)
     if not any(each.takes(TEST_EVENT) for each in listening):
         return ok(
             name,
             f"Listens to {join_words(list(sent))}.",
-            f"add {TEST_EVENT} to the types, and the round trip can be tried without waiting for an event",
+            f"add {TEST_EVENT} to the types, to test the round trip without waiting for an event",
         )
     return ok(name, f"Listens to {join_words([*sent, TEST_EVENT])}.")
 
@@ -259,7 +269,7 @@ def _ci(bridge: WorkflowFacts) -> str:
     return Ci(bridge.bridge_to).title if bridge.bridge_to in set(Ci) else "another CI"
 
 
-NAME = "pins"
+PINS = "pins"
 _PLACES = {
     Ci.GITHUB: "the two lines `env:` and `  CRCR_RELAYS: {pin}` at the top level of the workflow",
     Ci.BUILDKITE: "the two lines `env:` and `  CRCR_RELAYS: {pin}` to each step that reports",
@@ -269,15 +279,15 @@ _PLACES = {
 
 
 def lines_to_add(pin: str | None, ci: Ci = Ci.GITHUB) -> str:
-    """What pins the relay in a file of that CI; `pin` is None where the relay did not tell it."""
+    """Return the lines that pin the relay in a file of that CI; `pin` is None when the relay did not send it."""
     if pin is None:
-        return "`crcr init` writes the lines that pin it; so does the relay's page /crcr/onboarding"
+        return "`crcr init` and the relay's page /crcr/onboarding write the lines that pin it"
     place = _PLACES[ci].format(pin=f'"{pin}"')
-    return f"add {place}, or a line to what is pinned already; `crcr init` writes them"
+    return f"add {place}, or a line to the pins already there; `crcr init` writes them"
 
 
 def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, named: bool) -> Iterator[SetupFinding]:
-    """One finding: the worst that any workflow which reports gives reason for."""
+    """Yield one finding: the worst of all workflows that report."""
     reporting = [each for each in workflows if each.pinning not in {None, Pinning.NONE}]
     if not reporting:
         return
@@ -286,7 +296,7 @@ def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, named: bool) -
     others = [each for each in reporting if each.pinning is Pinning.PINNED and not pins_relay(each.pins, pin)]
     if others and worst in {Pinning.PINNED, Pinning.UNKNOWN, Pinning.FOREIGN}:
         yield problem(
-            NAME,
+            PINS,
             f"{describe_workflows(others, named=named)} {_verb(others, 'pins', 'pin')} other relays and not this one,"
             " so the reporter refuses its dispatches.",
             lines_to_add(pin),
@@ -298,23 +308,25 @@ def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, named: bool) -
 def pinning_finding(
     pinning: Pinning, subject: str, pin: str | None, *, many: bool = False, ci: Ci = Ci.GITHUB
 ) -> SetupFinding:
-    """`subject` names the files."""
+    """Return the finding for one kind of pinning; `subject` names the files."""
     add = lines_to_add(pin, ci)
     match pinning:
         case Pinning.EVENT:
             text = f"{subject} {'take' if many else 'takes'} the relays from the event, so a dispatch decides who gets a token."
-            return problem(NAME, text, f"write the relay out: {add}")
+            return problem(PINS, text, f"write the relay out: {add}")
         case Pinning.MISSING:
             text = f"{subject} {'report' if many else 'reports'} and {'pin' if many else 'pins'} no relay, so the reporter stops there."
-            return problem(NAME, text, add)
+            return problem(PINS, text, add)
         case Pinning.FOREIGN:
             text = f"{subject} {'report' if many else 'reports'} through an action that pins no relay: a dispatch may decide who gets its token."
-            return warning(NAME, text, f"use the action of this relay with `relays`, or {add}")
+            return warning(PINS, text, f"use the action of this relay with `relays`, or {add}")
         case Pinning.UNKNOWN:
-            text = f"{subject} {'pin' if many else 'pins'} the relays by an expression, which was not worked out."
-            return unknown(NAME, text, f"it must give {pin}" if pin else None)
+            text = (
+                f"{subject} {'pin' if many else 'pins'} the relays by an expression, which was not evaluated."
+            )
+            return unknown(PINS, text, f"it must give {pin}" if pin else None)
         case _:
-            return ok(NAME, f"{subject} {'pin' if many else 'pins'} {'this' if pin else 'a'} relay.")
+            return ok(PINS, f"{subject} {'pin' if many else 'pins'} {'this' if pin else 'a'} relay.")
 
 
 def pins_relay(pins: Sequence[str], pin: str) -> bool:

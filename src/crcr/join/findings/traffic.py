@@ -1,4 +1,4 @@
-"""Findings about what went to and fro: the last dispatch, the last report, the last refusal, silence, nightly runs."""
+"""Findings about traffic: the last dispatch, the last report, the last refusal, silence, nightly runs."""
 
 import re
 from collections.abc import Iterator
@@ -16,18 +16,18 @@ _FRESH = timedelta(hours=24)
 _NIGHTLY_WITHIN = timedelta(hours=48)
 _STATUS = re.compile(r"answered (\d{3})")
 _EXPLAINED = {
-    "401": "GitHub does not accept the App's token",
+    "401": "GitHub rejected the App's token",
     "403": "the App lacks a permission there",
     "404": "the App is not installed there, or the repository is gone",
     "410": "the repository is gone",
-    "422": "GitHub did not take the dispatch",
+    "422": "GitHub rejected the dispatch",
 }
 _ANSWERS = {
-    DispatchAnswer.RUNNING: "GitHub sees its run going on",
+    DispatchAnswer.RUNNING: "its run is in progress at GitHub",
     DispatchAnswer.NEVER_STARTED: "GitHub started no run for it",
-    DispatchAnswer.UNANSWERED: "GitHub started runs since, and none of them names it",
-    DispatchAnswer.UNREPORTED: "its run is over, and nothing was reported",
-    DispatchAnswer.NOT_LISTENING: "such events have not been answered for two weeks",
+    DispatchAnswer.UNANSWERED: "GitHub started runs since, but none of them names it",
+    DispatchAnswer.UNREPORTED: "its run ended without a report",
+    DispatchAnswer.NOT_LISTENING: "such events have had no answer for two weeks",
 }
 
 _NO_ANSWER = frozenset(
@@ -59,39 +59,43 @@ def _dispatch(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFindin
     if last is None:
         return unknown(
             name,
-            "Nothing has been sent to it yet.",
-            f"the next event of the upstream will be sent; {links.test}",
+            "Nothing has been sent yet.",
+            f"the upstream's next event will be sent; {links.test}",
         )
     what = f"The last dispatch ({last.event.replace('_', ' ')}, {format_age(last.created_at, now)})"
     match last.state:
         case DispatchState.SENT:
             said = f"; {_ANSWERS[last.answer]}" if last.answer else ""
             if facts.parked:
-                earlier = "1 earlier one was" if facts.parked == 1 else f"{facts.parked} earlier ones were"
-                text = f"{what} was sent{said}. {earlier} given up."
-                return warning(name, text, "ask the operator to send them again (`crcr effects retry`)")
+                earlier = (
+                    "1 earlier dispatch is"
+                    if facts.parked == 1
+                    else f"{facts.parked:,} earlier dispatches are"
+                )
+                text = f"{what} was sent{said}. {earlier} undelivered."
+                return warning(name, text, "ask the operator to retry (`crcr effects retry`)")
             return ok(name, f"{what} was sent{said}.")
         case DispatchState.PARKED:
             return problem(
                 name,
-                f"{what} was given up: {_words(last, facts)}.",
-                "mend that first, then ask the operator to send it again (`crcr effects retry`)",
+                f"{what} is undelivered: {_words(last, facts)}.",
+                "fix that first, then ask the operator to retry it (`crcr effects retry`)",
             )
         case DispatchState.WAITING | DispatchState.HELD if last.error:
             return warning(
                 name,
-                f"{what} could not be sent so far: {_words(last, facts)}.",
-                "it is tried again by itself",
+                f"{what} was not sent yet: {_words(last, facts)}.",
+                "it is retried automatically",
             )
         case DispatchState.WAITING | DispatchState.HELD:
-            return ok(name, f"{what} waits for its turn.")
+            return ok(name, f"{what} is queued.")
     why = f" ({last.reason})" if last.reason else ""
     return ok(name, f"{what} was {last.state.value.replace('_', ' ')}{why}.")
 
 
 def _words(last: LastDispatch, facts: SetupFacts) -> str:
-    """What GitHub said may name what not everybody should read; everybody gets what it means."""
-    said = last.error or last.reason or "no reason was kept"
+    """Return the error: for administrators GitHub's own text, which may be private; for others its meaning."""
+    said = last.error or last.reason or "no reason recorded"
     if facts.for_admin:
         return said.rstrip(".")
     if "not installed" in said:
@@ -99,7 +103,7 @@ def _words(last: LastDispatch, facts: SetupFacts) -> str:
     status = _STATUS.search(said)
     if status:
         return _EXPLAINED.get(
-            status[1], "GitHub is in trouble" if status[1] >= "500" else "GitHub refused it"
+            status[1], "GitHub has an outage" if status[1] >= "500" else "GitHub refused it"
         )
     return "GitHub could not be reached"
 
@@ -114,29 +118,29 @@ def _callback(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFindin
         )
     found = facts.inspection.workflows if facts.inspection else None
     listening = [each for each in found or () if each.listens]
-    hint = f"see whether one comes back: {links.test}"
+    hint = f"test the round trip: {links.test}"
     if listening and not any(each.reports or each.calls_others for each in listening):
         hint = f"no listening workflow seems to use the reporter or its action; for one that does: {links.workflow}"
     first = facts.first_run_at or facts.first_sent_at
     if first is None:
-        return unknown(name, "No report has come yet.", hint)
+        return unknown(name, "No report yet.", hint)
     if facts.last_refusal is not None:
-        return warning(name, "No report was taken so far.", "see what was refused (below)")
+        return warning(name, "No report was accepted yet.", "see the refusal below")
     since = f"since {first:%Y-%m-%d %H:%M} UTC ({format_age(first, now)})"
     if now - first < ANSWER_WITHIN and not _is_given_up(facts.last_dispatch):
-        what = "The first run is under way" if facts.first_run_at else "The first dispatch is under way"
+        what = "The first run is in progress" if facts.first_run_at else "The first dispatch is in progress"
         return unknown(
             name,
             f"{what} {since}; its report is expected within an hour.",
-            "look again when it has begun to build",
+            "check again when the build has started",
         )
     if facts.first_run_at:
-        return warning(name, f"The first run is under way {since}, and has not reported that it began.", hint)
-    return warning(name, "Dispatches were sent, and no report ever came back.", hint)
+        return warning(name, f"The first run is in progress {since}, but has not reported its start.", hint)
+    return warning(name, "Dispatches were sent, but no report ever came back.", hint)
 
 
 def _is_given_up(last: LastDispatch | None) -> bool:
-    """Whether GitHub has said that no run will answer."""
+    """Whether GitHub's answer shows that no run will report."""
     return last is not None and last.answer in _NO_ANSWER
 
 
@@ -151,13 +155,13 @@ def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime
             name, f"A report{job}{run} was refused {format_age(last.at, now)}; settled: the result was taken."
         )
     text = f"A report{job}{run} was refused {format_age(last.at, now)}: {last.code}: {_sentence(last.detail)}"
-    hint = last.hint or "the table of errors in docs/protocol.md says what it means"
+    hint = last.hint or "see the table of errors in docs/protocol.md"
     if taken is None or taken.at <= last.at:
         return problem(name, text, hint)
     if now - last.at < _FRESH:
-        return warning(name, f"{text} Later reports were taken.", hint)
+        return warning(name, f"{text} Later reports were accepted.", hint)
     return ok(
-        name, f"The last refusal ({last.code}) was {format_age(last.at, now)}; later reports were taken."
+        name, f"The last refusal ({last.code}) was {format_age(last.at, now)}; later reports were accepted."
     )
 
 
@@ -170,8 +174,8 @@ def _silence(facts: SetupFacts) -> SetupFinding:
     said = f"; {_ANSWERS[last.answer]}" if last and last.answer else ""
     return problem(
         "silence",
-        f"Dispatches go unanswered: an answer was expected within the hour, and none came{said}.",
-        "look for runs of repository_dispatch in the repository's Actions tab, and at what was refused (above)",
+        f"Dispatches get no answer: one was expected within the hour, but none came{said}.",
+        "check the repository_dispatch runs in the repository's Actions tab, and the refusals above",
     )
 
 
@@ -180,7 +184,7 @@ def _nightly(last: LastCallback, now: datetime) -> SetupFinding:
     if now - last.at > _NIGHTLY_WITHIN:
         return warning(
             name,
-            f"{text}: it has stopped.",
-            "look at its schedule: GitHub turns schedules off in a repository without a commit for 60 days",
+            f"{text}: nightly runs have stopped.",
+            "check its schedule: GitHub disables schedules in a repository without commits for 60 days",
         )
     return ok(name, f"{text}.")

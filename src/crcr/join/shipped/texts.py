@@ -1,7 +1,7 @@
-"""The reporter's text, as it is put into a downstream's repository.
+"""The texts of the reporter and the bridge, which are copied into a downstream's repository.
 
-`report.py` beside this module is a link to `action/report.py`: one file that runs alone on Python 3.8. It is read
-here as text and never imported.
+`report.py` in this folder is a link to `action/report.py`: a single file that runs on Python 3.8. It is read as text and
+never imported.
 """
 
 from functools import cache
@@ -15,5 +15,5 @@ def reporter_text() -> str:
 
 @cache
 def bridge_text() -> str:
-    """Return the script of the bridge, which is vendored beside the reporter where another CI runs the build."""
+    """Return the bridge's script, for repositories whose builds run at another CI."""
     return files("crcr.join.shipped").joinpath("bridge.py").read_text(encoding="utf-8")

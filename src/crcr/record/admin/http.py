@@ -1,4 +1,4 @@
-"""Administration over HTTP: the same acts as by command line, at the relay's own clock."""
+"""Administration over HTTP: the same operations as by command line, with the relay's own clock."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ class HttpAdminOperations:
         self, upstream: RepoName, *, who: str, effect_id: int | None, target: RepoName | None
     ) -> int:
         now = self._clock.now()
-        # What is parked again while we are at it is not taken a second time.
+        # An effect that is parked again meanwhile is not retried a second time.
         which = ParkedFilter(effect_id=effect_id, target=target, until=now)
         if effect_id is not None:
             return await self._acts.retry_parked(upstream, which, who=who, now=now)
@@ -62,7 +62,7 @@ class HttpAdminOperations:
         await self._acts.pause(upstream, who=who, now=self._clock.now(), lift=lift, reason=reason)
 
     async def note_sign_in(self, who: str, act: str) -> None:
-        """The log belongs to upstreams; what concerns all of them stands with the first."""
+        """Write a sign-in into the audit log; it concerns all upstreams and is recorded for the first."""
         upstream, now = self._upstreams[0], self._clock.now()
         await self._database.write(
             lambda tx: note_act(tx, upstream, who=who, act=act, subject="pages", now=now)

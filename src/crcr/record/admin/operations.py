@@ -1,4 +1,4 @@
-"""Acts by hand: pause, replay, retry, test dispatches. At once, in one transaction, audited by name."""
+"""Administrative operations: pause, replay, retry, test dispatches. Each is one transaction and is audited by name."""
 
 import json
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ _REOPEN = Statement(
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
     )
 )
-# What it waited for before its backend left (an approval, the end of a draft) still has to be there.
+# It may still have to wait (for an approval, for the end of a draft), as before its backend left.
 _HOLD_AGAIN = Statement(
     text(
         "UPDATE dispatches SET state = 'held', reason = NULL WHERE upstream = :upstream AND delivery = :delivery"
@@ -207,8 +207,8 @@ class AdminOperations:
     async def retry_parked(self, upstream: RepoName, which: ParkedFilter, *, who: str, now: datetime) -> int:
         """Give parked effects another 24 hours; return how many there were.
 
-        Dispatches to who left the allowlist or is suspended stay parked. A forward that a newer one has overtaken is
-        cancelled: it would show an old outcome again.
+        Dispatches to backends that left the allowlist or are suspended stay parked. A forward that a newer one has
+        overtaken is cancelled: it would show an old outcome again.
         """
 
         async def unit(tx: Tx) -> int:
@@ -272,7 +272,7 @@ class AdminOperations:
         return [row["effect_id"] for row in rows]
 
     async def note_refresh(self, upstream: RepoName, *, who: str, now: datetime, version: int | None) -> None:
-        """Record that somebody had the allowlist read; `version` is the new one, if it said anything new."""
+        """Record that the allowlist was refreshed by hand; `version` is the new one, if it changed."""
         await self._database.write(
             lambda tx: note_act(
                 tx,
@@ -302,7 +302,7 @@ class AdminOperations:
         ]
 
     async def _reached(self, tx: Tx, upstream: RepoName) -> frozenset[str]:
-        """Return who may be sent dispatches now: listed and not suspended."""
+        """Return the backends that may be sent dispatches now: listed and not suspended."""
         allowlist = await self._allowlists.in_force(tx, upstream)
         listed = frozenset(entry.name.key for entry in allowlist.entries)
         return listed - await self._targets.suspended(tx, upstream)

@@ -1,4 +1,4 @@
-"""Bringing a database to this release's schema, and telling whether it is there."""
+"""Migrates a database to this release's schema, and reads which schema it has."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,39 +24,39 @@ from crcr.record.store.sqlite.file import make_private
 
 T = TypeVar("T")
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 _MIGRATING = 0x63726372_6D696772
-"""The advisory lock that of several starting processes one holds."""
-# Texts compare by their bytes, as they do on SQLite, whatever language the server speaks.
-_OTHERWISE_COLLATED = text(
+"""The advisory lock: one starting process migrates at a time."""
+# Texts compare by their bytes, as on SQLite, whatever the server's locale.
+_OTHER_COLLATIONS = text(
     "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
     " AND data_type = 'text' AND collation_name IS DISTINCT FROM 'C'"
 )
 
 
-def migrate(where: DatabaseLocation) -> tuple[str | None, str]:
+def migrate(location: DatabaseLocation) -> tuple[str | None, str]:
     """Apply what is missing; return the revisions before and after."""
     try:
-        if isinstance(where, PostgresLocation):
-            return _on_postgres(where, _upgrade_postgres)
-        return _upgrade_sqlite(where)
+        if isinstance(location, PostgresLocation):
+            return _on_postgres(location, _upgrade_postgres)
+        return _upgrade_sqlite(location)
     except CommandError as fault:
         hint = "a newer release may have written it: use that one, or another database"
         raise StoreUnavailable(
-            f"the database {_named(where)} cannot be migrated: {fault}", hint=hint
+            f"the database {_named(location)} cannot be migrated: {fault}", hint=hint
         ) from fault
 
 
-def revision(where: DatabaseLocation) -> str | None:
-    """Which revision a database has; None for an empty one. Nothing is changed."""
-    if isinstance(where, PostgresLocation):
-        return _on_postgres(where, current)
-    engine = create_engine(f"sqlite:///{where}", poolclass=NullPool)
+def revision(location: DatabaseLocation) -> str | None:
+    """The revision of a database; None for an empty one. Nothing is changed."""
+    if isinstance(location, PostgresLocation):
+        return _on_postgres(location, current)
+    engine = create_engine(f"sqlite:///{location}", poolclass=NullPool)
     try:
         with engine.connect() as connection:
             return current(connection)
     except DBAPIError as fault:
-        raise StoreUnavailable(f"the database {where} cannot be read: {fault.orig}") from fault
+        raise StoreUnavailable(f"the database {location} cannot be read: {fault.orig}") from fault
     finally:
         engine.dispose()
 
@@ -66,7 +66,7 @@ def head() -> str:
 
 
 def is_known(found: str) -> bool:
-    """Whether this release has the revision; a newer release's is unknown to it."""
+    """Whether this release knows the revision; a newer release's is unknown."""
     try:
         return ScriptDirectory.from_config(_config(None)).get_revision(found) is not None
     except CommandError:
@@ -77,8 +77,8 @@ def current(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _named(where: DatabaseLocation) -> str:
-    return "on PostgreSQL" if isinstance(where, PostgresLocation) else str(where)
+def _named(location: DatabaseLocation) -> str:
+    return "on PostgreSQL" if isinstance(location, PostgresLocation) else str(location)
 
 
 def _upgrade_sqlite(path: Path) -> tuple[str | None, str]:
@@ -92,7 +92,7 @@ def _upgrade_sqlite(path: Path) -> tuple[str | None, str]:
     event.listen(engine, "connect", _prepare)
     try:
         with engine.connect() as connection:
-            # Held over all steps, so that of two starting processes one migrates and the other finds it done.
+            # Held over all steps, so that of two starting processes one migrates and the other has nothing to do.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             before = current(connection)
             command.upgrade(_config(connection), "head")
@@ -114,27 +114,27 @@ def _upgrade_postgres(connection: Connection) -> tuple[str | None, str]:
 
 
 def _settle_collation(connection: Connection) -> None:
-    """Of our own tables: somebody else's may stand beside them."""
-    for table, column in connection.execute(_OTHERWISE_COLLATED).all():
+    """Set the C collation on our own tables; the database may hold others."""
+    for table, column in connection.execute(_OTHER_COLLATIONS).all():
         if table in metadata.tables:
             connection.execute(text(f'ALTER TABLE "{table}" ALTER COLUMN "{column}" TYPE text COLLATE "C"'))
 
 
-def _on_postgres(place: PostgresLocation, act: Callable[[Connection], T]) -> T:
-    """In a thread of its own: its driver needs an event loop, and the caller may be in one."""
+def _on_postgres(location: PostgresLocation, act: Callable[[Connection], T]) -> T:
+    """Run in a thread: the driver needs an event loop, and the caller may run in one."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, _act_on_postgres(place, act)).result()
+        return thread.submit(asyncio.run, _act_on_postgres(location, act)).result()
 
 
-async def _act_on_postgres(place: PostgresLocation, act: Callable[[Connection], T]) -> T:
-    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415  only who uses PostgreSQL pays for it
+async def _act_on_postgres(location: PostgresLocation, act: Callable[[Connection], T]) -> T:
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415  loaded only with PostgreSQL
 
     from crcr.record.store.postgres.connection import connect  # noqa: PLC0415
 
-    patient = replace(place, timeouts=NO_TIMEOUTS)
+    untimed = replace(location, timeouts=NO_TIMEOUTS)
     engine = create_async_engine(
         "postgresql+asyncpg://",
-        async_creator=lambda: connect(patient, command_s=None),
+        async_creator=lambda: connect(untimed, command_s=None),
         poolclass=NullPool,
     )
     try:
@@ -156,6 +156,6 @@ def _prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
 
 def _config(connection: Connection | None) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(_HERE))
+    config.set_main_option("script_location", str(_FOLDER))
     config.attributes["connection"] = connection
     return config

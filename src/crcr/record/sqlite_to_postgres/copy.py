@@ -1,8 +1,9 @@
-"""Moving an installation from SQLite to PostgreSQL: all of it or nothing, compared before it counts.
+"""Copying an installation from SQLite to PostgreSQL: all rows or none, compared before the commit.
 
-One transaction on PostgreSQL holds the whole move. It is committed only after every table was read back and comes
-to the same number of rows and the same checksum as what was read from SQLite, so a move that is broken off, by
-whatever, leaves an empty target. Why: docs/adr/0025-moving.md.
+One transaction on PostgreSQL holds the whole copy. It is committed only after every table was read back with the same
+number of rows and the same checksum, so an interrupted copy leaves an empty target. The SQLite file is locked
+exclusively and only read: the lock is refused while a process of a relay has the file open, and no process can open it
+until the copy is over. Why: docs/adr/0025-moving.md.
 """
 
 import sqlite3
@@ -22,8 +23,8 @@ from crcr.record.sqlite_to_postgres.rows import RowConverter, TableChecksum
 from crcr.record.store.database import PostgresLocation, PostgresTimeouts
 from crcr.record.store.postgres.connection import FAULTS, Connection, as_unavailable, connect
 
-_PATIENCE_S = 5.0
-_NOT_OURS_TO_MOVE = frozenset({"alembic_version"})
+_LOCK_TIMEOUT_S = 5.0
+_NOT_COPIED = frozenset({"alembic_version"})
 
 
 class SqliteSource:
@@ -34,7 +35,7 @@ class SqliteSource:
         return int(self._value(f"SELECT count(*) FROM {table.name}"))  # noqa: S608  our own names
 
     def rows(self, table: Table) -> Generator[Sequence[Any], None, None]:
-        """In the order in which they lie, one at a time."""
+        """All rows in storage order, one at a time."""
         names = ", ".join(f'"{column.name}"' for column in table.columns)
         try:
             yield from self._connection.execute(f"SELECT {names} FROM {table.name}")  # noqa: S608  our own names
@@ -42,7 +43,7 @@ class SqliteSource:
             raise StoreUnavailable(f"the rows of {table.name} cannot be read: {fault}") from fault
 
     def last_number(self, table: Table) -> int:
-        """The highest number that the table has ever given, also to rows that were deleted since."""
+        """The highest number that the table has ever used, including deleted rows."""
         [column] = table.primary_key
         given = self._value("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", table.name)
         there = self._value(f"SELECT max({column.name}) FROM {table.name}")  # noqa: S608  our own names
@@ -52,10 +53,10 @@ class SqliteSource:
         return int(self._value("SELECT count(*) FROM effects WHERE state = 'claimed'"))
 
     def foreign_tables(self) -> tuple[str, ...]:
-        """Tables that somebody else has put there."""
+        """Tables in the file that are not part of our schema."""
         ask = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
         names = [row[0] for row in self._connection.execute(ask)]
-        return tuple(each for each in names if each not in metadata.tables and each not in _NOT_OURS_TO_MOVE)
+        return tuple(name for name in names if name not in metadata.tables and name not in _NOT_COPIED)
 
     def _value(self, sql: str, *params: object) -> Any:
         return self._connection.execute(sql, params).fetchone()[0]
@@ -63,7 +64,7 @@ class SqliteSource:
 
 @contextmanager
 def locked(path: Path) -> Iterator[SqliteSource]:
-    """The database at this release's schema, for us alone."""
+    """Lock the database exclusively, and require this release's schema."""
     if not path.exists():
         raise NotFound(f"there is no database at {path}", hint="check the address after --from")
     try:
@@ -76,10 +77,10 @@ def locked(path: Path) -> Iterator[SqliteSource]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # `rw`, since a log that a killed relay left behind has to be read in; nothing else is ever written.
+    # `rw`, since the write-ahead log of a killed relay has to be recovered; nothing else is ever written.
     address = f"{path.absolute().as_uri()}?mode=rw"
-    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=_PATIENCE_S)
-    # What is not UTF-8 is found out with its row, not by the driver in the middle of a table.
+    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=_LOCK_TIMEOUT_S)
+    # Text that is not UTF-8 is reported with its row, not by the driver in the middle of a table.
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     return connection
 
@@ -114,13 +115,13 @@ def _require_this_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 
 _MOVING = 0x63726372_6D6F7665
-"""The advisory lock that of several moves to one database one holds."""
-_PATIENT = PostgresTimeouts(statement_ms=0, lock_ms=5_000, idle_in_transaction_ms=0)
+"""The advisory lock: one copy to a database at a time."""
+_NO_STATEMENT_TIMEOUT = PostgresTimeouts(statement_ms=0, lock_ms=5_000, idle_in_transaction_ms=0)
 _WHOLE_MOVE_S = 7 * 86400.0
-"""Longer than any move: our driver has no way to say "without end" for one call."""
+"""Longer than any copy: the driver has no way to disable the time-out of one call."""
 _CLOSE_S = 5.0
 _ROWS_AT_ONCE, _BODIES_AT_ONCE = 1_000, 100
-_TELL_EVERY = 5_000
+_REPORT_EVERY = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class CopyProgress:
     done: int
     rows: int
     checking: bool
-    """Whether rows are read back and compared, which is the second half."""
+    """Whether rows are being read back and compared, which is the second half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,41 +146,41 @@ class MovedTable:
 class CopyResult:
     tables: tuple[MovedTable, ...]
     claimed: int
-    """Effects that a process had claimed and not given back when it ended; they are tried again."""
+    """Effects that a process had claimed and not released when it ended; they are tried again."""
     left: tuple[str, ...]
-    """Tables in the file that are not ours; they were not moved."""
+    """Tables in the file that are not ours; they were not copied."""
 
     @property
     def rows(self) -> int:
-        return sum(each.rows for each in self.tables)
+        return sum(table.rows for table in self.tables)
 
     @property
     def replaced(self) -> int:
-        return sum(each.replaced for each in self.tables)
+        return sum(table.replaced for table in self.tables)
 
 
-Tell = Callable[[CopyProgress], None]
+ReportProgress = Callable[[CopyProgress], None]
 
 
-async def move(source: Path, target: PostgresLocation, tell: Tell = lambda _: None) -> CopyResult:
-    """Copy all rows and compare them, or raise and leave the target as empty as it was."""
+async def move(source: Path, target: PostgresLocation, report: ReportProgress = lambda _: None) -> CopyResult:
+    """Copy all rows and compare them, or raise and leave the target empty."""
     with locked(source) as held:
         try:
-            connection = await connect(replace(target, timeouts=_PATIENT), command_s=None)
+            connection = await connect(replace(target, timeouts=_NO_STATEMENT_TIMEOUT), command_s=None)
             try:
                 await _require_fit(connection)
                 migrate(target)
-                return await _move(held, connection, tell)
+                return await _move(held, connection, report)
             finally:
                 await connection.close(timeout=_CLOSE_S)
         except FAULTS as fault:
-            raise _told(fault) from fault
+            raise _as_error(fault) from fault
 
 
-async def _move(source: SqliteSource, connection: Connection, tell: Tell) -> CopyResult:
+async def _move(source: SqliteSource, connection: Connection, report: ReportProgress) -> CopyResult:
     async with _all_or_nothing(connection):
         await _require_empty(connection)
-        moved = [await _move_table(source, connection, table, tell) for table in metadata.sorted_tables]
+        moved = [await _move_table(source, connection, table, report) for table in metadata.sorted_tables]
         await _count_on(source, connection)
         await connection.execute(f"ANALYZE {_names()}", timeout=_WHOLE_MOVE_S)
     return CopyResult(tuple(moved), source.claimed_effects(), source.foreign_tables())
@@ -194,7 +195,7 @@ async def _all_or_nothing(connection: Connection) -> AsyncIterator[None]:
         whole = True
     finally:
         if not whole:
-            connection.terminate()  # which undoes it, whatever the connection was in the middle of
+            connection.terminate()  # which rolls back, whatever the connection was doing
     try:
         await transaction.commit()
     except FAULTS as fault:
@@ -203,7 +204,7 @@ async def _all_or_nothing(connection: Connection) -> AsyncIterator[None]:
 
 
 async def _require_fit(connection: Connection) -> None:
-    """Refuse a target before anything is done to it."""
+    """Refuse an unsuitable target before anything is changed."""
     encoding = await connection.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
         hint = "make one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
@@ -216,7 +217,7 @@ async def _require_fit(connection: Connection) -> None:
 
 
 async def _require_empty(connection: Connection) -> None:
-    """Look once more, now that nobody else can write."""
+    """Check again, now that no other session can write."""
     try:
         await connection.execute(f"SELECT pg_advisory_xact_lock({_MOVING})")
         await connection.execute(f"LOCK TABLE {_names()} IN EXCLUSIVE MODE")
@@ -235,56 +236,60 @@ async def _require_no_row(connection: Connection, name: str) -> None:
         )
 
 
-async def _move_table(source: SqliteSource, connection: Connection, table: Table, tell: Tell) -> MovedTable:
-    expected, carrying = source.count(table), RowConverter(table)
+async def _move_table(
+    source: SqliteSource, connection: Connection, table: Table, report: ReportProgress
+) -> MovedTable:
+    expected, converter = source.count(table), RowConverter(table)
     with closing(source.rows(table)) as rows:
         await connection.copy_records_to_table(
             table.name,
             columns=[column.name for column in table.columns],
-            records=_counted(carrying.carry(rows), table.name, expected, tell),
+            records=_reporting(converter.convert(rows), table.name, expected, report),
             timeout=_WHOLE_MOVE_S,
         )
-    there = await _read_back(connection, table, expected, tell)
-    _compare(table.name, expected, carrying.tally, there)
-    return MovedTable(str(table.name), there.rows, there.checksum, carrying.replaced)
+    copied = await _read_back(connection, table, expected, report)
+    _compare(table.name, expected, converter.checksum, copied)
+    return MovedTable(str(table.name), copied.rows, copied.checksum, converter.replaced)
 
 
-def _counted(rows: Iterator[Any], name: str, expected: int, tell: Tell) -> Iterator[Any]:
+def _reporting(rows: Iterator[Any], name: str, expected: int, report: ReportProgress) -> Iterator[Any]:
     for done, row in enumerate(rows):
-        if done % _TELL_EVERY == 0:
-            tell(CopyProgress(name, done, expected, checking=False))
+        if done % _REPORT_EVERY == 0:
+            report(CopyProgress(name, done, expected, checking=False))
         yield row
 
 
-async def _read_back(connection: Connection, table: Table, expected: int, tell: Tell) -> TableChecksum:
-    tally = TableChecksum()
+async def _read_back(
+    connection: Connection, table: Table, expected: int, report: ReportProgress
+) -> TableChecksum:
+    checksum = TableChecksum()
     names = ", ".join(f'"{column.name}"' for column in table.columns)
     cursor = await connection.cursor(f"SELECT {names} FROM {table.name}")  # noqa: S608  our own names
     wide = any(isinstance(column.type, LargeBinary) for column in table.columns)
     while rows := await cursor.fetch(_BODIES_AT_ONCE if wide else _ROWS_AT_ONCE, timeout=_WHOLE_MOVE_S):
         for row in rows:
-            tally.add(tuple(row.values()))
-        if tally.rows % _TELL_EVERY == 0:
-            tell(CopyProgress(table.name, tally.rows, expected, checking=True))
-    tell(CopyProgress(table.name, tally.rows, expected, checking=True))
-    return tally
+            checksum.add(tuple(row.values()))
+        if checksum.rows % _REPORT_EVERY == 0:
+            report(CopyProgress(table.name, checksum.rows, expected, checking=True))
+    report(CopyProgress(table.name, checksum.rows, expected, checking=True))
+    return checksum
 
 
-def _compare(name: str, expected: int, read: TableChecksum, there: TableChecksum) -> None:
-    if not expected == read.rows == there.rows:
-        counts = f"{expected} were counted, {read.rows} were read, {there.rows} arrived"
+def _compare(name: str, expected: int, read: TableChecksum, copied: TableChecksum) -> None:
+    if not expected == read.rows == copied.rows:
+        counts = f"{expected} were counted, {read.rows} were read, {copied.rows} arrived"
         raise NotPossible(f"the rows of {name} do not agree: {counts}", hint="nothing was kept")
-    if read.total != there.total:
+    if read.total != copied.total:
         raise NotPossible(f"the rows of {name} arrived changed", hint="nothing was kept")
 
 
 async def _count_on(source: SqliteSource, connection: Connection) -> None:
-    """Let numbers go on where SQLite would have: none is ever given twice, as pages hold them as cursors."""
+    """Continue each sequence where SQLite would have: a number is never reused, because pages hold them as cursors."""
     for table in metadata.sorted_tables:
         if table.autoincrement_column is not None:
             name = table.autoincrement_column.name
             sequence = await connection.fetchval("SELECT pg_get_serial_sequence($1, $2)", table.name, name)
-            # Unlike `setval`, this is undone with the transaction.
+            # Unlike `setval`, this is rolled back with the transaction.
             await connection.execute(
                 f"ALTER SEQUENCE {sequence} RESTART WITH {source.last_number(table) + 1}"
             )
@@ -294,10 +299,12 @@ def _names() -> str:
     return ", ".join(metadata.tables)
 
 
-def _told(fault: BaseException) -> CrcrError:
-    away = as_unavailable(fault)
-    if away is not None:
-        return StoreUnavailable(away.detail, hint="the move was not kept; the target is as empty as it was")
+def _as_error(fault: BaseException) -> CrcrError:
+    unavailable = as_unavailable(fault)
+    if unavailable is not None:
+        return StoreUnavailable(
+            unavailable.detail, hint="the move was not kept; the target is as empty as it was"
+        )
     detail = getattr(fault, "detail", None)
     return NotPossible(
         f"PostgreSQL refused: {fault}{f' ({detail})' if detail else ''}", hint="nothing was kept"

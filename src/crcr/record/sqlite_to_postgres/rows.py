@@ -1,8 +1,7 @@
-"""Rows on their way from SQLite, which takes any value in any column, to PostgreSQL, which does not.
+"""Checking rows on the way from SQLite, which accepts any value in any column, to PostgreSQL, which does not.
 
-A value is handed on as it is, or the row is refused by its table and key. One thing is changed, and counted: a NUL
-in a text, which PostgreSQL cannot keep, becomes U+FFFD, as it does where texts come in. Both sides are summed up
-alike, whatever the order of their rows.
+A value is copied unchanged, or the row is refused with its table and key. One thing is changed, and counted: a NUL in
+a text, which PostgreSQL cannot store, becomes U+FFFD. The checksum of a table does not depend on the order of its rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,19 +20,19 @@ _DIGESTS = 1 << (8 * _DIGEST_BYTES)
 _SHOWN = 60
 _ENCODE = msgspec.msgpack.Encoder().encode
 _SMALL, _WHOLE, _BIG = 1 << 15, 1 << 31, 1 << 63
-_NULL_BELONGS_NOT = "nothing where a value belongs"
+_UNEXPECTED_NULL = "nothing where a value belongs"
 
 Check = Callable[[Any], Any]
-"""Hands a value on, or raises `_Unfit`."""
+"""Returns the value to store, or raises `_Unfit`."""
 
 
 class _Unfit(ValueError):
-    """A value that its column on PostgreSQL does not take; the text says what it is."""
+    """A value that its column on PostgreSQL does not accept; the text says what it is."""
 
 
 @dataclass(slots=True)
 class TableChecksum:
-    """What the rows of a table come to, in any order: how many, and the sum of their hashes."""
+    """The number of rows of a table and the sum of their hashes."""
 
     rows: int = 0
     total: int = 0
@@ -49,40 +48,40 @@ class TableChecksum:
 
 
 class RowConverter:
-    """The rows of one table, checked and counted on the way."""
+    """Checks and counts the rows of one table."""
 
     def __init__(self, table: Table) -> None:
-        self.tally = TableChecksum()
+        self.checksum = TableChecksum()
         self.replaced = 0
         self._table = table
         self._columns = list(table.columns)
         self._checks = [_check(column) for column in self._columns]
 
-    def carry(self, rows: Iterator[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    def convert(self, rows: Iterator[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         for row in rows:
-            carried = self._checked(row)
-            self.tally.add(carried)
-            yield carried
+            converted = self._checked(row)
+            self.checksum.add(converted)
+            yield converted
 
     def _checked(self, row: Sequence[Any]) -> tuple[Any, ...]:
         try:
-            carried = tuple([check(value) for check, value in zip(self._checks, row, strict=True)])
+            converted = tuple([check(value) for check, value in zip(self._checks, row, strict=True)])
         except _Unfit:
             raise self._refusal(row) from None
-        if carried != row:
-            self.replaced += sum(1 for before, after in zip(row, carried, strict=True) if before != after)
-        return carried
+        if converted != row:
+            self.replaced += sum(1 for before, after in zip(row, converted, strict=True) if before != after)
+        return converted
 
     def _refusal(self, row: Sequence[Any]) -> NotPossible:
         values = dict(zip((column.name for column in self._columns), row, strict=True))
         key = ", ".join(f"{column.name} {_shown(values[column.name])}" for column in self._table.primary_key)
-        found = "; ".join(self._wrong(row))
+        problems = "; ".join(self._problems(row))
         return NotPossible(
-            f"a row of {self._table.name} ({key}) cannot be carried over: {found}",
+            f"a row of {self._table.name} ({key}) cannot be carried over: {problems}",
             hint="nothing was written; mend or delete that row, with a copy of the database kept, and move again",
         )
 
-    def _wrong(self, row: Sequence[Any]) -> Iterator[str]:
+    def _problems(self, row: Sequence[Any]) -> Iterator[str]:
         for column, check, value in zip(self._columns, self._checks, row, strict=True):
             try:
                 check(value)
@@ -96,14 +95,14 @@ def _shown(value: object) -> str:
 
 
 def _check(column: Column[Any]) -> Check:
-    check = _of_type(column.type)
+    check = _check_for_type(column.type)
     if column.nullable:
         return lambda value: None if value is None else check(value)
     return check
 
 
-def _of_type(kind: TypeEngine[Any]) -> Check:
-    # Whole numbers from the narrowest on: the wider types are not kinds of the narrower ones.
+def _check_for_type(kind: TypeEngine[Any]) -> Check:
+    # Integers from the narrowest on: the wider types are not subclasses of the narrower ones.
     if isinstance(kind, SmallInteger):
         return _whole(_SMALL)
     if isinstance(kind, BigInteger):
@@ -119,7 +118,7 @@ def _of_type(kind: TypeEngine[Any]) -> Check:
 def _whole(bound: int) -> Check:
     def check(value: Any) -> int:
         if type(value) is not int:
-            raise _Unfit(_instead(value, "a whole number"))
+            raise _Unfit(_mismatch(value, "a whole number"))
         if not -bound <= value < bound:
             raise _Unfit("a whole number that is out of its range")
         return value
@@ -132,18 +131,18 @@ def _number(value: Any) -> float:
         return value
     if type(value) is int and float(value) == value:
         return float(value)
-    raise _Unfit(_instead(value, "a number"))
+    raise _Unfit(_mismatch(value, "a number"))
 
 
 def _bytes(value: Any) -> bytes:
     if type(value) is not bytes:
-        raise _Unfit(_instead(value, "bytes"))
+        raise _Unfit(_mismatch(value, "bytes"))
     return value
 
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise _Unfit(_instead(value, "text"))
+        raise _Unfit(_mismatch(value, "text"))
     if not value.isascii():
         try:
             value.encode()
@@ -152,8 +151,8 @@ def _text(value: Any) -> str:
     return value.replace("\0", "\ufffd") if "\0" in value else value
 
 
-def _instead(value: object, wanted: str) -> str:
+def _mismatch(value: object, expected: str) -> str:
     if value is None:
-        return _NULL_BELONGS_NOT
-    found = {str: "text", bytes: "bytes", int: "a whole number", float: "a broken number"}
-    return f"{found.get(type(value), 'something')} where {wanted} belongs"
+        return _UNEXPECTED_NULL
+    names = {str: "text", bytes: "bytes", int: "a whole number", float: "a broken number"}
+    return f"{names.get(type(value), 'something')} where {expected} belongs"

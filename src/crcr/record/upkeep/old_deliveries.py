@@ -1,9 +1,9 @@
-"""Old deliveries let go whole: with their dispatches, runs and jobs, and what was kept about their commit.
+"""Deletes old deliveries with their dispatches, runs and jobs, and the records of their commit.
 
-Backend by backend, each with its jobs first, so that whatever a page still finds has all that it links to; the
-delivery itself goes last, and a pull request with its last delivery. What is still open stays, however old: something
-to be sent or running, the head of an open pull request, a merge group in the queue; and so does the last that was
-sent to a backend or heard of it. Sums are never touched: they hold what was counted.
+Backend by backend, each with its jobs first, so that a row that a page still finds has everything that it links to; the
+delivery itself goes last, and a pull request with its last delivery. Open deliveries stay, however old: something to be
+sent or running, the head of an open pull request, a merge group in the queue; and so does the last dispatch and the last
+result of each backend. Sums are never changed.
 """
 # ruff: noqa: S608 - every name in these statements is our own
 
@@ -17,12 +17,12 @@ from crcr.record.schema.statistics import COUNTED
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 
-_LOOKED_AT = 100
+_MOST_CHECKED = 100
 _BACKENDS_AT_ONCE = 20
 _LAST_ROWS = 8
-"""Room for what goes with the delivery's own row: it, its commit's gate and approvals, its pull request."""
-_EVERYBODY = "\U0010ffff"
-"""Comes after every name."""
+"""Reserved for the delivery's own row, its commit's gate and approvals, and its pull request."""
+_AFTER_ALL_NAMES = "\U0010ffff"
+"""Sorts after every name."""
 
 _OF = "delivery = :delivery AND upstream = :upstream"
 _UNSENT = (
@@ -42,7 +42,7 @@ _QUEUED = (
     " AND m.destroyed_at IS NULL)"
 )
 _NEWEST_RESULT = (
-    # Told of the upstream as it is, SQLite would walk all of its jobs for the sake of their order.
+    # Without `|| ''` SQLite would scan all jobs of the upstream by their index.
     "EXISTS (SELECT 1 FROM (SELECT j.downstream, j.event, max(j.completed_at) AS completed_at FROM jobs j"
     f" WHERE j.delivery = v.guid AND j.upstream || '' = v.upstream AND j.ended_as IN {COUNTED}"
     " GROUP BY j.downstream, j.event) AS o WHERE NOT EXISTS (SELECT 1 FROM jobs n"
@@ -100,7 +100,7 @@ _DROP_BUILD = Statement(
 )
 _DROP_DISPATCH = Statement(text(f"DELETE FROM dispatches WHERE {_OF} AND downstream = :downstream"))
 _DROP_DELIVERY = Statement(text("DELETE FROM deliveries WHERE guid = :delivery AND upstream = :upstream"))
-_STILL_WANTED = Statement(
+_STILL_USED = Statement(
     text(
         "SELECT 1 FROM deliveries v WHERE v.head_sha = :head_sha AND v.upstream = :upstream AND v.guid <> :delivery"
         " UNION ALL SELECT 1 FROM pulls p WHERE p.head_sha = :head_sha AND p.upstream || '' = :upstream AND p.is_open = 1"
@@ -128,10 +128,10 @@ START: DeletionCursor = (0, "")
 
 @dataclass(frozen=True, slots=True)
 class DeletionStep:
-    """How far one unit came; `place` is behind what was handled, and None when there is nothing left to look at."""
+    """The result of one unit; `cursor` is after the last delivery that was handled, None when none is left."""
 
     rows: int
-    place: DeletionCursor | None
+    cursor: DeletionCursor | None
 
 
 async def open_effects(tx: Tx, upstream: str) -> frozenset[str]:
@@ -140,30 +140,30 @@ async def open_effects(tx: Tx, upstream: str) -> frozenset[str]:
 
 
 async def forget_deliveries(
-    tx: Tx, upstream: str, *, before: int, place: DeletionCursor, most: int, kept: frozenset[str]
+    tx: Tx, upstream: str, *, before: int, cursor: DeletionCursor, most: int, kept: frozenset[str]
 ) -> DeletionStep:
-    """Let go of deliveries from before then, in their order from `place` on, removing about `most` rows at most."""
+    """Delete deliveries from before then, in their order after `cursor`, and about `most` rows."""
     left = most
-    for _ in range(_LOOKED_AT):
-        row = await tx.one(_NEXT, upstream=upstream, before=before, at=place[0], guid=place[1])
+    for _ in range(_MOST_CHECKED):
+        row = await tx.one(_NEXT, upstream=upstream, before=before, at=cursor[0], guid=cursor[1])
         if row is None:
             return DeletionStep(most - left, None)
         if not row["is_open"] and row["guid"] not in kept:
-            left, finished = await _let_go(tx, row, before, left)
+            left, finished = await _delete_whole(tx, row, before, left)
             if not finished:
-                return DeletionStep(most - left, place)
-        place = (row["received_at"], row["guid"])
+                return DeletionStep(most - left, cursor)
+        cursor = (row["received_at"], row["guid"])
         if left <= 0:
             break
-    return DeletionStep(most - left, place)
+    return DeletionStep(most - left, cursor)
 
 
-async def _let_go(tx: Tx, row: Row, before: int, left: int) -> tuple[int, bool]:
-    """Remove the delivery with all that belongs to it; return how many rows are left to remove, and whether it is gone."""
+async def _delete_whole(tx: Tx, row: Row, before: int, left: int) -> tuple[int, bool]:
+    """Delete the delivery with all that belongs to it; return how many more rows may be deleted, and whether it is gone."""
     of = {"delivery": row["guid"], "upstream": row["upstream"]}
     while left > 0:
         backends = await tx.all(_BACKENDS, most=min(left, _BACKENDS_AT_ONCE), **of)
-        last = backends[-1]["downstream"] if backends else _EVERYBODY
+        last = backends[-1]["downstream"] if backends else _AFTER_ALL_NAMES
         left = await _drop_results(tx, of, last, left)
         if left < len(backends):
             return left, False
@@ -178,7 +178,7 @@ async def _drop_results(tx: Tx, of: Mapping[str, str], last: str, left: int) -> 
     jobs = await tx.all(_JOBS, last=last, most=left, **of)
     await tx.many(DROP_JOB, [dict(each) for each in jobs])
     left -= len(jobs)
-    most = left // 2  # a run may take its build along
+    most = left // 2  # a build is deleted with its run
     runs = await tx.all(_RUNS, last=last, most=most, **of)
     for run in runs:
         await _drop_run(tx, run)
@@ -191,7 +191,7 @@ async def _drop_run(tx: Tx, run: Row) -> None:
 
 
 async def _drop_delivery(tx: Tx, row: Row, before: int, left: int) -> tuple[int, bool]:
-    """Remove the delivery itself, once nothing else belongs to it."""
+    """Delete the delivery itself, once nothing else belongs to it."""
     of: dict[str, Any] = {"delivery": row["guid"], "upstream": row["upstream"]}
     if row["head_sha"] is not None and left >= _LAST_ROWS:
         left = await _drop_commit(tx, row["head_sha"], of, left)
@@ -204,9 +204,9 @@ async def _drop_delivery(tx: Tx, row: Row, before: int, left: int) -> tuple[int,
 
 
 async def _drop_commit(tx: Tx, head_sha: str, of: Mapping[str, str], left: int) -> int:
-    """Remove what was published and decided about a commit that no other delivery is about."""
+    """Delete the checks and gate of a commit that no other delivery is about."""
     where = {"head_sha": head_sha, "upstream": of["upstream"]}
-    if await tx.one(_STILL_WANTED, delivery=of["delivery"], **where) is not None:
+    if await tx.one(_STILL_USED, delivery=of["delivery"], **where) is not None:
         return left
     checks = await tx.all(_CHECKS, most=left, **where)
     await tx.many(_DROP_CHECK, [dict(each) for each in checks])

@@ -1,6 +1,6 @@
-"""Old results that belong to no delivery: what backends reported on their own, and what other relays told.
+"""Deletes old results that belong to no delivery: self-reports of backends, and results of other relays.
 
-Each backend's newest result stays, so that its page can still say when it was last heard of. Sums are not touched.
+Each backend's newest result stays, so that its page still shows the last report. Sums are not changed.
 """
 # ruff: noqa: S608 - every name in these statements is our own
 
@@ -71,28 +71,28 @@ _EVENTS = ("nightly", "periodic")
 
 
 async def next_backend(tx: Tx, upstream: str, after: str, *, ingested: bool = False) -> str | None:
-    """The next backend, by name, of which there is any result."""
+    """The next backend, by name, that has any result."""
     row = await tx.one(_NEXT_INGESTED if ingested else _NEXT_BACKEND, upstream=upstream, after=after)
     return row["downstream"] if row else None
 
 
 async def forget_own_reports(tx: Tx, upstream: str, downstream: str, *, before: int, most: int) -> int:
-    """Let go of about `most` rows of nightly and periodic results from before then; return how many went."""
-    found: list[Row] = []
+    """Delete about `most` rows of nightly and periodic results from before then; return how many were deleted."""
+    jobs: list[Row] = []
     for event in _EVENTS:
         of = {"upstream": upstream, "downstream": downstream, "event": event, "before": before}
         for statement in (_ENDED, _SILENT):
-            if len(found) < most // 3:  # a job may take its build and its commit along
-                found += await tx.all(statement, most=most // 3 - len(found), **of)
-    await tx.many(DROP_JOB, [dict(each) for each in found])
-    return len(found) + await _drop_what_is_left_alone(tx, found, before)
+            if len(jobs) < most // 3:  # a build and a commit may be deleted with their job
+                jobs += await tx.all(statement, most=most // 3 - len(jobs), **of)
+    await tx.many(DROP_JOB, [dict(job) for job in jobs])
+    return len(jobs) + await _drop_orphans(tx, jobs, before)
 
 
-async def _drop_what_is_left_alone(tx: Tx, jobs: list[Row], before: int) -> int:
+async def _drop_orphans(tx: Tx, jobs: list[Row], before: int) -> int:
     gone = 0
-    for run_id, downstream in {(each["run_id"], each["downstream"]) for each in jobs}:
+    for run_id, downstream in {(job["run_id"], job["downstream"]) for job in jobs}:
         gone += await tx.run(_DROP_BUILD, run_id=run_id, downstream=downstream, before=before)
-    for sha, upstream in {(each["delivery"], each["upstream"]) for each in jobs}:
+    for sha, upstream in {(job["delivery"], job["upstream"]) for job in jobs}:
         gone += await tx.run(_DROP_COMMIT, sha=sha, upstream=upstream, before=before)
     return gone
 

@@ -1,8 +1,8 @@
-"""Letting go of what is kept for a while only, in small steps.
+"""Retention: deletes old rows in small steps.
 
-Each step is a unit of its own with few rows, and between two steps everybody else gets a turn, so no writer is held
-for long however much there is to remove. A step can be the last: the next run finds what is left by its age. What is
-still open stays, and so do the sums: figures over any window are the same before and after.
+Each step is a unit of its own with few rows, and other writers run between two steps, so none waits long however much
+there is to delete. Any step may be the last: the next run finds the rest by its age. Open records stay, and so do the
+sums: figures over any window are the same before and after.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from crcr.record.upkeep.old_results import forget_ingested, forget_own_reports, 
 from crcr.record.views.joining.setup import SHOWN_FOR
 
 MOST_ROWS = 200
-"""That one unit removes."""
+"""That one unit deletes."""
 _KEEP_CHANGES = timedelta(days=1)
 
 _FORGET_BODIES = Statement(
     text(
         "UPDATE deliveries SET body = NULL WHERE (guid, upstream) IN (SELECT guid, upstream FROM deliveries"
         " WHERE body IS NOT NULL AND received_at < :before"
-        # What is still to be sent, or can still be retried, needs its body however old it is.
+        # A dispatch that is still to be sent, or can be retried, needs its body however old it is.
         " AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.delivery = deliveries.guid"
         " AND d.upstream = deliveries.upstream AND d.state IN ('held', 'waiting', 'parked'))"
-        # GitHub re-runs nothing that is older than a month: then an open head's backends are dispatched anew.
+        # GitHub re-runs nothing that is older than a month: then the backends of an open head are dispatched again.
         " AND NOT EXISTS (SELECT 1 FROM dispatches d JOIN pulls p ON p.upstream = d.upstream AND p.number = d.number"
         " AND p.head_sha = d.head_sha AND p.is_open = 1 WHERE d.delivery = deliveries.guid"
         " AND d.upstream = deliveries.upstream AND d.level >= 3)"
@@ -75,7 +75,7 @@ async def _at_once() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPeriods:
-    """How long each is kept; None is for ever."""
+    """How long rows are kept; None is for ever."""
 
     bodies: timedelta
     effects: timedelta
@@ -93,14 +93,14 @@ class Retention:
         goes_on: Callable[[], bool] = lambda: True,
         breathe: Callable[[], Awaitable[None]] = _at_once,
     ) -> None:
-        """`goes_on` is asked before each step; `breathe` is awaited between two."""
+        """`goes_on` is called before each step; `breathe` is awaited between two."""
         self._database = database
         self._keeps = keeps
         self._goes_on = goes_on
         self._breathe = breathe
 
     async def forget(self, now: datetime) -> None:
-        """Let go of everything that is older than it is kept."""
+        """Delete everything that is older than its retention period."""
         for statement, kept in (
             (_FORGET_BODIES, self._keeps.bodies),
             (_FORGET_EFFECTS, self._keeps.effects),
@@ -134,18 +134,18 @@ class Retention:
 
     async def _forget_deliveries(self, upstream: str, before: int) -> None:
         kept = await self._database.read(lambda tx: open_effects(tx, upstream))
-        place: DeletionCursor | None = START
-        while place is not None and self._goes_on():
+        cursor: DeletionCursor | None = START
+        while cursor is not None and self._goes_on():
             unit = partial(
-                forget_deliveries, upstream=upstream, before=before, place=place, most=MOST_ROWS, kept=kept
+                forget_deliveries, upstream=upstream, before=before, cursor=cursor, most=MOST_ROWS, kept=kept
             )
             step = await self._database.write(unit)
-            place = step.place
-            if place is not None:
+            cursor = step.cursor
+            if cursor is not None:
                 await self._breathe()
 
     async def _forget_acts(self, upstream: str, now: datetime, before: datetime) -> None:
-        """By whole days, so that the line which this leaves in the audit log is one a day."""
+        """By whole days, so that this adds one line a day to the audit log."""
         before = before.replace(hour=0, minute=0, second=0, microsecond=0)
         of: dict[str, Any] = {"upstream": upstream, "before": to_us(before)}
 
@@ -172,7 +172,7 @@ class Retention:
         await self._until_none(lambda tx: tx.run(statement, most=MOST_ROWS, **which))
 
     async def _until_none(self, unit: Unit[int]) -> None:
-        """Repeat until nothing is left to remove, or there is no time for more."""
+        """Repeat until nothing is left to delete, or the process stops."""
         while self._goes_on():
             removed = await self._database.write(unit)
             if not removed:

@@ -1,4 +1,4 @@
-"""What time does to records that are open: silent jobs are asked about and time out, in small steps."""
+"""Time-outs of open records: silent jobs are looked up at GitHub and then time out, in small steps."""
 
 from datetime import datetime, timedelta
 
@@ -20,7 +20,7 @@ from crcr.record.workflow_runs.lookup_effects import look_up
 
 _STEP = 500
 _PATIENCE = timedelta(hours=1)
-"""How long GitHub may take to say what became of a silent job; then it has timed out."""
+"""How long the look-up of a silent job may take; then the job has timed out."""
 
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 
@@ -31,7 +31,7 @@ _SILENT = Statement(
         " WHERE state = 'in_progress' AND silent_at <= :now ORDER BY silent_at LIMIT :most"
     )
 )
-_ASKED = Statement(
+_MARK_ASKED = Statement(
     text(
         "UPDATE jobs SET asked_at = :now, silent_at = :patience WHERE upstream = :upstream AND delivery = :delivery"
         " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
@@ -47,9 +47,9 @@ class Sweeps:
         self._outcomes = outcomes
 
     async def time_out_silent(self, now: datetime) -> int:
-        """Have silent jobs looked up, and time out those that nobody can look up; return how many of these.
+        """Look up silent jobs, and time out those that cannot be looked up; return how many timed out.
 
-        A late result is still taken.
+        A late result is still accepted.
         """
 
         async def unit(tx: Tx) -> tuple[int, int]:
@@ -57,21 +57,21 @@ class Sweeps:
             timed_out = 0
             for row in silent:
                 if row["asked_at"] is None and row["verification"] != Verification.SELF_REPORTED:
-                    await self._ask(tx, row, now)
+                    await self._look_up(tx, row, now)
                 else:
                     await self._time_out(tx, row, now)
                     timed_out += 1
             return len(silent), timed_out
 
-        found, total = _STEP, 0
-        while found == _STEP:  # so that no transaction grows long
-            found, timed_out = await self._database.write(unit)
+        handled, total = _STEP, 0
+        while handled == _STEP:  # so that no transaction grows long
+            handled, timed_out = await self._database.write(unit)
             total += timed_out
         return total
 
-    async def _ask(self, tx: Tx, row: Row, now: datetime) -> None:
+    async def _look_up(self, tx: Tx, row: Row, now: datetime) -> None:
         key = {name: row[name] for name in _KEY}
-        await tx.run(_ASKED, now=to_us(now), patience=to_us(now + _PATIENCE), **key)
+        await tx.run(_MARK_ASKED, now=to_us(now), patience=to_us(now + _PATIENCE), **key)
         await add_once(tx, look_up(row["upstream"], row["delivery"], row["downstream"], now))
 
     async def _time_out(self, tx: Tx, row: Row, now: datetime) -> None:
@@ -85,7 +85,7 @@ class Sweeps:
         await self._refresher.request_refresh_for(tx, row, now)
 
     async def ask_about_commits(self, now: datetime) -> None:
-        """Have GitHub asked about commits that it was not asked about, or has not answered for."""
+        """Request the verification of commits that GitHub was not asked about, or has not answered for."""
 
         async def unit(tx: Tx) -> None:
             for upstream in self._refresher.upstreams:

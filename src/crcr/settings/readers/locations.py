@@ -1,5 +1,4 @@
-"""Readers of places and names: where an allowlist is kept, where the data is, which issuers are added, whose
-tokens count.
+"""Readers of the allowlist's source, the database, token issuers, and tokens of administrators and readers.
 
 A GitHub address names branch and path in one line. The first part after `blob/` is the branch; a branch that
 holds a slash is written with %2F (`blob/release%2F2.0/allowlist.yml`), because nothing else tells them apart.
@@ -38,7 +37,7 @@ class AllowlistFile:
 class AllowlistOnGitHub:
     place: FileLocation
     web: str
-    """Scheme and host of the address; it must belong to the API that the relay asks."""
+    """Scheme and host of the address; it must belong to the configured API."""
 
 
 AllowlistSource = AllowlistFile | AllowlistOnGitHub
@@ -73,7 +72,7 @@ class IssuerSetting:
 
 @dataclass(frozen=True, slots=True)
 class TokenSetting:
-    """A token by name; what is kept is its SHA-256, never the token."""
+    """A named token, stored as its SHA-256."""
 
     name: str
     digest: str
@@ -86,7 +85,7 @@ def allowlist_source(given: RawValue) -> AllowlistSource:
         return _github_source(value)
     path = given.folder / value
     if not path.is_file():
-        raise InvalidValue(f"names {values.quote(str(path))}, and there is no such file.")
+        raise InvalidValue(f"names {values.quote(str(path))}, but there is no such file.")
     return AllowlistFile(path)
 
 
@@ -120,7 +119,7 @@ def database(given: RawValue) -> SqliteSetting | PostgresSetting:
 
 
 def sqlite_file(given: RawValue, otherwise: str = "") -> SqliteSetting:
-    """Read `sqlite:///path`; `otherwise` is what else could stand there, for the sentence about what is wrong."""
+    """Read `sqlite:///path`; `otherwise` is the alternative named in the error."""
     value = values.text(given)
     name = value.removeprefix(_SQLITE)
     if not value.startswith(_SQLITE) or name in {"", ":memory:"} or "?" in name:
@@ -166,7 +165,7 @@ def _issuer(given: RawValue, number: int, table: object) -> IssuerSetting:
         ]
     except InvalidValue as wrong:
         raise InvalidValue(f"(number {number}): an address {wrong}") from None
-    # A token's `iss` is compared letter by letter, so the issuer is kept as written, its last slash included.
+    # A token's `iss` is compared exactly, so the issuer is kept as written, including a final slash.
     keys = addresses[1] if len(addresses) > 1 else None
     return IssuerSetting(str(table["issuer"]).strip(), kind, keys, _reads(number, kind, table.get("reads")))
 
@@ -215,7 +214,7 @@ def _pairs(given: RawValue) -> list[tuple[str, str]]:
 
 
 def _token(name: str, digest: str, command: str) -> TokenSetting:
-    # Neither part is shown: who mixes them up has written the token itself.
+    # Neither part is shown: if they are swapped, one of them is the token itself.
     if not _TOKEN_NAME.fullmatch(name):
         raise InvalidValue("needs names of 1 to 64 letters, digits and . _ @ -, written name=sha256:….")
     if not _DIGEST.fullmatch(digest):

@@ -1,7 +1,7 @@
-"""Reader of registrations: which pipeline of which issuer speaks for which repository.
+"""Reader of registrations: which pipeline of which issuer may report for which repository.
 
-What a kind needs is told by `decide.report.registration`; here the operator's table is taken apart. The kind of a
-public issuer is known by its address; for others the table says it. Registering a pipeline makes its issuer known.
+`decide.report.registration` defines what each kind needs; this module parses the operator's tables. A public issuer's
+kind follows from its address; others name it. Registering a pipeline also makes its issuer known.
 """
 
 import json

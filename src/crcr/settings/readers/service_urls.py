@@ -1,8 +1,8 @@
-"""Readers of the addresses of services beside the database, and of the files that prove them.
+"""Readers of service addresses (Redis, ClickHouse, PostgreSQL), and of CA files.
 
-An address may hold a password, so it is a secret as a whole: no sentence quotes it, and `place` is what may be
-shown. What an address can say is checked here; options after a question mark are refused, because a driver
-would read them (`ssl_cert_reqs=none` would switch the proof of the server off).
+An address may contain a password, so it is a secret: no message quotes it, and `place` is the part that may be shown.
+Options after a question mark are refused, because a driver would read them (`ssl_cert_reqs=none` would turn off
+certificate checks).
 """
 
 import re
@@ -30,12 +30,12 @@ class ServiceUrl(SecretStr):
 
     @property
     def place(self) -> str:
-        """Where the service is, without user and password: for people."""
+        """The address without user and password, for display."""
         parts = self._parts
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def secrets(self) -> tuple[str, ...]:
-        """Return the texts that must not be shown: the password as written and as meant."""
+        """Return the texts to redact: the password as written, and decoded."""
         written = self._parts.password
         return (written, unquote(written)) if written else ()
 
@@ -45,7 +45,7 @@ class ServiceUrl(SecretStr):
 
 
 def service_url(*schemes: str, checked: Callable[[SplitResult], None]) -> Callable[[RawValue], ServiceUrl]:
-    """Return a reader of addresses with these schemes; `checked` raises `InvalidValue` about what follows the host."""
+    """Return a reader of addresses with these schemes; `checked` validates the part after the host."""
     wanted = " or ".join(f"{scheme}://…" for scheme in schemes)
 
     def read(given: RawValue) -> ServiceUrl:

@@ -1,7 +1,7 @@
-"""Readers of single values: each takes what was found and returns a checked value, or raises `InvalidValue`.
+"""Readers of single values: each returns a checked value, or raises `InvalidValue`.
 
-Texts come from the environment, typed values from TOML: both spellings of a number or a list are taken. The
-readers of secrets (`secret`, `private_key`, `database`) never put what they were given into their message.
+Texts come from the environment, typed values from TOML: numbers and lists are accepted in both forms. The readers of
+secrets (`secret`, `private_key`, `database`) never include the value in their message.
 """
 
 import re
@@ -32,7 +32,7 @@ _TAKEN_HEADERS = frozenset(
         *("x-hud-internal-bot", "x-requested-with"),
     )
 )
-"""What browsers and proxies send without anybody having signed in; `Sec-…` and `If-…` besides."""
+"""Headers that browsers and proxies send without a sign-in; also `Sec-…` and `If-…`."""
 _SHOWN = 80
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -52,7 +52,7 @@ def text(given: RawValue) -> str:
 
 
 def secret(given: RawValue) -> SecretStr:
-    """Take a secret as it is: blanks inside or around it may belong to it, a line end does not."""
+    """Read a secret unchanged, including spaces; only a line end is removed."""
     if not isinstance(given.value, str):
         raise InvalidValue("must be text in quotes.")
     value = given.value.rstrip("\r\n")
@@ -102,7 +102,7 @@ def integer(least: int, most: int) -> Callable[[RawValue], int]:
 
 
 def integer_or_zero(least: int, most: int) -> Callable[[RawValue], int]:
-    """Read a number, or 0 where that says that there is no limit."""
+    """Read a number, or 0 for no limit."""
 
     def read(given: RawValue) -> int:
         try:
@@ -152,7 +152,7 @@ def texts(given: RawValue) -> tuple[str, ...]:
 
 
 def list_of_texts(given: RawValue) -> tuple[str, ...]:
-    """Read a list that may be empty, where that says something: no refs are ignored, no prefixes count."""
+    """Read a list that may be empty."""
     return () if given.value == [] else texts(given)
 
 
@@ -161,7 +161,7 @@ def networks(given: RawValue) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def cover_all_addresses(networks: Collection[IPv4Network | IPv6Network]) -> bool:
-    """Whether they hold every address of a kind, be it in parts."""
+    """Whether the networks together cover all IPv4 or all IPv6 addresses."""
     fours = [each for each in networks if isinstance(each, IPv4Network)]
     sixes = [each for each in networks if isinstance(each, IPv6Network)]
     merged = [*(each.prefixlen for each in collapse_addresses(fours))]
@@ -198,7 +198,7 @@ def header_name(given: RawValue) -> str:
 
 
 def url(given: RawValue) -> str:
-    """Read an http(s) address; its end carries no slash, so that a path can be put after it."""
+    """Read an http(s) address, without a slash at its end, so that a path can be appended."""
     value = text(given)
     parts = split_url(value)
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -209,7 +209,7 @@ def url(given: RawValue) -> str:
 
 
 def safe_url(given: RawValue) -> str:
-    """Read an address that credentials are sent to: encrypted, or on this machine."""
+    """Read an address that receives credentials: https, or on this machine."""
     value = url(given)
     parts = urlsplit(value)
     if parts.scheme != "https" and parts.hostname not in LOOPBACK:

@@ -153,7 +153,7 @@ async def test_what_another_ci_needs_has_an_example_until_it_is_told(
     [
         ("repository", "not a name", "write owner/name"),
         ("repository", "Torch/Torch", "are the same"),
-        ("device", "npu", "a device belongs to L3"),
+        ("device", "npu", "a device is for L3 only"),
         ("oncalls", "ada, <b>", "is not an on-call"),
         ("command", "make ${{ github.token }}", "a CI would replace"),
         ("job_name", "a\nb", "cannot be used"),

@@ -209,7 +209,7 @@ async def test_filters_narrow_the_matrix_and_stay_in_the_address(tmp_path: Path,
         await expect(rows).to_have_count(2)
         await page.locator("#filter-q").fill("mend")
         await expect(rows).to_have_count(1)
-        await expect(page.locator("#matrix")).to_contain_text("2 events looked through")
+        await expect(page.locator("#matrix")).to_contain_text("2 events searched")
         assert "q=mend" in page.url
         await page.locator("#filter-result").select_option("failure")
         await expect(page.locator("#matrix")).to_contain_text("No matching events")

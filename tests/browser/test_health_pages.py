@@ -14,11 +14,11 @@ from support.github.gated_upstream import (
     GATED,
     LABEL,
     NAMED,
-    finish,
-    gate,
+    finish_jobs,
+    gate_state,
     newest_run,
     open_pull,
-    start,
+    start_jobs,
 )
 from support.stage import UPSTREAM
 
@@ -36,7 +36,7 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
             it.github.repository(name).workflows = [NAMED]
         it.github.require_checks(UPSTREAM, [GATE])
         pull = await open_pull(it, title="Fuse the two kernels", labels=[LABEL])
-        await start(it, newest_run(it))
+        await start_jobs(it, newest_run(it))
         context = here.page.context
         await context.clock.set_fixed_time(it.clock.now() + timedelta(minutes=7))
         pages = {path: await context.new_page() for path in ("/crcr", f"/crcr/pr/{pull.number}")}
@@ -45,9 +45,9 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
             await expect(page.locator("#health section")).to_have_count(0)
 
         it.github.spend_hour(UPSTREAM, leave=0)
-        await finish(it, newest_run(it))
+        await finish_jobs(it, newest_run(it))
         it.clock.advance(7 * 60)
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         late = f"1 gate is decided and not yet published on GitHub, since 00:00 UTC: {HELD}."
         for page in pages.values():
             await expect(page.locator("#health")).to_contain_text(late)
@@ -65,7 +65,7 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
             await page.screenshot(path=tmp_path / f"{name.strip('/').replace('/', '-')}.png")
 
         await it.pass_time(54 * 60)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
         for page in (*pages.values(), effects):
             await expect(page.locator("#health section")).to_have_count(0)
             assert await page.evaluate("window.notReloaded")

@@ -93,7 +93,7 @@ async def test_without_javascript_the_form_and_the_check_work(tmp_path: Path, br
         await expect(workflow(page)).to_contain_text("make test")
         await expect(page.locator("#wanted-command")).to_have_value("make test")
         await page.get_by_role("button", name="Check now").click()
-        await expect(page.locator("#notice")).to_contain_text("GitHub is being asked")
+        await expect(page.locator("#notice")).to_contain_text("Asking GitHub")
         await expect(page.get_by_text("this list updates by itself")).to_be_hidden()
         await expect(page.locator("#step-check")).to_contain_text("Reload this page")
         await expect(page.locator("#wanted-command")).to_have_value("make test")

@@ -8,7 +8,15 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import Site, site
-from support.github.gated_upstream import GATING, NAMED, newest_run, open_pull, run_all, say, start
+from support.github.gated_upstream import (
+    GATING,
+    NAMED,
+    newest_run,
+    open_pull,
+    run_all,
+    start_jobs,
+    write_comment,
+)
 from support.stage import UPSTREAM
 
 pytestmark = pytest.mark.slow
@@ -53,7 +61,7 @@ async def test_the_gate_follows_its_jobs_and_a_waiver_without_a_reload(
         await expect(gate).to_contain_text("/crcr retry org/gating")
         await expect(page.locator(".unit", has_text=GATING)).to_contain_text("failure")
 
-        await say(it, pull, f"/crcr waive {GATING} because the driver is known to be broken")
+        await write_comment(it, pull, f"/crcr waive {GATING} because the driver is known to be broken")
         await expect(gate).to_contain_text("waived by @maintainer")
         waivers = page.locator("section", has=page.get_by_role("heading", name="Waivers"))
         await expect(waivers).to_contain_text("the driver is known to be broken")
@@ -67,7 +75,7 @@ async def test_a_job_appears_and_what_was_opened_stays_open(tmp_path: Path, brow
         page, it = here.page, here.it
         pull = await open_pull(it)
         run = newest_run(it, REPORTING)
-        await start(it, run, "build")
+        await start_jobs(it, run, "build")
         await page.goto(f"{here.url}/crcr/pr/{pull.number}")
         await expect(page.locator("#live")).to_contain_text("live")
         unit = page.locator(".unit", has_text=REPORTING)
@@ -96,7 +104,7 @@ async def test_like_failures_lead_to_the_jobs(tmp_path: Path, browser: Browser) 
         ]
         for name in (GATING, REPORTING):
             run = newest_run(it, name)
-            await start(it, run, "test")
+            await start_jobs(it, run, "test")
             told = {
                 "name": "CI",
                 "job_name": "test",
@@ -158,7 +166,7 @@ async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -
         page, it = here.page, here.it
         pull = await open_pull(it, title=evil, author="mallory")
         await it.github.label_pr(pull, evil[:50])
-        await say(it, pull, f"/crcr waive {GATING}:{evil} because {evil}")
+        await write_comment(it, pull, f"/crcr waive {GATING}:{evil} because {evil}")
         run = newest_run(it)
         link = "javascript:alert(document.domain)"
         failures = [{"name": evil, "file": evil, "message": evil}]

@@ -14,7 +14,7 @@ from chaos.load import Load
 from chaos.world import DOWNSTREAMS, GATE, GATING, JOBS, Installation
 from github_sim.github import MergeGroup, PullRequest, WebhookDelivery
 from support.data.sums_oracle import DAY_US, HOUR_US, backend_sums, day_sums, differences, stored_sums
-from support.github.gate_oracle import Event, Listed, Truth
+from support.github.gate_oracle import GateOracle, GatingEntry, PullEvent
 from support.stage import UPSTREAM
 
 TABLES = ("deliveries", "dispatches", "recovered", "jobs", "hours", "days", "job_days")
@@ -192,19 +192,19 @@ class Judge:
     def _open_pulls(self) -> list[PullRequest]:
         return [pull for pull in self.github.world.pulls.values() if pull.state == "open"]
 
-    def _truth(self) -> Truth:
-        truth = Truth(self.github, tuple(Listed(name, JOBS) for name in GATING))
+    def _truth(self) -> GateOracle:
+        truth = GateOracle(self.github, tuple(GatingEntry(name, JOBS) for name in GATING))
         truth.note_recorded({row["guid"] for row in self.rows["deliveries"]})
         for told in self.load.ledger:
             if told.acknowledged:
                 truth.tell(self.github.world.runs[told.run_id], told.attempt, told.job, told.conclusion)
         return truth
 
-    def _group_passes(self, truth: Truth, group: MergeGroup, pull: PullRequest, now: datetime) -> bool:
+    def _group_passes(self, truth: GateOracle, group: MergeGroup, pull: PullRequest, now: datetime) -> bool:
         guid = self._group_guid(group)
         if not any(self.arrived[guid, name] for name in GATING):
             return truth.passes(pull.head_sha, now, looked_up=True)  # its content is that of the head
-        event = Event(0, guid, group.number, group.head_sha, is_open=True)
+        event = PullEvent(0, guid, group.number, group.head_sha, is_open=True)
         return all(truth.backend_passes(each, event, now, looked_up=True) for each in truth.in_force)
 
     def _group_guid(self, group: MergeGroup) -> str:

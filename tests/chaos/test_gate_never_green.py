@@ -24,7 +24,7 @@ from crcr.errors import StoreUnavailable
 from crcr.record.outbox.leases import free_leases
 from crcr.record.store.sqlite.database import SqliteDatabase
 from github_sim.github import Match, PullRequest, WorkflowJob, WorkflowRun
-from support.github.gate_oracle import HARMLESS, Listed, Truth
+from support.github.gate_oracle import HARMLESS, GateOracle, GatingEntry
 from support.github.gated_upstream import GATE, GATING, LABEL, NAMED
 from support.stage import UPSTREAM, Stage, stage
 
@@ -40,13 +40,13 @@ _BY_RUNS = f"  - {READING}: {{oncalls: [eve]}}\n"
 _STRICT = f"  - {GATING}: {{oncalls: [bob], jobs: [build, test], drafts: false, authors: approved}}\n"
 _ELSEWHERE = f'  - {READING}: {{oncalls: [eve], paths: ["docs/**"]}}\n'
 _INFORMING = f"L3:\n  npu:\n    {READING}: [eve]\n"
-BY_NAME, BY_RUNS = Listed(GATING, NAMES), Listed(READING, None)
-ALLOWLISTS: tuple[tuple[str, tuple[Listed, ...] | None], ...] = (
+BY_NAME, BY_RUNS = GatingEntry(GATING, NAMES), GatingEntry(READING, None)
+ALLOWLISTS: tuple[tuple[str, tuple[GatingEntry, ...] | None], ...] = (
     (f"L4:\n{_BY_NAME}{_BY_RUNS}", (BY_NAME, BY_RUNS)),
     (f"L4:\n{_BY_NAME}", (BY_NAME,)),
     (f"{_INFORMING}L4:\n{_BY_NAME}", (BY_NAME,)),
     (f"L4:\n{_STRICT}{_BY_RUNS}", (BY_NAME, BY_RUNS)),
-    (f"L4:\n{_BY_NAME}{_ELSEWHERE}", (BY_NAME, Listed(READING, None, concerned=False))),
+    (f"L4:\n{_BY_NAME}{_ELSEWHERE}", (BY_NAME, GatingEntry(READING, None, concerned=False))),
     ("L4: [\n", None),
     ("L4:\n  - org/nobody-knows-whom: {jobs: 7}\n", None),
 )
@@ -78,7 +78,7 @@ class Walk:
     def __init__(self, it: Stage) -> None:
         self.it = it
         self.github = it.github
-        self.truth = Truth(it.github, ALLOWLISTS[0][1] or ())
+        self.truth = GateOracle(it.github, ALLOWLISTS[0][1] or ())
         self.pulls: list[PullRequest] = []
         self.green: set[int] = set()
         self.store_is_up = True
@@ -291,7 +291,7 @@ class Walk:
         await free_leases(services.database, tuple(each.key for each in services.upstreams), it.clock.now())
         self.truth.in_force = self._newest_good()
 
-    def _newest_good(self) -> tuple[Listed, ...]:
+    def _newest_good(self) -> tuple[GatingEntry, ...]:
         """A restart reads the allowlist's file again."""
         text = (self.it.folder / "allowlist.yml").read_text()
         listed = next(listed for each, listed in ALLOWLISTS if each == text)

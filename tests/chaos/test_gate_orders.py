@@ -25,7 +25,7 @@ import structlog
 
 from chaos.random_walks import deliver_some
 from github_sim.github import CheckRun, MergeGroup, PullRequest, WebhookDelivery, WorkflowRun
-from support.github.gated_upstream import GATE, GATED, GATING, INFORMING, LABEL, gated
+from support.github.gated_upstream import GATE, GATED, GATING, INFORMING, LABEL, gated_upstream
 from support.stage import UPSTREAM, Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -474,7 +474,7 @@ async def _in_every_order(
         await story(play)
         return play
 
-    async with gated(folder, allowlist, CRCR_RATE_LIMIT_PER_MIN="1000000") as it:
+    async with gated_upstream(folder, allowlist, CRCR_RATE_LIMIT_PER_MIN="1000000") as it:
         play = await begin()
         happened = [name for name, _ in play.arrivals]
         yield await _tell(it, play, list(range(len(happened))), None)

@@ -27,7 +27,7 @@ from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
 from support.deploy.certificates import Authority
 from support.deploy.proxies import FOLDER, PROXIES, PUBLIC_HOST, Proxy, find_program, nginx, run_proxy
-from support.process import Running, crcr, free_port
+from support.process import CrcrProcess, crcr, free_port
 from support.stage import UPSTREAM, environment
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ class World:
     ports: tuple[int, int]
     environ: dict[str, str]
 
-    def start(self, port: int, *more: str) -> AbstractAsyncContextManager[Running]:
+    def start(self, port: int, *more: str) -> AbstractAsyncContextManager[CrcrProcess]:
         return crcr("serve", "--port", str(port), *more, folder=self.folder, environ=self.environ)
 
 
@@ -72,7 +72,7 @@ def settings(folder: Path, github: GitHub, proxy: Proxy) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[World, list[Running]]]:
+async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[World, list[CrcrProcess]]]:
     """GitHub, a proxy, and two relays behind it on one file, the first of which also works."""
     ports = free_port(), free_port()
     async with AsyncExitStack() as stack:

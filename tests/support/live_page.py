@@ -39,7 +39,7 @@ async def open_page(it: Stage) -> AsyncIterator[list[bytes]]:
         await reading
 
 
-async def told_of(told: list[bytes], words: bytes) -> None:
+async def wait_for_event(told: list[bytes], words: bytes) -> None:
     async with asyncio.timeout(5):
         while not any(words in each for each in told):
             await asyncio.sleep(0.01)

@@ -23,7 +23,7 @@ HOSTILE = (
 ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-class Page(HTMLParser):
+class ParsedPage(HTMLParser):
     """What a page would do in a browser: its elements with their attributes."""
 
     def __init__(self, text: str) -> None:
@@ -38,7 +38,7 @@ class Page(HTMLParser):
         return [attrs[name] or "" for _, attrs in self.elements if name in attrs]
 
 
-def inert(page: Page, text: str) -> None:
+def assert_inert(page: ParsedPage, text: str) -> None:
     """Nothing on the page runs, leads out of http(s), or acts on the text around it."""
     scripts = [attrs for tag, attrs in page.elements if tag == "script"]
     assert all((attrs.get("src") or "").startswith("/static/") for attrs in scripts)

@@ -31,7 +31,7 @@ def installed_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment(extra).items() if name not in ours}
 
 
-class Running:
+class CrcrProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.lines: list[str] = []
@@ -63,7 +63,7 @@ class Running:
 @asynccontextmanager
 async def crcr(
     *words: str, folder: Path, environ: Mapping[str, str], program: Path | None = None, umask: int = -1
-) -> AsyncIterator[Running]:
+) -> AsyncIterator[CrcrProcess]:
     """Run a command in `folder`, of this checkout or of an installed `program`; what runs at the end is killed."""
     process = await asyncio.create_subprocess_exec(
         *((sys.executable, "-m", "crcr") if program is None else (program,)),
@@ -75,7 +75,7 @@ async def crcr(
         umask=umask,
     )
     try:
-        yield Running(process)
+        yield CrcrProcess(process)
     finally:
         if process.returncode is None:
             process.kill()

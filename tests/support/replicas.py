@@ -35,7 +35,7 @@ async def github_with_backends(seed: int = 7) -> AsyncIterator[GitHub]:
         github.finish()
 
 
-def environ(folder: Path, github: GitHub, url: str, **more: str) -> dict[str, str]:
+def replica_environment(folder: Path, github: GitHub, url: str, **more: str) -> dict[str, str]:
     """The settings that all processes share; `url` is where the data is."""
     known = relay_environment(
         folder,
@@ -55,7 +55,7 @@ def environ(folder: Path, github: GitHub, url: str, **more: str) -> dict[str, st
     return known
 
 
-def rows(url: str, sql: str) -> list[dict[str, Any]]:
+def query_rows(url: str, sql: str) -> list[dict[str, Any]]:
     """Look into the database, as an operator would."""
     if not url.startswith("sqlite:///"):
         return run_on(url, sql)
@@ -64,12 +64,12 @@ def rows(url: str, sql: str) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(sql)]
 
 
-def value(url: str, sql: str) -> Any:
-    [row] = rows(url, sql)
+def query_value(url: str, sql: str) -> Any:
+    [row] = query_rows(url, sql)
     return next(iter(row.values()))
 
 
-async def until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
+async def wait_until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
     """Wait for real processes to get somewhere."""
     async with asyncio.timeout(within_s):
         while not holds():

@@ -21,11 +21,11 @@ from support.github.gated_upstream import (
     GATING,
     INFORMING,
     LABEL,
-    gated,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    say,
+    write_comment,
 )
 from support.stage import UPSTREAM, Stage
 
@@ -39,18 +39,18 @@ Opened = Callable[[Path], AbstractAsyncContextManager[Stage]]
 
 
 @asynccontextmanager
-async def with_history(folder: Path, **more: str) -> AsyncIterator[Stage]:
+async def relay_with_history(folder: Path, **more: str) -> AsyncIterator[Stage]:
     """A failed and waived pull request, one that is superseded and passed, one that runs, a push, an outage.
 
     And a report that was refused, and one of a newcomer in the sandbox.
     """
     admins = {"CRCR_ADMIN_TOKENS": f"root=sha256:{sha256(ADMIN.encode()).hexdigest()}", "CRCR_SANDBOX": "on"}
     everybody = (GATING, INFORMING, ONLY_TOLD, SECRET)
-    async with gated(folder, LISTED, downstreams=everybody, **{**admins, **more}) as it:
+    async with gated_upstream(folder, LISTED, downstreams=everybody, **{**admins, **more}) as it:
         failed = await failing_pull(it, title="=HYPERLINK(1)\r\n<b>fuse</b>", labels=[LABEL])
         await run_all(it, INFORMING, test="timed_out")
         await run_all(it, SECRET)
-        await say(it, failed, WAIVE)
+        await write_comment(it, failed, WAIVE)
         passed = await open_pull(it, title="Once more")
         await run_all(it)
         it.clock.advance(3600)
@@ -69,9 +69,9 @@ async def with_history(folder: Path, **more: str) -> AsyncIterator[Stage]:
 
 
 @contextmanager
-def served(folder: Path, opened: Opened = with_history) -> Iterator[tuple[str, Stage]]:
+def serve_relay(folder: Path, opened: Opened = relay_with_history) -> Iterator[tuple[str, Stage]]:
     """The address of the relay, and its stage to read from."""
-    thread = _Serving(folder, opened)
+    thread = _ServerThread(folder, opened)
     thread.start()
     try:
         if not thread.ready.wait(_STARTS_WITHIN_S) or thread.stage is None:
@@ -84,7 +84,7 @@ def served(folder: Path, opened: Opened = with_history) -> Iterator[tuple[str, S
         raise thread.fault
 
 
-class _Serving(threading.Thread):
+class _ServerThread(threading.Thread):
     def __init__(self, folder: Path, opened: Opened) -> None:
         super().__init__(daemon=True)
         self._folder = folder

@@ -18,15 +18,18 @@ LISTED = "L1:\n  - org/one\n  - other/two\n"
 THEM = ("org/one", "other/two")
 
 
-def hashed(**tokens: str) -> str:
+def token_hashes(**tokens: str) -> str:
     return ",".join(f"{name}=sha256:{sha256(each.encode()).hexdigest()}" for name, each in tokens.items())
 
 
-TOKENS: dict[str, Any] = {"CRCR_ADMIN_TOKENS": hashed(ann=ADMIN), "CRCR_HUD_TOKENS": hashed(rob=READER)}
+TOKENS: dict[str, Any] = {
+    "CRCR_ADMIN_TOKENS": token_hashes(ann=ADMIN),
+    "CRCR_HUD_TOKENS": token_hashes(rob=READER),
+}
 
 
 @asynccontextmanager
-async def tokened(folder: Path, access: str = "public", **more: str) -> AsyncIterator[Stage]:
+async def relay_with_tokens(folder: Path, access: str = "public", **more: str) -> AsyncIterator[Stage]:
     settings: dict[str, Any] = {"CRCR_HUD_ACCESS": access, **TOKENS, **more}
     async with stage(folder, LISTED, downstreams=THEM, **settings) as it:
         yield it
@@ -83,12 +86,12 @@ def forms(html: str) -> list[dict[str, str]]:
     return reader.found
 
 
-def start_anew(it: Stage, **more: str) -> None:
+def restart_relay(it: Stage, **more: str) -> None:
     """The same relay with other settings, on the same database."""
     settings = settings_for(it.folder, it.github, it.folder / "allowlist.yml", **more)
     it.app = build_app(replace(it.services, settings=settings), work=False)
 
 
-def audited(it: Stage) -> list[tuple[str, str, str]]:
+def audit_log(it: Stage) -> list[tuple[str, str, str]]:
     rows = it.rows("SELECT who, act, subject FROM audit ORDER BY audit_id")
     return [(row["who"], row["act"], row["subject"]) for row in rows]

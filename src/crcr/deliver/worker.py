@@ -1,7 +1,7 @@
-"""The worker: claims effects, does them side by side, and records what became of each.
+"""The worker: claims effects, runs them concurrently, and records the outcome of each.
 
-One target's trouble stays its own: a target has one effect under way at a time, and a breaker leaves it alone
-after repeated faults. Nothing is polled for while nothing is due; a commit that adds an effect wakes us.
+Faults stay with their target: a target has one effect in progress at a time, and a circuit breaker pauses it after
+repeated faults. The worker does not poll while nothing is due; a commit that adds an effect wakes it.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from crcr.decide.outbox.effect import ClaimedEffect, EffectFault, FailedAttempt,
 from crcr.decide.outbox.retry import CircuitBreaker, GiveUp, retry_after_fault, retry_after_limit
 from crcr.decide.trace_steps import TraceStep
 from crcr.deliver.leases import AlwaysPresent, HeldEffects, Presence
+from crcr.deliver.waiting import first_completed
 from crcr.errors import (
     HeldBy,
     LeaseLost,
@@ -37,10 +38,10 @@ _AHEAD = 256
 _IDLE_S = 5.0
 _STORE_PAUSE_S = 1.0
 _RECORD_FOR = timedelta(seconds=90)
-"""How long an outcome is tried to be recorded while the store is away."""
+"""How long recording an outcome is retried while the store is unavailable."""
 
 Handler = Callable[[ClaimedEffect], Awaitable[bool | None]]
-"""Does one effect; False says that it was no longer wanted, and that nothing was done."""
+"""Runs one effect; False when it was no longer wanted and nothing was done."""
 
 
 class EffectClaims(Protocol):
@@ -72,7 +73,7 @@ class Worker:
         concurrency: int = 64,
         on_crash: Callable[[Exception], None] = lambda _: None,
         trace: Trace | None = None,
-        on_round: Callable[[], None] = lambda: None,
+        on_cycle: Callable[[], None] = lambda: None,
         presence: Presence | None = None,
     ) -> None:
         self._outbox = outbox
@@ -83,106 +84,98 @@ class Worker:
         self._concurrency = concurrency
         self._on_crash = on_crash
         self._trace = trace or NoTrace()
-        self._on_round = on_round
-        self._holdings = HeldEffects(outbox, presence or AlwaysPresent(), clock)
+        self._on_round = on_cycle
+        self._held = HeldEffects(outbox, presence or AlwaysPresent(), clock)
         self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
         self._claimed: deque[ClaimedEffect] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
 
     async def run(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
-        """Work until `stopping`; then give back what is not begun and finish what is under way.
+        """Work until `stopping`; then release claims that were not started and finish the effects in progress.
 
-        Who cannot wait for that cancels: then what is under way ends where it is, and nobody knows how far it came.
+        Cancelling this ends the effects in progress where they are; how far they came is then unknown.
         """
-        renewing = asyncio.create_task(self._holdings.renew_in_time())
+        renewing = asyncio.create_task(self._held.renew_in_time())
         try:
             while not stopping.is_set():
                 if renewing.done():
-                    renewing.result()  # it ends only by a fault of ours
+                    renewing.result()  # it ends only because of a bug
                 wake.clear()
                 self._on_round()
                 try:
                     await self._step(wake, stopping)
                 except StoreUnavailable as fault:
                     log.warning("worker_waits_for_store", error=str(fault))
-                    await self._first_of(stopping.wait(), self._clock.sleep(_STORE_PAUSE_S))
-            await self._give_back()
-            if self._under_way:
-                await asyncio.wait(self._under_way)
+                    await first_completed(stopping.wait(), self._clock.sleep(_STORE_PAUSE_S))
+            await self._release_claims()
+            if self._running:
+                await asyncio.wait(self._running)
         finally:
-            await self._break_off()
+            await self._cancel_running()
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
 
-    async def _give_back(self) -> None:
+    async def _release_claims(self) -> None:
         try:
             await self._outbox.release(list(self._claimed))
         except StoreUnavailable as fault:
             log.warning("claims_not_released", effects=len(self._claimed), error=str(fault))
-        self._holdings.drop(self._claimed)
+        self._held.drop(self._claimed)
         self._claimed.clear()
 
-    async def _break_off(self) -> None:
-        late = list(self._under_way)
-        for each in late:
-            each.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+    async def _cancel_running(self) -> None:
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def drain(self) -> int:
-        """Do everything that is due now, and return how much that was; for tests and for one-shot commands."""
+        """Run every effect that is due now, and return how many; for tests and one-shot commands."""
         done = 0
         while effects := await self._outbox.claim(_AHEAD, self._clock.now()):
             for effect in effects:
-                self._holdings.add(effect)
+                self._held.add(effect)
             await asyncio.gather(*(self._do(effect) for effect in effects))
             done += len(effects)
         return done
 
     async def _step(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
-        await self._holdings.ensure_present()
-        if not self._claimed and len(self._under_way) < self._concurrency:
+        await self._held.ensure_present()
+        if not self._claimed and len(self._running) < self._concurrency:
             await self._claim()
-        while self._claimed and len(self._under_way) < self._concurrency and not stopping.is_set():
-            await self._begin_or_give_back(self._claimed.popleft())
+        while self._claimed and len(self._running) < self._concurrency and not stopping.is_set():
+            await self._start_or_release(self._claimed.popleft())
         if not self._claimed:
             idle_s = await self._idle_s()
-            await self._first_of(wake.wait(), stopping.wait(), self._clock.sleep(idle_s), *self._under_way)
+            await first_completed(wake.wait(), stopping.wait(), self._clock.sleep(idle_s), *self._running)
         else:
-            await self._first_of(stopping.wait(), *self._under_way)
+            await first_completed(stopping.wait(), *self._running)
 
     async def _claim(self) -> None:
         for effect in await self._outbox.claim(_AHEAD, self._clock.now()):
-            # One whose lease ran out while its outcome could not be recorded is not begun a second time.
-            if self._holdings.add(effect):
+            # An effect whose lease expired while its outcome could not be recorded is not started twice.
+            if self._held.add(effect):
                 self._claimed.append(effect)
 
-    async def _begin_or_give_back(self, effect: ClaimedEffect) -> None:
-        # What waited through a pause may be another worker's, or soon be: it is not begun any more.
-        if not self._holdings.may_start(effect):
-            self._holdings.drop([effect])
+    async def _start_or_release(self, effect: ClaimedEffect) -> None:
+        # After a pause the claim may belong to another worker, or soon will: it is not started.
+        if not self._held.may_start(effect):
+            self._held.drop([effect])
             await self._outbox.release([effect])
             return
         task = asyncio.create_task(self._do(effect))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def _idle_s(self) -> float:
-        """How long there is nothing to do, unless somebody wakes us."""
+        """Return how long nothing is due, unless a commit wakes the worker."""
         now = self._clock.now()
         due = await self._outbox.next_due(now)
         wait = _IDLE_S if due is None else (due - now).total_seconds()
         return min(max(wait, 0.0), _IDLE_S)
 
-    async def _first_of(self, *waits: Awaitable[object]) -> None:
-        tasks = {asyncio.ensure_future(wait) for wait in waits}
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks - self._under_way:
-                task.cancel()
-
     async def _do(self, effect: ClaimedEffect) -> None:
-        """Do one effect. The guard keeps one broken effect from ending the worker."""
+        """Run one effect. The guard keeps a broken effect from ending the worker."""
         began_at = self._clock.now()
         queue = (effect.upstream.key, effect.target)
         breaker = self._breakers.get(queue, CircuitBreaker())
@@ -192,7 +185,7 @@ class Worker:
                 return
             self._breakers[queue] = breaker.probing(began_at)
             result = await self._attempt(effect)
-            self._holdings.require(effect)
+            self._held.require(effect)
             now = self._clock.now()
             if isinstance(result, FailedAttempt):
                 self._note_failure(queue, breaker, result, now)
@@ -200,7 +193,7 @@ class Worker:
             else:
                 if not result:
                     self._breakers[queue] = (
-                        breaker  # nobody was asked, so nothing was learned about the target
+                        breaker  # no call was made, so nothing was learned about the target
                     )
                 done_at = began_at if result else None
                 await self._record(lambda: self._finish(effect, began_at=done_at, now=now))
@@ -211,10 +204,10 @@ class Worker:
             self._breakers[queue] = breaker
             log.warning("lease_lost", effect=effect.effect_id, kind=effect.kind)
         finally:
-            self._holdings.drop([effect])
+            self._held.drop([effect])
 
     async def _record(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write an outcome down, and try again while the store is away: what is not written is done twice.
+        """Record an outcome, with retries while the store is unavailable: an unrecorded effect runs twice.
 
         The write changes nothing when another worker has taken the effect over, so it may also come late.
         """
@@ -237,9 +230,9 @@ class Worker:
         self._tally.effect(effect.kind.value, outcome)
         if outcome == "done" and effect.kind is EffectKind.SEND_DISPATCH:
             self._tally.dispatch_latency((now - effect.created_at).total_seconds())
-        self._follow(effect, outcome, began_at, now)
+        self._trace_attempt(effect, outcome, began_at, now)
 
-    def _follow(self, effect: ClaimedEffect, outcome: str, began_at: datetime, now: datetime) -> None:
+    def _trace_attempt(self, effect: ClaimedEffect, outcome: str, began_at: datetime, now: datetime) -> None:
         if effect.delivery is None:
             return
         sent = outcome == "done" and effect.kind is EffectKind.SEND_DISPATCH
@@ -263,15 +256,15 @@ class Worker:
             log.warning("lease_lost", effect=effect.effect_id, kind=effect.kind)
 
     async def _carry_out(self, effect: ClaimedEffect) -> bool:
-        """Call its handler, with the lease checked around each call to the outside; False when nothing was left to do."""
-        before = check_lease.set(partial(self._holdings.confirm, effect))
+        """Call its handler, with the lease checked around each outgoing call; False when there was nothing to do."""
+        before = check_lease.set(partial(self._held.confirm, effect))
         try:
             return await self._handlers[effect.kind](effect) is not False
         finally:
             check_lease.reset(before)
 
     async def _attempt(self, effect: ClaimedEffect) -> FailedAttempt | bool:
-        """Carry it out; False when there was nothing left to do."""
+        """Run it and log the result; False when there was nothing to do."""
         who = {
             "effect": effect.effect_id,
             "kind": effect.kind.value,
@@ -308,7 +301,7 @@ class Worker:
                 now=now,
                 chance=self._chance(),
             )
-            # How far it had come when the store went away nobody knows.
+            # How far it had come when the store became unavailable is unknown.
             unsure = isinstance(error, StoreUnavailable)
             limit = error if isinstance(error, OutsideLimited) else None
             return FailedAttempt(
@@ -342,7 +335,7 @@ class Worker:
             self._breakers.pop(queue, None)
             return
         if not failure.counts:
-            self._breakers[queue] = breaker  # nothing was tried, so nothing was learned about the target
+            self._breakers[queue] = breaker  # no call was made, so nothing was learned about the target
             return
         after = breaker.failed(now)
         self._breakers[queue] = after
@@ -364,10 +357,10 @@ def _fault_of(error: Exception) -> EffectFault | None:
 
 
 def _holds_queue(effect: ClaimedEffect, limit: OutsideLimited) -> bool:
-    """Whether the effects behind it would be held back as well.
+    """Whether the limit would hold back the effects behind it as well.
 
-    Not by a call that is less urgent than theirs may be: a look-up that a gate waits for does not wait with one of
-    L3. And not by the limit on comments, which an effect meets after its other work.
+    Not after a call that is less urgent than theirs may be: a look-up that a gate needs does not wait with one of L3. And
+    not for the limit on comments, which an effect reaches after its other work.
     """
     if limit.held_by in {None, HeldBy.CONTENT} or limit.urgency is None:
         return False

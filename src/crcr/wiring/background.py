@@ -84,8 +84,8 @@ class BackgroundTasks:
             if freed := await self._free_leases(is_gone):
                 log.warning("leases_freed", effects=freed)
             await self._make_ready()
-            await services.attendance.beat()  # no claim before the first heartbeat
-            self._presence_task = self._create_task(services.attendance.run())
+            await services.heartbeat.beat()  # no claim before the first heartbeat
+            self._presence_task = self._create_task(services.heartbeat.run())
             self._run(services.worker.run(services.signals.subscribe(EFFECTS), self._stopping))
             self._run(self.leader_tasks.run())
         self._deadline_task = asyncio.create_task(self._enforce_grace())
@@ -113,7 +113,7 @@ class BackgroundTasks:
             each.cancel()
         await asyncio.gather(*endless, return_exceptions=True)
         if self._presence_task is not None:
-            await self._services.attendance.leave()
+            await self._services.heartbeat.leave()
         await self._services.close()
 
     async def _enforce_grace(self) -> None:

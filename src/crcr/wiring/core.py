@@ -64,7 +64,7 @@ class Core:
     targets: Downstreams
     allowlists: Allowlists
     checks: CommitChecks
-    desk: PeopleRequests
+    people_requests: PeopleRequests
     health: SharedHealth
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
@@ -107,7 +107,7 @@ def open_core(settings: Settings, seams: Seams) -> Core:
         targets=targets,
         allowlists=allowlists,
         checks=checks,
-        desk=PeopleRequests(database, checks, refresher),
+        people_requests=PeopleRequests(database, checks, refresher),
         health=_health(settings, database, seams),
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),

@@ -54,7 +54,7 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
 def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
     """Handlers that read and write the upstream's pull requests, or look up the downstreams' runs."""
     database, github, clock, refresher = core.database, core.github, core.clock, core.refresher
-    upstreams, voice = UpstreamTargets(core.targets, github.repositories), CommentWriter(github.comments)
+    upstreams, writer = UpstreamTargets(core.targets, github.repositories), CommentWriter(github.comments)
     return {
         EffectKind.PUBLISH_CHECKS: PublishChecks(core.checks, upstreams, github.checks, clock),
         EffectKind.ASK_FILES: AskFiles(
@@ -73,14 +73,14 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             clock,
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
-            Commands(database, core.allowlists, core.desk, refresher),
+            Commands(database, core.allowlists, core.people_requests, refresher),
             upstreams,
             github.comments,
-            voice,
+            writer,
             clock,
             read_health=core.health.of,
         ),
-        EffectKind.OFFER_WAIVER: OfferWaiver(core.desk, upstreams, voice, clock),
+        EffectKind.OFFER_WAIVER: OfferWaiver(core.people_requests, upstreams, writer, clock),
         EffectKind.VERIFY_COMMIT: VerifyCommit(ReportedCommits(database), upstreams, github.commits, clock),
     }
 

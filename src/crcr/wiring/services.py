@@ -102,7 +102,7 @@ class Services:
     sweeper: Sweeper
     reconciler: Reconciler
     leaders: LeaderElection
-    attendance: WorkerHeartbeat
+    heartbeat: WorkerHeartbeat
     limiter: GitHubRateLimiter
     owner: str
     """This process as an owner of leases."""
@@ -139,7 +139,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     rate_limits, inbox, reports = open_rate_limits(core, _rules(settings)), _inbox(core), _reports(core)
     keys = KeyCache(http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read)
     stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
-    attendance = build_worker_heartbeat(core, owner)
+    heartbeat = build_worker_heartbeat(core, owner)
     refreshers = {
         each.name.key: AllowlistRefresher(
             each.name, allowlist_source(each, core.github), core.allowlists, clock
@@ -166,10 +166,10 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         sweeper=build_sweeper(core, stopping),
         reconciler=build_reconciler(core, webhook, stopping),
         leaders=build_leaders(core, owner),
-        attendance=attendance,
+        heartbeat=heartbeat,
         limiter=core.limiter,
         owner=owner,
-        worker=_worker(core, refreshers, owner, attendance),
+        worker=_worker(core, refreshers, owner, heartbeat),
         metrics=core.metrics,
         trace=core.trace,
         webhook=webhook,
@@ -223,7 +223,7 @@ def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, p
         concurrency=core.settings.worker_concurrency,
         on_crash=core.seams.on_crash,
         trace=core.trace,
-        on_round=core.metrics.worker_seen,
+        on_cycle=core.metrics.worker_seen,
         presence=presence,
     )
 

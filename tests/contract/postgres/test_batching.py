@@ -16,7 +16,7 @@ from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
 from crcr.record.store.statement import Statement
 from support.services.postgres import new_database, run_on
-from support.stores.race_harness import halfway, nothing
+from support.stores.race_harness import empty_unit, pause_before_commit
 
 ADD = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0)"))
 ADD_ONCE = Statement(
@@ -274,7 +274,7 @@ async def test_when_the_server_refuses_every_line_is_told(database: PostgresData
 
 
 async def test_who_waits_behind_a_write_that_is_broken_off_is_told(database: PostgresDatabase) -> None:
-    held = await halfway(database, nothing, lane="x")
+    held = await pause_before_commit(database, empty_unit, lane="x")
     behind = asyncio.create_task(database.write(asking_run(ADD, name="behind"), lane="x"))
     await asyncio.sleep(0)
     for task in database._committers._tasks:
@@ -285,7 +285,7 @@ async def test_who_waits_behind_a_write_that_is_broken_off_is_told(database: Pos
 
 
 async def test_whoever_gives_up_waiting_for_the_end_breaks_off_nobody(database: PostgresDatabase) -> None:
-    held = await halfway(database, asking_run(ADD, name="a"), lane="x")
+    held = await pause_before_commit(database, asking_run(ADD, name="a"), lane="x")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(database._committers.join(), 0.05)
     await held.end()

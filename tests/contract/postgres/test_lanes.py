@@ -20,7 +20,7 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.views.relay.state import newest_change
 from support.stores.databases import CORE
-from support.stores.race_harness import NOW, Process, halfway, nothing, processes
+from support.stores.race_harness import NOW, Process, empty_unit, pause_before_commit, processes
 
 LISTED = "L2:\n  - org/backend\n"
 NOTE = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES ('z/z', 'z/z', 0)"))
@@ -47,7 +47,7 @@ async def test_what_was_held_back_for_a_quiet_transaction_is_told_without_furthe
     """Its end wakes nobody: whoever was told less than is committed looks again by itself."""
     async with processes(3, LISTED) as (quiet, busy, reader):
         before = await newest(reader)
-        holding = await halfway(quiet.database, nothing, lane="quiet")
+        holding = await pause_before_commit(quiet.database, empty_unit, lane="quiet")
         await busy.database.write(changed, lane="busy")
         woken = reader.database.signals.subscribe(CHANGES)
         assert await newest(reader) == before
@@ -61,7 +61,7 @@ async def test_who_was_told_everything_is_not_woken() -> None:
     async with processes(2, LISTED) as (one, reader):
         await one.database.write(changed, lane="busy")
         woken = reader.database.signals.subscribe(CHANGES)
-        holding = await halfway(one.database, nothing, lane="quiet")
+        holding = await pause_before_commit(one.database, empty_unit, lane="quiet")
         await newest(reader)
         await holding.end()
         with pytest.raises(TimeoutError):
@@ -86,7 +86,7 @@ async def test_an_effect_that_somebody_always_relies_on_is_claimed_all_the_same(
     """A claim passes over what is held; now and then it waits until nobody holds anything."""
     async with processes(2, LISTED) as (one, other):
         await one.database.write(lambda tx: add_once(tx, look()))
-        holding = await halfway(one.database, lambda tx: add_once(tx, look()), lane="org/backend")
+        holding = await pause_before_commit(one.database, lambda tx: add_once(tx, look()), lane="org/backend")
         outbox = other.stores.outbox("w")
         assert await outbox.claim(9, NOW) == []
 
@@ -105,7 +105,7 @@ async def test_a_moment_is_not_worth_waiting_for_those_who_rely_on_the_same_effe
     """Clocks of two machines differ: nobody hastens by milliseconds what others hold."""
     async with processes(2, LISTED) as (one, other):
         await one.database.write(lambda tx: add_once(tx, look()))
-        holding = await halfway(one.database, lambda tx: add_once(tx, look()), lane="org/backend")
+        holding = await pause_before_commit(one.database, lambda tx: add_once(tx, look()), lane="org/backend")
         earlier = look(NOW - timedelta(milliseconds=20))
         await asyncio.wait_for(other.database.write(lambda tx: add_once(tx, earlier), lane="org/second"), 5)
         await holding.end()
@@ -161,4 +161,4 @@ async def test_a_unit_that_swallows_the_stores_error_is_not_told_that_it_was_kep
         with pytest.raises(StoreUnavailable):
             await one.database.write(unit)
         assert await one.stores.rows("SELECT 1 AS one FROM upstreams WHERE upstream = 'z/z'") == []
-        await one.database.write(nothing)
+        await one.database.write(empty_unit)

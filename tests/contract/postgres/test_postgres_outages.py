@@ -19,7 +19,7 @@ from crcr.record.store.signals import CHANGES, Signals
 from crcr.record.store.statement import Statement
 from support.services.postgres import Cluster, new_database, run_on
 from support.stores.databases import CORE, Stores
-from support.stores.race_harness import NOW, halfway, nothing
+from support.stores.race_harness import NOW, empty_unit, pause_before_commit
 
 SOON_S = 15.0
 _SLOW = Statement(text("SELECT pg_sleep(60)"))
@@ -72,7 +72,7 @@ async def test_a_write_that_was_broken_off_is_not_told_to_have_been_taken(
 ) -> None:
     stores = Stores.over(database)
     before = len(await stores.rows("SELECT 1 AS one FROM changes"))
-    writing = await halfway(database, note)
+    writing = await pause_before_commit(database, note)
     own_cluster.stop("immediate")
     own_cluster.start()
     with pytest.raises(StoreUnavailable):
@@ -102,7 +102,7 @@ async def test_after_a_restart_the_listener_hears_again(
 
 async def test_a_server_that_is_not_there_is_said_to_be_away() -> None:
     nowhere = opened(PostgresLocation("postgresql://crcr@127.0.0.1:1/none"))
-    for asked in (nowhere.write(nothing), nowhere.read(nothing), nowhere.quick_read(nothing)):
+    for asked in (nowhere.write(empty_unit), nowhere.read(empty_unit), nowhere.quick_read(empty_unit)):
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(asked, SOON_S)
     await nowhere.close()
@@ -114,7 +114,7 @@ async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang() -> Non
         opened(PostgresLocation(url)),
         opened(PostgresLocation(url, timeouts=PostgresTimeouts(lock_ms=300))),
     )
-    held = await halfway(holding, note)
+    held = await pause_before_commit(holding, note)
     with pytest.raises(StoreUnavailable, match="lock timeout"):
         await asyncio.wait_for(waiting.write(note, lane="x"), SOON_S)
     await held.end()
@@ -126,7 +126,7 @@ async def test_a_statement_that_takes_for_ever_is_broken_off() -> None:
     database = opened(PostgresLocation(new_database(), timeouts=PostgresTimeouts(statement_ms=300)))
     with pytest.raises(StoreUnavailable, match="statement timeout"):
         await asyncio.wait_for(database.read(lambda tx: tx.one(_SLOW)), SOON_S)
-    await database.write(nothing)
+    await database.write(empty_unit)
     await database.close()
 
 
@@ -160,7 +160,7 @@ async def test_a_full_server_is_an_outage(own_cluster: Cluster) -> None:
     url = own_cluster.url("crcr").replace("crcr@", "plain@")
     database = opened(PostgresLocation(url))
     with pytest.raises(StoreUnavailable, match="too many connections"):
-        await database.read(nothing)
+        await database.read(empty_unit)
     await database.close()
     await asyncio.to_thread(run_on, own_cluster.admin_url, "ALTER DATABASE crcr CONNECTION LIMIT -1")
 
@@ -177,7 +177,7 @@ async def test_pools_open_no_more_connections_than_the_setting_says() -> None:
     url = new_database()
     database = opened(PostgresLocation(url, connections=6))
     writes = [database.write(note, lane=f"lane {n}") for n in range(40)]
-    reads = [database.read(nothing) for _ in range(40)]
+    reads = [database.read(empty_unit) for _ in range(40)]
     await asyncio.gather(*writes, *reads)
     admin = await asyncpg.connect(url)
     open_now = await admin.fetchval(

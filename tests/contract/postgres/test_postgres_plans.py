@@ -30,7 +30,7 @@ from support.clock import ManualClock
 from support.services.postgres import new_database, run_on
 from support.stores.databases import CORE, Stores
 from support.stores.race_harness import NOW, Process
-from support.stores.tables import opened, outright
+from support.stores.tables import open_handle, open_table_engine
 from support.stores.two_stores import copy_to_postgresql
 
 LATE = datetime(2026, 8, 3, 12, tzinfo=UTC)
@@ -198,7 +198,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 async def test_what_pages_ask_of_a_store_with_a_past_walks_nothing(past: tuple[Path, str]) -> None:
     path, url = past
-    database, asked = opened(PostgresLocation(url)), Asked()
+    database, asked = open_handle(PostgresLocation(url)), Asked()
     stores = Stores.over(database)
     await stores.acts.register_upstreams((UPSTREAM,), LATE)
     await stores.allowlists.take_reading(UPSTREAM, AllowlistReading("test", ALLOWLIST), LATE)
@@ -217,7 +217,7 @@ async def test_what_pages_ask_of_a_store_with_a_past_walks_nothing(past: tuple[P
 
 
 def _known(path: Path) -> dict[str, Any]:
-    engine = outright(path)
+    engine = open_table_engine(path)
     with engine.begin() as connection:
         found = {
             name: connection.exec_driver_sql(sql).fetchone()[0]

@@ -20,7 +20,7 @@ from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from support.data.events_and_reports import a_caller
 from support.stores.databases import CORE, LEASE
-from support.stores.race_harness import NOW, Process, halfway, nothing, processes
+from support.stores.race_harness import NOW, Process, empty_unit, pause_before_commit, processes
 
 LISTED = "L2:\n  - org/backend\n  - org/second\n"
 MANY = [f"org/b{number}" for number in range(12)]
@@ -134,7 +134,7 @@ def look(now: Any = NOW) -> dict[str, Any]:
 async def test_what_somebody_relies_on_is_not_claimed_before_that_somebodys_commit() -> None:
     async with processes(2, LISTED) as (one, other):
         await one.database.write(lambda tx: add_once(tx, look()))
-        adding = await halfway(one.database, lambda tx: add_once(tx, look()), lane="org/backend")
+        adding = await pause_before_commit(one.database, lambda tx: add_once(tx, look()), lane="org/backend")
         outbox = other.stores.outbox("w")
         assert await outbox.claim(9, NOW) == []
         await adding.end()
@@ -146,7 +146,7 @@ async def test_who_comes_while_it_is_being_claimed_adds_one_of_its_own() -> None
     async with processes(2, LISTED) as (one, other):
         await one.database.write(lambda tx: add_once(tx, look()))
         take = Statement(text("UPDATE effects SET state = 'claimed', lease_owner = 'x', lease_until = 9e15"))
-        claiming = await halfway(one.database, lambda tx: tx.run(take), lane="claims")
+        claiming = await pause_before_commit(one.database, lambda tx: tx.run(take), lane="claims")
         adding = asyncio.create_task(other.database.write(lambda tx: add_once(tx, look()), lane="org/second"))
         await claiming.end()
         await adding
@@ -260,7 +260,9 @@ async def test_of_a_group_a_unit_that_fails_takes_none_with_it() -> None:
 
             return unit
 
-        holding = await halfway(one.database, nothing, lane="x")  # so that the others gather behind it
+        holding = await pause_before_commit(
+            one.database, empty_unit, lane="x"
+        )  # so that the others gather behind it
         units = [adding(f"z/{n}", fails=n % 3 == 0) for n in range(12)]
         writes = [asyncio.create_task(one.database.write(unit, lane="x")) for unit in units]
         await holding.end()
@@ -277,7 +279,7 @@ async def _note(tx: Tx, name: str) -> int:
 async def test_a_statement_that_fails_is_its_own_units_failure_only() -> None:
     """On PostgreSQL an error spoils its whole transaction; the neighbours are run again."""
     async with processes(1, LISTED) as (one,):
-        holding = await halfway(one.database, nothing)
+        holding = await pause_before_commit(one.database, empty_unit)
         same = [one.database.write(lambda tx: tx.run(_NOTE, name="z/same")) for _ in range(3)]
         fine = [one.database.write(partial(_note, name=f"z/{number}")) for number in range(3)]
         writes = [asyncio.create_task(each) for each in (*same, *fine)]

@@ -35,8 +35,8 @@ from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 from support.data.events_and_reports import a_caller
 from support.stores.databases import OpenDatabase
-from support.stores.race_harness import halfway, nothing
-from support.stores.tables import place_of
+from support.stores.race_harness import empty_unit, pause_before_commit
+from support.stores.tables import database_location
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UPSTREAM, SECOND, BACKEND = RepoName("up/stream"), RepoName("other/stream"), RepoName("org/backend")
@@ -204,7 +204,7 @@ async def test_a_store_that_is_closed_says_so_and_not_that_nothing_is_known(stor
 
 async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) -> None:
     relay, other = store.open(), store.open()
-    if isinstance(place_of(other.database), InMemory):
+    if isinstance(database_location(other.database), InMemory):
         pytest.skip("without a file there is no other process")
     async with busy(other.database):
         waiting = asyncio.create_task(relay.report())
@@ -217,10 +217,10 @@ async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) ->
 @asynccontextmanager
 async def busy(database: Database) -> AsyncIterator[None]:
     """Another process in the middle of a write of its own."""
-    where = place_of(database)
+    where = database_location(database)
     if isinstance(where, PostgresLocation):
         assert isinstance(database, PostgresDatabase)
-        writing = await halfway(database, nothing)
+        writing = await pause_before_commit(database, empty_unit)
         yield
         await writing.end()
         return

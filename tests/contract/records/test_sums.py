@@ -33,7 +33,7 @@ from support.data.sums_oracle import (
 )
 from support.data.sums_walk import LISTED, RandomWalk
 from support.stores.databases import CORE, Stores
-from support.stores.tables import outright, place_of
+from support.stores.tables import database_location, open_table_engine
 
 HOURS = ("upstream", "downstream", "kind", "hour_at")
 DAYS = ("upstream", "downstream", "kind", "day_at")
@@ -138,7 +138,7 @@ def _numbers(figures: Figures | None) -> dict[str, int | None]:
 
 async def _summed_anew(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
     """The same rows, with every sum worked out at once, as for a database that had none."""
-    engine = outright(place_of(walk.stores.database))
+    engine = open_table_engine(database_location(walk.stores.database))
     with engine.begin() as connection:
         for statement in (
             "DELETE FROM hours",

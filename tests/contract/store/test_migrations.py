@@ -28,7 +28,7 @@ from crcr.record.schema.all_tables import metadata
 from crcr.record.store.database import DatabaseLocation, PostgresLocation
 from crcr.record.store.times import from_us
 from support.services.postgres import new_database
-from support.stores.tables import opened, outright
+from support.stores.tables import open_handle, open_table_engine
 
 
 @pytest.mark.filterwarnings("ignore:.*expression-based index")
@@ -190,7 +190,7 @@ def leave_rows_of_the_first_schema(connection: Connection) -> None:
 
 def test_every_row_of_the_first_schema_is_still_there_after_the_last(grown: DatabaseLocation) -> None:
     assert migrate(grown) == ("0001", head())
-    with outright(grown).begin() as hand:
+    with open_table_engine(grown).begin() as hand:
         for table, row in LEFT:
             where = " AND ".join(f"{name} = :{name}" for name in row)
             found = hand.execute(text(f"SELECT count(*) FROM {table} WHERE {where}"), row)  # noqa: S608
@@ -199,7 +199,7 @@ def test_every_row_of_the_first_schema_is_still_there_after_the_last(grown: Data
 
 async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: DatabaseLocation) -> None:
     migrate(grown)
-    database, allowlist = opened(grown), read_allowlist(LISTED).allowlist
+    database, allowlist = open_handle(grown), read_allowlist(LISTED).allowlist
     assert allowlist is not None
     now = from_us(AT) + timedelta(hours=1)
     commit = await database.read(lambda tx: load_commit(tx, RepoName(UP), HEAD, allowlist, now))
@@ -221,11 +221,11 @@ async def test_a_head_that_was_dispatched_for_another_base_than_todays_is_unknow
     grown: DatabaseLocation, base: str, known: bool
 ) -> None:
     body = compress_body(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
-    with outright(grown).begin() as hand:
+    with open_table_engine(grown).begin() as hand:
         hand.execute(text("UPDATE deliveries SET body = :body"), {"body": body})
         hand.execute(text("UPDATE pulls SET base_ref = 'main'"))
     migrate(grown)
-    database, allowlist = opened(grown), read_allowlist(LISTED).allowlist
+    database, allowlist = open_handle(grown), read_allowlist(LISTED).allowlist
     assert allowlist is not None
     now = from_us(AT) + timedelta(hours=1)
     commit = await database.read(lambda tx: load_commit(tx, RepoName(UP), HEAD, allowlist, now))

@@ -12,7 +12,7 @@ from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.views.sql_views import SqlViews
 from support.stores.databases import CORE
-from support.stores.race_harness import NOW, Process, halfway, nothing, processes
+from support.stores.race_harness import NOW, Process, empty_unit, pause_before_commit, processes
 
 LISTED = "L2: [org/backend]\n"
 _COUNT = Statement(text("SELECT count(*) AS n FROM changes"))
@@ -52,7 +52,7 @@ class Reader:
 async def test_a_change_that_is_committed_late_is_not_passed_by() -> None:
     async with processes(3, LISTED) as (one, other, watching):
         reader = await Reader.of(watching)
-        early = await halfway(one.database, note, lane="a")
+        early = await pause_before_commit(one.database, note, lane="a")
         await other.database.write(note, lane="b")
         await reader.look()
         assert reader.seen == []  # the later one waits for the earlier
@@ -82,7 +82,7 @@ async def test_the_very_first_change_is_seen() -> None:
         await one.database.write(lambda tx: tx.all(Statement(text("TRUNCATE changes RESTART IDENTITY"))))
         reader = await Reader.of(other)
         assert reader.after == 0
-        first = await halfway(one.database, note, lane="a")
+        first = await pause_before_commit(one.database, note, lane="a")
         await other.database.write(note, lane="b")
         await reader.look()
         assert reader.seen == []
@@ -95,7 +95,7 @@ async def test_who_writes_nothing_yet_holds_back_only_what_may_still_come() -> N
     async with processes(2, LISTED) as (one, other):
         reader = await Reader.of(other)
         await other.database.write(note, lane="b")
-        idle = await halfway(one.database, nothing, lane="a")
+        idle = await pause_before_commit(one.database, empty_unit, lane="a")
         await reader.look()
         assert len(reader.seen) == 1  # it was there before the idle one began
         await idle.end()

@@ -39,8 +39,8 @@ from support.data.history_story import OtherRelay
 from support.data.sums_walk import BACKENDS, RandomWalk
 from support.stage import place_empty_database
 from support.stores.databases import CORE, OTHER, Stores
-from support.stores.tables import opened, outright
-from support.stores.two_stores import copy_to_postgresql, differs, outlined
+from support.stores.tables import open_handle, open_table_engine
+from support.stores.two_stores import copy_to_postgresql, outline_differences, typed_outline
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 PAST = RepoName("bench/upstream")
@@ -85,7 +85,7 @@ def _a_past(folder: Path) -> Twins:
     fill_database(path, plan)
 
     async def listed() -> None:
-        database = opened(path)
+        database = open_handle(path)
         stores = Stores.over(database)
         await stores.acts.register_upstreams((PAST,), NOW)
         await stores.allowlists.take_reading(PAST, AllowlistReading("test", LISTED), NOW)
@@ -101,7 +101,7 @@ def _a_walk(folder: Path) -> Twins:
     place_empty_database(path)
 
     async def walked() -> datetime:
-        database = opened(path)
+        database = open_handle(path)
         walk = RandomWalk(Stores.over(database), Random(11))
         await walk.begin()
         others = OtherRelay(walk)
@@ -140,7 +140,7 @@ async def _beside(walk: RandomWalk) -> None:
 
 def _by_hand(path: Path, now: datetime) -> None:
     """What only GitHub and maintainers bring about, some of it at one moment: order must come from keys."""
-    at, engine = to_us(now), outright(path)
+    at, engine = to_us(now), open_table_engine(path)
     with engine.begin() as connection:
         pulls = connection.exec_driver_sql("SELECT number, head_sha FROM pulls ORDER BY number").fetchall()
         for place, (number, sha) in enumerate(pulls):
@@ -182,7 +182,7 @@ def _of(database: Database, upstream: RepoName) -> tuple[SqlViews, OperatorViews
 
 
 async def compared(twins: Twins, asked: dict[str, Asked]) -> str:
-    stores: list[Database] = [opened(twins.path), opened(PostgresLocation(twins.url))]
+    stores: list[Database] = [open_handle(twins.path), open_handle(PostgresLocation(twins.url))]
     different: list[str] = []
     for everything in (False, True):
         for name, ask in asked.items():
@@ -190,7 +190,7 @@ async def compared(twins: Twins, asked: dict[str, Asked]) -> str:
             for store in stores:
                 views, operator = _of(store, twins.upstream)
                 answers.append(await _answer(ask, views.for_admins() if everything else views, operator))
-            different += [f"{name} {everything}: {each}" for each in differs(*answers)[:3]]
+            different += [f"{name} {everything}: {each}" for each in outline_differences(*answers)[:3]]
     for store in stores:
         await store.close()
     return "\n".join(different)
@@ -198,13 +198,13 @@ async def compared(twins: Twins, asked: dict[str, Asked]) -> str:
 
 async def _answer(ask: Asked, views: SqlViews, operator: OperatorViews) -> Any:
     try:
-        return outlined(await ask(views, operator))
+        return typed_outline(await ask(views, operator))
     except CrcrError as refusal:
         return type(refusal).__name__, str(refusal)
 
 
 def rows(twins: Twins, sql: str) -> list[Any]:
-    engine = outright(twins.path)
+    engine = open_table_engine(twins.path)
     with engine.begin() as connection:
         found = connection.exec_driver_sql(sql).fetchall()
     engine.dispose()
@@ -367,5 +367,5 @@ async def test_what_operators_ask(twins: Twins) -> None:
 
 
 def test_a_difference_in_type_is_a_difference() -> None:
-    assert differs(outlined({"a": (1, 2.0)}), outlined({"a": (True, 2)})) != []
-    assert differs(outlined({"a": (1, 2.0)}), outlined({"a": [1, 2.0]})) == []
+    assert outline_differences(typed_outline({"a": (1, 2.0)}), typed_outline({"a": (True, 2)})) != []
+    assert outline_differences(typed_outline({"a": (1, 2.0)}), typed_outline({"a": [1, 2.0]})) == []

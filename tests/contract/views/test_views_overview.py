@@ -16,7 +16,7 @@ from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.urls.sorting import NUMBERS
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
-from support.page_reader import Page
+from support.page_reader import ParsedPage
 
 LISTED = """
 L1: [listen/only]
@@ -136,7 +136,9 @@ async def test_ten_thousand_entries_come_in_pages_of_a_hundred(tmp_path: Path) -
 
 def _rows(text: str) -> list[str]:
     return [
-        attrs["data-key"] or "" for tag, attrs in Page(text).elements if tag == "tr" and "data-key" in attrs
+        attrs["data-key"] or ""
+        for tag, attrs in ParsedPage(text).elements
+        if tag == "tr" and "data-key" in attrs
     ]
 
 

@@ -14,7 +14,7 @@ import pytest
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
 from support.data.operator_database import relay_environment
-from support.process import Running, crcr, free_port
+from support.process import CrcrProcess, crcr, free_port
 from support.stage import UPSTREAM
 
 pytestmark = pytest.mark.slow
@@ -150,5 +150,5 @@ async def test_any_free_port_can_be_asked_for(tmp_path: Path) -> None:
         assert await _stops(relay) == 0
 
 
-async def _stops(relay: Running) -> int:
+async def _stops(relay: CrcrProcess) -> int:
     return await relay.stopped()

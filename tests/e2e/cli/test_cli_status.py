@@ -8,7 +8,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from support.data.operator_database import OperatorDatabase
-from support.github.gated_upstream import finish, gate, gated, newest_run, open_pull, start
+from support.github.gated_upstream import (
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    newest_run,
+    open_pull,
+    start_jobs,
+)
 from support.stage import UPSTREAM, environment
 
 
@@ -36,13 +43,13 @@ def relay_with(
 
 
 async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) -> dict[str, str]:
-    async with gated(folder) as it:
+    async with gated_upstream(folder) as it:
         it.clock.advance(at - it.clock.now())
         pull = await open_pull(it)
-        await start(it, newest_run(it))
+        await start_jobs(it, newest_run(it))
         it.github.spend_hour(UPSTREAM, leave=calls_left)
-        await finish(it, newest_run(it))
-        assert gate(it, pull) == gate_shown
+        await finish_jobs(it, newest_run(it))
+        assert gate_state(it, pull) == gate_shown
         return environment(folder, it.github, folder / "allowlist.yml")
 
 

@@ -14,7 +14,7 @@ from support.downstream.joined_downstream import (
     downstream_request,
     running_downstream,
 )
-from support.github.gated_upstream import gate
+from support.github.gated_upstream import gate_state
 from support.paths import ROOT
 from support.stage import UPSTREAM
 
@@ -183,7 +183,7 @@ async def test_a_gating_backend_decides_by_its_generated_workflow(
         pull = await it.github.open_pr(UPSTREAM)
         await it.go()
         await it.it.pass_time(5)
-        assert gate(it.it, pull) == verdict, said(it)
+        assert gate_state(it.it, pull) == verdict, said(it)
 
 
 async def test_a_rerun_from_github_is_reported_as_its_next_attempt(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from crcr.record.clickhouse.connection import (
 from crcr.record.store.times import to_us
 from support.data.operator_database import relay_environment
 from support.process import crcr, free_port
-from support.replicas import TARGETS, environ, github_with_backends, until, value
+from support.replicas import TARGETS, github_with_backends, query_value, replica_environment, wait_until
 from support.stage import UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -77,16 +77,16 @@ async def test_a_relay_lives_on_chdb_and_the_doctor_finds_it_well(tmp_path: Path
     port, url, engine = free_port(), f"sqlite:///{tmp_path / 'crcr.db'}", tmp_path / "engine"
     async with github_with_backends() as github:
         place = {"CRCR_PORT": str(port), "CRCR_PUBLIC_URL": f"http://127.0.0.1:{port}"}
-        env = environ(tmp_path, github, url, CRCR_CLICKHOUSE_URL=f"chdb://{engine}", **place)
+        env = replica_environment(tmp_path, github, url, CRCR_CLICKHOUSE_URL=f"chdb://{engine}", **place)
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         async with crcr("serve", folder=tmp_path, environ=env) as relay:
             await relay.says("crcr is listening on")
             await github.open_pr(UPSTREAM)
-            await until(lambda: bool(github.runs(TARGETS[0])))
+            await wait_until(lambda: bool(github.runs(TARGETS[0])))
             [job] = github.runs(TARGETS[0])
             assert (await github.start_job(job, "build")).status_code == 200
             assert (await github.complete_job(job, "build", "success")).status_code == 200
-            await until(lambda: value(url, "SELECT count(*) FROM unfed") == 0)
+            await wait_until(lambda: query_value(url, "SELECT count(*) FROM unfed") == 0)
             forget_sums(tmp_path / "crcr.db")
             assert await passed(port, TARGETS[0]) == 1
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from support.process import crcr, free_port
-from support.replicas import TARGETS, environ, github_with_backends, until
+from support.replicas import TARGETS, github_with_backends, replica_environment, wait_until
 from support.services.postgres import new_database
 from support.stage import UPSTREAM
 
@@ -23,7 +23,7 @@ async def test_without_listen_a_webhook_at_one_process_reaches_worker_and_live_p
         github_with_backends() as github,
         httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20) as client,
     ):
-        env = environ(tmp_path, github, new_database(), CRCR_DATABASE_LISTEN="off") | {
+        env = replica_environment(tmp_path, github, new_database(), CRCR_DATABASE_LISTEN="off") | {
             "CRCR_LOG_LEVEL": "info"
         }
         github.webhook_url = f"http://127.0.0.1:{taking}/github/webhook"
@@ -40,7 +40,7 @@ async def test_without_listen_a_webhook_at_one_process_reaches_worker_and_live_p
                 assert await anext(lines) == "retry: 2000"
                 await github.open_pr(UPSTREAM)
                 assert await next_change(lines) > 0
-            await until(lambda: all(github.dispatches(name) for name in TARGETS))
+            await wait_until(lambda: all(github.dispatches(name) for name in TARGETS))
             for process in (relay, pages, worker):
                 assert await process.stopped() == 0
                 assert (await process.errors()).count("store_polling") == 1

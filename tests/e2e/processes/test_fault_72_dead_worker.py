@@ -15,8 +15,8 @@ import pytest
 from github_sim.github import GitHub, JobSpec, Workflow, WorkflowRun
 from github_sim.rest.server import serve
 from github_sim.world.faults import Match
-from support.process import Running, crcr, free_port
-from support.replicas import environ, rows, until, value
+from support.process import CrcrProcess, crcr, free_port
+from support.replicas import query_rows, query_value, replica_environment, wait_until
 from support.services.postgres import new_database
 from support.stage import AUDIENCE, UPSTREAM
 
@@ -73,15 +73,15 @@ class Load:
             assert answer.status_code == 200, answer.text
 
 
-async def freeze_at_work(worker: Running, url: str) -> None:
+async def freeze_at_work(worker: CrcrProcess, url: str) -> None:
     """Stop it in the middle of dispatches that it has claimed."""
     mine = f"lease_owner LIKE '% {worker.process.pid} %'"
     held = f"SELECT count(*) FROM effects WHERE state = 'claimed' AND kind = 'send_dispatch' AND {mine}"  # noqa: S608
     async with asyncio.timeout(30):
         while True:
-            if await asyncio.to_thread(value, url, held):
+            if await asyncio.to_thread(query_value, url, held):
                 worker.process.send_signal(signal.SIGSTOP)
-                if await asyncio.to_thread(value, url, held):
+                if await asyncio.to_thread(query_value, url, held):
                     return
                 worker.process.send_signal(signal.SIGCONT)
             await asyncio.sleep(0.05)
@@ -114,7 +114,7 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
             Workflow(jobs=(JobSpec("build"),), run_name="CI {delivery_id}")
         ]
         github.faults.latency(0.5, on=Match(method="POST", path="*/dispatches"))
-        env = environ(tmp_path, github, url, CRCR_PUBLIC_URL=f"http://127.0.0.1:{port}")
+        env = replica_environment(tmp_path, github, url, CRCR_PUBLIC_URL=f"http://127.0.0.1:{port}")
         (tmp_path / "allowlist.yml").write_text(ALLOWLIST)
         async with (
             crcr("serve", "--no-worker", "--port", str(port), folder=tmp_path, environ=env) as relay,
@@ -137,7 +137,7 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
 
             load.stop()
             await under_load
-            await until(lambda: value(url, OPEN) == 0)
+            await wait_until(lambda: query_value(url, OPEN) == 0)
             assert await first.stopped() == 0
             assert await relay.stopped() == 0
 
@@ -148,7 +148,7 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
         doubled = {key for key, times in arrived.items() if times > 1}
         unsure = {
             (row["delivery"], row["downstream"])
-            for row in rows(url, "SELECT delivery, downstream FROM dispatches WHERE unsure = 1")
+            for row in query_rows(url, "SELECT delivery, downstream FROM dispatches WHERE unsure = 1")
         }
         sent = [each for each in github.deliveries() if each.event == "pull_request"]
         worst = max(waits.values())

@@ -10,7 +10,15 @@ import pytest
 
 from github_sim.world.faults import Match
 from support.process import crcr, free_port
-from support.replicas import PLACES, TARGETS, environ, github_with_backends, rows, until, value
+from support.replicas import (
+    PLACES,
+    TARGETS,
+    github_with_backends,
+    query_rows,
+    query_value,
+    replica_environment,
+    wait_until,
+)
 from support.stage import UPSTREAM
 
 pytestmark = pytest.mark.slow
@@ -26,7 +34,7 @@ def http() -> httpx.AsyncClient:
 async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_path: Path, place: str) -> None:
     port, url = free_port(), PLACES[place](tmp_path)
     async with github_with_backends() as github, http() as client:
-        env = environ(tmp_path, github, url, CRCR_PORT=str(port), CRCR_DRAIN_S="2")
+        env = replica_environment(tmp_path, github, url, CRCR_PORT=str(port), CRCR_DRAIN_S="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         async with crcr("serve", folder=tmp_path, environ=env) as relay:
             await relay.says("crcr is listening on")
@@ -38,12 +46,12 @@ async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_pa
             assert '"level":"error"' not in await relay.errors()
         [delivery] = [each for each in github.deliveries() if each.event == "pull_request"]
         assert (taken.number, delivery.ok) == (1, True)
-        assert value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
-        unsent = value(
+        assert query_value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
+        unsent = query_value(
             url, f"{OPEN} AND kind = 'send_dispatch'"
         )  # what the start wanted besides may be done or not
         assert unsent == len(TARGETS)  # whoever works next has them
-        assert value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
+        assert query_value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
 
 
 async def until_not_ready(client: httpx.AsyncClient, port: int) -> None:
@@ -60,7 +68,7 @@ async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_i
 ) -> None:
     here, there = free_port(), free_port()
     async with github_with_backends() as github, http() as client:
-        env = environ(tmp_path, github, PLACES[place](tmp_path))
+        env = replica_environment(tmp_path, github, PLACES[place](tmp_path))
         github.webhook_url = f"http://127.0.0.1:{there}/github/webhook"
         async with (
             crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(here)}) as relay,
@@ -103,7 +111,7 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
 ) -> None:
     port, url = free_port(), PLACES[place](tmp_path)
     async with github_with_backends() as github:
-        env = environ(tmp_path, github, url, CRCR_PORT=str(port), CRCR_WORKER_CONCURRENCY="2")
+        env = replica_environment(tmp_path, github, url, CRCR_PORT=str(port), CRCR_WORKER_CONCURRENCY="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         async with (
             crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
@@ -111,23 +119,25 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
         ):
             await front.says("without a worker")
             await back.says("crcr is processing")
-            await until(lambda: value(url, OPEN) == 0)
+            await wait_until(lambda: query_value(url, OPEN) == 0)
             gate = github.faults.hang(on=Match(method="POST", path="*/dispatches"), times=2)
             await github.open_pr(UPSTREAM)
             await asyncio.wait_for(gate.reached.wait(), 20)
             back.process.send_signal(signal.SIGTERM)
-            await until(lambda: value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") <= 2)
+            await wait_until(
+                lambda: query_value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") <= 2
+            )
             assert back.process.returncode is None  # two dispatches are under way
             gate.release()
             assert await back.ended() == 0
             assert '"level":"error"' not in await back.errors()
-            states = rows(url, "SELECT state, unsure FROM dispatches ORDER BY state")
+            states = query_rows(url, "SELECT state, unsure FROM dispatches ORDER BY state")
             assert [tuple(row.values()) for row in states] == [("sent", 0)] * 2 + [("waiting", 0)] * 2
-            assert value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
+            assert query_value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
             async with crcr("worker", folder=tmp_path, environ=env) as successor:
                 await successor.says("crcr is processing")
-                await until(lambda: value(url, OPEN) == 0)
+                await wait_until(lambda: query_value(url, OPEN) == 0)
                 assert await successor.stopped() == 0
             assert await front.stopped() == 0
         assert [len(github.dispatches(name)) for name in TARGETS] == [1] * len(TARGETS)
-        assert value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1") == 0
+        assert query_value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1") == 0

@@ -24,7 +24,14 @@ from support.deploy.installation import Installation, plain_installation, with_e
 from support.deploy.otlp_collector import run_collector
 from support.paths import ROOT
 from support.process import crcr, free_port
-from support.replicas import TARGETS, environ, github_with_backends, rows, until, value
+from support.replicas import (
+    TARGETS,
+    github_with_backends,
+    query_rows,
+    query_value,
+    replica_environment,
+    wait_until,
+)
 from support.services.postgres import new_database
 from support.services.redis import shared_redis
 from support.stage import UPSTREAM
@@ -97,11 +104,11 @@ class Relay:
     async def receive_result(self) -> WorkflowRun:
         """Send a pull request through the relay to a backend, and the backend's result to the relay."""
         await self.github.open_pr(UPSTREAM)
-        await until(lambda: bool(self.github.runs(TARGETS[0])))
+        await wait_until(lambda: bool(self.github.runs(TARGETS[0])))
         [run] = self.github.runs(TARGETS[0])
         assert (await self.github.start_job(run, "build")).status_code == 200
         assert (await self.github.complete_job(run, "build", "success")).status_code == 200
-        states = rows(self.url, "SELECT state, conclusion FROM jobs")
+        states = query_rows(self.url, "SELECT state, conclusion FROM jobs")
         assert [tuple(row.values()) for row in states] == [("completed", "success")]
         return run
 
@@ -118,7 +125,7 @@ async def relay(installed: Installation, folder: Path, url: str, **more: str) ->
     async with github_with_backends() as github:
         address = f"http://127.0.0.1:{port}"
         github.webhook_url = f"{address}/github/webhook"
-        given = environ(folder, github, url, CRCR_PUBLIC_URL=address, **more)
+        given = replica_environment(folder, github, url, CRCR_PUBLIC_URL=address, **more)
         yield Relay(installed, folder, github, url, given, port)
 
 
@@ -159,7 +166,7 @@ async def test_fault_71_an_installation_runs_on_sqlite(plain: Installation, tmp_
             found = await it.findings()
             await it.run("backup", "copy.db")
         assert (found["store"], found["writing"]) == ("ok", "ok")
-        assert value(f"sqlite:///{tmp_path / 'copy.db'}", "SELECT count(*) FROM jobs") == 1
+        assert query_value(f"sqlite:///{tmp_path / 'copy.db'}", "SELECT count(*) FROM jobs") == 1
 
 
 async def test_fault_71_an_installation_runs_on_postgresql_and_redis(
@@ -183,7 +190,7 @@ async def test_fault_71_an_installation_moves_from_sqlite_to_postgresql(
         await it.run("migrate")
         moved = json.loads(await it.run("migrate", "--from", it.url, "--to", url, "--json"))
     assert moved["replaced"] == 0
-    assert value(url, "SELECT count(*) FROM alembic_version") == 1
+    assert query_value(url, "SELECT count(*) FROM alembic_version") == 1
 
 
 async def test_fault_71_an_installation_with_the_extra_sends_traces(
@@ -206,7 +213,7 @@ async def test_fault_71_an_installation_with_the_extra_answers_a_page_from_chdb(
         more = {"CRCR_CLICKHOUSE_URL": f"chdb://{tmp_path / 'engine'}"}
         async with relay(engine, tmp_path, sqlite_in(tmp_path), **more) as it, it.serving():
             await it.receive_result()
-            await until(lambda: value(it.url, "SELECT count(*) FROM unfed") == 0)
+            await wait_until(lambda: query_value(it.url, "SELECT count(*) FROM unfed") == 0)
             await asyncio.to_thread(forget_sums, tmp_path / "crcr.db")
             answer = (await it.get("/api/v1/summary", upstream=UPSTREAM)).json()
         [backend] = [each for each in answer["backends"] if each["name"] == TARGETS[0]]

@@ -19,7 +19,7 @@ import pytest_asyncio
 from support.github.gated_upstream import GATING, INFORMING
 from support.served_relay import ADMIN, ONLY_TOLD, SECRET
 from support.stage import RELAY_URL, Stage
-from support.stores.moved_installation import moved, with_a_long_past
+from support.stores.moved_installation import moved_relay, relay_with_long_history
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -123,8 +123,8 @@ class House:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
     async with (
-        with_a_long_past(tmp_path_factory.mktemp("house"), jobs=3000) as it,
-        moved(it) as new,
+        relay_with_long_history(tmp_path_factory.mktemp("house"), jobs=3000) as it,
+        moved_relay(it) as new,
     ):
         yield House(it, new)
 

@@ -20,7 +20,7 @@ import pytest
 
 from github_sim.github import GitHub, PullRequest
 from github_sim.rest.server import serve
-from support.process import Running, crcr, free_port
+from support.process import CrcrProcess, crcr, free_port
 from support.stage import UPSTREAM, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -55,7 +55,7 @@ class Outage:
         }
 
     @asynccontextmanager
-    async def relay(self) -> AsyncIterator[tuple[Running, list[str]]]:
+    async def relay(self) -> AsyncIterator[tuple[CrcrProcess, list[str]]]:
         """A serving relay, with its log line by line."""
         lines: list[str] = []
         async with crcr("serve", folder=self.folder, environ=self.environ) as process:

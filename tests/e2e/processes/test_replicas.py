@@ -13,8 +13,16 @@ import pytest
 
 from github_sim.github import GitHub, WorkflowRun
 from support.deploy.load_balancer import LoadBalancer, run_load_balancer
-from support.process import Running, crcr, free_port
-from support.replicas import PLACES, TARGETS, environ, github_with_backends, rows, until, value
+from support.process import CrcrProcess, crcr, free_port
+from support.replicas import (
+    PLACES,
+    TARGETS,
+    github_with_backends,
+    query_rows,
+    query_value,
+    replica_environment,
+    wait_until,
+)
 from support.stage import UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -28,7 +36,7 @@ OPEN = "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
 async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, place: str) -> None:
     url = PLACES[place](tmp_path)
     async with github_with_backends() as github:
-        env = environ(tmp_path, github, url)
+        env = replica_environment(tmp_path, github, url)
         async with (
             crcr("worker", folder=tmp_path, environ=env) as first,
             crcr("worker", folder=tmp_path, environ=env) as second,
@@ -38,24 +46,24 @@ async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, plac
             workers = {str(each.process.pid): each for each in (first, second)}
             leader = leading(url)
             assert leader in workers
-            assert value(url, "SELECT count(*) FROM allowlist_versions") == 1
+            assert query_value(url, "SELECT count(*) FROM allowlist_versions") == 1
             await workers[leader].stopped(signal.SIGKILL)
             other = next(pid for pid in workers if pid != leader)
-            await until(lambda: leading(url) == other)  # at once: it runs on the same machine
+            await wait_until(lambda: leading(url) == other)  # at once: it runs on the same machine
             assert await workers[other].stopped() == 0
-            assert value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
+            assert query_value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
 
 
 def leading(url: str) -> str:
     """The process id of who leads."""
-    return str(value(url, "SELECT holder FROM leaders WHERE duty = 'upkeep'")).split()[1]
+    return str(query_value(url, "SELECT holder FROM leaders WHERE duty = 'upkeep'")).split()[1]
 
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_two_that_start_at_once_on_nothing_are_both_ready(tmp_path: Path, place: str) -> None:
     url, ports = PLACES[place](tmp_path), (free_port(), free_port())
     async with github_with_backends() as github, AsyncExitStack() as stack:
-        env = environ(tmp_path, github, url)
+        env = replica_environment(tmp_path, github, url)
         words = [("serve", "--port", str(port)) for port in ports]
         relays = [
             await stack.enter_async_context(crcr(*each, folder=tmp_path, environ=env)) for each in words
@@ -114,7 +122,7 @@ class Fleet:
     env: dict[str, str]
     balancer: LoadBalancer
     stack: AsyncExitStack
-    running: dict[str, Running] = field(default_factory=dict)
+    running: dict[str, CrcrProcess] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
     async def start(self, name: str) -> None:
@@ -136,7 +144,7 @@ class Fleet:
 async def fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fleet]:
     ports = (free_port(), free_port())
     async with run_load_balancer(*ports) as balancer, AsyncExitStack() as stack:
-        env = environ(folder, github, url, CRCR_PUBLIC_URL=balancer.url, CRCR_DRAIN_S="1")
+        env = replica_environment(folder, github, url, CRCR_PUBLIC_URL=balancer.url, CRCR_DRAIN_S="1")
         github.webhook_url = f"{balancer.url}/github/webhook"
         it = Fleet(folder, env, balancer, stack)
         for name in (*map(str, ports), "worker"):
@@ -151,20 +159,20 @@ async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: 
     async with github_with_backends() as github, fleet(tmp_path, github, url) as it:
         load = Load(github)
         under_load = asyncio.gather(load.webhooks(), load.results())
-        await until(lambda: load.opened > 2)
+        await wait_until(lambda: load.opened > 2)
         for _ in range(ROUNDS):
             for name in list(it.running):
                 await it.stop(name)
                 await it.start(name)
         during = load.opened
         await under_load
-        await until(lambda: value(url, OPEN) == 0)
+        await wait_until(lambda: query_value(url, OPEN) == 0)
         for name in list(it.running):
             await it.stop(name)
 
         sent = [each for each in github.deliveries() if each.event == "pull_request"]
         arrived = Counter((each.delivery_id, name) for name in TARGETS for each in github.dispatches(name))
-        recorded = rows(url, "SELECT delivery, downstream, state, conclusion FROM jobs")
+        recorded = query_rows(url, "SELECT delivery, downstream, state, conclusion FROM jobs")
         assert during > 10  # else nothing was restarted under load
         assert it.errors == []
         assert [each.status for each in sent if not each.ok] == []
@@ -172,7 +180,7 @@ async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: 
         assert arrived == Counter({(each.guid, name): 1 for each in sent for name in TARGETS})
         assert Counter((row["delivery"], row["downstream"]) for row in recorded) == arrived
         assert {(row["state"], row["conclusion"]) for row in recorded} == {("completed", "success")}
-        assert value(url, "SELECT sum(success) FROM hours") == PULLS * len(TARGETS)
-        assert value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1 OR state <> 'sent'") == 0
-        assert value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
+        assert query_value(url, "SELECT sum(success) FROM hours") == PULLS * len(TARGETS)
+        assert query_value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1 OR state <> 'sent'") == 0
+        assert query_value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
         assert min(it.balancer.sent.values()) > 20

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import Match, PullRequest
-from support.github.dispatch_log import BOTH, TWO, actions, states, told
+from support.github.dispatch_log import BOTH, TWO, dispatched_actions, dispatched_events, row_states
 from support.stage import UPSTREAM, Stage, repo, stage
 
 ONE = Match("POST", "/repos/org/one/dispatches")
@@ -45,7 +45,7 @@ async def test_a_push_of_a_file_without_levels_cancels_nothing_that_waits(tmp_pa
         await it.act()
         await it.pass_time(3600)
 
-        assert ("opened", pull.head_sha) in told(it.github, "org/one")
+        assert ("opened", pull.head_sha) in dispatched_events(it.github, "org/one")
         assert [row["good"] for row in it.rows("SELECT good FROM allowlist_versions ORDER BY version")] == [
             1,
             0,
@@ -63,7 +63,7 @@ async def test_what_an_allowlist_change_cancelled_is_sent_to_the_backend_that_is
         pulls = [await it.github.open_pr(UPSTREAM) for _ in range(3)]
         await it.act()
         await list_backends(it, ONLY_TWO)
-        assert states(it, "dispatches", downstream="org/one") == ["cancelled"] * 3
+        assert row_states(it, "dispatches", downstream="org/one") == ["cancelled"] * 3
         assert [await replay(it, guid_of(pull)) for pull in pulls] == [0, 0, 0]
 
         await list_backends(it, TWO)
@@ -74,8 +74,10 @@ async def test_what_an_allowlist_change_cancelled_is_sent_to_the_backend_that_is
         assert [await replay(it, guid) for guid in found] == [1, 1]
         await it.act()
 
-        assert [told(it.github, "org/one").count(("opened", pull.head_sha)) for pull in pulls] == [1, 1, 0]
-        assert actions(it.github, "org/two") == ["opened"] * 3 + ["closed"]
+        assert [
+            dispatched_events(it.github, "org/one").count(("opened", pull.head_sha)) for pull in pulls
+        ] == [1, 1, 0]
+        assert dispatched_actions(it.github, "org/two") == ["opened"] * 3 + ["closed"]
         assert await it.services.acts.find_cut_off(repo(UPSTREAM), begun) == []
 
 
@@ -89,6 +91,6 @@ async def test_a_replay_sends_nothing_that_still_waits_for_an_approval(tmp_path:
         assert await replay(it, guid_of(pull)) == 0
         await it.pass_time(3600)
 
-        assert told(it.github, "org/one") == []
+        assert dispatched_events(it.github, "org/one") == []
         [held] = it.rows("SELECT state, reason FROM dispatches WHERE downstream = 'org/one'")
         assert held == {"state": "held", "reason": "approval"}

@@ -5,7 +5,7 @@ from pathlib import Path
 from crcr.deliver.periodic.sweeper import REFRESH_EVERY_S
 from crcr.wiring.background import BackgroundTasks
 from github_sim.github import GitHub, Match
-from support.github.dispatch_log import BOTH, TWO, actions, eventually
+from support.github.dispatch_log import BOTH, TWO, dispatched_actions, wait_until_true
 from support.stage import UPSTREAM, Stage, repo, stage
 
 ELSEWHERE = "http://127.0.0.1:9/org/meta/blob/main/lists/allowlist.yml"
@@ -27,7 +27,7 @@ async def test_it_is_read_from_a_private_repository_with_the_apps_token(tmp_path
         await it.github.open_pr(UPSTREAM)
         await it.act()
 
-        assert [actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
         newest = await it.services.allowlists.newest(repo(UPSTREAM))
         assert newest is not None
         assert newest.source == "org/meta@main:lists/allowlist.yml"
@@ -82,13 +82,13 @@ async def test_it_is_read_again_every_five_minutes(tmp_path: Path) -> None:
     async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
         company = BackgroundTasks(it.services, work=True)
         await company.start()
-        await eventually(lambda: it.clock.sleeping >= 4)
+        await wait_until_true(lambda: it.clock.sleeping >= 4)
         it.github.write_file("org/meta", "lists/allowlist.yml", ONLY_TWO)
         it.clock.advance(REFRESH_EVERY_S - 1)
-        await eventually(lambda: it.clock.sleeping >= 4)
+        await wait_until_true(lambda: it.clock.sleeping >= 4)
         assert await listed(it) == ["org/one", "org/two"]
         it.clock.advance(1)
-        await eventually(lambda: len(it.rows("SELECT version FROM allowlist_versions")) == 2)
+        await wait_until_true(lambda: len(it.rows("SELECT version FROM allowlist_versions")) == 2)
         assert await listed(it) == ["org/two"]
         await company.stop()
 
@@ -103,7 +103,7 @@ async def test_fault_50_an_outage_keeps_the_last_good_one_and_records_nothing(tm
         await it.act()
 
         assert [row["good"] for row in it.rows("SELECT good FROM allowlist_versions")] == [1]
-        assert [actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_fault_50_a_file_that_github_refuses_to_show_is_recorded_as_bad(tmp_path: Path) -> None:

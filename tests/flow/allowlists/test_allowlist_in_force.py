@@ -12,7 +12,7 @@ from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.signals import Signals
 from crcr.wiring.database import open_database
-from support.github.dispatch_log import BOTH, TWO, actions
+from support.github.dispatch_log import BOTH, TWO, dispatched_actions
 from support.stage import UPSTREAM, Stage, repo, stage
 
 BAD = {
@@ -44,7 +44,7 @@ async def test_fault_50_a_bad_version_stops_nothing_is_shown_and_is_an_alarm(tmp
         await it.github.open_pr(UPSTREAM)
         await it.act()
 
-        assert [actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_fault_50_a_file_that_is_gone_or_no_text_stops_nothing(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_fault_50_a_file_that_is_gone_or_no_text_stops_nothing(tmp_path: P
         assert versions(it) == [1, 0, 0]
         await it.github.open_pr(UPSTREAM)
         await it.act()
-        assert [actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_fault_50_a_good_version_after_a_bad_one_is_in_force(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_fault_50_a_good_version_after_a_bad_one_is_in_force(tmp_path: Pat
         await it.act()
 
         assert versions(it) == [1, 0, 1, 0, 1]
-        assert [actions(it.github, name) for name in BOTH] == [[], ["opened"]]
+        assert [dispatched_actions(it.github, name) for name in BOTH] == [[], ["opened"]]
 
 
 async def test_fault_53_text_that_failed_to_parse_never_becomes_good(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ async def test_without_any_good_allowlist_webhooks_are_503_until_one_is_read(tmp
         await it.act()
 
         assert again.status_code == 202
-        assert actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(it.github, "org/one") == ["opened"]
 
 
 async def test_a_file_emptied_after_it_could_not_be_read_is_shown_with_its_own_problem(
@@ -149,7 +149,7 @@ async def test_an_empty_list_that_an_earlier_release_put_in_force_stays_until_a_
         await it.github.open_pr(UPSTREAM)
         await it.act()
 
-        assert [actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_another_process_sees_a_refresh_with_its_next_delivery(tmp_path: Path) -> None:
@@ -165,4 +165,4 @@ async def test_another_process_sees_a_refresh_with_its_next_delivery(tmp_path: P
         await it.github.open_pr(UPSTREAM)
         await it.act()
 
-        assert [len(actions(it.github, name)) for name in BOTH] == [0, 2]
+        assert [len(dispatched_actions(it.github, name)) for name in BOTH] == [0, 2]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.github.dispatch_log import actions, told
+from support.github.dispatch_log import dispatched_actions, dispatched_events
 from support.stage import UPSTREAM, Stage, stage
 
 ONE = ("org/one",)
@@ -41,7 +41,7 @@ async def test_only_the_newest_head_of_a_draft_is_released(tmp_path: Path) -> No
         await it.github.ready_for_review(pr)
         await it.act()
 
-        assert told(it.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
 
 
 async def test_a_draft_that_is_closed_tells_its_closing_only(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ async def test_a_draft_that_is_closed_tells_its_closing_only(tmp_path: Path) -> 
         await it.github.close_pr(pr)
         await it.act()
 
-        assert actions(it.github, "org/one") == ["closed"]
+        assert dispatched_actions(it.github, "org/one") == ["closed"]
 
 
 async def test_back_to_draft_holds_the_next_push(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ async def test_back_to_draft_holds_the_next_push(tmp_path: Path) -> None:
         await it.github.push_to_pr(pr)
         await it.act()
 
-        assert actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(it.github, "org/one") == ["opened"]
 
 
 async def test_drafts_are_sent_by_default(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_drafts_are_sent_by_default(tmp_path: Path) -> None:
         await it.github.open_pr(UPSTREAM, draft=True)
         await it.act()
 
-        assert actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(it.github, "org/one") == ["opened"]
 
 
 async def test_labels_choose_the_pull_requests(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_labels_choose_the_pull_requests(tmp_path: Path) -> None:
         wanted = await it.github.open_pr(UPSTREAM, labels=["x", "Module: NPU-core"])
         await it.act()
 
-        assert told(it.github, "org/one") == [("opened", wanted.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", wanted.head_sha)]
 
 
 async def test_a_label_counts_for_the_next_push(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_a_label_counts_for_the_next_push(tmp_path: Path) -> None:
         await it.github.push_to_pr(pr)
         await it.act()
 
-        assert told(it.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
 
 
 async def test_trusted_authors_leaves_strangers_out(tmp_path: Path) -> None:
@@ -105,7 +105,9 @@ async def test_trusted_authors_leaves_strangers_out(tmp_path: Path) -> None:
         ]
         await it.act()
 
-        assert [head for _, head in told(it.github, "org/one")] == [each.head_sha for each in trusted]
+        assert [head for _, head in dispatched_events(it.github, "org/one")] == [
+            each.head_sha for each in trusted
+        ]
 
 
 async def test_approved_authors_are_held_until_somebody_approves(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ async def test_refs_choose_the_pushes_and_no_pull_request(tmp_path: Path) -> Non
             "refs/heads/main",
             "refs/heads/release/2.0",
         ]
-        assert told(it.github, "org/one") == [("opened", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
 
 
 async def test_refs_that_the_upstream_ignores_are_never_dispatched(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from github_sim.github import JobSpec, Match, Workflow
-from support.github.gated_upstream import finish, newest_run, open_pull, say, start
+from support.github.gated_upstream import finish_jobs, newest_run, open_pull, start_jobs, write_comment
 from support.sign_in import ADMIN, TOKENS
 from support.stage import UPSTREAM, Stage, stage
 
@@ -43,9 +43,9 @@ async def mixed(folder: Path) -> AsyncIterator[Stage]:
             it.github.repository(name).workflows = [Workflow(jobs=(JobSpec(job),))]
         pull = await open_pull(it, title="one")
         for name in ("aaa/open", "shyorg/named", "secretcorp/hush", "secretcorp/gates"):
-            await start(it, newest_run(it, name))
-            await finish(it, newest_run(it, name))
-        await say(it, pull, "/crcr waive secretcorp/gates hush now")
+            await start_jobs(it, newest_run(it, name))
+            await finish_jobs(it, newest_run(it, name))
+        await write_comment(it, pull, "/crcr waive secretcorp/gates hush now")
         for name in ("zzz/open", "secretcorp/hush", "aaa/open", "shyorg/named"):
             it.github.faults.answer(422, on=Match("POST", f"/repos/{name}/dispatches"))
         await open_pull(it, title="two")

@@ -31,7 +31,16 @@ from support.downstream.other_hud import HOST, SETTINGS, OtherHud
 from support.downstream.reporter import TOKEN as REPORTER_TOKEN
 from support.downstream.reporter import ScriptedNetwork, run_reporter
 from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
-from support.github.gated_upstream import GATING, NAMED, Stage, gated, look, newest_run, open_pull, run_all
+from support.github.gated_upstream import (
+    GATING,
+    NAMED,
+    Stage,
+    gated_upstream,
+    newest_run,
+    open_pull,
+    run_all,
+    sweep_after,
+)
 from support.github.merge_queue import move_base
 from support.stage import AUDIENCE, UPSTREAM, stage
 
@@ -240,16 +249,16 @@ async def tell_story(it: Stage, run: WorkflowRun) -> None:
     for name, ended in (("silent", "failure"), ("swept", "success"), ("late", "success")):
         it.github.ci.complete(run, run.job(name), ended)
     for _ in range(9):
-        await look(it, HOUR)
+        await sweep_after(it, HOUR)
     assert await say(it, run, "late", "completed", conclusion="success") == "applied"
     for _ in range(3):
-        await look(it, HOUR)
+        await sweep_after(it, HOUR)
 
 
 @pytest.mark.usefixtures("both_stores")
 async def test_every_outcome_reaches_the_other_hud_once_and_in_order(tmp_path: Path) -> None:
     hud = OtherHud(answers=cycle([200, 500, 200, 429, 503, 200, 502, 200]))
-    async with gated(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
+    async with gated_upstream(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
         [workflow] = workflow_with_jobs(*STORY)
         it.github.repository(GATING).workflows = [Workflow(jobs=workflow.jobs, run_name=NAMED.run_name)]
         pull = await open_pull(it)
@@ -277,7 +286,7 @@ async def test_every_outcome_reaches_the_other_hud_once_and_in_order(tmp_path: P
 @pytest.mark.usefixtures("both_stores")
 async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp_path: Path) -> None:
     hud = OtherHud(answers=chain([500, 429, 500], repeat(200)))
-    async with gated(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
+    async with gated_upstream(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
         first = await open_pull(it)
         run = await run_all(it, build="failure")
         await it.github.rerun(run)
@@ -288,7 +297,7 @@ async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp
         await say(it, gone, "build", "in_progress")
         del it.github.world.runs[gone.id]
         for _ in range(8):
-            await look(it, HOUR)
+            await sweep_after(it, HOUR)
         nightly = nightly_run(it, GATING)
         for name, conclusion in (("build", "success"), ("test", "failure")):
             answer = await send_self_report(it, nightly, name, conclusion, commit=upstream_head(it))
@@ -345,7 +354,7 @@ async def test_an_outcome_and_its_forward_are_committed_together_or_not_at_all(t
 
 async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with gated(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
+    async with gated_upstream(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
         it.github.repository(GATING).workflows = [NAMED]
         failing = await open_pull(it)
         honest = await run_all(it, build="failure")
@@ -358,7 +367,7 @@ async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there
             sent = json.dumps({**body, "delivery_id": honest.delivery_id}).encode()
             assert report_outcome(await _post(it, forged, forged.job("build"), sent)) == "applied"
         for _ in range(3):
-            await look(it, MINUTE)
+            await sweep_after(it, MINUTE)
 
     shown = {
         row["run_id"]: row["conclusion"]

@@ -9,15 +9,15 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
-    check,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     live_reasons,
-    look,
     newest_run,
     open_pull,
-    start,
+    start_jobs,
+    sweep_after,
 )
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -47,7 +47,7 @@ def verified(it: Stage) -> dict[str, str]:
 
 async def settle(it: Stage, minutes: int = 20) -> None:
     for _ in range(minutes):
-        await look(it, MINUTE)
+        await sweep_after(it, MINUTE)
 
 
 # Names that hold two deliveries
@@ -64,15 +64,15 @@ async def two_named(it: Stage) -> tuple[PullRequest, PullRequest, WorkflowRun]:
     second = await open_pull(it, title=stolen)
     *built, doubtful = it.github.runs(GATING)
     for run in built:
-        await start(it, run)
-        await finish(it, run)
+        await start_jobs(it, run)
+        await finish_jobs(it, run)
     return first, second, doubtful
 
 
 async def test_a_run_whose_name_holds_two_deliveries_is_bound_to_neither_by_githubs_word(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
         *_, doubtful = await two_named(it)
         known = bound(it)
         for action in ("requested", "in_progress"):
@@ -84,26 +84,26 @@ async def test_a_run_whose_name_holds_two_deliveries_is_bound_to_neither_by_gith
 
 
 async def test_while_a_run_may_be_its_own_no_backend_without_jobs_is_through(tmp_path: Path) -> None:
-    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
         first, second, doubtful = await two_named(it)
         await settle(it)
-        assert (gate(it, first), gate(it, second)) == ("pending", "pending")
+        assert (gate_state(it, first), gate_state(it, second)) == ("pending", "pending")
         assert doubtful.id not in dict(bound(it))
         it.github.ci.complete(doubtful, doubtful.job("test"), "success")
         await settle(it)
 
-        assert (gate(it, first), gate(it, second)) == ("success", "success")
+        assert (gate_state(it, first), gate_state(it, second)) == ("success", "success")
 
 
 async def test_its_own_report_binds_a_run_whatever_its_name_holds(tmp_path: Path) -> None:
-    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
         first, second, doubtful = await two_named(it)
-        await start(it, doubtful)
+        await start_jobs(it, doubtful)
         await settle(it)
-        assert (gate(it, first), gate(it, second)) == ("success", "pending")
-        await finish(it, doubtful, test="failure")
+        assert (gate_state(it, first), gate_state(it, second)) == ("success", "pending")
+        await finish_jobs(it, doubtful, test="failure")
 
-        assert (gate(it, first), gate(it, second)) == ("success", "failure")
+        assert (gate_state(it, first), gate_state(it, second)) == ("success", "failure")
 
 
 # Runs that are gone
@@ -117,44 +117,44 @@ async def two_runs(it: Stage, run_name: str | None = "{delivery_id}") -> tuple[P
 
 
 async def test_the_results_of_a_deleted_run_cannot_be_verified_and_open_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
         answer_by(it, workflow("one", "build"))
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         await it.github.report(run, "build", status="completed", conclusion="success")
         del it.github.world.runs[run.id]
         await settle(it)
 
         assert verified(it) == {"build": "not verifiable"}
-        assert gate(it, pull) == "failure"
-        assert "its run was deleted" in check(it, GATE, pull.head_sha).output["summary"]
+        assert gate_state(it, pull) == "failure"
+        assert "its run was deleted" in latest_check(it, GATE, pull.head_sha).output["summary"]
         assert it.rows("SELECT * FROM effects WHERE kind = 'look_up' AND state = 'waiting'") == []
 
 
 async def test_a_deleted_run_does_not_end_another_one(tmp_path: Path) -> None:
-    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
         pull, one, two = await two_runs(it)
         for run, name in ((one, "one"), (two, "two")):
-            await start(it, run, name)
-            await finish(it, run, **{name: "success"})
+            await start_jobs(it, run, name)
+            await finish_jobs(it, run, **{name: "success"})
         del it.github.world.runs[one.id]
         await settle(it)
 
         assert verified(it) == {"one": "confirmed", "two": "confirmed"}
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         assert await live_reasons(it, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
 
 
 async def test_a_run_that_first_reports_while_github_is_asked_is_not_taken_for_deleted(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
         pull, one, two = await two_runs(it, run_name=None)
-        await start(it, one)
-        await finish(it, one)
+        await start_jobs(it, one)
+        await finish_jobs(it, one)
         held = it.github.faults.hang(on=RUNS, times=1)
-        asking = asyncio.create_task(look(it, HOUR))
+        asking = asyncio.create_task(sweep_after(it, HOUR))
         await held.reached.wait()
         await it.github.start_job(two, "two")
         await it.github.complete_job(two, "two")
@@ -162,4 +162,4 @@ async def test_a_run_that_first_reports_while_github_is_asked_is_not_taken_for_d
         await asking
 
         assert verified(it) == {"one": "confirmed", "more one": "confirmed", "two": "unchecked"}
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"

@@ -10,8 +10,16 @@ import pytest
 from crcr.record.checks.refresh import COALESCE_DELAY
 from github_sim.github import PullRequest
 from github_sim.world.call_counts import InstallationCalls, count_calls
-from support.github.checks import checks_of, jobs_named, states, upstream_settings
-from support.github.gated_upstream import LABEL, Stage, gate, gated, look, names, open_pull
+from support.github.checks import check_names, check_states, named_workflow, write_upstream_settings
+from support.github.gated_upstream import (
+    LABEL,
+    Stage,
+    check_names_on,
+    gate_state,
+    gated_upstream,
+    open_pull,
+    sweep_after,
+)
 from support.stage import UPSTREAM
 
 FIRST, SECOND, THIRD = "one/gating", "two/gating", "three/informing"
@@ -27,10 +35,10 @@ LISTED = (
 async def large(folder: Path, allowlist: str = LISTED, **settings: str) -> AsyncIterator[Stage]:
     """Two L4 backends and an L3 backend of ten jobs each, each in its own account; checks gather as in a real relay."""
     if settings:
-        upstream_settings(folder, **settings)
-    async with gated(folder, allowlist, downstreams=BACKENDS, check_gathering=COALESCE_DELAY) as it:
+        write_upstream_settings(folder, **settings)
+    async with gated_upstream(folder, allowlist, downstreams=BACKENDS, check_gathering=COALESCE_DELAY) as it:
         for name in BACKENDS:
-            it.github.repository(name).workflows = [jobs_named(*JOBS)]
+            it.github.repository(name).workflows = [named_workflow(*JOBS)]
         yield it
 
 
@@ -38,7 +46,7 @@ async def live_through(
     it: Stage, *, labels: tuple[str, ...] = (LABEL,), failing: dict[str, tuple[str, ...]] | None = None
 ) -> tuple[PullRequest, InstallationCalls]:
     """A pull request from its opening until all backends are done; return what that cost on the upstream."""
-    await look(it, 60)
+    await sweep_after(it, 60)
     mark = len(it.github.calls)
     pull = await open_pull(it, labels=list(labels))
     await it.pass_time(5)
@@ -53,7 +61,7 @@ async def live_through(
                     await it.github.complete_job(run, job, "failure" if fails else "success")
                 await it.pass_time(11)
     for _ in range(6):
-        await look(it, 60)
+        await sweep_after(it, 60)
     counts = count_calls(it.github.calls[mark:])
     return pull, counts.of(it.github.installation(UPSTREAM).id)
 
@@ -75,13 +83,13 @@ async def test_a_head_costs_no_more_than_its_budget(
 
         assert cost.calls <= most, cost.routes
         red = bool({FIRST, SECOND} & set(failing))
-        assert gate(it, pull) == ("failure" if red else "success")
+        assert gate_state(it, pull) == ("failure" if red else "success")
         ended = {FIRST: "failure", SECOND: "failure", THIRD: "neutral"}
         for backend in BACKENDS:
             shown = failing.get(backend, ())[:3]
             wanted = [ended[backend] if backend in failing else "success"] + [ended[backend]] * len(shown)
-            assert states(it, pull.head_sha, checks_of(backend, *shown)) == wanted
-        assert len(names(it, pull.head_sha)) == 4 + sum(len(each[:3]) for each in failing.values())
+            assert check_states(it, pull.head_sha, check_names(backend, *shown)) == wanted
+        assert len(check_names_on(it, pull.head_sha)) == 4 + sum(len(each[:3]) for each in failing.values())
 
 
 async def test_an_l3_backend_without_its_label_costs_nothing(tmp_path: Path) -> None:
@@ -99,8 +107,8 @@ async def test_an_upstream_chooses_which_jobs_have_checks(
     async with large(tmp_path, job_checks=job_checks) as it:
         pull, cost = await live_through(it, failing={FIRST: JOBS[2:7]})
 
-        mine = {name for name in names(it, pull.head_sha) if name.startswith(f"crcr/{FIRST}/")}
-        assert mine == set(checks_of(FIRST, *shown)[1:])
+        mine = {name for name in check_names_on(it, pull.head_sha) if name.startswith(f"crcr/{FIRST}/")}
+        assert mine == set(check_names(FIRST, *shown)[1:])
         assert cost.calls == 11 + 2 * len(shown) * len(BACKENDS)
 
 
@@ -116,11 +124,11 @@ async def test_changes_within_seconds_are_one_write_and_the_gate_does_not_wait(t
         for number, job in enumerate(JOBS):
             await it.github.complete_job(run, job, "failure" if number < 3 else "success")
             await it.pass_time(0.1)
-        assert gate(it, pull) == "failure"
-        assert states(it, pull.head_sha, checks_of(FIRST)) == ["in_progress"]
+        assert gate_state(it, pull) == "failure"
+        assert check_states(it, pull.head_sha, check_names(FIRST)) == ["in_progress"]
         await it.pass_time(5)
 
-        assert states(it, pull.head_sha, checks_of(FIRST, *JOBS[:3])) == ["failure"] * 4
+        assert check_states(it, pull.head_sha, check_names(FIRST, *JOBS[:3])) == ["failure"] * 4
         cost = count_calls(it.github.calls[mark:]).of(it.github.installation(UPSTREAM).id)
         assert cost.calls == 1 + 1 + 3  # gate, backend, jobs
 
@@ -137,7 +145,7 @@ async def test_a_dispatch_of_ten_jobs_is_looked_up_once_where_webhooks_come(
         mark = len(it.github.calls)
         pull, _ = await live_through(it)
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
         counts = count_calls(it.github.calls[mark:])
         spent = [counts.of(it.github.installation(name).id) for name in BACKENDS]
         # Each is a list of the dispatch's runs, and a list of the run's jobs.

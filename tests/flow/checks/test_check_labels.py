@@ -10,13 +10,13 @@ from support.downstream.callbacks import report_outcome
 from support.github.checks import (
     INFORMS,
     LISTED,
-    checks_of,
-    ever,
+    check_history,
+    check_names,
+    check_state,
+    check_states,
+    check_title,
     open_twin,
-    state,
-    states,
-    title,
-    upstream_settings,
+    write_upstream_settings,
 )
 from support.github.gated_upstream import (
     GATE,
@@ -24,17 +24,17 @@ from support.github.gated_upstream import (
     INFORMING,
     LABEL,
     Stage,
-    finish,
-    gated,
-    names,
+    check_names_on,
+    finish_jobs,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    start,
+    start_jobs,
 )
 from support.stage import UPSTREAM
 
-MINE = checks_of(INFORMING, "build", "test")
+MINE = check_names(INFORMING, "build", "test")
 
 
 async def label(it: Stage, pull: PullRequest, name: str = LABEL) -> None:
@@ -50,14 +50,14 @@ async def unlabel(it: Stage, pull: PullRequest, name: str = LABEL) -> None:
 
 
 def mine(it: Stage, pull: PullRequest) -> list[str]:
-    return states(it, pull.head_sha, MINE)
+    return check_states(it, pull.head_sha, MINE)
 
 
 # Added
 
 
 async def test_a_label_added_before_the_run_shows_the_waiting_check_at_once(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         assert mine(it, pull) == ["absent"] * 3
         await label(it, pull)
@@ -66,31 +66,35 @@ async def test_a_label_added_before_the_run_shows_the_waiting_check_at_once(tmp_
 
 
 async def test_a_label_added_during_the_run_shows_each_job_as_it_is(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         run = newest_run(it, INFORMING)
-        await start(it, run)
-        await finish(it, run, build="failure")
+        await start_jobs(it, run)
+        await finish_jobs(it, run, build="failure")
         await label(it, pull)
 
         assert mine(it, pull) == ["in_progress", "neutral", "in_progress"]
-        await finish(it, run, test="success")
+        await finish_jobs(it, run, test="success")
         assert mine(it, pull) == ["neutral", "neutral", "success"]
 
 
 async def test_a_label_added_after_the_run_shows_its_results(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it, INFORMING, test="failure")
         await label(it, pull)
 
         assert mine(it, pull) == ["neutral", "success", "neutral"]
-        assert title(it, MINE[2], pull.head_sha) == "failure (non-blocking)"
-        assert [ever(it, name, pull.head_sha) for name in MINE] == [["neutral"], ["success"], ["neutral"]]
+        assert check_title(it, MINE[2], pull.head_sha) == "failure (non-blocking)"
+        assert [check_history(it, name, pull.head_sha) for name in MINE] == [
+            ["neutral"],
+            ["success"],
+            ["neutral"],
+        ]
 
 
 async def test_a_label_added_dispatches_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         await label(it, pull)
 
@@ -101,24 +105,24 @@ async def test_a_label_added_dispatches_nothing(tmp_path: Path) -> None:
     "other", ["ciflow/crcr/cuda", "ciflow/crcr/npu2", "ciflow/crcr/", "npu", "xciflow/crcr/npu"]
 )
 async def test_any_other_label_asks_for_nothing(tmp_path: Path, other: str) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[other])
         await label(it, pull, f"{other}-too")
 
-        assert names(it, pull.head_sha) == set()
+        assert check_names_on(it, pull.head_sha) == set()
 
 
 @pytest.mark.parametrize("written", ["CIFlow/CRCR/NPU", "ciflow/crcr/Npu"])
 async def test_a_label_counts_in_any_case(tmp_path: Path, written: str) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[written])
 
         assert mine(it, pull)[0] == "in_progress"
 
 
 async def test_an_upstream_chooses_the_prefixes_and_the_default_counts_no_more(tmp_path: Path) -> None:
-    upstream_settings(tmp_path, label_prefixes=["run-on/", "device:"])
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    write_upstream_settings(tmp_path, label_prefixes=["run-on/", "device:"])
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         default, first, second = [
             await open_pull(it, labels=[name]) for name in (LABEL, "run-on/npu", "device:npu")
         ]
@@ -134,72 +138,72 @@ async def test_an_upstream_chooses_the_prefixes_and_the_default_counts_no_more(t
 
 
 async def test_a_label_removed_ends_open_checks_neutral_and_leaves_results(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
-        await start(it, run)
-        await finish(it, run, build="success")
+        await start_jobs(it, run)
+        await finish_jobs(it, run, build="success")
         await unlabel(it, pull)
 
         assert mine(it, pull) == ["neutral", "success", "neutral"]
-        ended = [title(it, name, pull.head_sha) for name in (MINE[0], MINE[2])]
+        ended = [check_title(it, name, pull.head_sha) for name in (MINE[0], MINE[2])]
         assert ended == ["no longer requested"] * 2
 
 
 async def test_after_a_label_was_removed_reports_make_and_change_no_check(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
-        await start(it, run, "build")
+        await start_jobs(it, run, "build")
         await unlabel(it, pull)
         before = len(it.github.checks(UPSTREAM)), mine(it, pull)
-        await start(it, run, "test")
-        await finish(it, run)
+        await start_jobs(it, run, "test")
+        await finish_jobs(it, run)
 
         assert (len(it.github.checks(UPSTREAM)), mine(it, pull)) == before
         assert [job["conclusion"] for job in it.jobs()] == ["success", "success"]
 
 
 async def test_a_label_removed_leaves_l4_and_its_gate_alone(tmp_path: Path) -> None:
-    async with gated(tmp_path, LISTED, job_checks="all") as it:
+    async with gated_upstream(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await unlabel(it, pull)
 
-        assert states(it, pull.head_sha, [f"crcr/{GATING}", f"crcr/{INFORMING}", GATE]) == [
+        assert check_states(it, pull.head_sha, [f"crcr/{GATING}", f"crcr/{INFORMING}", GATE]) == [
             *("in_progress", "neutral", "in_progress")
         ]
 
 
 async def test_a_label_added_again_shows_the_present_state_in_new_checks(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
-        await start(it, run)
+        await start_jobs(it, run)
         await unlabel(it, pull)
-        await finish(it, run, build="success")
+        await finish_jobs(it, run, build="success")
         await label(it, pull)
         assert mine(it, pull) == ["in_progress", "success", "in_progress"]
-        await finish(it, run, test="failure")
+        await finish_jobs(it, run, test="failure")
 
         assert mine(it, pull) == ["neutral", "success", "neutral"]
-        assert [len(ever(it, name, pull.head_sha)) for name in (MINE[0], MINE[2])] == [2, 2]
+        assert [len(check_history(it, name, pull.head_sha)) for name in (MINE[0], MINE[2])] == [2, 2]
 
 
 async def test_a_label_added_again_after_the_end_shows_the_result_and_not_the_removal(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
-        await start(it, run)
+        await start_jobs(it, run)
         await unlabel(it, pull)
-        await finish(it, run)
+        await finish_jobs(it, run)
         await label(it, pull)
 
         assert mine(it, pull) == ["success"] * 3
-        assert "no longer requested" not in [title(it, name, pull.head_sha) for name in MINE]
+        assert "no longer requested" not in [check_title(it, name, pull.head_sha) for name in MINE]
 
 
 async def test_a_label_stays_through_a_push_and_counts_on_the_new_head(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         await label(it, pull)
         it.clock.advance(5)
@@ -210,7 +214,7 @@ async def test_a_label_stays_through_a_push_and_counts_on_the_new_head(tmp_path:
 
 
 async def test_a_label_taken_off_while_nobody_told_us_is_gone_at_the_next_push(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         it.github.faults.webhooks.lose(event="pull_request", times=1)
         await unlabel(it, pull)
@@ -218,11 +222,11 @@ async def test_a_label_taken_off_while_nobody_told_us_is_gone_at_the_next_push(t
         await it.github.push_to_pr(pull)
         await it.act()
 
-        assert names(it, pull.head_sha) == set()
+        assert check_names_on(it, pull.head_sha) == set()
 
 
 async def test_of_two_pull_requests_on_one_head_one_label_is_enough(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         it.clock.advance(5)
         twin = await open_twin(it, pull, labels=[LABEL])
@@ -246,7 +250,7 @@ def echoing(it: Stage, pull: PullRequest, other: PullRequest, status: str) -> di
 
 
 async def test_fault_24_a_label_that_a_callback_echoes_publishes_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         run = newest_run(it, INFORMING)
         for status in ("in_progress", "completed"):
@@ -259,7 +263,7 @@ async def test_fault_24_a_label_that_a_callback_echoes_publishes_nothing(tmp_pat
 
 
 async def test_fault_24_a_commit_that_a_callback_names_gets_no_check(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         other = await open_pull(it)
         pull = await open_pull(it, labels=[LABEL])
         body = echoing(it, pull, other, "in_progress")
@@ -268,18 +272,18 @@ async def test_fault_24_a_commit_that_a_callback_names_gets_no_check(tmp_path: P
         )
         await it.act()
 
-        assert names(it, other.head_sha) == set()
+        assert check_names_on(it, other.head_sha) == set()
         assert mine(it, pull) == ["in_progress", "in_progress", "absent"]
 
 
 async def test_fault_24_a_removed_label_that_a_callback_still_echoes_brings_nothing_back(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await unlabel(it, pull)
         await run_all(it, INFORMING)
 
         assert newest_run(it, INFORMING).client_payload["payload"]["pull_request"]["labels"] != []
-        assert ever(it, MINE[0], pull.head_sha) == ["neutral"]
-        assert state(it, MINE[1], pull.head_sha) == "absent"
+        assert check_history(it, MINE[0], pull.head_sha) == ["neutral"]
+        assert check_state(it, MINE[1], pull.head_sha) == "absent"

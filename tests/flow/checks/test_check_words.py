@@ -9,25 +9,33 @@ from markdown_it import MarkdownIt
 
 from github_sim.github import CheckRun
 from support.downstream.callbacks import report_outcome
-from support.github.checks import CREATES, GATES, INFORMS, UPDATES, checks_of, jobs_named, upstream_settings
+from support.github.checks import (
+    CREATES,
+    GATES,
+    INFORMS,
+    UPDATES,
+    check_names,
+    named_workflow,
+    write_upstream_settings,
+)
 from support.github.gated_upstream import (
     GATE,
     GATING,
     INFORMING,
     LABEL,
     Stage,
-    check,
-    finish,
-    gated,
-    look,
+    finish_jobs,
+    gated_upstream,
+    latest_check,
     newest_run,
     open_pull,
-    start,
+    start_jobs,
+    sweep_after,
 )
 from support.stage import UPSTREAM
 
 MOST_TEXT = 65_535
-BACKEND, BUILD, TEST = checks_of(GATING, "build", "test")
+BACKEND, BUILD, TEST = check_names(GATING, "build", "test")
 FAILED = [{"name": "test_add", "file": "test/test_ops.py:12", "message": "1 != 2\nexpected 2"}]
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -46,7 +54,9 @@ def summary(one: CheckRun) -> str:
 
 
 def notes(it: Stage, name: str, sha: str) -> list[tuple[str, int, str]]:
-    return [(each["path"], each["start_line"], each["title"]) for each in check(it, name, sha).annotations]
+    return [
+        (each["path"], each["start_line"], each["title"]) for each in latest_check(it, name, sha).annotations
+    ]
 
 
 async def report(it: Stage, status: str, **workflow: Any) -> str:
@@ -60,7 +70,7 @@ async def report(it: Stage, status: str, **workflow: Any) -> str:
 
 async def fail_build(it: Stage, **more: Any) -> None:
     """The build fails and says why; the test is still under way."""
-    await start(it, newest_run(it))
+    await start_jobs(it, newest_run(it))
     it.github.ci.complete(newest_run(it), newest_run(it).job("build"), "failure")
     assert await report(it, "completed", **{"failed_tests": FAILED, **more}) == "applied"
 
@@ -78,35 +88,35 @@ FACTS = [
 
 
 async def test_a_check_says_what_ran_where_what_came_out_and_whom_to_ask(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         counts = {"passed": 40, "failed": 1, "skipped": 3, "total": 44}
         more = {"environment": {"device": "npu-9"}, "artifact_url": FILES, "url": RUN_PAGE}
         await fail_build(it, test_results=counts, **more)
 
         for name in (BACKEND, BUILD):
-            said = summary(check(it, name, pull.head_sha))
+            said = summary(latest_check(it, name, pull.head_sha))
             assert [fact for fact in FACTS if fact not in said] == []
             assert "verdict" not in said.lower()
-        assert check(it, BUILD, pull.head_sha).output["title"] == "failure, 1 test failed"
+        assert latest_check(it, BUILD, pull.head_sha).output["title"] == "failure, 1 test failed"
 
 
 async def test_a_checks_details_lead_to_the_run_and_the_gates_to_the_pull_request(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it))
+        await start_jobs(it, newest_run(it))
 
         run_page = f"/{GATING}/actions/runs/{newest_run(it).id}"
-        assert str(check(it, BUILD, pull.head_sha).details_url).endswith(run_page)
-        assert check(it, BACKEND, pull.head_sha).details_url == f"http://relay.test/crcr/{GATING}"
+        assert str(latest_check(it, BUILD, pull.head_sha).details_url).endswith(run_page)
+        assert latest_check(it, BACKEND, pull.head_sha).details_url == f"http://relay.test/crcr/{GATING}"
         page = f"http://relay.test/crcr/pr/{pull.number}?upstream={UPSTREAM}"
-        assert check(it, GATE, pull.head_sha).details_url == page
+        assert latest_check(it, GATE, pull.head_sha).details_url == page
 
 
 async def test_a_check_carries_our_own_id_of_it(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it))
+        await start_jobs(it, newest_run(it))
 
         ours = {
             row["name"]: (str(row["check_id"]), row["check_run_id"])
@@ -120,50 +130,50 @@ async def test_a_check_carries_our_own_id_of_it(tmp_path: Path) -> None:
 
 
 async def test_failed_tests_with_files_become_notes_on_the_job_and_its_backend(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         nowhere = {"name": "test_sub", "message": "no file"}
         outside = {"name": "test_mul", "file": "../../etc/passwd", "message": "elsewhere"}
         await fail_build(it, failed_tests=[*FAILED, nowhere, outside])
-        await finish(it, newest_run(it), test="success")
+        await finish_jobs(it, newest_run(it), test="success")
 
         for name in (BUILD, BACKEND):
             assert notes(it, name, pull.head_sha) == [("test/test_ops.py", 12, "test_add")]
-        assert check(it, BUILD, pull.head_sha).annotations[0]["message"] == "1 != 2\nexpected 2"
+        assert latest_check(it, BUILD, pull.head_sha).annotations[0]["message"] == "1 != 2\nexpected 2"
         assert notes(it, TEST, pull.head_sha) == []
 
 
 async def test_notes_stand_once_though_the_backend_goes_on_and_github_confirms_later(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await fail_build(it)
         await it.github.complete_job(newest_run(it), "test", "failure", failed_tests=FAILED)
         await it.act()
         for _ in range(4):
-            await look(it, 60)
+            await sweep_after(it, 60)
 
         assert it.jobs()[0]["verification"] == "confirmed"
         assert [len(notes(it, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
 
 
 async def test_notes_stand_once_where_l3_only_looks_completed_while_it_runs(tmp_path: Path) -> None:
-    upstream_settings(tmp_path, l3_pending="neutral")
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    write_upstream_settings(tmp_path, l3_pending="neutral")
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
-        await start(it, run)
+        await start_jobs(it, run)
         await it.github.complete_job(run, "build", "failure", failed_tests=FAILED)
         await it.act()
-        await finish(it, run, test="success")
+        await finish_jobs(it, run, test="success")
 
-        backend, build = checks_of(INFORMING, "build")
+        backend, build = check_names(INFORMING, "build")
         assert [len(notes(it, name, pull.head_sha)) for name in (backend, build)] == [1, 1]
 
 
 async def test_notes_stand_once_though_the_answer_to_their_update_is_lost(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it))
+        await start_jobs(it, newest_run(it))
         it.github.faults.lose_answer(on=UPDATES, times=6)
         for name in ("build", "test"):
             await it.github.complete_job(newest_run(it), name, "failure", failed_tests=FAILED)
@@ -171,17 +181,17 @@ async def test_notes_stand_once_though_the_answer_to_their_update_is_lost(tmp_pa
         for _ in range(8):
             await it.pass_time(60)
 
-        assert check(it, BACKEND, pull.head_sha).conclusion == "failure"
+        assert latest_check(it, BACKEND, pull.head_sha).conclusion == "failure"
         assert [len(notes(it, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
 
 
 async def test_notes_stand_once_though_the_answer_to_their_creation_is_lost(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         run = newest_run(it, INFORMING)
-        await start(it, run)
+        await start_jobs(it, run)
         await it.github.complete_job(run, "build", "failure", failed_tests=FAILED)
-        await finish(it, run, test="success")
+        await finish_jobs(it, run, test="success")
         it.clock.advance(5)
         it.github.faults.lose_answer(on=CREATES, times=3)
         await it.github.label_pr(pull, LABEL)
@@ -189,14 +199,14 @@ async def test_notes_stand_once_though_the_answer_to_their_creation_is_lost(tmp_
         for _ in range(8):
             await it.pass_time(60)
 
-        for name in checks_of(INFORMING, "build"):
+        for name in check_names(INFORMING, "build"):
             assert len(notes(it, name, pull.head_sha)) == 1
 
 
 async def test_notes_that_never_arrived_are_sent_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it))
+        await start_jobs(it, newest_run(it))
         it.github.faults.lose_request(on=UPDATES, times=4)
         for name in ("build", "test"):
             await it.github.complete_job(newest_run(it), name, "failure", failed_tests=FAILED)
@@ -211,14 +221,14 @@ async def test_notes_that_never_arrived_are_sent_again(tmp_path: Path) -> None:
 
 
 async def test_a_thousand_long_failures_are_cut_to_what_github_takes(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         many = [{"name": f"test_{n}", "file": f"test/f{n}.py", "message": "é" * 400} for n in range(1200)]
         await fail_build(it, failed_tests=many)
-        await finish(it, newest_run(it), test="success")
+        await finish_jobs(it, newest_run(it), test="success")
 
         for name in (BUILD, BACKEND):
-            one = check(it, name, pull.head_sha)
+            one = latest_check(it, name, pull.head_sha)
             assert len(one.annotations) == 50
             assert len(summary(one).encode()) <= MOST_TEXT
             assert "more" in summary(one)
@@ -226,17 +236,17 @@ async def test_a_thousand_long_failures_are_cut_to_what_github_takes(tmp_path: P
 
 async def test_a_backend_with_hundreds_of_jobs_keeps_its_summary_within_the_limit(tmp_path: Path) -> None:
     names = [f"job {number} {'x' * 200}" for number in range(150)]
-    async with gated(
+    async with gated_upstream(
         tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
     ) as it:
-        it.github.repository(GATING).workflows = [jobs_named(*names)]
+        it.github.repository(GATING).workflows = [named_workflow(*names)]
         pull = await open_pull(it)
         run = newest_run(it)
         for name in names:
             await it.github.start_job(run, name)
-        await finish(it, run, **{names[149]: "failure"})
+        await finish_jobs(it, run, **{names[149]: "failure"})
 
-        said = summary(check(it, BACKEND, pull.head_sha))
+        said = summary(latest_check(it, BACKEND, pull.head_sha))
         assert len(said.encode()) <= MOST_TEXT
         assert "job 149" in said
 
@@ -274,7 +284,7 @@ def everywhere(text: str) -> dict[str, Any]:
 async def test_fault_29_hostile_text_in_every_field_stays_text_in_every_check(
     tmp_path: Path, text: str
 ) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         assert await report(it, "in_progress", **everywhere(text)) == "applied"
         assert await report(it, "completed", conclusion="failure", **everywhere(text)) == "applied"
@@ -291,7 +301,7 @@ async def test_fault_29_hostile_text_in_every_field_stays_text_in_every_check(
 
 @pytest.mark.parametrize("text", ["x" * 256, "é" * 256, "\U0001f525" * 150, "a/b:c", "3", "`"])
 async def test_a_job_of_any_name_gets_one_check_that_follows_it(tmp_path: Path, text: str) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         assert await report(it, "in_progress", job_name=text) == "applied"
         assert await report(it, "completed", conclusion="success", job_name=text) == "applied"

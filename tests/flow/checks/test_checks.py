@@ -8,16 +8,16 @@ from support.github.checks import (
     GATES,
     INFORMS,
     LISTED,
-    checks_of,
-    ever,
-    jobs_named,
+    check_history,
+    check_names,
+    check_state,
+    check_states,
+    check_title,
+    force_push,
+    named_workflow,
     open_twin,
-    push_back,
     run_all_for,
-    state,
-    states,
-    title,
-    upstream_settings,
+    write_upstream_settings,
 )
 from support.github.gated_upstream import (
     BOTH,
@@ -26,15 +26,15 @@ from support.github.gated_upstream import (
     GATING,
     INFORMING,
     LABEL,
-    finish,
-    gate,
-    gated,
-    look,
-    names,
+    check_names_on,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    start,
+    start_jobs,
+    sweep_after,
 )
 from support.stage import UPSTREAM
 
@@ -48,19 +48,19 @@ JOBS = ("build", "test")
 async def test_at_dispatch_a_backend_that_speaks_has_one_check_in_progress(
     tmp_path: Path, allowlist: str, backend: str
 ) -> None:
-    async with gated(tmp_path, allowlist, job_checks="all") as it:
+    async with gated_upstream(tmp_path, allowlist, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
 
-        assert names(it, pull.head_sha) - {GATE} == {f"crcr/{backend}"}
-        assert ever(it, f"crcr/{backend}", pull.head_sha) == ["in_progress"]
+        assert check_names_on(it, pull.head_sha) - {GATE} == {f"crcr/{backend}"}
+        assert check_history(it, f"crcr/{backend}", pull.head_sha) == ["in_progress"]
 
 
 async def test_without_its_label_an_l3_backend_is_recorded_and_shows_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=["triaged"])
-        for step in (start, finish):
+        for step in (start_jobs, finish_jobs):
             await step(it, newest_run(it, INFORMING))
-            assert names(it, pull.head_sha) == set()
+            assert check_names_on(it, pull.head_sha) == set()
 
         assert [(job["job_name"], job["conclusion"]) for job in it.jobs()] == [
             ("build", "success"),
@@ -72,35 +72,39 @@ async def test_without_its_label_an_l3_backend_is_recorded_and_shows_nothing(tmp
 async def test_a_backends_check_follows_its_jobs_which_stand_beside_it(
     tmp_path: Path, allowlist: str, backend: str
 ) -> None:
-    async with gated(tmp_path, allowlist, job_checks="all") as it:
+    async with gated_upstream(tmp_path, allowlist, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
-        run, three = newest_run(it, backend), checks_of(backend, *JOBS)
-        await start(it, run, "build")
-        assert states(it, pull.head_sha, three) == ["in_progress", "in_progress", "absent"]
-        await finish(it, run, build="success")
-        assert states(it, pull.head_sha, three) == ["in_progress", "success", "absent"]
-        await start(it, run, "test")
-        await finish(it, run, test="success")
+        run, three = newest_run(it, backend), check_names(backend, *JOBS)
+        await start_jobs(it, run, "build")
+        assert check_states(it, pull.head_sha, three) == ["in_progress", "in_progress", "absent"]
+        await finish_jobs(it, run, build="success")
+        assert check_states(it, pull.head_sha, three) == ["in_progress", "success", "absent"]
+        await start_jobs(it, run, "test")
+        await finish_jobs(it, run, test="success")
 
-        assert states(it, pull.head_sha, three) == ["success"] * 3
-        assert all(len(ever(it, name, pull.head_sha)) == 1 for name in three)
+        assert check_states(it, pull.head_sha, three) == ["success"] * 3
+        assert all(len(check_history(it, name, pull.head_sha)) == 1 for name in three)
 
 
 async def test_a_failed_l4_job_is_red_on_itself_its_backend_and_the_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it, GATING, build="failure")
 
-        assert states(it, pull.head_sha, checks_of(GATING, *JOBS)) == ["failure", "failure", "success"]
-        assert gate(it, pull) == "failure"
+        assert check_states(it, pull.head_sha, check_names(GATING, *JOBS)) == [
+            "failure",
+            "failure",
+            "success",
+        ]
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_an_l2_backend_shows_nothing_and_makes_no_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, f"L2:\n  - {GATING}\n", job_checks="all") as it:
+    async with gated_upstream(tmp_path, f"L2:\n  - {GATING}\n", job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it)
 
-        assert names(it, pull.head_sha) == set()
+        assert check_names_on(it, pull.head_sha) == set()
         assert it.rows("SELECT * FROM checks") == []
 
 
@@ -108,58 +112,66 @@ async def test_an_l2_backend_shows_nothing_and_makes_no_gate(tmp_path: Path) -> 
 
 
 async def test_fault_37_a_failure_at_l3_is_neutral_and_says_that_it_blocks_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, LISTED, job_checks="all") as it:
+    async with gated_upstream(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, INFORMING, build="failure", test="timed_out")
         await run_all(it, GATING)
 
-        mine = checks_of(INFORMING, *JOBS)
-        assert states(it, pull.head_sha, mine) == ["neutral"] * 3
-        assert title(it, mine[1], pull.head_sha) == "failure (non-blocking)"
-        assert all("(non-blocking)" in title(it, name, pull.head_sha) for name in mine)
-        assert gate(it, pull) == "success"
+        mine = check_names(INFORMING, *JOBS)
+        assert check_states(it, pull.head_sha, mine) == ["neutral"] * 3
+        assert check_title(it, mine[1], pull.head_sha) == "failure (non-blocking)"
+        assert all("(non-blocking)" in check_title(it, name, pull.head_sha) for name in mine)
+        assert gate_state(it, pull) == "success"
 
 
 async def test_an_upstream_may_ask_for_red_at_l3_and_it_still_gates_nothing(tmp_path: Path) -> None:
-    upstream_settings(tmp_path, l3_conclusion="failure")
-    async with gated(tmp_path, LISTED, job_checks="all") as it:
+    write_upstream_settings(tmp_path, l3_conclusion="failure")
+    async with gated_upstream(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, INFORMING, build="failure")
         await run_all(it, GATING)
 
-        assert states(it, pull.head_sha, checks_of(INFORMING, *JOBS)) == ["failure", "failure", "success"]
-        assert gate(it, pull) == "success"
+        assert check_states(it, pull.head_sha, check_names(INFORMING, *JOBS)) == [
+            "failure",
+            "failure",
+            "success",
+        ]
+        assert gate_state(it, pull) == "success"
 
 
 async def test_fault_37_where_merge_tools_wait_l3_runs_as_completed_and_the_result_goes_in(
     tmp_path: Path,
 ) -> None:
-    upstream_settings(tmp_path, l3_pending="neutral")
-    async with gated(tmp_path, LISTED, job_checks="all") as it:
+    write_upstream_settings(tmp_path, l3_pending="neutral")
+    async with gated_upstream(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
-        run, mine = newest_run(it, INFORMING), checks_of(INFORMING, *JOBS)
-        assert states(it, pull.head_sha, mine) == ["neutral", "absent", "absent"]
-        await start(it, run)
-        assert states(it, pull.head_sha, mine) == ["neutral"] * 3
-        assert title(it, mine[1], pull.head_sha) == "running (non-blocking)"
-        assert title(it, mine[0], pull.head_sha).endswith("(non-blocking)")
-        await finish(it, run, build="failure", test="success")
+        run, mine = newest_run(it, INFORMING), check_names(INFORMING, *JOBS)
+        assert check_states(it, pull.head_sha, mine) == ["neutral", "absent", "absent"]
+        await start_jobs(it, run)
+        assert check_states(it, pull.head_sha, mine) == ["neutral"] * 3
+        assert check_title(it, mine[1], pull.head_sha) == "running (non-blocking)"
+        assert check_title(it, mine[0], pull.head_sha).endswith("(non-blocking)")
+        await finish_jobs(it, run, build="failure", test="success")
 
-        assert states(it, pull.head_sha, mine) == ["neutral", "neutral", "success"]
-        assert title(it, mine[1], pull.head_sha) == "failure (non-blocking)"
-        assert [ever(it, name, pull.head_sha) for name in mine] == [["neutral"], ["neutral"], ["success"]]
-        assert state(it, f"crcr/{GATING}", pull.head_sha) == "in_progress"
+        assert check_states(it, pull.head_sha, mine) == ["neutral", "neutral", "success"]
+        assert check_title(it, mine[1], pull.head_sha) == "failure (non-blocking)"
+        assert [check_history(it, name, pull.head_sha) for name in mine] == [
+            ["neutral"],
+            ["neutral"],
+            ["success"],
+        ]
+        assert check_state(it, f"crcr/{GATING}", pull.head_sha) == "in_progress"
 
 
 async def test_fault_37_an_l3_backend_without_listed_jobs_ends_when_its_runs_are_over(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATED, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, INFORMING)
-        assert state(it, f"crcr/{INFORMING}", pull.head_sha) == "in_progress"
+        assert check_state(it, f"crcr/{INFORMING}", pull.head_sha) == "in_progress"
         for _ in range(4):
-            await look(it, 60)
+            await sweep_after(it, 60)
 
-        assert state(it, f"crcr/{INFORMING}", pull.head_sha) == "success"
+        assert check_state(it, f"crcr/{INFORMING}", pull.head_sha) == "success"
 
 
 # What becomes of a commit
@@ -168,55 +180,59 @@ async def test_fault_37_an_l3_backend_without_listed_jobs_ends_when_its_runs_are
 async def test_fault_38_a_push_ends_what_is_open_on_the_old_head_and_leaves_its_results(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, LISTED, job_checks="all") as it:
+    async with gated_upstream(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         old, run = pull.head_sha, newest_run(it, GATING)
-        await start(it, run)
-        await finish(it, run, build="success")
+        await start_jobs(it, run)
+        await finish_jobs(it, run, build="success")
         await it.pass_time(61)  # GitHub confirms it
         await it.github.push_to_pr(pull)
         await it.act()
 
-        assert states(it, old, checks_of(GATING, *JOBS)) == ["neutral", "success", "neutral"]
-        assert states(it, old, [f"crcr/{INFORMING}", GATE]) == ["neutral", "cancelled"]
-        assert title(it, f"crcr/{GATING}", old) == "superseded or closed"
-        assert gate(it, pull) == "pending"
-        assert state(it, f"crcr/{GATING}", pull.head_sha) == "in_progress"
+        assert check_states(it, old, check_names(GATING, *JOBS)) == ["neutral", "success", "neutral"]
+        assert check_states(it, old, [f"crcr/{INFORMING}", GATE]) == ["neutral", "cancelled"]
+        assert check_title(it, f"crcr/{GATING}", old) == "superseded or closed"
+        assert gate_state(it, pull) == "pending"
+        assert check_state(it, f"crcr/{GATING}", pull.head_sha) == "in_progress"
 
 
 async def test_fault_38_a_late_failure_of_the_old_head_changes_no_check_anywhere(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         old, run = pull.head_sha, newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         it.clock.advance(60)
         await it.github.push_to_pr(pull)
         await it.act()
-        before = {sha: states(it, sha, [*checks_of(GATING, *JOBS), GATE]) for sha in (old, pull.head_sha)}
-        await finish(it, run, build="failure", test="failure")
+        before = {
+            sha: check_states(it, sha, [*check_names(GATING, *JOBS), GATE]) for sha in (old, pull.head_sha)
+        }
+        await finish_jobs(it, run, build="failure", test="failure")
 
-        after = {sha: states(it, sha, [*checks_of(GATING, *JOBS), GATE]) for sha in (old, pull.head_sha)}
+        after = {
+            sha: check_states(it, sha, [*check_names(GATING, *JOBS), GATE]) for sha in (old, pull.head_sha)
+        }
         assert after == before
         await run_all(it)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 @pytest.mark.parametrize("merged", [False, True])
 async def test_closing_ends_what_is_open_and_the_closed_dispatch_gets_no_check(
     tmp_path: Path, *, merged: bool
 ) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it), "build")
+        await start_jobs(it, newest_run(it), "build")
         it.clock.advance(60)
         await it.github.close_pr(pull, merged=merged)
         await it.act()
-        ended = states(it, pull.head_sha, [*checks_of(GATING, "build"), GATE])
+        ended = check_states(it, pull.head_sha, [*check_names(GATING, "build"), GATE])
         await run_all(it, build="failure")
 
         assert ended == ["neutral", "neutral", "cancelled"]
         assert len(it.github.runs(GATING)) == 2
-        assert states(it, pull.head_sha, [*checks_of(GATING, *JOBS), GATE]) == [
+        assert check_states(it, pull.head_sha, [*check_names(GATING, *JOBS), GATE]) == [
             *ended[:2],
             "absent",
             ended[2],
@@ -224,20 +240,20 @@ async def test_closing_ends_what_is_open_and_the_closed_dispatch_gets_no_check(
 
 
 async def test_closing_leaves_finished_checks_as_they_are(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         it.clock.advance(60)
         await it.github.close_pr(pull)
         await it.act()
 
-        assert states(it, pull.head_sha, [*checks_of(GATING, *JOBS), GATE]) == [
+        assert check_states(it, pull.head_sha, [*check_names(GATING, *JOBS), GATE]) == [
             *("failure", "failure", "success", "failure")
         ]
 
 
 async def test_reopening_begins_with_a_new_pending_gate_beside_the_old_result(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it)
         it.clock.advance(60)
@@ -247,14 +263,14 @@ async def test_reopening_begins_with_a_new_pending_gate_beside_the_old_result(tm
         await it.github.reopen_pr(pull)
         await it.act()
 
-        assert ever(it, GATE, pull.head_sha) == ["success", "cancelled", "in_progress"]
-        assert ever(it, f"crcr/{GATING}", pull.head_sha) == ["success", "in_progress"]
+        assert check_history(it, GATE, pull.head_sha) == ["success", "cancelled", "in_progress"]
+        assert check_history(it, f"crcr/{GATING}", pull.head_sha) == ["success", "in_progress"]
         await run_all(it, build="failure")
-        assert ever(it, GATE, pull.head_sha) == ["success", "cancelled", "failure"]
+        assert check_history(it, GATE, pull.head_sha) == ["success", "cancelled", "failure"]
 
 
 async def test_a_push_back_to_an_older_commit_begins_with_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         first = pull.head_sha
         await run_all(it)
@@ -263,33 +279,33 @@ async def test_a_push_back_to_an_older_commit_begins_with_a_new_pending_gate(tmp
         await it.act()
         second = pull.head_sha
         it.clock.advance(60)
-        await push_back(it.github, pull, first)
+        await force_push(it.github, pull, first)
         await it.act()
 
-        assert ever(it, GATE, first) == ["success", "cancelled", "in_progress"]
-        assert ever(it, GATE, second) == ["cancelled"]
+        assert check_history(it, GATE, first) == ["success", "cancelled", "in_progress"]
+        assert check_history(it, GATE, second) == ["cancelled"]
         await run_all(it)
-        assert ever(it, GATE, first) == ["success", "cancelled", "success"]
-        assert ever(it, f"crcr/{GATING}", first) == ["success", "success"]
+        assert check_history(it, GATE, first) == ["success", "cancelled", "success"]
+        assert check_history(it, f"crcr/{GATING}", first) == ["success", "success"]
 
 
 async def test_a_second_pull_request_on_the_head_shares_its_checks_and_keeps_them_alive(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it)
         it.clock.advance(60)
         twin = await open_twin(it, pull)
-        assert (twin.head_sha, gate(it, twin)) == (pull.head_sha, "pending")
+        assert (twin.head_sha, gate_state(it, twin)) == (pull.head_sha, "pending")
         it.clock.advance(60)
         await it.github.close_pr(pull)
         await it.act()
-        assert gate(it, twin) == "pending"
+        assert gate_state(it, twin) == "pending"
         await run_all_for(it, twin)
 
-        assert gate(it, twin) == "success"
-        assert ever(it, f"crcr/{GATING}", pull.head_sha) == ["success", "success"]
+        assert gate_state(it, twin) == "success"
+        assert check_history(it, f"crcr/{GATING}", pull.head_sha) == ["success", "success"]
 
 
 # Many jobs, many workflows
@@ -297,57 +313,57 @@ async def test_a_second_pull_request_on_the_head_shares_its_checks_and_keeps_the
 
 async def test_above_twenty_jobs_only_failed_ones_have_a_check(tmp_path: Path) -> None:
     many = [f"job {number:02}" for number in range(21)]
-    async with gated(
+    async with gated_upstream(
         tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
     ) as it:
-        it.github.repository(GATING).workflows = [jobs_named(*many)]
+        it.github.repository(GATING).workflows = [named_workflow(*many)]
         pull = await open_pull(it)
         run = newest_run(it)
         for name in many:
             await it.github.start_job(run, name)
         await it.act()
-        assert names(it, pull.head_sha) == {GATE, f"crcr/{GATING}"}
-        await finish(it, run, **{name: "failure" if name == "job 07" else "success" for name in many})
+        assert check_names_on(it, pull.head_sha) == {GATE, f"crcr/{GATING}"}
+        await finish_jobs(it, run, **{name: "failure" if name == "job 07" else "success" for name in many})
 
-        assert names(it, pull.head_sha) == {GATE, *checks_of(GATING, "job 07")}
-        assert states(it, pull.head_sha, checks_of(GATING, "job 07")) == ["failure", "failure"]
+        assert check_names_on(it, pull.head_sha) == {GATE, *check_names(GATING, "job 07")}
+        assert check_states(it, pull.head_sha, check_names(GATING, "job 07")) == ["failure", "failure"]
 
 
 async def test_at_twenty_jobs_every_one_has_a_check(tmp_path: Path) -> None:
     many = [f"job {number:02}" for number in range(20)]
-    async with gated(
+    async with gated_upstream(
         tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
     ) as it:
-        it.github.repository(GATING).workflows = [jobs_named(*many)]
+        it.github.repository(GATING).workflows = [named_workflow(*many)]
         pull = await open_pull(it)
         await run_all(it)
 
-        assert names(it, pull.head_sha) == {GATE, *checks_of(GATING, *many)}
+        assert check_names_on(it, pull.head_sha) == {GATE, *check_names(GATING, *many)}
 
 
 async def test_one_job_name_in_two_workflows_makes_two_checks_and_both_count(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         it.github.repository(GATING).workflows = [
-            jobs_named(*JOBS),
-            jobs_named("build", workflow="Nightly", file="nightly.yml"),
+            named_workflow(*JOBS),
+            named_workflow("build", workflow="Nightly", file="nightly.yml"),
         ]
         pull = await open_pull(it)
         first, second = it.github.runs(GATING)
         for run, conclusion in ((first, "success"), (second, "failure")):
-            await start(it, run)
-            await finish(it, run, **{job.name: conclusion for job in run.jobs})
+            await start_jobs(it, run)
+            await finish_jobs(it, run, **{job.name: conclusion for job in run.jobs})
 
-        assert state(it, f"crcr/{GATING}/CI/build", pull.head_sha) == "success"
-        assert state(it, f"crcr/{GATING}/Nightly/build", pull.head_sha) == "failure"
-        assert gate(it, pull) == "failure"
+        assert check_state(it, f"crcr/{GATING}/CI/build", pull.head_sha) == "success"
+        assert check_state(it, f"crcr/{GATING}/Nightly/build", pull.head_sha) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_two_backends_of_one_commit_keep_their_checks_apart(tmp_path: Path) -> None:
-    async with gated(tmp_path, LISTED, downstreams=BOTH, job_checks="all") as it:
+    async with gated_upstream(tmp_path, LISTED, downstreams=BOTH, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, GATING, build="failure")
         await run_all(it, INFORMING)
 
-        assert states(it, pull.head_sha, checks_of(GATING, "build")) == ["failure", "failure"]
-        assert states(it, pull.head_sha, checks_of(INFORMING, "build")) == ["success", "success"]
+        assert check_states(it, pull.head_sha, check_names(GATING, "build")) == ["failure", "failure"]
+        assert check_states(it, pull.head_sha, check_names(INFORMING, "build")) == ["success", "success"]
         assert {each.head_sha for each in it.github.checks(UPSTREAM)} == {pull.head_sha}

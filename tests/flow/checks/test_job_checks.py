@@ -4,23 +4,31 @@ from pathlib import Path
 
 import pytest
 
-from support.github.checks import GATES, checks_of, ever, jobs_named, state, states, title
+from support.github.checks import (
+    GATES,
+    check_history,
+    check_names,
+    check_state,
+    check_states,
+    check_title,
+    named_workflow,
+)
 from support.github.gated_upstream import (
     GATING,
     Stage,
-    finish,
-    gate,
-    gated,
-    names,
+    check_names_on,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    say,
-    start,
+    start_jobs,
+    write_comment,
 )
 from support.stage import UPSTREAM, settings_for
 
-BUILD, TEST = checks_of(GATING, "build", "test")[1:]
+BUILD, TEST = check_names(GATING, "build", "test")[1:]
 MANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n"
 
 
@@ -28,42 +36,45 @@ async def test_the_first_three_failing_jobs_have_checks_and_the_backends_check_l
     tmp_path: Path,
 ) -> None:
     jobs = [f"job {number}" for number in range(6)]
-    async with gated(tmp_path, MANY) as it:
-        it.github.repository(GATING).workflows = [jobs_named(*jobs)]
+    async with gated_upstream(tmp_path, MANY) as it:
+        it.github.repository(GATING).workflows = [named_workflow(*jobs)]
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         for name in reversed(jobs[1:]):
             it.clock.advance(10)
-            await finish(it, run, **{name: "failure"})
-        await finish(it, run, **{"job 0": "success"})
+            await finish_jobs(it, run, **{name: "failure"})
+        await finish_jobs(it, run, **{"job 0": "success"})
 
-        assert names(it, pull.head_sha) == {"crcr/gate", *checks_of(GATING, "job 5", "job 4", "job 3")}
+        assert check_names_on(it, pull.head_sha) == {
+            "crcr/gate",
+            *check_names(GATING, "job 5", "job 4", "job 3"),
+        }
         said = it.github.latest_checks(UPSTREAM, pull.head_sha)[f"crcr/{GATING}"].output["summary"]
         assert all(f"`{name}` | **failed**" in said for name in jobs[1:])
 
 
 async def test_a_job_that_was_shown_as_failed_is_shown_as_mended(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
         await it.github.rerequest_check(it.github.latest_checks(UPSTREAM, pull.head_sha)[BUILD])
         await it.act()
-        await start(it, run, "build")
-        await finish(it, run, build="success")
+        await start_jobs(it, run, "build")
+        await finish_jobs(it, run, build="success")
 
-        assert ever(it, BUILD, pull.head_sha) == ["failure", "success"]
-        assert (gate(it, pull), state(it, TEST, pull.head_sha)) == ("success", "absent")
+        assert check_history(it, BUILD, pull.head_sha) == ["failure", "success"]
+        assert (gate_state(it, pull), check_state(it, TEST, pull.head_sha)) == ("success", "absent")
 
 
 async def test_a_job_that_was_shown_as_failed_is_shown_as_waived(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
-        await say(it, pull, f"/crcr waive {GATING}:build because lab")
+        await write_comment(it, pull, f"/crcr waive {GATING}:build because lab")
 
-        assert states(it, pull.head_sha, [BUILD, f"crcr/{GATING}"]) == ["neutral", "neutral"]
-        assert title(it, BUILD, pull.head_sha).startswith("waived by @maintainer")
+        assert check_states(it, pull.head_sha, [BUILD, f"crcr/{GATING}"]) == ["neutral", "neutral"]
+        assert check_title(it, BUILD, pull.head_sha).startswith("waived by @maintainer")
 
 
 async def choose(it: Stage, job_checks: str) -> None:
@@ -86,13 +97,13 @@ async def choose(it: Stage, job_checks: str) -> None:
 async def test_after_another_choice_no_check_of_a_job_stays_open(
     tmp_path: Path, job_checks: str, then: list[str], in_the_end: list[str]
 ) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         await choose(it, job_checks)
-        assert states(it, pull.head_sha, [BUILD, TEST]) == then
-        await finish(it, run, build="failure", test="success")
+        assert check_states(it, pull.head_sha, [BUILD, TEST]) == then
+        await finish_jobs(it, run, build="failure", test="success")
 
-        assert states(it, pull.head_sha, [BUILD, TEST]) == in_the_end
-        assert states(it, pull.head_sha, [f"crcr/{GATING}"]) == ["failure"]
+        assert check_states(it, pull.head_sha, [BUILD, TEST]) == in_the_end
+        assert check_states(it, pull.head_sha, [f"crcr/{GATING}"]) == ["failure"]

@@ -8,17 +8,17 @@ from github_sim.github import Match, PullRequest, WorkflowRun
 from support.github.checks import (
     GATES,
     LISTED,
-    again,
-    checks_of,
-    ever,
-    jobs_named,
+    check_history,
+    check_names,
+    check_state,
+    check_states,
+    check_title,
+    named_workflow,
     open_twin,
+    press_rerun,
     rerun_calls,
     run_all_for,
-    sent_to,
-    state,
-    states,
-    title,
+    sent_deliveries,
 )
 from support.github.gated_upstream import (
     GATE,
@@ -26,19 +26,19 @@ from support.github.gated_upstream import (
     INFORMING,
     LABEL,
     Stage,
-    check,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     newest_run,
     open_pull,
     run_all,
-    start,
+    start_jobs,
 )
 from support.stage import UPSTREAM
 
 DAY = 86_400.0
-BACKEND, BUILD, TEST = checks_of(GATING, "build", "test")
+BACKEND, BUILD, TEST = check_names(GATING, "build", "test")
 OTHER = "org/other"
 TWO_GATE = GATES + f"  - {OTHER}: {{oncalls: [eve], jobs: [build, test]}}\n"
 
@@ -48,41 +48,41 @@ TWO_GATE = GATES + f"  - {OTHER}: {{oncalls: [eve], jobs: [build, test]}}\n"
 
 @pytest.mark.parametrize("name", [BUILD, BACKEND, GATE])
 async def test_a_re_run_asks_for_the_failed_jobs_of_the_run(tmp_path: Path, name: str) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
-        await again(it, pull, name)
+        await press_rerun(it, pull, name)
 
         assert rerun_calls(it) == [("rerun-failed-jobs", 201)]
         assert (run.attempt, [job.attempt for job in run.jobs]) == (2, [2, 1])
-        assert len(sent_to(it)) == 1
+        assert len(sent_deliveries(it)) == 1
 
 
 async def test_failed_jobs_wait_from_the_request_on_and_passed_ones_stay(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         it.github.faults.answer(503, on=Match("POST", "*/rerun-failed-jobs"))
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
 
-        assert ever(it, BUILD, pull.head_sha) == ["failure", "queued"]
-        assert title(it, BUILD, pull.head_sha) == "runs again after: failure"
-        assert ever(it, TEST, pull.head_sha) == ["success"]
-        assert state(it, BACKEND, pull.head_sha) == "in_progress"
-        assert ever(it, GATE, pull.head_sha) == ["failure", "in_progress"]
+        assert check_history(it, BUILD, pull.head_sha) == ["failure", "queued"]
+        assert check_title(it, BUILD, pull.head_sha) == "runs again after: failure"
+        assert check_history(it, TEST, pull.head_sha) == ["success"]
+        assert check_state(it, BACKEND, pull.head_sha) == "in_progress"
+        assert check_history(it, GATE, pull.head_sha) == ["failure", "in_progress"]
 
 
 async def test_a_new_attempt_shows_in_new_checks_of_the_same_names(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
-        await again(it, pull, BUILD)
-        await start(it, run, "build")
-        assert states(it, pull.head_sha, [BUILD, BACKEND, GATE]) == ["in_progress"] * 3
-        await finish(it, run, build="success")
+        await press_rerun(it, pull, BUILD)
+        await start_jobs(it, run, "build")
+        assert check_states(it, pull.head_sha, [BUILD, BACKEND, GATE]) == ["in_progress"] * 3
+        await finish_jobs(it, run, build="success")
 
         for name in (BUILD, BACKEND, GATE):
-            assert ever(it, name, pull.head_sha) == ["failure", "success"]
+            assert check_history(it, name, pull.head_sha) == ["failure", "success"]
         assert [(job["job_name"], job["attempt"]) for job in it.jobs()] == [
             ("build", 1),
             ("test", 1),
@@ -91,28 +91,28 @@ async def test_a_new_attempt_shows_in_new_checks_of_the_same_names(tmp_path: Pat
 
 
 async def test_a_second_failure_is_red_again_and_can_run_a_third_time(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
         for conclusion in ("failure", "success"):
-            await again(it, pull, GATE)
-            await start(it, run, "build")
-            await finish(it, run, build=conclusion)
+            await press_rerun(it, pull, GATE)
+            await start_jobs(it, run, "build")
+            await finish_jobs(it, run, build=conclusion)
 
-        assert ever(it, BUILD, pull.head_sha) == ["failure", "failure", "success"]
-        assert (run.attempt, gate(it, pull)) == (3, "success")
+        assert check_history(it, BUILD, pull.head_sha) == ["failure", "failure", "success"]
+        assert (run.attempt, gate_state(it, pull)) == (3, "success")
 
 
 async def test_an_attempt_that_somebody_else_started_shows_in_new_checks_too(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure", test="failure")
         await it.github.rerun(run, failed_only=True)
-        await start(it, run, "build")
+        await start_jobs(it, run, "build")
 
-        assert ever(it, BUILD, pull.head_sha) == ["failure", "in_progress"]
-        assert ever(it, TEST, pull.head_sha) == ["failure", "queued"]
-        assert gate(it, pull) == "pending"
+        assert check_history(it, BUILD, pull.head_sha) == ["failure", "in_progress"]
+        assert check_history(it, TEST, pull.head_sha) == ["failure", "queued"]
+        assert gate_state(it, pull) == "pending"
 
 
 # Which runs
@@ -120,46 +120,46 @@ async def test_an_attempt_that_somebody_else_started_shows_in_new_checks_too(tmp
 
 async def two_workflows(it: Stage, **conclusions: str) -> tuple[PullRequest, WorkflowRun, WorkflowRun]:
     it.github.repository(GATING).workflows = [
-        jobs_named("build", "test"),
-        jobs_named("lint", workflow="Lint", file="lint.yml"),
+        named_workflow("build", "test"),
+        named_workflow("lint", workflow="Lint", file="lint.yml"),
     ]
     pull = await open_pull(it)
     first, second = it.github.runs(GATING)
     for run in (first, second):
-        await start(it, run)
-        await finish(it, run, **{job.name: conclusions.get(job.name, "success") for job in run.jobs})
+        await start_jobs(it, run)
+        await finish_jobs(it, run, **{job.name: conclusions.get(job.name, "success") for job in run.jobs})
     return pull, first, second
 
 
 async def test_beside_a_job_only_its_own_run_runs_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull, first, second = await two_workflows(it, build="failure", lint="failure")
-        await again(it, pull, f"crcr/{GATING}/Lint/lint")
+        await press_rerun(it, pull, f"crcr/{GATING}/Lint/lint")
 
         assert (first.attempt, second.attempt) == (1, 2)
-        assert ever(it, BUILD, pull.head_sha) == ["failure"]
+        assert check_history(it, BUILD, pull.head_sha) == ["failure"]
 
 
 async def test_beside_a_backend_every_run_of_it_runs_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull, first, second = await two_workflows(it, build="failure", lint="failure")
-        await again(it, pull, BACKEND)
+        await press_rerun(it, pull, BACKEND)
 
         assert (first.attempt, second.attempt) == (2, 2)
 
 
 async def test_beside_the_gate_only_failing_runs_of_failing_backends_run_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, TWO_GATE, downstreams=(GATING, OTHER)) as it:
+    async with gated_upstream(tmp_path, TWO_GATE, downstreams=(GATING, OTHER)) as it:
         pull, first, second = await two_workflows(it, lint="failure")
         other = await run_all(it, OTHER)
-        await again(it, pull, GATE)
+        await press_rerun(it, pull, GATE)
 
         assert (first.attempt, second.attempt, other.attempt) == (1, 2, 1)
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
 
 
 async def test_re_running_all_checks_runs_every_run_of_the_commit_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, LISTED) as it:
+    async with gated_upstream(tmp_path, LISTED) as it:
         pull = await open_pull(it, labels=[LABEL])
         run, informing = await run_all(it, GATING, build="failure"), await run_all(it, INFORMING)
         await it.github.rerequest_suite(UPSTREAM, pull.head_sha)
@@ -170,100 +170,100 @@ async def test_re_running_all_checks_runs_every_run_of_the_commit_again(tmp_path
 
 
 async def test_an_l3_backend_runs_again_and_the_gate_does_not_care(tmp_path: Path) -> None:
-    async with gated(tmp_path, LISTED) as it:
+    async with gated_upstream(tmp_path, LISTED) as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, GATING)
         run = await run_all(it, INFORMING, build="failure")
-        name = checks_of(INFORMING, "build")[1]
-        await again(it, pull, name)
+        name = check_names(INFORMING, "build")[1]
+        await press_rerun(it, pull, name)
 
-        assert (run.attempt, ever(it, name, pull.head_sha)) == (2, ["neutral", "queued"])
-        assert ever(it, GATE, pull.head_sha) == ["success"]
+        assert (run.attempt, check_history(it, name, pull.head_sha)) == (2, ["neutral", "queued"])
+        assert check_history(it, GATE, pull.head_sha) == ["success"]
 
 
 async def test_of_two_pull_requests_on_one_head_only_the_jobs_own_run_runs_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         first = await run_all(it, build="failure")
         it.clock.advance(60)
         twin = await open_twin(it, pull)
         second = await run_all_for(it, twin, build="failure", test="success")
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
 
         assert (first.attempt, second.attempt) == (1, 2)
-        assert len(sent_to(it)) == 2
+        assert len(sent_deliveries(it)) == 2
 
 
 # Where there is nothing failed, or nothing to do
 
 
 async def test_with_nothing_failed_the_whole_run_runs_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES, job_checks="all") as it:
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         run = await run_all(it)
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
         assert rerun_calls(it) == [("rerun-failed-jobs", 403), ("rerun", 201)]
-        await start(it, run)
-        assert states(it, pull.head_sha, [BUILD, TEST, BACKEND, GATE]) == ["in_progress"] * 4
-        await finish(it, run)
+        await start_jobs(it, run)
+        assert check_states(it, pull.head_sha, [BUILD, TEST, BACKEND, GATE]) == ["in_progress"] * 4
+        await finish_jobs(it, run)
 
-        assert ever(it, GATE, pull.head_sha) == ["success", "success"]
+        assert check_history(it, GATE, pull.head_sha) == ["success", "success"]
 
 
 async def test_a_run_that_was_started_again_already_is_a_success(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
         await it.github.rerun(run, failed_only=True)
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
 
-        assert (run.attempt, len(sent_to(it))) == (2, 1)
-        assert ever(it, BUILD, pull.head_sha) == ["failure", "queued"]
-        await start(it, run, "build")
-        await finish(it, run, build="success")
-        assert gate(it, pull) == "success"
+        assert (run.attempt, len(sent_deliveries(it))) == (2, 1)
+        assert check_history(it, BUILD, pull.head_sha) == ["failure", "queued"]
+        await start_jobs(it, run, "build")
+        await finish_jobs(it, run, build="success")
+        assert gate_state(it, pull) == "success"
 
 
 async def test_pressing_twice_asks_once(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
         for name in (BUILD, BACKEND, GATE):
-            await it.github.rerequest_check(check(it, name, pull.head_sha))
+            await it.github.rerequest_check(latest_check(it, name, pull.head_sha))
         await it.act()
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
 
-        assert (run.attempt, len(sent_to(it))) == (2, 1)
+        assert (run.attempt, len(sent_deliveries(it))) == (2, 1)
         assert [status for _, status in rerun_calls(it)].count(201) == 1
 
 
 async def test_a_re_run_while_the_first_attempt_still_runs_waits_for_its_end(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
-        await finish(it, run, build="failure")
-        await again(it, pull, BUILD)
-        assert (run.attempt, state(it, BUILD, pull.head_sha)) == (1, "queued")
-        await finish(it, run, test="success")
+        await start_jobs(it, run)
+        await finish_jobs(it, run, build="failure")
+        await press_rerun(it, pull, BUILD)
+        assert (run.attempt, check_state(it, BUILD, pull.head_sha)) == (1, "queued")
+        await finish_jobs(it, run, test="success")
         await it.pass_time(70)
 
-        assert (run.attempt, len(sent_to(it)), gate(it, pull)) == (2, 1, "pending")
-        await start(it, run, "build")
-        await finish(it, run, build="success")
-        assert gate(it, pull) == "success"
+        assert (run.attempt, len(sent_deliveries(it)), gate_state(it, pull)) == (2, 1, "pending")
+        await start_jobs(it, run, "build")
+        await finish_jobs(it, run, build="success")
+        assert gate_state(it, pull) == "success"
 
 
 async def test_a_lost_answer_to_the_re_run_starts_no_third_attempt(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
         it.github.faults.lose_answer(on=Match("POST", "*/rerun-failed-jobs"), times=1)
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
         await it.pass_time(60)
 
-        assert (run.attempt, len(sent_to(it))) == (2, 1)
-        assert ever(it, BUILD, pull.head_sha) == ["failure", "queued"]
+        assert (run.attempt, len(sent_deliveries(it))) == (2, 1)
+        assert check_history(it, BUILD, pull.head_sha) == ["failure", "queued"]
 
 
 # Times
@@ -274,44 +274,44 @@ def queue_times(it: Stage) -> list[tuple[int, float | None]]:
 
 
 async def test_fault_19_the_queue_time_of_a_re_run_counts_from_the_request(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
         it.clock.advance(2 * DAY)
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
         it.clock.advance(40)
-        await start(it, run, "build")
+        await start_jobs(it, run, "build")
 
         assert queue_times(it) == [(1, 0.0), (2, 40.0)]
 
 
 async def test_fault_19_a_re_run_that_was_not_ours_has_no_queue_time(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
-        await again(it, pull, BUILD)
-        await start(it, run, "build")
-        await finish(it, run, build="failure")
+        await press_rerun(it, pull, BUILD)
+        await start_jobs(it, run, "build")
+        await finish_jobs(it, run, build="failure")
         await it.github.rerun(run)
         it.clock.advance(60)
-        await start(it, run, "build")
+        await start_jobs(it, run, "build")
 
         assert queue_times(it) == [(1, 0.0), (2, 0.0), (3, None)]
 
 
 async def test_the_gate_waits_its_full_time_again_from_the_request_on(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         it.clock.advance(7 * 3600)
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
         it.clock.advance(7 * 3600)
         await it.services.sweeper.sweep()
         await it.act()
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         it.clock.advance(3600)
         await it.services.sweeper.sweep()
         await it.act()
 
-        assert gate(it, pull) == "failure"
-        assert "was to run again" in check(it, GATE, pull.head_sha).output["summary"]
+        assert gate_state(it, pull) == "failure"
+        assert "was to run again" in latest_check(it, GATE, pull.head_sha).output["summary"]

@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import Match, MergeBlocked, PullRequest
-from support.github.commands import answers, obeyed
-from support.github.dispatch_log import actions, told
+from support.github.commands import relay_comments, was_obeyed
+from support.github.dispatch_log import dispatched_actions, dispatched_events
 from support.github.gated_upstream import (
     GATE,
     GATING,
     INFORMING,
     Stage,
-    check,
-    gate,
-    gated,
+    gate_state,
+    gated_upstream,
+    latest_check,
     open_pull,
     run_all,
-    say,
-    shown,
+    shown_check,
+    write_comment,
 )
 from support.stage import UPSTREAM, stage
 
@@ -48,15 +48,15 @@ async def close_and_reopen(it: Stage, pull: PullRequest) -> None:
 
 
 def summary(it: Stage, pull: PullRequest) -> str:
-    return str(check(it, GATE, pull.head_sha).output["summary"])
+    return str(latest_check(it, GATE, pull.head_sha).output["summary"])
 
 
 async def test_what_needs_approval_is_held_and_the_gate_says_what_releases_it(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
 
         assert it.github.dispatches() == []
-        assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
+        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
         assert f"someone with write rights comments `/crcr approve at {pull.head_sha[:12]}`" in summary(
             it, pull
         )
@@ -65,117 +65,117 @@ async def test_what_needs_approval_is_held_and_the_gate_says_what_releases_it(tm
 
 
 async def test_what_is_held_has_no_deadline(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
         it.clock.advance(30 * 24 * 3600.0)
         await it.services.sweeper.sweep()
         await it.services.reconciler.run()
         await it.act()
 
-        assert gate(it, pull) == "pending"
-        assert obeyed(await say(it, pull, APPROVE))
-        assert actions(it.github, GATING) == ["opened"]
+        assert gate_state(it, pull) == "pending"
+        assert was_obeyed(await write_comment(it, pull, APPROVE))
+        assert dispatched_actions(it.github, GATING) == ["opened"]
 
 
 async def test_an_approval_dispatches_the_held_event_as_it_was(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it, title="As it was")
         assert pull.last_delivery is not None
         opened = pull.last_delivery.guid
         await it.github.edit_pr(pull, title="Changed since")
         it.github.set_permission(UPSTREAM, "writer", "write")
-        assert obeyed(await say(it, pull, APPROVE, author="writer"))
+        assert was_obeyed(await write_comment(it, pull, APPROVE, author="writer"))
 
         [sent] = it.github.dispatches(GATING)
         payload = sent.client_payload["payload"]
         assert (sent.delivery_id, payload["action"]) == (opened, "opened")
         assert payload["pull_request"]["title"] == "As it was"
         await run_all(it)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_an_approval_by_the_author_alone_releases_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
 
-        assert not obeyed(await say(it, pull, APPROVE, author="contributor"))
-        assert (it.github.dispatches(), gate(it, pull)) == ([], "pending")
+        assert not was_obeyed(await write_comment(it, pull, APPROVE, author="contributor"))
+        assert (it.github.dispatches(), gate_state(it, pull)) == ([], "pending")
 
 
 async def test_an_approval_is_valid_for_its_head_only(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
-        await say(it, pull, APPROVE)
+        await write_comment(it, pull, APPROVE)
         await push(it, pull)
-        assert actions(it.github, GATING) == ["opened"]
-        assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
-        await say(it, pull, APPROVE)
+        assert dispatched_actions(it.github, GATING) == ["opened"]
+        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
+        await write_comment(it, pull, APPROVE)
 
-        assert actions(it.github, GATING) == ["opened", "synchronize"]
+        assert dispatched_actions(it.github, GATING) == ["opened", "synchronize"]
 
 
 async def test_reopening_an_approved_head_needs_no_second_approval(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
-        await say(it, pull, APPROVE)
+        await write_comment(it, pull, APPROVE)
         await close_and_reopen(it, pull)
 
-        assert actions(it.github, GATING) == ["opened", "closed", "reopened"]
+        assert dispatched_actions(it.github, GATING) == ["opened", "closed", "reopened"]
 
 
 async def test_a_reopened_head_that_nobody_approved_is_released_without_its_old_end(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
         await close_and_reopen(it, pull)
-        assert actions(it.github, GATING) == []
-        await say(it, pull, APPROVE)
+        assert dispatched_actions(it.github, GATING) == []
+        await write_comment(it, pull, APPROVE)
 
-        assert actions(it.github, GATING) == ["reopened"]
+        assert dispatched_actions(it.github, GATING) == ["reopened"]
 
 
 async def test_the_approval_of_one_pull_request_does_not_release_another_with_the_same_head(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         one = await open_pull(it)
         await open_pull(it, before_webhook=lambda pull: setattr(pull, "head_sha", one.head_sha))
-        await say(it, one, APPROVE)
+        await write_comment(it, one, APPROVE)
 
         assert len(it.github.dispatches(GATING)) == 1
 
 
 async def test_two_approvals_dispatch_once(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
         for _ in range(2):
-            assert obeyed(await say(it, pull, APPROVE))
+            assert was_obeyed(await write_comment(it, pull, APPROVE))
 
-        assert actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(it.github, GATING) == ["opened"]
 
 
 # Closing
 
 
 async def test_the_end_of_an_approved_head_is_told(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
-        await say(it, pull, APPROVE)
+        await write_comment(it, pull, APPROVE)
         it.clock.advance(60)
         await it.github.close_pr(pull)
         await it.act()
 
-        assert told(it.github, GATING) == [("opened", pull.head_sha), ("closed", pull.head_sha)]
+        assert dispatched_events(it.github, GATING) == [("opened", pull.head_sha), ("closed", pull.head_sha)]
 
 
 async def test_the_end_of_a_head_that_nobody_approved_is_told_to_nobody(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
         it.clock.advance(60)
         await it.github.close_pr(pull)
         await it.act()
 
-        assert not obeyed(await say(it, pull, APPROVE))
-        assert ["nothing to approve" in answer for answer in answers(it, pull)] == [True]
+        assert not was_obeyed(await write_comment(it, pull, APPROVE))
+        assert ["nothing to approve" in answer for answer in relay_comments(it, pull)] == [True]
         assert it.github.dispatches() == []
 
 
@@ -186,26 +186,26 @@ async def test_the_end_of_a_head_that_nobody_approved_is_told_to_nobody(tmp_path
 async def test_a_draft_that_needs_approval_waits_for_both_in_either_order(
     tmp_path: Path, approval_first: bool
 ) -> None:
-    async with gated(tmp_path, listed("authors: approved, drafts: false")) as it:
+    async with gated_upstream(tmp_path, listed("authors: approved, drafts: false")) as it:
         pull = await open_pull(it, draft=True)
         reasons = []
         for approving in (approval_first, not approval_first):
-            title = check(it, GATE, pull.head_sha).output["title"]
+            title = latest_check(it, GATE, pull.head_sha).output["title"]
             reasons.append((title, len(it.github.dispatches())))
             it.clock.advance(60)
-            await (say(it, pull, APPROVE) if approving else it.github.ready_for_review(pull))
+            await (write_comment(it, pull, APPROVE) if approving else it.github.ready_for_review(pull))
             await it.act()
 
         left = "draft" if approval_first else "approval"
         assert reasons == [(f"{GATING} is held (approval)", 0), (f"{GATING} is held ({left})", 0)]
-        assert actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(it.github, GATING) == ["opened"]
 
 
 async def test_a_draft_that_only_waits_to_be_ready_says_so(tmp_path: Path) -> None:
-    async with gated(tmp_path, listed("drafts: false")) as it:
+    async with gated_upstream(tmp_path, listed("drafts: false")) as it:
         pull = await open_pull(it, draft=True)
 
-        assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
+        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
         assert "mark the pull request ready for review" in summary(it, pull)
 
 
@@ -213,22 +213,22 @@ async def test_a_draft_that_only_waits_to_be_ready_says_so(tmp_path: Path) -> No
 
 
 async def test_a_gate_for_trusted_authors_holds_an_outsiders_head_for_approval(tmp_path: Path) -> None:
-    async with gated(tmp_path, TRUSTED) as it:
+    async with gated_upstream(tmp_path, TRUSTED) as it:
         pull = await open_pull(it, author="outsider", author_association="NONE", fork=True)
-        assert (it.github.dispatches(), gate(it, pull)) == ([], "pending")
-        assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
-        await say(it, pull, APPROVE)
+        assert (it.github.dispatches(), gate_state(it, pull)) == ([], "pending")
+        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
+        await write_comment(it, pull, APPROVE)
         await run_all(it)
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 @pytest.mark.parametrize("association", ["OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR"])
 async def test_a_gate_for_trusted_authors_runs_theirs_at_once(tmp_path: Path, association: str) -> None:
-    async with gated(tmp_path, TRUSTED) as it:
+    async with gated_upstream(tmp_path, TRUSTED) as it:
         await open_pull(it, author_association=association)
 
-        assert actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(it.github, GATING) == ["opened"]
 
 
 @pytest.mark.parametrize("level", ["L1", "L2", "L3"])
@@ -238,38 +238,41 @@ async def test_below_l4_a_backend_for_trusted_authors_just_leaves_outsiders_out(
     async with stage(tmp_path, listed("authors: trusted", level), downstreams=(GATING,)) as it:
         pull = await open_pull(it, author="outsider", author_association="FIRST_TIME_CONTRIBUTOR")
         it.github.set_permission(UPSTREAM, "maintainer", "maintain")
-        await say(it, pull, APPROVE)
+        await write_comment(it, pull, APPROVE)
 
         assert it.github.dispatches() == []
 
 
 async def test_an_approval_waits_for_nobody_elses_run(tmp_path: Path) -> None:
     both = f"{APPROVED}  - {INFORMING}: {{oncalls: [ann], jobs: [build]}}\n"
-    async with gated(tmp_path, both) as it:
+    async with gated_upstream(tmp_path, both) as it:
         pull = await open_pull(it)
-        assert (actions(it.github, GATING), actions(it.github, INFORMING)) == ([], ["opened"])
+        assert (dispatched_actions(it.github, GATING), dispatched_actions(it.github, INFORMING)) == (
+            [],
+            ["opened"],
+        )
         await run_all(it, INFORMING)
-        assert gate(it, pull) == "pending"
-        await say(it, pull, APPROVE)
+        assert gate_state(it, pull) == "pending"
+        await write_comment(it, pull, APPROVE)
         await run_all(it)
 
-        assert (actions(it.github, INFORMING), gate(it, pull)) == (["opened"], "success")
+        assert (dispatched_actions(it.github, INFORMING), gate_state(it, pull)) == (["opened"], "success")
 
 
 async def test_an_approved_head_still_waits_for_the_answer_about_its_files(tmp_path: Path) -> None:
-    async with gated(tmp_path, listed('authors: approved, paths: ["src/**"]')) as it:
+    async with gated_upstream(tmp_path, listed('authors: approved, paths: ["src/**"]')) as it:
         pull = await open_pull(it)
         away = it.github.faults.answer(503, on=Match("GET", "*/compare/*"))
-        await say(it, pull, APPROVE)
-        assert (it.github.dispatches(), gate(it, pull)) == ([], "pending")
+        await write_comment(it, pull, APPROVE)
+        assert (it.github.dispatches(), gate_state(it, pull)) == ([], "pending")
         it.github.faults.remove(away)
         await it.pass_time(60)
 
-        assert actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(it.github, GATING) == ["opened"]
 
 
 async def test_an_entry_that_no_longer_needs_approval_goes_on_at_the_next_event(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
         it.write_allowlist(listed("authors: any"))
         await it.refresh()
@@ -277,4 +280,4 @@ async def test_an_entry_that_no_longer_needs_approval_goes_on_at_the_next_event(
         await it.github.label_pr(pull, "triaged")
         await it.act()
 
-        assert actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(it.github, GATING) == ["opened"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from github_sim.github import GitHub, Match
-from support.github.dispatch_log import BOTH, TWO, actions
+from support.github.dispatch_log import BOTH, TWO, dispatched_actions
 from support.stage import UPSTREAM, stage
 
 MINTS = "/app/installations/*/access_tokens"
@@ -73,7 +73,7 @@ async def test_a_target_whose_id_is_unknown_gets_a_token_for_its_name_alone(tmp_
 
         scopes = [{"permissions": {"contents": "write"}, "repositories": [name[4:]]} for name in names]
         assert sorted(minted(it.github)[before:], key=str) == sorted(scopes, key=str)
-        assert [actions(it.github, name) for name in names] == [["opened"]] * 20
+        assert [dispatched_actions(it.github, name) for name in names] == [["opened"]] * 20
 
 
 async def test_a_token_that_github_no_longer_takes_is_replaced_at_once(tmp_path: Path) -> None:
@@ -84,4 +84,4 @@ async def test_a_token_that_github_no_longer_takes_is_replaced_at_once(tmp_path:
         await it.github.open_pr(UPSTREAM)
         await it.act()
 
-        assert [actions(it.github, name) for name in BOTH] == [["opened", "opened"]] * 2
+        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened", "opened"]] * 2

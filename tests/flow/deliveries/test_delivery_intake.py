@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from crcr.receive.webhook.intake import CAP_BYTES
 from github_sim.world.records import WebhookDelivery
-from support.github.dispatch_log import BOTH, TWO, actions, told
+from support.github.dispatch_log import BOTH, TWO, dispatched_actions, dispatched_events
 from support.published_files import EXAMPLES, example, webhook_examples
 from support.stage import UPSTREAM, Stage, stage
 
@@ -40,7 +40,7 @@ async def test_fault_01_a_webhook_to_100_targets_calls_nobody_before_it_is_answe
         assert answer(pr.last_delivery)["dispatches"] == 100
         assert len(it.github.calls) == calls
         await it.act()
-        assert [told(it.github, name) for name in names] == [[("opened", pr.head_sha)]] * 100
+        assert [dispatched_events(it.github, name) for name in names] == [[("opened", pr.head_sha)]] * 100
 
 
 async def test_fault_04_a_redelivered_webhook_is_a_repeat_and_dispatches_nothing(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_a_form_is_refused_with_a_hint_after_its_signature_and_recovered_f
         it.clock.advance(180)
         await it.services.reconciler.run()
         await it.act()
-        assert actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(it.github, "org/one") == ["opened"]
 
 
 async def test_a_signed_body_without_its_headers_is_400(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ async def test_a_published_pull_request_example_that_we_act_on_acts(tmp_path: Pa
         await it.act()
 
         assert taken.json()["dispatches"] == 2
-        assert [actions(it.github, name) for name in BOTH] == [[action], [action]]
+        assert [dispatched_actions(it.github, name) for name in BOTH] == [[action], [action]]
 
 
 async def test_every_published_push_example_is_passed_on_as_it_was(tmp_path: Path) -> None:

@@ -3,7 +3,16 @@
 from pathlib import Path
 
 from github_sim.github import Match
-from support.github.dispatch_log import BOTH, TWO, actions, eventually, sends, states, told, working
+from support.github.dispatch_log import (
+    BOTH,
+    TWO,
+    dispatch_attempts,
+    dispatched_actions,
+    dispatched_events,
+    row_states,
+    running_worker,
+    wait_until_true,
+)
 from support.stage import UPSTREAM, stage
 
 ONE = Match("POST", "/repos/org/one/dispatches")
@@ -15,16 +24,18 @@ async def test_fault_02_one_hanging_target_holds_up_none_of_200(tmp_path: Path) 
     async with stage(tmp_path, allowlist, downstreams=names) as it:
         dead, *others = names
         gate = it.github.faults.hang(on=Match("POST", f"/repos/{dead}/dispatches"))
-        async with working(it):
+        async with running_worker(it):
             await it.github.open_pr(UPSTREAM)
-            await eventually(lambda: all(told(it.github, name) for name in others))
+            await wait_until_true(lambda: all(dispatched_events(it.github, name) for name in others))
             await it.github.open_pr(UPSTREAM)
-            await eventually(lambda: all(len(told(it.github, name)) == 2 for name in others))
+            await wait_until_true(
+                lambda: all(len(dispatched_events(it.github, name)) == 2 for name in others)
+            )
 
             assert gate.reached.is_set()
-            assert told(it.github, dead) == []
+            assert dispatched_events(it.github, dead) == []
             gate.release()
-            await eventually(lambda: len(told(it.github, dead)) == 2)
+            await wait_until_true(lambda: len(dispatched_events(it.github, dead)) == 2)
 
 
 async def test_fault_02_a_target_that_only_fails_does_not_delay_the_others(tmp_path: Path) -> None:
@@ -34,8 +45,8 @@ async def test_fault_02_a_target_that_only_fails_does_not_delay_the_others(tmp_p
             await it.github.open_pr(UPSTREAM)
         await it.act()
 
-        assert actions(it.github, "org/two") == ["opened"] * 3
-        assert told(it.github, "org/one") == []
+        assert dispatched_actions(it.github, "org/two") == ["opened"] * 3
+        assert dispatched_events(it.github, "org/one") == []
 
 
 async def test_more_targets_than_may_run_at_once_still_do_not_wait_for_the_slow_one(tmp_path: Path) -> None:
@@ -43,18 +54,18 @@ async def test_more_targets_than_may_run_at_once_still_do_not_wait_for_the_slow_
     allowlist = "L1:\n" + "".join(f"  - {name}\n" for name in names)
     async with stage(tmp_path, allowlist, downstreams=names, CRCR_WORKER_CONCURRENCY="2") as it:
         it.github.faults.hang(on=Match("POST", "/repos/org/backend0/dispatches"))
-        async with working(it):
+        async with running_worker(it):
             await it.github.open_pr(UPSTREAM)
-            await eventually(lambda: all(told(it.github, name) for name in names[1:]))
+            await wait_until_true(lambda: all(dispatched_events(it.github, name) for name in names[1:]))
 
 
 async def test_a_delivery_is_dispatched_at_once_without_any_time_passing(tmp_path: Path) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        async with working(it):
+        async with running_worker(it):
             await it.github.open_pr(UPSTREAM)
-            await eventually(lambda: len(it.github.dispatches()) == 2)
+            await wait_until_true(lambda: len(it.github.dispatches()) == 2)
             await it.github.open_pr(UPSTREAM)
-            await eventually(lambda: len(it.github.dispatches()) == 4)
+            await wait_until_true(lambda: len(it.github.dispatches()) == 4)
 
         assert {each.received_at for each in it.github.dispatches()} == {it.clock.now()}
 
@@ -62,35 +73,35 @@ async def test_a_delivery_is_dispatched_at_once_without_any_time_passing(tmp_pat
 async def test_a_retry_is_made_when_it_is_due_without_a_new_event(tmp_path: Path) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
         it.github.faults.answer(500, on=ONE, times=1)
-        async with working(it):
+        async with running_worker(it):
             await it.github.open_pr(UPSTREAM)
-            await eventually(lambda: states(it, "effects", target="org/one", state="waiting"))
+            await wait_until_true(lambda: row_states(it, "effects", target="org/one", state="waiting"))
 
             def told_later() -> object:
                 it.clock.advance(0.1)
-                return told(it.github, "org/one")
+                return dispatched_events(it.github, "org/one")
 
-            await eventually(told_later)
+            await wait_until_true(told_later)
 
 
 async def test_what_was_dropped_before_it_was_begun_is_neither_sent_nor_called_sent(tmp_path: Path) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH, CRCR_WORKER_CONCURRENCY="1") as it:
         gate = it.github.faults.hang(on=ONE, times=1)
-        async with working(it):
+        async with running_worker(it):
             pr = await it.github.open_pr(UPSTREAM)
             await gate.reached.wait()
             it.clock.advance(1)
             await it.github.close_pr(pr)  # the other target's `opened` is claimed, and not begun
             gate.release()
-            await eventually(lambda: actions(it.github, "org/two") == ["closed"])
-            await eventually(lambda: "waiting" not in states(it, "dispatches"))
+            await wait_until_true(lambda: dispatched_actions(it.github, "org/two") == ["closed"])
+            await wait_until_true(lambda: "waiting" not in row_states(it, "dispatches"))
 
         opened = {
             each["downstream"]: each["state"]
             for each in it.rows("SELECT downstream, state FROM dispatches WHERE action = 'opened'")
         }
         assert opened == {"org/one": "sent", "org/two": "cancelled"}
-        assert actions(it.github, "org/one") == ["opened", "closed"]
+        assert dispatched_actions(it.github, "org/one") == ["opened", "closed"]
 
 
 async def test_after_five_faults_a_target_is_left_alone_and_probed_by_one(tmp_path: Path) -> None:
@@ -100,17 +111,17 @@ async def test_after_five_faults_a_target_is_left_alone_and_probed_by_one(tmp_pa
         await it.act()
         for seconds in (1.5, 3, 6, 12):
             await it.pass_time(seconds)
-        assert sends(it.github, "org/one") == 5
+        assert dispatch_attempts(it.github, "org/one") == 5
         await it.github.open_pr(UPSTREAM)
         await it.act()
         await it.pass_time(29)
-        assert sends(it.github, "org/one") == 5
+        assert dispatch_attempts(it.github, "org/one") == 5
 
         await it.pass_time(1)
-        assert sends(it.github, "org/one") == 6
+        assert dispatch_attempts(it.github, "org/one") == 6
         await it.pass_time(59)
-        assert sends(it.github, "org/one") == 6
-        assert actions(it.github, "org/two") == ["opened", "opened"]
+        assert dispatch_attempts(it.github, "org/one") == 6
+        assert dispatched_actions(it.github, "org/two") == ["opened", "opened"]
 
 
 async def test_a_target_that_recovers_gets_all_that_waited_each_pull_request_in_order(tmp_path: Path) -> None:
@@ -127,6 +138,6 @@ async def test_a_target_that_recovers_gets_all_that_waited_each_pull_request_in_
         it.github.faults.remove(fault)
         await it.pass_time(60)
 
-        heads = dict(told(it.github, "org/one"))
+        heads = dict(dispatched_events(it.github, "org/one"))
         assert heads == {"synchronize": first.head_sha, "closed": second.head_sha}
-        assert states(it, "effects", target="org/one", state="waiting") == []
+        assert row_states(it, "effects", target="org/one", state="waiting") == []

@@ -5,7 +5,7 @@ from pathlib import Path
 from crcr.decide.model import RepoName
 from crcr.record.admin.operations import ParkedFilter
 from github_sim.world.faults import Match
-from support.github.dispatch_log import BOTH, TWO, eventually, states, working
+from support.github.dispatch_log import BOTH, TWO, row_states, running_worker, wait_until_true
 from support.stage import UPSTREAM, Stage, stage
 
 CORE = RepoName(UPSTREAM)
@@ -67,12 +67,12 @@ async def test_fault_08_closing_ends_dead_letters_too_so_a_retry_sends_nothing_s
 async def test_pausing_stops_what_was_claimed_and_not_yet_sent(tmp_path: Path) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH, CRCR_WORKER_CONCURRENCY="1") as it:
         gate = it.github.faults.hang(on=DISPATCHES, times=1)
-        async with working(it):
+        async with running_worker(it):
             await it.github.open_pr(UPSTREAM, title="Just in time")
             await gate.reached.wait()
             await it.services.acts.pause(CORE, who="ann", now=it.clock.now())
             gate.release()
-            await eventually(lambda: "waiting" in states(it, "effects", kind="send_dispatch"))
+            await wait_until_true(lambda: "waiting" in row_states(it, "effects", kind="send_dispatch"))
         assert sorted(len(told(it, name)) for name in BOTH) == [0, 1]
 
         await it.services.acts.pause(CORE, who="ann", now=it.clock.now(), lift=True)

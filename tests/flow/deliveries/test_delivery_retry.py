@@ -8,7 +8,12 @@ import pytest
 
 from crcr.record.admin.operations import ParkedFilter
 from github_sim.github import Faults, Match
-from support.github.dispatch_log import actions, effect_of, sends, told
+from support.github.dispatch_log import (
+    dispatch_attempts,
+    dispatched_actions,
+    dispatched_events,
+    newest_effect,
+)
 from support.stage import UPSTREAM, Stage, repo, stage
 
 LISTED = "L1:\n  - org/one\n  - other/two\n"
@@ -39,12 +44,12 @@ async def test_fault_03_after_an_unknown_outcome_it_is_sent_again_and_marked(
         UNKNOWN[fault](it.github.faults)
         pr = await it.github.open_pr(UPSTREAM)
         await it.act()
-        assert (told(it.github, "org/one"), sends(it.github, "org/one")) == ([], 1)
+        assert (dispatched_events(it.github, "org/one"), dispatch_attempts(it.github, "org/one")) == ([], 1)
         await it.pass_time(1.4)
-        assert sends(it.github, "org/one") == 1
+        assert dispatch_attempts(it.github, "org/one") == 1
 
         await it.pass_time(0.1)
-        assert told(it.github, "org/one") == [("opened", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
         assert marks(it) == {"org/one": ("sent", 1), "other/two": ("sent", 0)}
 
 
@@ -70,7 +75,7 @@ async def test_fault_03_a_callback_that_proves_a_lost_answer_spares_the_repeat(t
         await it.pass_time(600)
 
         assert started.status_code == 200
-        assert actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(it.github, "org/one") == ["opened"]
         assert marks(it)["org/one"][0] == "sent"
 
 
@@ -84,13 +89,13 @@ async def test_fault_03_a_limit_is_waited_out_to_the_second_and_costs_no_attempt
         pr = await it.github.open_pr(UPSTREAM)
         await it.act()
         calls = len(it.github.calls)
-        assert effect_of(it, "org/one")["attempts"] == 0
+        assert newest_effect(it, "org/one")["attempts"] == 0
         await it.pass_time(told_to_wait - 1)
         assert len(it.github.calls) == calls
 
         await it.pass_time(2)
-        assert told(it.github, "org/one") == [("opened", pr.head_sha)]
-        assert told(it.github, "other/two") == [("opened", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
+        assert dispatched_events(it.github, "other/two") == [("opened", pr.head_sha)]
         assert marks(it)["org/one"] == ("sent", 0)
 
 
@@ -102,11 +107,14 @@ async def test_fault_03_a_limit_holds_back_the_whole_installation_and_no_other(t
         await it.act()
         await it.github.open_pr(UPSTREAM)
         await it.act()
-        assert actions(it.github, "other/two") == ["opened", "opened"]
-        assert (sends(it.github, "org/one"), len(told(it.github, "org/mate"))) in {(1, 0), (1, 1)}
+        assert dispatched_actions(it.github, "other/two") == ["opened", "opened"]
+        assert (dispatch_attempts(it.github, "org/one"), len(dispatched_events(it.github, "org/mate"))) in {
+            (1, 0),
+            (1, 1),
+        }
 
         await it.pass_time(31)
-        assert [len(told(it.github, name)) for name in them] == [2, 2, 2]
+        assert [len(dispatched_events(it.github, name)) for name in them] == [2, 2, 2]
 
 
 async def test_fault_03_limits_that_follow_one_another_are_waited_out_longer(tmp_path: Path) -> None:
@@ -116,10 +124,10 @@ async def test_fault_03_limits_that_follow_one_another_are_waited_out_longer(tmp
         await it.act()
         await it.pass_time(61)
         await it.pass_time(100)
-        assert sends(it.github, "org/one") == 2
+        assert dispatch_attempts(it.github, "org/one") == 2
 
         await it.pass_time(30)
-        assert actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(it.github, "org/one") == ["opened"]
 
 
 async def test_a_refusal_for_good_parks_the_dispatch_with_what_github_said(tmp_path: Path) -> None:
@@ -129,8 +137,8 @@ async def test_a_refusal_for_good_parks_the_dispatch_with_what_github_said(tmp_p
         await it.act()
         await it.pass_time(3600)
 
-        assert sends(it.github, "org/one") == 1
-        parked = effect_of(it, "org/one")
+        assert dispatch_attempts(it.github, "org/one") == 1
+        parked = newest_effect(it, "org/one")
         assert parked["state"] == "parked"
         assert "Resource not accessible by integration" in str(parked["last_error"])
 
@@ -144,10 +152,10 @@ async def test_after_24_hours_of_faults_it_is_parked_with_its_last_error_and_can
         await it.act()
         for _ in range(23 * 4):
             await it.pass_time(900)
-        assert effect_of(it, "org/one")["state"] == "waiting"
+        assert newest_effect(it, "org/one")["state"] == "waiting"
         for _ in range(2 * 4):
             await it.pass_time(900)
-        parked = effect_of(it, "org/one")
+        parked = newest_effect(it, "org/one")
         assert (parked["state"], "the disk is full" in str(parked["last_error"])) == ("parked", True)
 
         it.github.faults.remove(fault)
@@ -155,7 +163,7 @@ async def test_after_24_hours_of_faults_it_is_parked_with_its_last_error_and_can
             repo(UPSTREAM), ParkedFilter(target=repo("org/one")), who="ann", now=it.clock.now()
         )
         await it.act()
-        assert (again, actions(it.github, "org/one")) == (1, ["opened"])
+        assert (again, dispatched_actions(it.github, "org/one")) == (1, ["opened"])
         assert marks(it)["org/one"] == ("sent", 1)
 
 
@@ -177,7 +185,7 @@ async def test_parked_effects_are_retried_by_id_by_target_or_by_time(tmp_path: P
         assert await retry(ParkedFilter(until=noon)) == 2
         assert await retry(ParkedFilter()) == 0
         await it.act()
-        assert [actions(it.github, name) for name in THEM] == [["opened"] * 2] * 2
+        assert [dispatched_actions(it.github, name) for name in THEM] == [["opened"] * 2] * 2
         audited = it.rows("SELECT who, act, detail FROM audit WHERE act = 'retry'")
         assert [(each["who"], len(json.loads(each["detail"])["ids"])) for each in audited] == [
             ("ann", 1),

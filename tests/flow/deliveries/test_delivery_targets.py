@@ -10,13 +10,13 @@ from github_sim.github import Match
 from support.github.dispatch_log import (
     BOTH,
     TWO,
-    actions,
-    effect_of,
-    eventually,
-    sends,
-    states,
-    told,
-    working,
+    dispatch_attempts,
+    dispatched_actions,
+    dispatched_events,
+    newest_effect,
+    row_states,
+    running_worker,
+    wait_until_true,
 )
 from support.stage import UPSTREAM, Stage, repo, stage
 
@@ -36,16 +36,16 @@ async def test_fault_08_a_target_that_leaves_with_a_full_queue_ends_it_cleanly(t
         for _ in range(20):
             await it.github.open_pr(UPSTREAM)
         await it.act()
-        tried = sends(it.github, "org/one")
+        tried = dispatch_attempts(it.github, "org/one")
         await leave(it, "L1:\n  - org/two\n")
         it.github.faults.remove(fault)
         await it.github.open_pr(UPSTREAM)
         await it.pass_time(24 * 3600)
 
-        assert sends(it.github, "org/one") == tried
-        assert set(states(it, "dispatches", downstream="org/one")) == {"cancelled"}
-        assert "waiting" not in states(it, "effects", target="org/one")
-        assert actions(it.github, "org/two") == ["opened"] * 21
+        assert dispatch_attempts(it.github, "org/one") == tried
+        assert set(row_states(it, "dispatches", downstream="org/one")) == {"cancelled"}
+        assert "waiting" not in row_states(it, "effects", target="org/one")
+        assert dispatched_actions(it.github, "org/two") == ["opened"] * 21
 
 
 async def test_fault_08_what_is_under_way_when_the_target_leaves_is_recorded_as_it_went(
@@ -53,26 +53,26 @@ async def test_fault_08_what_is_under_way_when_the_target_leaves_is_recorded_as_
 ) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
         gate = it.github.faults.hang(on=ONE)
-        async with working(it):
+        async with running_worker(it):
             await it.github.open_pr(UPSTREAM)
             await gate.reached.wait()
             await leave(it, "L1:\n  - org/two\n")
             gate.release()
-            await eventually(lambda: set(states(it, "dispatches")) == {"sent"})
-        assert actions(it.github, "org/one") == ["opened"]
+            await wait_until_true(lambda: set(row_states(it, "dispatches")) == {"sent"})
+        assert dispatched_actions(it.github, "org/one") == ["opened"]
 
 
 async def test_fault_08_a_refusal_after_the_target_left_is_no_dead_letter(tmp_path: Path) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
         gate = it.github.faults.hang(on=ONE)
-        async with working(it):
+        async with running_worker(it):
             await it.github.open_pr(UPSTREAM)
             await gate.reached.wait()
             await leave(it, "L1:\n  - org/two\n")
             await it.github.uninstall("org/one", whole_account=True)
             gate.release()
-            await eventually(lambda: effect_of(it, "org/one")["state"] != "claimed")
-        assert effect_of(it, "org/one")["state"] == "cancelled"
+            await wait_until_true(lambda: newest_effect(it, "org/one")["state"] != "claimed")
+        assert newest_effect(it, "org/one")["state"] == "cancelled"
 
 
 async def test_fault_08_a_target_that_returns_gets_what_is_new_and_nothing_old(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_fault_08_a_target_that_returns_gets_what_is_new_and_nothing_old(t
         new = await it.github.open_pr(UPSTREAM)
         await it.pass_time(3600)
 
-        assert told(it.github, "org/one") == [("opened", new.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", new.head_sha)]
 
 
 async def test_fault_08_what_was_held_for_a_target_that_left_is_let_go(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ async def test_fault_09_the_app_off_one_target_parks_its_dispatch_with_a_clear_e
         pr = await it.github.open_pr(UPSTREAM)
         await it.act()
 
-        parked = effect_of(it, "org/one")
+        parked = newest_effect(it, "org/one")
         assert (parked["state"], parked["last_error"]) == (
             "parked",
             "The App is not installed on org/one.",
         )
-        assert states(it, "dispatches", downstream="org/one") == ["parked"]
-        assert told(it.github, "other/two") == [("opened", pr.head_sha)]
+        assert row_states(it, "dispatches", downstream="org/one") == ["parked"]
+        assert dispatched_events(it.github, "other/two") == [("opened", pr.head_sha)]
 
 
 async def test_fault_09_after_a_new_installation_new_ones_arrive_and_the_parked_one_on_demand(
@@ -128,15 +128,15 @@ async def test_fault_09_after_a_new_installation_new_ones_arrive_and_the_parked_
         assert it.github.installation("org/one").id != before
         second = await it.github.open_pr(UPSTREAM)
         await it.act()
-        assert told(it.github, "org/one") == [("opened", second.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", second.head_sha)]
 
         retried = await it.services.acts.retry_parked(
             repo(UPSTREAM), ParkedFilter(), who="ann", now=it.clock.now()
         )
         await it.act()
         assert retried == 1
-        assert told(it.github, "org/one")[1:] == [("opened", first.head_sha)]
-        assert set(states(it, "dispatches")) == {"sent"}
+        assert dispatched_events(it.github, "org/one")[1:] == [("opened", first.head_sha)]
+        assert set(row_states(it, "dispatches")) == {"sent"}
 
 
 async def test_fault_09_a_new_installation_that_no_webhook_told_of_is_found(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_fault_09_a_new_installation_that_no_webhook_told_of_is_found(tmp_
         await it.github.open_pr(UPSTREAM)
         await it.act()
 
-        assert actions(it.github, "org/one") == ["opened", "opened"]
+        assert dispatched_actions(it.github, "org/one") == ["opened", "opened"]
         [row] = it.rows("SELECT installation_id FROM repositories WHERE downstream = 'org/one'")
         assert row["installation_id"] == it.github.installation("org/one").id
 
@@ -161,23 +161,23 @@ async def test_fault_09_a_repository_that_is_gone_is_parked_and_looked_for_once(
         await it.act()
         await it.pass_time(3600)
 
-        assert effect_of(it, "org/one")["state"] == "parked"
-        assert sends(it.github, "org/one") == 1
+        assert newest_effect(it, "org/one")["state"] == "parked"
+        assert dispatch_attempts(it.github, "org/one") == 1
 
 
 async def test_a_paused_upstream_takes_deliveries_and_sends_them_when_it_goes_on(tmp_path: Path) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
         acts, upstream = it.services.acts, repo(UPSTREAM)
         await acts.pause(upstream, who="ann", now=it.clock.now())
-        async with working(it):
+        async with running_worker(it):
             pr = await it.github.open_pr(UPSTREAM)
-            await eventually(lambda: it.clock.sleeping)
+            await wait_until_true(lambda: it.clock.sleeping)
             assert pr.last_delivery is not None
             assert pr.last_delivery.status_code == 202
             assert it.github.dispatches() == []
             await acts.pause(upstream, who="ann", now=it.clock.now(), lift=True)
-            await eventually(lambda: set(states(it, "dispatches")) == {"sent"})
-        assert [told(it.github, name) for name in BOTH] == [[("opened", pr.head_sha)]] * 2
+            await wait_until_true(lambda: set(row_states(it, "dispatches")) == {"sent"})
+        assert [dispatched_events(it.github, name) for name in BOTH] == [[("opened", pr.head_sha)]] * 2
         assert [each["act"] for each in it.rows("SELECT act FROM audit")] == ["pause", "unpause"]
 
 
@@ -201,13 +201,13 @@ async def test_a_suspended_downstream_gets_nothing_and_loses_its_queue(tmp_path:
         await targets.suspend(upstream, one, who="ann", now=it.clock.now())
         await it.github.open_pr(UPSTREAM)
         await it.pass_time(3600)
-        assert told(it.github, "org/one") == []
-        assert actions(it.github, "org/two") == ["opened", "opened"]
+        assert dispatched_events(it.github, "org/one") == []
+        assert dispatched_actions(it.github, "org/two") == ["opened", "opened"]
 
         await targets.suspend(upstream, one, who="ann", now=it.clock.now(), lift=True)
         new = await it.github.open_pr(UPSTREAM)
         await it.act()
-        assert told(it.github, "org/one") == [("opened", new.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", new.head_sha)]
 
 
 async def test_suspending_a_downstream_does_not_stop_finding_out_who_it_is(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ async def test_a_replay_goes_to_those_who_did_not_get_it(tmp_path: Path) -> None
         await it.act()
 
         assert sent == 1
-        assert [actions(it.github, name) for name in THEM] == [["opened"], ["opened"]]
-        assert "parked" not in states(it, "effects")
+        assert [dispatched_actions(it.github, name) for name in THEM] == [["opened"], ["opened"]]
+        assert "parked" not in row_states(it, "effects")
 
 
 async def test_a_replay_to_everyone_is_marked_where_it_is_the_second(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ async def test_a_replay_to_everyone_is_marked_where_it_is_the_second(tmp_path: P
         )
         await it.act()
 
-        assert [actions(it.github, name) for name in BOTH] == [["opened", "opened"]] * 2
+        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened", "opened"]] * 2
         assert it.rows("SELECT state, unsure FROM dispatches") == [{"state": "sent", "unsure": 1}] * 2
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from github_sim.github import Match
-from support.github.dispatch_log import eventually, states, told, working
+from support.github.dispatch_log import dispatched_events, row_states, running_worker, wait_until_true
 from support.stage import repo, stage
 
 ALLOWLISTS = {
@@ -19,13 +19,13 @@ async def test_each_upstreams_events_go_to_its_own_downstreams(tmp_path: Path) -
         second = await it.github.open_pr("other-up/stream")
         await it.act()
 
-        assert told(it.github, "org/one") == [("opened", first.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", first.head_sha)]
         levels = {
             each.client_payload["relay"]["upstream"]: each.client_payload["relay"]["level"]
             for each in it.github.dispatches("org/both")
         }
         assert levels == {"pytorch-like/core": "L1", "other-up/stream": "L2"}
-        assert second.head_sha not in dict(told(it.github, "org/one")).values()
+        assert second.head_sha not in dict(dispatched_events(it.github, "org/one")).values()
 
 
 async def test_the_same_pull_request_number_is_two_pull_requests(tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ async def test_the_same_pull_request_number_is_two_pull_requests(tmp_path: Path)
         await it.act()
 
         assert first.number == second.number
-        assert told(it.github, "org/one") == [("opened", first.head_sha)]
-        assert sorted(told(it.github, "org/both")) == [
+        assert dispatched_events(it.github, "org/one") == [("opened", first.head_sha)]
+        assert sorted(dispatched_events(it.github, "org/both")) == [
             ("closed", second.head_sha),
             ("opened", first.head_sha),
         ]
@@ -60,8 +60,8 @@ async def test_a_pause_a_suspension_or_a_bad_allowlist_of_one_is_not_the_others(
         pr = await it.github.open_pr(str(stream))
         await it.act()
 
-        assert told(it.github, "org/both") == [("opened", pr.head_sha)]
-        assert states(it, "dispatches", upstream="pytorch-like/core") == ["waiting"]
+        assert dispatched_events(it.github, "org/both") == [("opened", pr.head_sha)]
+        assert row_states(it, "dispatches", upstream="pytorch-like/core") == ["waiting"]
         newest = [await it.services.allowlists.newest(each) for each in (core, stream)]
         assert [each.good for each in newest if each] == [False, True]
 
@@ -69,13 +69,15 @@ async def test_a_pause_a_suspension_or_a_bad_allowlist_of_one_is_not_the_others(
 async def test_one_target_may_hang_for_one_upstream_and_be_served_for_the_other(tmp_path: Path) -> None:
     async with stage(tmp_path, ALLOWLISTS, downstreams=THEM) as it:
         gate = it.github.faults.hang(on=Match("POST", "/repos/org/both/dispatches"), times=1)
-        async with working(it):
+        async with running_worker(it):
             await it.github.open_pr("pytorch-like/core")
             await gate.reached.wait()
             pr = await it.github.open_pr("other-up/stream")
-            await eventually(lambda: told(it.github, "org/both") == [("opened", pr.head_sha)])
+            await wait_until_true(
+                lambda: dispatched_events(it.github, "org/both") == [("opened", pr.head_sha)]
+            )
             gate.release()
-            await eventually(lambda: set(states(it, "dispatches")) == {"sent"})
+            await wait_until_true(lambda: set(row_states(it, "dispatches")) == {"sent"})
 
 
 async def test_leaving_one_allowlist_ends_only_that_queue(tmp_path: Path) -> None:
@@ -88,4 +90,4 @@ async def test_leaving_one_allowlist_ends_only_that_queue(tmp_path: Path) -> Non
         await it.refresh()
         await it.pass_time(60)
 
-        assert told(it.github, "org/both") == [("opened", pr.head_sha)]
+        assert dispatched_events(it.github, "org/both") == [("opened", pr.head_sha)]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from support.github.dispatch_log import actions, effect_of
+from support.github.dispatch_log import dispatched_actions, newest_effect
 from support.stage import UPSTREAM, Stage, stage
 
 LISTED = "L1:\n  - org/one\n  - other/two\n"
@@ -83,14 +83,14 @@ async def test_a_suspended_installation_is_parked_and_works_again_after(tmp_path
         await it.github.suspend_installation("org/one")
         await it.github.open_pr(UPSTREAM)
         await it.act()
-        assert effect_of(it, "org/one")["state"] == "parked"
-        assert "suspended" in str(effect_of(it, "org/one")["last_error"])
+        assert newest_effect(it, "org/one")["state"] == "parked"
+        assert "suspended" in str(newest_effect(it, "org/one")["last_error"])
         await it.github.unsuspend_installation("org/one")
         await it.github.open_pr(UPSTREAM)
         await it.act()
 
-        assert actions(it.github, "org/one") == ["opened"]
-        assert actions(it.github, "other/two") == ["opened", "opened"]
+        assert dispatched_actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(it.github, "other/two") == ["opened", "opened"]
 
 
 async def test_a_renamed_downstream_raises_an_alarm_keeps_its_id_and_gets_nothing_by_redirect(
@@ -105,7 +105,7 @@ async def test_a_renamed_downstream_raises_an_alarm_keeps_its_id_and_gets_nothin
         row = record(it, "org/one")
         assert (row["repository_id"], row["alarm"]) == (one.id, "moved to org/uno")
         assert it.github.dispatches("org/uno") == []
-        assert effect_of(it, "org/one")["state"] == "parked"
+        assert newest_effect(it, "org/one")["state"] == "parked"
 
 
 async def test_a_downstream_that_is_renamed_back_is_itself_again(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_a_downstream_that_is_renamed_back_is_itself_again(tmp_path: Path)
         await it.act()
 
         assert record(it, "org/one")["alarm"] is None
-        assert actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(it.github, "org/one") == ["opened"]
 
 
 async def test_a_rename_followed_by_the_allowlist_goes_on_under_the_new_name(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def test_a_rename_followed_by_the_allowlist_goes_on_under_the_new_name(tmp
 
         row = record(it, "org/uno")
         assert (row["repository_id"], row["confirmed"]) == (one.id, 1)
-        assert actions(it.github, "org/uno") == ["opened"]
+        assert dispatched_actions(it.github, "org/uno") == ["opened"]
 
 
 async def test_an_allowlist_that_knew_the_new_name_first_is_identified_by_the_rename(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_a_stranger_under_a_released_name_gets_nothing(tmp_path: Path) -> 
         await it.act()
 
         assert it.github.dispatches("org/one") == []
-        assert effect_of(it, "org/one")["state"] == "parked"
+        assert newest_effect(it, "org/one")["state"] == "parked"
         assert record(it, "org/one")["repository_id"] == bound
 
 

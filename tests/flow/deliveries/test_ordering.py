@@ -11,7 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from github_sim.github import GitHub, Match, PullRequest
-from support.github.dispatch_log import BOTH, TWO, actions, sends, states, told
+from support.github.dispatch_log import (
+    BOTH,
+    TWO,
+    dispatch_attempts,
+    dispatched_actions,
+    dispatched_events,
+    row_states,
+)
 from support.stage import UPSTREAM, Stage, repo, stage
 
 ONE = Match("POST", "/repos/org/one/dispatches")
@@ -54,11 +61,13 @@ async def test_events_of_one_pull_request_arrive_in_order_though_the_first_needs
         for _ in range(6):
             await it.pass_time(10)
 
-        assert [action for action, head in told(it.github, "org/one") if head == pr.head_sha] == [
+        assert [
+            action for action, head in dispatched_events(it.github, "org/one") if head == pr.head_sha
+        ] == [
             "opened",
             "reopened",
         ]
-        assert ("opened", other.head_sha) in told(it.github, "org/one")
+        assert ("opened", other.head_sha) in dispatched_events(it.github, "org/one")
 
 
 async def test_a_new_head_supersedes_what_was_not_sent_for_older_ones(tmp_path: Path) -> None:
@@ -70,8 +79,8 @@ async def test_a_new_head_supersedes_what_was_not_sent_for_older_ones(tmp_path: 
         await it.github.push_to_pr(pr)
         await it.pass_time(60)
 
-        assert told(it.github, "org/one") == [("synchronize", pr.head_sha)]
-        assert actions(it.github, "org/two") == ["opened", "synchronize"]
+        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatched_actions(it.github, "org/two") == ["opened", "synchronize"]
         [dropped] = it.rows("SELECT reason FROM dispatches WHERE state = 'cancelled'")
         assert dropped["reason"] == f"superseded by {pr.head_sha[:12]}"
 
@@ -86,8 +95,11 @@ async def test_closing_cancels_what_still_waits_and_never_the_closing_itself(tmp
         await it.github.close_pr(pr, merged=True)
         await it.pass_time(60)
 
-        assert sorted(told(it.github, "org/one")) == [("closed", pr.head_sha), ("opened", other.head_sha)]
-        assert actions(it.github, "org/two") == ["opened", "opened", "closed"]
+        assert sorted(dispatched_events(it.github, "org/one")) == [
+            ("closed", pr.head_sha),
+            ("opened", other.head_sha),
+        ]
+        assert dispatched_actions(it.github, "org/two") == ["opened", "opened", "closed"]
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]])
@@ -102,10 +114,10 @@ async def test_whatever_the_order_of_arrival_a_closed_pull_request_ends_closed(
             await it.github.release_webhooks()
             await it.act()
 
-        assert told(it.github, "org/one")[-1] == ("closed", pr.head_sha)
+        assert dispatched_events(it.github, "org/one")[-1] == ("closed", pr.head_sha)
         expected = [action for action, at in zip(("opened", "synchronize"), (0, 1), strict=True)
                     if all(order.index(later) > order.index(at) for later in range(at + 1, 3))]  # fmt: skip
-        assert actions(it.github, "org/one")[:-1] == expected
+        assert dispatched_actions(it.github, "org/one")[:-1] == expected
 
 
 async def test_what_comes_after_the_closing_is_recorded_as_superseded_and_not_dispatched(
@@ -116,7 +128,7 @@ async def test_what_comes_after_the_closing_is_recorded_as_superseded_and_not_di
         late = await it.github.release_webhooks([2, 1, 0])
         await it.act()
 
-        assert actions(it.github, "org/one") == ["closed"]
+        assert dispatched_actions(it.github, "org/one") == ["closed"]
         assert deliveries(it) == {"closed": "accepted", "synchronize": "superseded", "opened": "superseded"}
         assert [each.status_code for each in late] == [202] * 3
         assert {
@@ -137,7 +149,7 @@ async def test_a_backlog_collapses_to_the_newest_state_of_each_pull_request(tmp_
         await it.services.acts.pause(repo(UPSTREAM), who="ann", now=it.clock.now(), lift=True)
         await it.act()
 
-        assert sorted(told(it.github, "org/one")) == [
+        assert sorted(dispatched_events(it.github, "org/one")) == [
             ("closed", closed.head_sha),
             ("synchronize", kept.head_sha),
         ]
@@ -152,7 +164,7 @@ async def test_a_ready_for_review_that_overtakes_the_opening_lets_it_through(tmp
         await it.github.release_webhooks([1, 0])
         await it.act()
 
-        assert told(it.github, "org/one") == [("opened", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
 
 
 async def test_a_label_that_overtakes_a_push_does_not_make_the_push_stale(tmp_path: Path) -> None:
@@ -166,7 +178,7 @@ async def test_a_label_that_overtakes_a_push_does_not_make_the_push_stale(tmp_pa
         await it.github.release_webhooks([1, 0])
         await it.act()
 
-        assert told(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
 
 
 # Within one second
@@ -180,8 +192,8 @@ async def test_pushes_of_one_second_follow_their_chain_and_nobody_is_asked(tmp_p
             await it.github.push_to_pr(pr)
         await it.act()
 
-        assert actions(it.github, "org/one") == ["opened", *["synchronize"] * 3]
-        assert told(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert dispatched_actions(it.github, "org/one") == ["opened", *["synchronize"] * 3]
+        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
         assert it.github.calls_to("GET", PULL) == []
 
 
@@ -195,7 +207,7 @@ async def test_an_opening_that_its_pushes_overtook_within_the_second_is_old_and_
         await it.github.release_webhooks([1, 0])
         await it.act()
 
-        assert told(it.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
         assert it.github.calls_to("GET", PULL) == []
 
 
@@ -208,12 +220,12 @@ async def test_a_doubt_is_settled_by_asking_github_outside_the_request(tmp_path:
             await it.github.push_to_pr(pr)
         calls = len(it.github.calls)
         await it.github.release_webhooks([2, 0])  # the last one first, then one that is no link of its chain
-        assert states(it, "deliveries") == ["accepted", "accepted", "in_doubt"]
+        assert row_states(it, "deliveries") == ["accepted", "accepted", "in_doubt"]
         assert len(it.github.calls) == calls
         await it.act()
 
-        assert states(it, "deliveries") == ["accepted", "accepted", "superseded"]
-        assert told(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert row_states(it, "deliveries") == ["accepted", "accepted", "superseded"]
+        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
         assert len(it.github.calls_to("GET", PULL)) == 1
 
 
@@ -225,11 +237,11 @@ async def test_a_doubt_that_was_right_is_dispatched_though_its_elder_came_after_
         for _ in range(3):
             await it.github.push_to_pr(pr)
         await it.github.release_webhooks([0, 2, 1])  # the last skips a link; then the link comes
-        assert states(it, "deliveries") == ["accepted", "accepted", "in_doubt", "accepted"]
+        assert row_states(it, "deliveries") == ["accepted", "accepted", "in_doubt", "accepted"]
         await it.act()
 
-        assert states(it, "deliveries") == ["accepted"] * 4
-        assert told(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert row_states(it, "deliveries") == ["accepted"] * 4
+        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
 
 
 async def test_a_settled_doubt_drops_what_waits_for_older_heads(tmp_path: Path) -> None:
@@ -247,7 +259,7 @@ async def test_a_settled_doubt_drops_what_waits_for_older_heads(tmp_path: Path) 
         await it.act()
         await it.pass_time(60)
 
-        assert told(it.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
 
 
 def pr_body(pr: PullRequest) -> dict[str, object]:
@@ -269,7 +281,7 @@ async def test_closed_and_reopened_within_a_second_is_open_whichever_comes_last(
             await it.github.release_webhooks(order)
             await it.act()
 
-            assert told(it.github, "org/one")[-1] == ("reopened", pr.head_sha)
+            assert dispatched_events(it.github, "org/one")[-1] == ("reopened", pr.head_sha)
             assert it.rows("SELECT is_open FROM pulls") == [{"is_open": 1}]
 
 
@@ -286,11 +298,11 @@ async def test_an_answer_older_than_the_webhooks_is_asked_for_again(tmp_path: Pa
         new_head, pr.head_sha = pr.head_sha, old_head
         pr.updated_at, new_time = old_time, pr.updated_at
         await it.act()
-        assert "superseded" not in states(it, "deliveries")
+        assert "superseded" not in row_states(it, "deliveries")
 
         pr.head_sha, pr.updated_at = new_head, new_time
         await it.pass_time(2)
-        assert told(it.github, "org/one")[-1] == ("synchronize", new_head)
+        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", new_head)
 
 
 @pytest.mark.parametrize("option", ["drafts: false", "authors: approved"])
@@ -306,14 +318,14 @@ async def test_the_end_of_a_doubt_releases_nothing_that_waits_for_something_else
         await it.github.release_webhooks([0, 2])
         await it.act()
         assert it.github.dispatches() == []
-        assert states(it, "deliveries")[-1] == "accepted"
+        assert row_states(it, "deliveries")[-1] == "accepted"
 
         it.github.faults.webhooks.clear()
         it.clock.advance(1)
         await it.github.ready_for_review(pr)
         await it.act()
         expected = [("synchronize", pr.head_sha)] if option.startswith("drafts") else []
-        assert told(it.github, "org/one") == expected
+        assert dispatched_events(it.github, "org/one") == expected
 
 
 async def test_what_is_in_doubt_is_not_released_by_ready_for_review_alone(tmp_path: Path) -> None:
@@ -328,8 +340,8 @@ async def test_what_is_in_doubt_is_not_released_by_ready_for_review_alone(tmp_pa
         await it.github.release_webhooks([2, 0, 3])  # in doubt: the first push, which the last one overtook
         await it.act()
 
-        assert told(it.github, "org/one") == [("synchronize", pr.head_sha)]
-        assert sends(it.github, "org/one") == 1
+        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatch_attempts(it.github, "org/one") == 1
 
 
 async def test_ready_for_review_during_a_doubt_counts_when_the_doubt_ends(tmp_path: Path) -> None:
@@ -344,7 +356,7 @@ async def test_ready_for_review_during_a_doubt_counts_when_the_doubt_ends(tmp_pa
         await it.github.release_webhooks([0, 2, 3])  # in doubt: the last push, which skips a link
         await it.act()
 
-        assert told(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
 
 
 # Whatever happens, in whatever order it is heard of
@@ -407,12 +419,14 @@ async def ends_at_the_newest(history: History) -> None:
         async with stage(Path(folder), TWO, downstreams=BOTH) as it:
             pull = await live(it, history)
             await hear(it, history)
-            last_action, last_head = told(it.github, "org/one")[-1]
+            last_action, last_head = dispatched_events(it.github, "org/one")[-1]
 
             assert last_head == pull.head_sha
             assert (last_action == "closed") is (pull.state == "closed")
-            assert told(it.github, "org/two") == told(it.github, "org/one")
-            assert set(states(it, "effects")) == {"done"} | (set(states(it, "effects")) & {"cancelled"})
+            assert dispatched_events(it.github, "org/two") == dispatched_events(it.github, "org/one")
+            assert set(row_states(it, "effects")) == {"done"} | (
+                set(row_states(it, "effects")) & {"cancelled"}
+            )
 
 
 BACK_AND_FORTH = History([("push", 0), ("push back", 0)], [2, 1, 0], [True] * 3)

@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import Match, PullRequest, WorkflowRun
-from support.github.checks import GATES, again, checks_of, ever, rerun_calls, sent_to
-from support.github.commands import answers, obeyed
+from support.github.checks import GATES, check_history, check_names, press_rerun, rerun_calls, sent_deliveries
+from support.github.commands import relay_comments, was_obeyed
 from support.github.gated_upstream import (
     GATING,
     INFORMING,
     Stage,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    say,
-    start,
+    start_jobs,
+    write_comment,
 )
 from support.stage import UPSTREAM, repo
 
-BACKEND, BUILD, TEST = checks_of(GATING, "build", "test")
+BACKEND, BUILD, TEST = check_names(GATING, "build", "test")
 SENDS = Match("POST", f"/repos/{GATING}/dispatches")
 RERUNS = Match("POST", "*/rerun*")
 NOBODY = f"L3:\n  npu:\n    {INFORMING}: [ann]\n"
@@ -36,8 +36,8 @@ async def half_failed(it: Stage) -> tuple[PullRequest, WorkflowRun]:
     """`build` has failed and `test` has not begun, in a run that GitHub will not run again."""
     pull = await open_pull(it)
     run = newest_run(it)
-    await start(it, run, "build")
-    await finish(it, run, build="failure")
+    await start_jobs(it, run, "build")
+    await finish_jobs(it, run, build="failure")
     del it.github.world.runs[run.id]
     return pull, run
 
@@ -49,59 +49,59 @@ async def pause(it: Stage, *, lift: bool = False) -> None:
 async def test_a_fresh_dispatch_that_meets_a_fault_is_sent_again_though_the_old_run_is_known(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         it.clock.advance(60)
         it.github.faults.answer(403, on=RERUNS)
         it.github.faults.answer(502, on=SENDS, times=1)
-        await again(it, pull, BUILD)
-        assert len(sent_to(it)) == 1
+        await press_rerun(it, pull, BUILD)
+        assert len(sent_deliveries(it)) == 1
         await it.pass_time(60)
 
-        assert len(sent_to(it)) == 2
+        assert len(sent_deliveries(it)) == 2
         await run_all(it)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_a_fresh_dispatch_whose_new_run_reports_is_not_sent_a_third_time(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull, _ = await half_failed(it)
         it.clock.advance(60)
         it.github.faults.lose_answer(on=SENDS, times=1)
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
         await run_all(it)
         await it.pass_time(60)
 
-        assert (len(sent_to(it)), gate(it, pull)) == (2, "success")
+        assert (len(sent_deliveries(it)), gate_state(it, pull)) == (2, "success")
 
 
 async def test_a_late_report_of_the_old_run_is_taken_while_the_fresh_dispatch_waits(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull, old = await half_failed(it)
         await pause(it)
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
         late = await it.github.start_job(old, "test")
         await pause(it, lift=True)
         await it.act()
 
         assert late.status_code == 200
-        assert len(sent_to(it)) == 2
+        assert len(sent_deliveries(it)) == 2
 
 
 async def test_a_late_report_of_the_old_run_does_not_end_the_fresh_dispatch_in_doubt(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull, old = await half_failed(it)
         it.clock.advance(60)
         it.github.faults.answer(502, on=SENDS, times=1)
-        await again(it, pull, BUILD)
+        await press_rerun(it, pull, BUILD)
         late = await it.github.start_job(old, "test")
-        assert (late.status_code, len(sent_to(it))) == (200, 1)
+        assert (late.status_code, len(sent_deliveries(it))) == (200, 1)
         await it.pass_time(60)
 
-        assert len(sent_to(it)) == 2
+        assert len(sent_deliveries(it)) == 2
         await run_all(it)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 # Asked for once
@@ -110,18 +110,18 @@ async def test_a_late_report_of_the_old_run_does_not_end_the_fresh_dispatch_in_d
 async def test_a_re_run_that_was_heard_and_is_over_before_the_retry_is_not_asked_for_again(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
         it.github.faults.lose_answer(on=RERUNS, times=1)
-        await again(it, pull, BUILD)
-        await start(it, run, "build")
-        await finish(it, run, build="failure")
+        await press_rerun(it, pull, BUILD)
+        await start_jobs(it, run, "build")
+        await finish_jobs(it, run, build="failure")
         await it.pass_time(60)
 
-        assert (run.attempt, len(rerun_calls(it)), len(sent_to(it))) == (2, 1, 1)
-        assert ever(it, BUILD, pull.head_sha) == ["failure", "failure"]
-        assert gate(it, pull) == "failure"
+        assert (run.attempt, len(rerun_calls(it)), len(sent_deliveries(it))) == (2, 1, 1)
+        assert check_history(it, BUILD, pull.head_sha) == ["failure", "failure"]
+        assert gate_state(it, pull) == "failure"
 
 
 # Whoever came back
@@ -150,30 +150,30 @@ async def resume(it: Stage) -> None:
 async def test_whoever_was_cut_off_before_it_was_told_is_told_by_a_retry_after_it_came_back(
     tmp_path: Path, go: Callable[[Stage], Awaitable[None]], back: Callable[[Stage], Awaitable[None]]
 ) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         away = it.github.faults.answer(502, on=SENDS)
         pull = await open_pull(it)
         await go(it)
         it.github.faults.remove(away)
         await back(it)
         await it.pass_time(600)
-        assert (gate(it, pull), sent_to(it)) == ("failure", [])
-        await say(it, pull, "/crcr retry")
+        assert (gate_state(it, pull), sent_deliveries(it)) == ("failure", [])
+        await write_comment(it, pull, "/crcr retry")
 
-        assert (gate(it, pull), len(sent_to(it))) == ("pending", 1)
+        assert (gate_state(it, pull), len(sent_deliveries(it))) == ("pending", 1)
         await run_all(it)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_while_it_is_suspended_a_retry_tells_nobody(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         away = it.github.faults.answer(502, on=SENDS)
         pull = await open_pull(it)
         await suspend(it)
         it.github.faults.remove(away)
-        said = await say(it, pull, "/crcr retry")
+        said = await write_comment(it, pull, "/crcr retry")
         await it.pass_time(600)
 
-        assert not obeyed(said)
-        assert ["nothing to run again" in answer for answer in answers(it, pull)] == [True]
-        assert (gate(it, pull), sent_to(it)) == ("failure", [])
+        assert not was_obeyed(said)
+        assert ["nothing to run again" in answer for answer in relay_comments(it, pull)] == [True]
+        assert (gate_state(it, pull), sent_deliveries(it)) == ("failure", [])

@@ -9,8 +9,17 @@ from typing import Any
 from github_sim.github import PullRequest
 from support.github.checks import open_twin
 from support.github.commands import WAIVE
-from support.github.gated_upstream import GATE, GATING, Stage, gate, gated, open_pull, run_all, say
-from support.github.merge_queue import queued, settle, told
+from support.github.gated_upstream import (
+    GATE,
+    GATING,
+    Stage,
+    gate_state,
+    gated_upstream,
+    open_pull,
+    run_all,
+    write_comment,
+)
+from support.github.merge_queue import dispatched_groups, enqueue, settle_queue
 from support.stage import UPSTREAM
 
 STACK = "stack"
@@ -55,21 +64,21 @@ def mergeable(it: Stage, pull: PullRequest) -> bool:
 async def green_on_stack(it: Stage) -> PullRequest:
     """A pull request whose gate is green on a branch that nobody guards."""
     pull = await open_pull(it, base=STACK, files=["docs/a.md"])
-    if gate(it, pull) != "success":
+    if gate_state(it, pull) != "success":
         await run_all(it)
-    assert gate(it, pull) == "success"
+    assert gate_state(it, pull) == "success"
     return pull
 
 
 async def test_fault_54_a_retargeted_pull_request_is_tested_on_its_new_base_before_it_merges(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await green_on_stack(it)
         await retarget(it, pull)
 
-        assert (gate(it, pull), mergeable(it, pull)) == ("pending", False)
+        assert (gate_state(it, pull), mergeable(it, pull)) == ("pending", False)
         assert sent(it) == [("opened", STACK, None), ("synchronize", "main", "base_changed")]
         checks = [each for each in it.github.checks(UPSTREAM, pull.head_sha) if each.name == GATE]
         assert len(checks) == 2
@@ -86,7 +95,7 @@ async def test_fault_54_files_of_the_stack_below_concern_a_backend_before_any_re
     tmp_path: Path,
 ) -> None:
     """The webhook of the retarget never comes: GitHub goes on showing the gate of the stack."""
-    async with gated(tmp_path, ATEN, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await open_pull(it, base=STACK, files=["docs/a.md"])
         it.github.faults.webhooks.lose(event="pull_request")
@@ -100,7 +109,7 @@ async def test_fault_54_files_of_the_stack_below_concern_a_backend_before_any_re
 
 
 async def test_fault_54_more_files_than_github_compares_concern_everybody(tmp_path: Path) -> None:
-    async with gated(tmp_path, ATEN, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as it:
         await stack_of(it, *(f"a/{number:04}.py" for number in range(300)), "aten/evil.cpp")
         await open_pull(it, base=STACK, files=["docs/a.md"])
 
@@ -109,20 +118,20 @@ async def test_fault_54_more_files_than_github_compares_concern_everybody(tmp_pa
 
 async def test_fault_54_files_are_asked_for_anew_on_the_new_base(tmp_path: Path) -> None:
     """Nothing of the stack is in the way, and the base that it moves to lacks what the default branch has."""
-    async with gated(tmp_path, ATEN, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as it:
         await it.github.push(UPSTREAM, ref="refs/heads/release", created=True, commits=0)
         it.github.write_file(UPSTREAM, "aten/new.cpp", "on main only")
         pull = await open_pull(it, files=["docs/a.md"])
-        assert (gate(it, pull), sent(it)) == ("success", [])
+        assert (gate_state(it, pull), sent(it)) == ("success", [])
         await retarget(it, pull, "release")
 
         assert sent(it) == [("synchronize", "release", "base_changed")]
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
 
 
 async def test_fault_54_whichever_event_comes_first_reveals_the_new_base(tmp_path: Path) -> None:
     """The `edited` is lost; a label later says what the base is."""
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await green_on_stack(it)
         lost = it.github.faults.webhooks.lose(event="pull_request")
@@ -133,7 +142,7 @@ async def test_fault_54_whichever_event_comes_first_reveals_the_new_base(tmp_pat
         await it.github.label_pr(pull, "bug")
         await it.act()
 
-        assert (gate(it, pull), mergeable(it, pull)) == ("pending", False)
+        assert (gate_state(it, pull), mergeable(it, pull)) == ("pending", False)
         assert sent(it)[1:] == [("synchronize", "main", "base_changed")]
         await run_all(it)
         assert mergeable(it, pull)
@@ -142,7 +151,7 @@ async def test_fault_54_whichever_event_comes_first_reveals_the_new_base(tmp_pat
 async def test_fault_54_in_whatever_order_push_and_retarget_arrive_the_newest_pair_counts(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await green_on_stack(it)
         held = it.github.faults.webhooks.hold(event="pull_request")
@@ -167,52 +176,52 @@ async def test_fault_54_in_whatever_order_push_and_retarget_arrive_the_newest_pa
 async def test_fault_54_two_bases_of_one_second_are_asked_of_github_and_pass_nothing_before(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await green_on_stack(it)
         await it.github.edit_pr(pull, base="main")
         await it.services.worker.drain()
 
-        assert (gate(it, pull), mergeable(it, pull)) == ("pending", False)
+        assert (gate_state(it, pull), mergeable(it, pull)) == ("pending", False)
         assert sent(it)[1:] == [("synchronize", "main", "base_changed")]
         [row] = it.rows("SELECT base_ref FROM pulls")
         assert row["base_ref"] == "main"
 
 
 async def test_fault_54_a_waiver_for_one_base_waives_nothing_on_another(tmp_path: Path) -> None:
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await open_pull(it, base=STACK)
         await run_all(it, build="failure")
-        await say(it, pull, WAIVE.replace(" because", " until 3d because"))
-        await say(it, pull, WAIVE)
-        assert gate(it, pull) == "success"
+        await write_comment(it, pull, WAIVE.replace(" because", " until 3d because"))
+        await write_comment(it, pull, WAIVE)
+        assert gate_state(it, pull) == "success"
         await retarget(it, pull)
-        assert (gate(it, pull), mergeable(it, pull)) == ("pending", False)
+        assert (gate_state(it, pull), mergeable(it, pull)) == ("pending", False)
         await run_all(it, build="failure")
         assert not mergeable(it, pull)
 
-        await say(it, pull, WAIVE)
+        await write_comment(it, pull, WAIVE)
         assert mergeable(it, pull)
 
 
 async def test_fault_54_an_approval_for_one_base_releases_nothing_on_another(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await open_pull(it, base=STACK)
-        await say(it, pull, "/crcr approve")
+        await write_comment(it, pull, "/crcr approve")
         assert [action for action, _, _ in sent(it)] == ["opened"]
         await retarget(it, pull)
 
         assert [action for action, _, _ in sent(it)] == ["opened"]
         assert not mergeable(it, pull)
-        await say(it, pull, "/crcr approve")
+        await write_comment(it, pull, "/crcr approve")
         assert sent(it)[1:] == [("synchronize", "main", "base_changed")]
 
 
 async def test_fault_54_the_merge_queue_reuses_no_result_of_another_base(tmp_path: Path) -> None:
     """The `edited` is lost, and the group has the very tree that passed on the stack."""
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         await it.github.push(UPSTREAM, ref=f"refs/heads/{STACK}", created=True, commits=0)
         await it.act()
         pull = await green_on_stack(it)
@@ -220,18 +229,18 @@ async def test_fault_54_the_merge_queue_reuses_no_result_of_another_base(tmp_pat
         it.clock.advance(1)
         await it.github.edit_pr(pull, base="main")
         it.clock.advance(1)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
-        await settle(it)
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
+        await settle_queue(it)
         assert pull.state == "open"
         await run_all(it)
-        await settle(it)
+        await settle_queue(it)
         assert pull.merged
 
 
 async def test_fault_54_two_pull_requests_on_one_head_are_judged_each_on_its_own_base(tmp_path: Path) -> None:
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await green_on_stack(it)
         twin = await open_twin(it, pull, base="main")
@@ -242,14 +251,14 @@ async def test_fault_54_two_pull_requests_on_one_head_are_judged_each_on_its_own
 
         await retarget(it, twin, STACK)
         await run_all(it)
-        assert gate(it, twin) == "success"
+        assert gate_state(it, twin) == "success"
         await retarget(it, pull)
         assert not mergeable(it, pull)
 
 
 async def test_fault_54_back_on_the_first_base_everything_is_tested_again(tmp_path: Path) -> None:
     """The news of the way there is lost; the way back says by itself that the base was another."""
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await open_pull(it)
         await run_all(it)
@@ -263,7 +272,7 @@ async def test_fault_54_back_on_the_first_base_everything_is_tested_again(tmp_pa
 
 
 async def test_fault_54_an_old_event_does_not_move_the_base_back(tmp_path: Path) -> None:
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await green_on_stack(it)
         held = it.github.faults.webhooks.hold(event="pull_request")
@@ -280,10 +289,10 @@ async def test_fault_54_an_old_event_does_not_move_the_base_back(tmp_path: Path)
 
 
 async def test_fault_54_what_waits_for_the_old_base_is_not_sent(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as it:
         await stack_of(it, "aten/evil.cpp")
         pull = await open_pull(it, base=STACK)
         await retarget(it, pull)
-        await say(it, pull, "/crcr approve")
+        await write_comment(it, pull, "/crcr approve")
 
         assert sent(it) == [("synchronize", "main", "base_changed")]

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import JobSpec, Workflow
-from support.github.gated_upstream import GATING, gate, gated, look, newest_run, open_pull
+from support.github.gated_upstream import (
+    GATING,
+    gate_state,
+    gated_upstream,
+    newest_run,
+    open_pull,
+    sweep_after,
+)
 from support.stage import Stage
 
 MINUTE = 60.0
@@ -24,7 +31,7 @@ def verified(it: Stage) -> dict[str, tuple[str, str]]:
 async def test_fault_55_one_job_that_reports_for_two_failed_jobs_is_held_against_those(
     tmp_path: Path, *, sends_run_webhooks: bool
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         it.github.repository(GATING).workflows = [named("build", "test", "report")]
         it.github.repository(GATING).sends_run_webhooks = sends_run_webhooks
         pull = await open_pull(it)
@@ -38,13 +45,13 @@ async def test_fault_55_one_job_that_reports_for_two_failed_jobs_is_held_against
         await it.act()
 
         assert verified(it) == {"build": ("failure", "disputed"), "test": ("failure", "disputed")}
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         assert it.github.merge_state(pull).blocked_by
 
 
 async def test_fault_55_a_job_of_the_same_name_that_nobody_speaks_for_counts_as_well(tmp_path: Path) -> None:
     """Two legs of a matrix share a display name: the one that passed must not vouch for the one that is silent."""
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         it.github.repository(GATING).workflows = [named("build", "build", "test")]
         pull = await open_pull(it)
         run = newest_run(it)
@@ -54,12 +61,12 @@ async def test_fault_55_a_job_of_the_same_name_that_nobody_speaks_for_counts_as_
             it.github.ci.complete(run, job, "success")
             await it.github.report(run, job, status="completed")
         await it.act()
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         it.github.ci.complete(run, silent, "failure")
-        await look(it, MINUTE)
+        await sweep_after(it, MINUTE)
 
         assert verified(it) == {"build": ("failure", "disputed"), "test": ("success", "confirmed")}
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 @pytest.mark.parametrize(("unit", "shown"), [("success", "success"), ("failure", "failure")])
@@ -67,7 +74,7 @@ async def test_fault_55_a_name_that_github_does_not_show_is_confirmed_by_its_run
     tmp_path: Path, unit: str, shown: str
 ) -> None:
     """By default a job reports under its id, which is not its display name."""
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         it.github.repository(GATING).workflows = [named("Build (npu)", "Unit tests")]
         pull = await open_pull(it)
         run = newest_run(it)
@@ -75,10 +82,10 @@ async def test_fault_55_a_name_that_github_does_not_show_is_confirmed_by_its_run
             await it.github.report(run, job, job_name=name)
             await it.github.report(run, job, status="completed", job_name=name, conclusion="success")
         it.github.ci.complete(run, run.jobs[0], "success")
-        await look(it, MINUTE)
-        assert gate(it, pull) == "pending"
+        await sweep_after(it, MINUTE)
+        assert gate_state(it, pull) == "pending"
         it.github.ci.complete(run, run.jobs[1], unit)
-        await look(it, MINUTE)
+        await sweep_after(it, MINUTE)
 
         assert verified(it) == dict.fromkeys(("build", "test"), ("success", "not verifiable"))
-        assert gate(it, pull) == shown
+        assert gate_state(it, pull) == shown

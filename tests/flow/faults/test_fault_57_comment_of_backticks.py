@@ -7,8 +7,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from support.github.commands import answers, reactions
-from support.github.gated_upstream import Stage, gate, gated, open_pull, run_all, say
+from support.github.commands import reaction_names, relay_comments
+from support.github.gated_upstream import Stage, gate_state, gated_upstream, open_pull, run_all, write_comment
 
 SIZES = (8_000, 64_000)
 """Characters; GitHub takes 65,536 in a comment."""
@@ -44,12 +44,12 @@ def counted_lines() -> Iterator[list[int]]:
 async def _cost(it: Stage, pull: Any, body: str) -> int:
     """What it costs to take the webhook of a comment and to do all that follows."""
     with counted_lines() as count:
-        await say(it, pull, body, author="stranger")
+        await write_comment(it, pull, body, author="stranger")
     return count[0]
 
 
 async def test_fault_57_a_comment_of_backticks_costs_no_more_than_its_length(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await _cost(it, pull, "the first of all\n/crcr status")
         for shape, piece in SHAPES.items():
@@ -63,13 +63,13 @@ async def test_fault_57_a_comment_of_backticks_costs_no_more_than_its_length(tmp
 async def test_fault_57_a_command_after_many_backticks_is_still_obeyed_and_one_among_them_is_not(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         code = "`a` ``b`` " * 4 + "\n"
-        hidden = await say(it, pull, f"`\n{code * 500}/crcr approve\n`")
-        seen = await say(it, pull, f"{code * 500}\n\n/crcr status")
+        hidden = await write_comment(it, pull, f"`\n{code * 500}/crcr approve\n`")
+        seen = await write_comment(it, pull, f"{code * 500}\n\n/crcr status")
 
-        assert (reactions(hidden), reactions(seen)) == ([], ["+1"])
-        assert len(answers(it, pull)) == 1
-        assert gate(it, pull) == "failure"
+        assert (reaction_names(hidden), reaction_names(seen)) == ([], ["+1"])
+        assert len(relay_comments(it, pull)) == 1
+        assert gate_state(it, pull) == "failure"

@@ -8,15 +8,15 @@ from github_sim.github import JobSpec, Workflow
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    check,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     live_reasons,
-    look,
     newest_run,
     open_pull,
-    start,
+    start_jobs,
+    sweep_after,
 )
 from support.stage import Stage
 
@@ -35,51 +35,51 @@ def workflow(name: str, *, run_name: str | None = "{delivery_id}") -> Workflow:
 
 
 def summary(it: Stage, sha: str) -> str:
-    return str(check(it, GATE, sha).output["summary"])
+    return str(latest_check(it, GATE, sha).output["summary"])
 
 
 async def test_fault_58_one_shard_of_three_does_not_open_the_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as it:
         it.github.repository(GATING).workflows = [SHARDS]
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run, "test-1")
-        await finish(it, run, **{"test-1": "success"})
-        await look(it, HOUR)
-        assert gate(it, pull) == "pending"
+        await start_jobs(it, run, "test-1")
+        await finish_jobs(it, run, **{"test-1": "success"})
+        await sweep_after(it, HOUR)
+        assert gate_state(it, pull) == "pending"
         assert await live_reasons(it, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
         for name in ("test-2", "test-3"):
-            await start(it, run, name)
-            await finish(it, run, **{name: "success"})
-            await look(it, 6)
+            await start_jobs(it, run, name)
+            await finish_jobs(it, run, **{name: "success"})
+            await sweep_after(it, 6)
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_fault_58_a_second_workflow_with_the_same_job_name_is_waited_for(tmp_path: Path) -> None:
-    async with gated(tmp_path, l4("jobs: [build]"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as it:
         it.github.repository(GATING).workflows = [workflow("first"), workflow("second")]
         pull = await open_pull(it)
         first, second = it.github.runs(GATING)
-        await start(it, first)
-        await finish(it, first)
-        assert gate(it, pull) == "pending"
+        await start_jobs(it, first)
+        await finish_jobs(it, first)
+        assert gate_state(it, pull) == "pending"
         assert it.github.merge_state(pull).blocked_by
-        await start(it, second)
-        await finish(it, second, build="failure")
+        await start_jobs(it, second)
+        await finish_jobs(it, second, build="failure")
 
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, l4("jobs: [build]"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as it:
         it.github.repository(GATING).workflows = [workflow("first")]
         it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
-        await finish(it, run)
-        green = check(it, GATE, pull.head_sha)
+        await start_jobs(it, run)
+        await finish_jobs(it, run)
+        green = latest_check(it, GATE, pull.head_sha)
         assert green.conclusion == "success"
         it.github.repository(GATING).workflows = [workflow("second")]
         it.github.start_run(
@@ -91,7 +91,10 @@ async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending
         await it.github.send_queued_webhooks()
         await it.act()
 
-        assert (gate(it, pull), check(it, GATE, pull.head_sha).id != green.id) == ("pending", True)
+        assert (gate_state(it, pull), latest_check(it, GATE, pull.head_sha).id != green.id) == (
+            "pending",
+            True,
+        )
 
 
 @pytest.mark.parametrize(
@@ -102,15 +105,15 @@ async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending
 async def test_fault_58_where_actions_cannot_be_read_jobs_must_be_named_literally(
     tmp_path: Path, options: str, shown: str
 ) -> None:
-    async with gated(tmp_path, l4(options), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as it:
         it.github.repository(GATING).workflows = [SHARDS]
         await it.github.change_permissions(GATING, actions=None)
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run, "test-1")
-        await finish(it, run, **{"test-1": "success"})
-        await look(it, MINUTE)
+        await start_jobs(it, run, "test-1")
+        await finish_jobs(it, run, **{"test-1": "success"})
+        await sweep_after(it, MINUTE)
 
-        assert gate(it, pull) == shown
+        assert gate_state(it, pull) == shown
         words = "as reported" if shown == "success" else "name its `jobs` literally, or grant Actions: read"
         assert words in summary(it, pull.head_sha)

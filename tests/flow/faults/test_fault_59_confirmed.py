@@ -8,15 +8,15 @@ from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    check,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     live_reasons,
-    look,
     newest_run,
     open_pull,
-    start,
+    start_jobs,
+    sweep_after,
 )
 from support.stage import UPSTREAM, Stage
 
@@ -31,7 +31,7 @@ def l4(options: str) -> str:
 
 
 def summary(it: Stage, sha: str) -> str:
-    return str(check(it, GATE, sha).output["summary"])
+    return str(latest_check(it, GATE, sha).output["summary"])
 
 
 async def claim(it: Stage, run: WorkflowRun, *jobs: WorkflowJob, conclusion: str = "success") -> None:
@@ -51,52 +51,54 @@ def end(it: Stage, run: WorkflowRun, conclusion: str = "success") -> None:
 async def test_fault_59_no_reported_result_opens_the_gate_before_github_agrees(
     tmp_path: Path, says: str
 ) -> None:
-    async with gated(tmp_path, l4("jobs: [build, test], may_skip: true"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4("jobs: [build, test], may_skip: true"), downstreams=ONE) as it:
         pull = await open_pull(it)
         run = newest_run(it)
         await claim(it, run, conclusion=says)
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         assert f"build reported {says}, GitHub has not confirmed" in await live_reasons(it, pull.head_sha)
         end(it, run, "failure")
         seen = []
         for _ in range(13):
-            await look(it, 6)
-            seen.append(gate(it, pull))
+            await sweep_after(it, 6)
+            seen.append(gate_state(it, pull))
 
         assert (set(seen), seen[-1]) == ({"failure"}, "failure")
 
 
 async def test_fault_59_the_gate_opens_within_seconds_of_githubs_agreement(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = newest_run(it)
         await claim(it, run)
-        await look(it, 4)
-        assert gate(it, pull) == "pending"
+        await sweep_after(it, 4)
+        assert gate_state(it, pull) == "pending"
         end(it, run)
-        await look(it, 2)
+        await sweep_after(it, 2)
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
         assert not it.github.merge_state(pull).blocked_by
 
 
 async def test_fault_59_an_expected_failure_counts_only_where_github_saw_it_fail(tmp_path: Path) -> None:
-    async with gated(tmp_path, l4("jobs: [build, test], expect: {test: failure}"), downstreams=ONE) as it:
+    async with gated_upstream(
+        tmp_path, l4("jobs: [build, test], expect: {test: failure}"), downstreams=ONE
+    ) as it:
         pull = await open_pull(it)
         run = newest_run(it)
         build, test = run.jobs
         await claim(it, run, build)
         await claim(it, run, test, conclusion="failure")
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         end(it, run)
-        await look(it, MINUTE)
+        await sweep_after(it, MINUTE)
 
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 @pytest.mark.parametrize("fault", ["limit", "outage", "refusal", "permission taken away"])
 async def test_fault_59_github_that_does_not_answer_confirms_nothing(tmp_path: Path, fault: str) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = newest_run(it)
         faults = it.github.faults
@@ -106,27 +108,27 @@ async def test_fault_59_github_that_does_not_answer_confirms_nothing(tmp_path: P
             await it.github.change_permissions(GATING, actions=None)
         else:
             faults.answer(502 if fault == "outage" else 403, on=ACTIONS)
-        await start(it, run)
+        await start_jobs(it, run)
         await claim(it, run)
         end(it, run, "failure")
         for _ in range(9):
-            await look(it, HOUR)
+            await sweep_after(it, HOUR)
 
         assert "success" not in {each.conclusion for each in it.github.checks(UPSTREAM) if each.name == GATE}
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_fault_59_many_results_within_a_minute_are_looked_up_together(tmp_path: Path) -> None:
-    async with gated(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as it:
         names = [f"test-{number}" for number in range(10)]
         jobs = tuple(JobSpec(name) for name in names)
         it.github.repository(GATING).workflows = [Workflow(jobs=jobs, run_name="CI {delivery_id}")]
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         for name in names:
-            await finish(it, run, **{name: "success"})
+            await finish_jobs(it, run, **{name: "success"})
             await it.pass_time(6)
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
         assert len(it.github.calls_to("GET", LISTS)) <= 7

@@ -11,17 +11,17 @@ from support.github.gated_upstream import (
     GATING,
     NAMED,
     Stage,
-    check,
-    finish,
-    gate,
-    gated,
-    look,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     newest_run,
     open_pull,
     run_all,
-    say,
-    shown,
-    start,
+    shown_check,
+    start_jobs,
+    sweep_after,
+    write_comment,
 )
 from support.stage import UPSTREAM
 
@@ -59,7 +59,7 @@ def blocked(it: Stage, pull: PullRequest) -> bool:
 
 
 def summary(it: Stage, pull: PullRequest) -> str:
-    return str(check(it, GATE, pull.head_sha).output["summary"])
+    return str(latest_check(it, GATE, pull.head_sha).output["summary"])
 
 
 def reading(name: str) -> Match:
@@ -68,7 +68,7 @@ def reading(name: str) -> Match:
 
 @pytest.mark.parametrize("to", [RENAMED, MOVED], ids=["renamed", "transferred"])
 async def test_fault_60_a_failed_backend_still_gates_under_its_new_name(tmp_path: Path, to: str) -> None:
-    async with gated(tmp_path, OLD, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, OLD, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         await rename(it, to)
@@ -76,19 +76,19 @@ async def test_fault_60_a_failed_backend_still_gates_under_its_new_name(tmp_path
         await it.act()
 
         assert blocked(it, pull)
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{to} failed (build)")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{to} failed (build)")
         assert f"`{to}` (dispatched as `{GATING}`)" in summary(it, pull)
         # What is asked of GitHub for the old dispatch is asked under the new name.
-        await say(it, pull, f"/crcr retry {to}")
+        await write_comment(it, pull, f"/crcr retry {to}")
         run = newest_run(it, to)
         assert run.attempt == 2
-        await start(it, run, "build")
-        await finish(it, run, build="success")
+        await start_jobs(it, run, "build")
+        await finish_jobs(it, run, build="success")
         assert it.github.merge_state(pull).mergeable
 
 
 async def test_fault_60_reports_of_the_run_that_began_under_the_old_name_are_taken(tmp_path: Path) -> None:
-    async with gated(tmp_path, OLD, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, OLD, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         run = newest_run(it)
         await it.github.start_job(run, "build")
@@ -101,43 +101,43 @@ async def test_fault_60_reports_of_the_run_that_began_under_the_old_name_are_tak
         assert blocked(it, pull)
         assert (await it.github.complete_job(run, "test")).status_code == 200
         await it.act()
-        await look(it, 60)
+        await sweep_after(it, 60)
 
         assert {(row["downstream"], row["conclusion"]) for row in it.jobs()} == {(GATING, "success")}
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 backend passed")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "success", "1 backend passed")
 
 
 async def test_fault_60_while_the_new_entry_has_no_id_the_old_member_keeps_gating(tmp_path: Path) -> None:
-    async with gated(tmp_path, OLD, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, OLD, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         await rename(it)
         away = it.github.faults.answer(404, on=reading(RENAMED))
         await list_anew(it, NEW)
         await it.act()
-        await look(it, 48 * 3600)  # the question is given up
+        await sweep_after(it, 48 * 3600)  # the question is given up
 
         assert blocked(it, pull)
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         assert "checking for a rename" in summary(it, pull)
         assert f"install the App on `{RENAMED}`" in summary(it, pull)
         it.github.faults.remove(away)
         await it.github.uninstall(RENAMED)
         await it.github.install(RENAMED)
         await it.act()
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{RENAMED} failed (build)")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{RENAMED} failed (build)")
 
 
 async def test_fault_60_a_member_that_truly_left_is_let_go_once_every_new_entry_has_its_id(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, OLD, downstreams=(GATING, OTHER)) as it:
+    async with gated_upstream(tmp_path, OLD, downstreams=(GATING, OTHER)) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         slow = it.github.faults.answer(502, on=reading(OTHER))
         await list_anew(it, listing(OTHER))
         await it.act()
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         assert blocked(it, pull)
         it.github.faults.remove(slow)
         await it.pass_time(60)
@@ -148,7 +148,9 @@ async def test_fault_60_a_member_that_truly_left_is_let_go_once_every_new_entry_
 
 async def test_fault_60_an_entry_that_was_listed_before_is_asked_about_again(tmp_path: Path) -> None:
     """The new name was another repository's when the relay read its id: that id says nothing now."""
-    async with gated(tmp_path, OLD + listing(RENAMED, level="L2"), downstreams=(GATING, RENAMED)) as it:
+    async with gated_upstream(
+        tmp_path, OLD + listing(RENAMED, level="L2"), downstreams=(GATING, RENAMED)
+    ) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         await it.github.rename_repository(RENAMED, "attic")
@@ -161,7 +163,7 @@ async def test_fault_60_an_entry_that_was_listed_before_is_asked_about_again(tmp
         number, now = it.github.repository(RENAMED).id, it.clock.now()
         await it.services.targets.rebind(RepoName(UPSTREAM), RepoName(RENAMED), number, who="op", now=now)
         await it.act()
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{RENAMED} failed (build)")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{RENAMED} failed (build)")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ async def test_fault_60_an_entry_that_was_listed_before_is_asked_about_again(tmp
 async def test_fault_60_however_the_allowlist_is_edited_the_failure_counts_in_the_end(
     tmp_path: Path, edits: tuple[str, ...]
 ) -> None:
-    async with gated(tmp_path, OLD, downstreams=(GATING, OTHER)) as it:
+    async with gated_upstream(tmp_path, OLD, downstreams=(GATING, OTHER)) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         await rename(it)
@@ -185,11 +187,11 @@ async def test_fault_60_however_the_allowlist_is_edited_the_failure_counts_in_th
             await it.act()
 
         assert blocked(it, pull)
-        assert "failed (build)" in check(it, GATE, pull.head_sha).output["title"]
+        assert "failed (build)" in latest_check(it, GATE, pull.head_sha).output["title"]
 
 
 async def test_fault_60_a_rename_that_also_lowers_the_level_gates_no_more_and_says_so(tmp_path: Path) -> None:
-    async with gated(tmp_path, OLD, downstreams=(GATING, OTHER)) as it:
+    async with gated_upstream(tmp_path, OLD, downstreams=(GATING, OTHER)) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         await rename(it)
@@ -205,7 +207,7 @@ async def test_fault_60_a_rename_that_also_lowers_the_level_gates_no_more_and_sa
 
 
 async def test_fault_60_a_dispatch_that_was_not_sent_yet_is_sent_to_the_new_name(tmp_path: Path) -> None:
-    async with gated(tmp_path, OLD, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, OLD, downstreams=(GATING,)) as it:
         it.github.faults.answer(502, on=Match("POST", f"/repos/{GATING}/dispatches"))
         pull = await open_pull(it)
         assert it.github.dispatches(GATING) == []
@@ -215,16 +217,16 @@ async def test_fault_60_a_dispatch_that_was_not_sent_yet_is_sent_to_the_new_name
         await it.pass_time(60)
 
         assert len(it.github.dispatches(RENAMED)) == 1
-        assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"waiting for {RENAMED}")
+        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"waiting for {RENAMED}")
         await run_all(it, RENAMED)
         assert it.github.merge_state(pull).mergeable
 
 
 async def test_fault_60_a_waiver_follows_the_repository_and_not_the_name(tmp_path: Path) -> None:
-    async with gated(tmp_path, OLD, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, OLD, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
-        await say(it, pull, f"/crcr waive {GATING} until 3d because the runner is on fire")
+        await write_comment(it, pull, f"/crcr waive {GATING} until 3d because the runner is on fire")
         assert it.github.merge_state(pull).mergeable
         await rename(it)
         await list_anew(it, NEW)
@@ -241,7 +243,7 @@ async def test_fault_60_a_waiver_follows_the_repository_and_not_the_name(tmp_pat
         await it.act()
         await run_all(it, GATING, build="failure")
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
         assert f"`{RENAMED}` | waived" in summary(it, pull)
-        await say(it, pull, f"/crcr unwaive {RENAMED}")
+        await write_comment(it, pull, f"/crcr unwaive {RENAMED}")
         assert f"`{RENAMED}` | waiting" in summary(it, pull)

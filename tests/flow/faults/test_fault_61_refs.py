@@ -12,12 +12,12 @@ from support.github.gated_upstream import (
     GATED,
     GATING,
     Stage,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
     newest_run,
     open_pull,
-    start,
+    start_jobs,
 )
 from support.stage import WORKFLOW, stage
 
@@ -43,21 +43,21 @@ async def nightly(folder: Path, allowlist: str = f"L2:\n  - {BACKEND}\n") -> Asy
 
 
 async def test_fault_61_a_run_of_an_unprotected_branch_does_not_open_the_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, TWO_STEPS) as it:
+    async with gated_upstream(tmp_path, TWO_STEPS) as it:
         pull = await open_pull(it)
         honest = newest_run(it)
-        await start(it, honest)
-        await finish(it, honest, build="failure", test="success")
-        assert gate(it, pull) == "failure"
+        await start_jobs(it, honest)
+        await finish_jobs(it, honest, build="failure", test="success")
+        assert gate_state(it, pull) == "failure"
         it.github.repository(GATING).workflows.append(BY_HAND)
         dispatched: dict[str, Any] = {"event": "workflow_dispatch", "client_payload": honest.client_payload}
         forged = it.github.start_run(GATING, ref=EVIL, **dispatched)
         answers = [await it.github.start_job(forged, name) for name in ("build", "test")]
-        await finish(it, forged)
+        await finish_jobs(it, forged)
 
         assert [refusal_code(answer) for answer in answers] == [(403, "wrong_ref")] * 2
         assert "refs/heads/main" in answers[0].json()["error"]["detail"]
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         assert not it.github.merge_state(pull).mergeable
 
         own = it.github.start_run(GATING, **dispatched)

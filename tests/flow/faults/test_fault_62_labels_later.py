@@ -4,7 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from github_sim.github import PullRequest
-from support.github.gated_upstream import GATING, INFORMING, Stage, gate, gated, open_pull, run_all, say
+from support.github.gated_upstream import (
+    GATING,
+    INFORMING,
+    Stage,
+    gate_state,
+    gated_upstream,
+    open_pull,
+    run_all,
+    write_comment,
+)
 from support.stage import UPSTREAM, repo
 
 NPU = "npu"
@@ -41,11 +50,11 @@ async def reopen(it: Stage, pull: PullRequest) -> None:
 async def test_fault_62_a_label_added_later_dispatches_the_recorded_delivery_with_todays_labels(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, BELOW + LABELLED) as it:
+    async with gated_upstream(tmp_path, BELOW + LABELLED) as it:
         pull = await open_pull(it, labels=["bug"])
-        assert (sent(it), sent(it, INFORMING), gate(it, pull)) == ([], [], "success")
+        assert (sent(it), sent(it, INFORMING), gate_state(it, pull)) == ([], [], "success")
         await label(it, pull, "docs")
-        assert (sent(it), gate(it, pull)) == ([], "success")
+        assert (sent(it), gate_state(it, pull)) == ([], "success")
         await label(it, pull)
 
         assert sent(it) == [("opened", ["bug", "docs", NPU])]
@@ -56,7 +65,7 @@ async def test_fault_62_a_label_added_later_dispatches_the_recorded_delivery_wit
 
 
 async def test_fault_62_a_label_taken_away_before_reopening_takes_no_failure_away(tmp_path: Path) -> None:
-    async with gated(tmp_path, LABELLED, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, LABELLED, downstreams=(GATING,)) as it:
         pull = await open_pull(it, labels=[NPU])
         await run_all(it, build="failure")
         it.clock.advance(1)
@@ -72,7 +81,7 @@ async def test_fault_62_a_label_taken_away_before_reopening_takes_no_failure_awa
 
 
 async def test_fault_62_a_new_head_without_the_label_is_not_concerned(tmp_path: Path) -> None:
-    async with gated(tmp_path, LABELLED, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, LABELLED, downstreams=(GATING,)) as it:
         pull = await open_pull(it, labels=[NPU])
         it.clock.advance(1)
         await it.github.unlabel_pr(pull, NPU)
@@ -80,28 +89,28 @@ async def test_fault_62_a_new_head_without_the_label_is_not_concerned(tmp_path: 
         await it.github.push_to_pr(pull)
         await it.act()
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
         assert [action for action, _ in sent(it)] == ["opened"]
 
 
 async def test_fault_62_a_label_releases_nothing_that_an_approval_holds_back(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await label(it, pull)
-        assert (sent(it), gate(it, pull)) == ([], "pending")
-        await say(it, pull, "/crcr approve")
+        assert (sent(it), gate_state(it, pull)) == ([], "pending")
+        await write_comment(it, pull, "/crcr approve")
 
         assert sent(it) == [("opened", [NPU])]
 
 
 async def test_fault_62_what_paths_left_out_is_looked_at_again_with_every_edit(tmp_path: Path) -> None:
     """The stack below the pull request changed since: no event of the pull request tells of that."""
-    async with gated(tmp_path, ATEN, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as it:
         await it.github.push(UPSTREAM, ref="refs/heads/stack", created=True, files={"docs/b.md": "text"})
         await it.act()
         it.github.world.dispatches.clear()
         pull = await open_pull(it, base="stack", files=["docs/a.md"])
-        assert (sent(it), gate(it, pull)) == ([], "success")
+        assert (sent(it), gate_state(it, pull)) == ([], "success")
         it.write_allowlist(ATEN.replace("aten/**", "docs/**"))
         await it.refresh()
         it.clock.advance(1)
@@ -109,11 +118,11 @@ async def test_fault_62_what_paths_left_out_is_looked_at_again_with_every_edit(t
         await it.act()
 
         assert [action for action, _ in sent(it)] == ["opened"]
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
 
 
 async def test_fault_62_a_suspended_backend_is_missing_when_a_label_asks_for_it(tmp_path: Path) -> None:
-    async with gated(tmp_path, LABELLED, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, LABELLED, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         where = repo(UPSTREAM), repo(GATING)
         await it.services.targets.suspend(*where, who="operator", now=it.clock.now())

@@ -7,9 +7,19 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import MergeBlocked
-from support.github.commands import answers, obeyed
-from support.github.dispatch_log import actions
-from support.github.gated_upstream import GATE, GATED, GATING, check, gate, gated, open_pull, run_all, say
+from support.github.commands import relay_comments, was_obeyed
+from support.github.dispatch_log import dispatched_actions
+from support.github.gated_upstream import (
+    GATE,
+    GATED,
+    GATING,
+    gate_state,
+    gated_upstream,
+    latest_check,
+    open_pull,
+    run_all,
+    write_comment,
+)
 from support.stage import UPSTREAM
 
 WAIVE = f"/crcr waive {GATING} because the lab is down"
@@ -19,50 +29,50 @@ APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], authors: approv
 async def test_fault_63_a_waiver_a_second_after_a_push_waives_nothing_and_is_answered_with_the_head(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, GATED) as it:
+    async with gated_upstream(tmp_path, GATED) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         it.clock.advance(600)
         await it.github.push_to_pr(pull, message="Mine bitcoin")
         await it.act()
 
-        assert not obeyed(await say(it, pull, WAIVE, after_s=1))
+        assert not was_obeyed(await write_comment(it, pull, WAIVE, after_s=1))
         await run_all(it, build="failure")
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         with pytest.raises(MergeBlocked):
             await it.github.merge_pr(pull)
 
-        [answer] = answers(it, pull)
+        [answer] = relay_comments(it, pull)
         [ready] = re.findall(r"`(/crcr waive [^`]*)`$", answer, re.MULTILINE)
         assert f" at {pull.head_sha[:12]} because " in ready
-        assert obeyed(await say(it, pull, ready, after_s=1))
-        assert gate(it, pull) == "success"
+        assert was_obeyed(await write_comment(it, pull, ready, after_s=1))
+        assert gate_state(it, pull) == "success"
 
 
 async def test_fault_63_the_command_of_the_button_waives_the_head_that_it_was_offered_for(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, GATED) as it:
+    async with gated_upstream(tmp_path, GATED) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
-        await it.github.press_button(check(it, GATE, pull.head_sha), "waive")
+        await it.github.press_button(latest_check(it, GATE, pull.head_sha), "waive")
         await it.act()
-        [ready] = [line for line in answers(it, pull)[0].splitlines() if line.startswith("/crcr")]
+        [ready] = [line for line in relay_comments(it, pull)[0].splitlines() if line.startswith("/crcr")]
         ready = ready.replace("<reason>", "it must land")
         it.clock.advance(600)
         await it.github.push_to_pr(pull, message="Mine bitcoin")
         await it.act()
 
-        assert not obeyed(await say(it, pull, ready, after_s=600))
-        assert "names the head" in answers(it, pull)[-1]
+        assert not was_obeyed(await write_comment(it, pull, ready, after_s=600))
+        assert "names the head" in relay_comments(it, pull)[-1]
         await run_all(it, build="failure")
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_fault_63_a_push_that_begins_with_the_same_digits_is_not_the_head_that_was_named(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, GATED) as it:
+    async with gated_upstream(tmp_path, GATED) as it:
         pull = await open_pull(it)
         seen = pull.head_sha
         it.clock.advance(600)
@@ -75,8 +85,8 @@ async def test_fault_63_a_push_that_begins_with_the_same_digits_is_not_the_head_
         await run_all(it, build="failure")
 
         named = WAIVE.replace(" because", f" at {seen[:7]} because")
-        assert not obeyed(await say(it, pull, named))
-        assert gate(it, pull) == "failure"
+        assert not was_obeyed(await write_comment(it, pull, named))
+        assert gate_state(it, pull) == "failure"
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -84,7 +94,7 @@ async def test_fault_63_a_waiver_written_before_the_push_does_not_reach_the_push
     tmp_path: Path, lost: bool
 ) -> None:
     """Whether the push or the comment is heard of first."""
-    async with gated(tmp_path, GATED) as it:
+    async with gated_upstream(tmp_path, GATED) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         it.clock.advance(600)
@@ -96,18 +106,18 @@ async def test_fault_63_a_waiver_written_before_the_push_does_not_reach_the_push
         await it.act()
         await run_all(it, build="failure")
 
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_fault_63_an_approval_a_second_after_a_push_runs_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
         it.clock.advance(600)
         await it.github.push_to_pr(pull, message="Read the secrets")
         await it.act()
 
-        assert not obeyed(await say(it, pull, "/crcr approve", after_s=1))
-        assert actions(it.github, GATING) == []
-        assert f"`/crcr approve at {pull.head_sha[:12]}`" in answers(it, pull)[-1]
-        assert obeyed(await say(it, pull, f"/crcr approve at {pull.head_sha[:12]}", after_s=1))
-        assert actions(it.github, GATING) == ["synchronize"]
+        assert not was_obeyed(await write_comment(it, pull, "/crcr approve", after_s=1))
+        assert dispatched_actions(it.github, GATING) == []
+        assert f"`/crcr approve at {pull.head_sha[:12]}`" in relay_comments(it, pull)[-1]
+        assert was_obeyed(await write_comment(it, pull, f"/crcr approve at {pull.head_sha[:12]}", after_s=1))
+        assert dispatched_actions(it.github, GATING) == ["synchronize"]

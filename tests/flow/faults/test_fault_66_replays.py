@@ -12,16 +12,16 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
-    check,
-    finish,
-    gate,
-    gated,
-    look,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     newest_run,
     open_pull,
     run_all,
-    say,
-    start,
+    start_jobs,
+    sweep_after,
+    write_comment,
 )
 from support.stage import UPSTREAM, stage
 
@@ -80,24 +80,24 @@ async def test_fault_66_of_many_copies_at_once_one_is_taken(tmp_path: Path) -> N
 
 
 async def test_fault_66_a_captured_waiver_comes_to_nothing_once_it_was_taken_back(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await failing_pull(it)
-        await say(it, pull, WAIVE)
+        await write_comment(it, pull, WAIVE)
         captured = newest(it, "issue_comment")
-        assert gate(it, pull) == "success"
-        await say(it, pull, f"/crcr unwaive {GATING}")
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "success"
+        await write_comment(it, pull, f"/crcr unwaive {GATING}")
+        assert gate_state(it, pull) == "failure"
 
         assert without_id(await replay(it, captured)) == REPEAT
-        await look(it, 4 * DAY)
+        await sweep_after(it, 4 * DAY)
         assert "older than three days" in (await replay(it, captured))["ignored"]
         await it.act()
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         assert not it.github.merge_state(pull).mergeable
 
 
 async def test_fault_66_what_is_stored_as_no_delivery_is_not_taken_twice_either(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it, labels=["one"])
         await run_all(it)
@@ -122,14 +122,14 @@ async def test_fault_66_what_is_stored_as_no_delivery_is_not_taken_twice_either(
 
 
 async def test_fault_66_a_button_may_be_pressed_again_after_a_minute(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await failing_pull(it)
-        pressed = await it.github.rerequest_check(check(it, GATE, pull.head_sha))
+        pressed = await it.github.rerequest_check(latest_check(it, GATE, pull.head_sha))
         await it.act()
         run = newest_run(it)
         assert run.attempt == 2
-        await start(it, run, "build")
-        await finish(it, run, build="failure")
+        await start_jobs(it, run, "build")
+        await finish_jobs(it, run, build="failure")
         it.clock.advance(59)
         assert without_id(await replay(it, pressed)) == REPEAT
         it.clock.advance(2)

@@ -7,19 +7,19 @@ import httpx
 
 from github_sim.github import PullRequest, Workflow, WorkflowRun
 from support.downstream.callbacks import CALLBACK, bearer, refusal_code, report_outcome
-from support.github.commands import audited
+from support.github.commands import audit_entries
 from support.github.gated_upstream import (
     GATING,
     NAMED,
     Stage,
-    finish,
-    gate,
-    gated,
-    look,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    start,
+    start_jobs,
+    sweep_after,
 )
 from support.stage import AUDIENCE
 
@@ -46,7 +46,7 @@ async def victim_and_other(it: Stage) -> tuple[PullRequest, WorkflowRun, Workflo
     """A pull request that failed; the dispatch of another one is written once more by hand, and its run waits."""
     failing = await open_pull(it)
     honest = await run_all(it, build="failure")
-    assert gate(it, failing) == "failure"
+    assert gate_state(it, failing) == "failure"
     it.clock.advance(MINUTE)
     await open_pull(it)
     other = await run_all(it)
@@ -62,38 +62,38 @@ def counting(it: Stage, delivery: str | None) -> set[tuple[str, str | None]]:
 
 
 async def test_fault_67_a_run_that_is_known_by_its_name_reports_for_no_other_delivery(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         it.github.repository(GATING).sends_run_webhooks = True
         failing, honest, forged = await victim_and_other(it)
         answer = await _report(it, forged, "build", honest.delivery_id, "in_progress")
-        await look(it, MINUTE)
+        await sweep_after(it, MINUTE)
 
         assert refusal_code(answer) == (409, "run_bound_elsewhere")
         assert str(forged.delivery_id) in answer.json()["error"]["detail"]
-        assert gate(it, failing) == "failure"
+        assert gate_state(it, failing) == "failure"
         assert not it.github.merge_state(failing).mergeable
         assert report_outcome(await it.github.start_job(forged, "build")) == "applied"
 
 
 async def test_fault_67_results_leave_a_delivery_once_github_shows_the_runs_name(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         failing, honest, forged = await victim_and_other(it)
         assert await astray(it, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
         for job in forged.jobs:
             it.github.ci.complete(forged, job, "success")
         assert await astray(it, forged, honest.delivery_id, "completed") == ["applied"] * 2
-        await look(it, MINUTE)
+        await sweep_after(it, MINUTE)
 
-        assert gate(it, failing) == "failure"
+        assert gate_state(it, failing) == "failure"
         assert not it.github.merge_state(failing).mergeable
         assert counting(it, honest.delivery_id) == {(str(honest.id), "failure"), (str(honest.id), "success")}
         assert await astray(it, forged, honest.delivery_id, "in_progress") == ["run_bound_elsewhere"] * 2
-        [line] = audited(it, "run_bound_elsewhere")
+        [line] = audit_entries(it, "run_bound_elsewhere")
         assert (line["run"], line["named"]) == (str(forged.id), forged.delivery_id)
 
 
 async def test_fault_67_a_webhook_about_the_run_takes_its_results_off_too(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         failing, honest, forged = await victim_and_other(it)
         assert await astray(it, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
         assert counting(it, honest.delivery_id) == {(str(forged.id), None)}
@@ -101,12 +101,12 @@ async def test_fault_67_a_webhook_about_the_run_takes_its_results_off_too(tmp_pa
         assert {run for run, _ in counting(it, honest.delivery_id)} == {str(honest.id)}
         await it.act()
 
-        assert gate(it, failing) == "failure"
+        assert gate_state(it, failing) == "failure"
         assert not it.github.merge_state(failing).mergeable
 
 
 async def test_fault_67_what_a_stranger_writes_into_a_name_takes_nothing_off(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         await open_pull(it)
         other = await run_all(it)
         titled = Workflow(jobs=NAMED.jobs, run_name=f"{other.delivery_id} {{delivery_id}}")
@@ -114,12 +114,12 @@ async def test_fault_67_what_a_stranger_writes_into_a_name_takes_nothing_off(tmp
         it.clock.advance(MINUTE)
         pull = await open_pull(it, title=str(other.delivery_id))
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         await it.github.send_run_webhook(run, "in_progress")
-        await finish(it, run, build="failure", test="success")
-        await look(it, MINUTE)
+        await finish_jobs(it, run, build="failure", test="success")
+        await sweep_after(it, MINUTE)
 
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         assert counting(it, run.delivery_id) == {(str(run.id), "failure"), (str(run.id), "success")}
         assert counting(it, other.delivery_id) == {(str(other.id), "success")}
-        assert audited(it, "run_bound_elsewhere") == []
+        assert audit_entries(it, "run_bound_elsewhere") == []

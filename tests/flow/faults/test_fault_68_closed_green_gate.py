@@ -9,15 +9,15 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
-    finish,
-    gated,
-    look,
+    finish_jobs,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    start,
+    start_jobs,
+    sweep_after,
 )
-from support.github.merge_queue import move_base, queued, settle
+from support.github.merge_queue import enqueue, move_base, settle_queue
 from support.stage import UPSTREAM
 
 ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
@@ -56,7 +56,7 @@ async def same_head(it: Stage, pull: PullRequest) -> PullRequest:
 async def test_fault_68_the_next_pull_request_on_a_closed_head_does_not_merge_by_its_old_green(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await green_pull(it)
         await close(it, pull)
         assert gates(it, pull.head_sha) == ["success", "cancelled"]
@@ -73,21 +73,21 @@ async def test_fault_68_the_next_pull_request_on_a_closed_head_does_not_merge_by
 async def test_fault_68_a_superseded_green_head_is_cancelled_with_one_call_and_only_once(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await green_pull(it)
         first = pull.head_sha
         it.clock.advance(1)
         await it.github.push_to_pr(pull)
         await it.act()
         for _ in range(3):
-            await look(it, 60)
+            await sweep_after(it, 60)
         await close(it, pull)
 
         assert gates(it, first) == ["success", "cancelled"]
 
 
 async def test_fault_68_a_merged_head_keeps_its_green(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         by_github = await green_pull(it)
         await it.github.merge_pr(by_github)
         await it.act()
@@ -99,7 +99,7 @@ async def test_fault_68_a_merged_head_keeps_its_green(tmp_path: Path) -> None:
 
 
 async def test_fault_68_the_green_stays_while_another_pull_request_has_the_head(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await green_pull(it)
         twin = await same_head(it, pull)
         await it.act()
@@ -115,14 +115,14 @@ async def test_fault_68_the_green_stays_while_another_pull_request_has_the_head(
 async def test_fault_68_a_destroyed_group_is_cancelled_unless_it_was_merged(
     tmp_path: Path, merged: bool
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await green_pull(it)
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await run_all(it)
         assert gates(it, group.head_sha) == ["success"]
         if merged:
-            await settle(it)
+            await settle_queue(it)
         else:
             await it.github.dequeue(group)
             await it.act()
@@ -132,7 +132,7 @@ async def test_fault_68_a_destroyed_group_is_cancelled_unless_it_was_merged(
 
 
 async def test_fault_68_a_relay_that_dies_while_it_cancels_finds_the_green_gate_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await green_pull(it)
         it.github.faults.answer(502, on=Match("POST", CHECK_RUNS), times=1)
         await close(it, pull)
@@ -144,17 +144,17 @@ async def test_fault_68_a_relay_that_dies_while_it_cancels_finds_the_green_gate_
 async def test_fault_68_closing_before_the_new_gate_is_out_does_not_uncover_an_old_green(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await green_pull(it)
         # The new gate of a re-run is refused by GitHub's limits until the pull request is closed.
         away = it.github.faults.answer(502, on=Match("POST", CHECK_RUNS))
         run = newest_run(it)
         await it.github.rerun(run)
-        await start(it, run)
+        await start_jobs(it, run)
         it.clock.advance(1)
         await it.github.close_pr(pull)
         it.github.faults.remove(away)
         await it.pass_time(120)
-        await finish(it, run)
+        await finish_jobs(it, run)
 
         assert gates(it, pull.head_sha) == ["success", "cancelled"]

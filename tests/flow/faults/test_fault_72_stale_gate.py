@@ -12,17 +12,17 @@ from crcr.decide.model import RepoName
 from crcr.wiring.core import open_core
 from crcr.wiring.services import Services, build
 from github_sim.github import Match, PullRequest
-from support.github.checks import UPDATES, ever
+from support.github.checks import UPDATES, check_history
 from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
     newest_run,
     open_pull,
-    start,
+    start_jobs,
 )
 from support.stage import UPSTREAM
 
@@ -54,12 +54,12 @@ def gate_update(it: Stage, pull: PullRequest) -> Match:
 async def test_a_success_that_arrives_after_the_takeover_does_not_stay(
     tmp_path: Path, *, after_acting: bool
 ) -> None:
-    async with gated(tmp_path) as it, another_worker(it) as heir:
+    async with gated_upstream(tmp_path) as it, another_worker(it) as heir:
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         late = it.github.faults.hang(on=gate_update(it, pull), times=1, after_acting=after_acting)
-        work = asyncio.create_task(finish(it, run))
+        work = asyncio.create_task(finish_jobs(it, run))
         await late.reached.wait()
         await open_twin(it, pull)
         it.clock.advance(OVER_A_LEASE_S)
@@ -68,35 +68,35 @@ async def test_a_success_that_arrives_after_the_takeover_does_not_stay(
         await work
         await heir.worker.drain()
 
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         assert it.rows("SELECT state FROM gates") == [{"state": "pending"}]
 
 
 async def test_what_an_earlier_attempt_sent_is_looked_for_a_minute_later(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         it.github.faults.lose_answer(on=UPDATES, times=1)
         await it.github.complete_job(run, "build", "failure")
         await it.act()
         await it.pass_time(5)
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         check = it.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
         check.conclusion = "success"  # the first request arrives again, long after
 
         it.clock.advance(61)
         await it.services.sweeper.sweep()
         await it.act()
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_a_worker_that_lost_its_lease_records_nothing_over_its_successor(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it, another_worker(it) as heir:
+    async with gated_upstream(tmp_path) as it, another_worker(it) as heir:
         pull = await open_pull(it)
         it.clock.advance(120)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         await it.github.complete_job(run, "build", "failure")
         await it.github.complete_job(run, "test", "success")
         ground = open_core(it.services.settings, it.seams)
@@ -106,14 +106,14 @@ async def test_a_worker_that_lost_its_lease_records_nothing_over_its_successor(t
         for _ in range(3):
             it.clock.advance(2)
             await heir.worker.drain()
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
         await checks.record_published(late, late.check_run_id, it.clock.now())
         recorded = it.rows(f"SELECT conclusion FROM checks WHERE name = '{GATE}'")  # noqa: S608  our own name
         assert recorded == [{"conclusion": "success"}]
         await it.github.comment_pr(pull, f"/crcr unwaive {GATING}", author="maintainer")
         await it.pass_time(2)
-        assert gate(it, pull) == ever(it, GATE, pull.head_sha)[-1] == "failure"
+        assert gate_state(it, pull) == check_history(it, GATE, pull.head_sha)[-1] == "failure"
         await ground.database.close()
         for client in (ground.api_http, ground.keys_http, ground.forward_http):
             await client.aclose()

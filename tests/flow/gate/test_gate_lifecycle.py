@@ -10,14 +10,14 @@ from support.github.gated_upstream import (
     GATED,
     GATING,
     INFORMING,
-    check,
-    gate,
-    gated,
+    gate_state,
+    gated_upstream,
+    latest_check,
     live_gate,
     open_pull,
     run_all,
-    say,
-    shown,
+    shown_check,
+    write_comment,
 )
 from support.stage import UPSTREAM, Stage
 
@@ -30,7 +30,7 @@ TWO = f"L4:\n{FIRST}{OTHER}"
 
 
 def title(it: Stage, sha: str) -> str:
-    found = shown(it, GATE, sha)
+    found = shown_check(it, GATE, sha)
     return found[2] if found else "absent"
 
 
@@ -79,25 +79,25 @@ async def twin_of(it: Stage, pull: PullRequest) -> PullRequest:
 
 
 async def test_without_an_l4_ever_listed_there_is_no_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, NO_L4, downstreams=(INFORMING,)) as it:
+    async with gated_upstream(tmp_path, NO_L4, downstreams=(INFORMING,)) as it:
         pull = await open_pull(it)
 
-        assert gate(it, pull) == "absent"
+        assert gate_state(it, pull) == "absent"
 
 
 async def test_the_gate_stays_on_after_the_last_l4_left(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         await list_anew(it, NO_L4)
         pull = await open_pull(it)
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "no gating backend")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "success", "no gating backend")
         await it.github.merge_pr(pull)
 
 
 async def test_the_first_l4_turns_the_gate_on_for_pull_requests_that_are_open_already(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, NO_L4) as it:
+    async with gated_upstream(tmp_path, NO_L4) as it:
         pull = await open_pull(it)
         await list_anew(it, GATED)
         assert title(it, pull.head_sha) == "no gating backend"
@@ -113,14 +113,14 @@ async def test_the_setting_turns_the_gate_on_or_off_whatever_is_listed(
     tmp_path: Path, setting: str, allowlist: str, outcome: str
 ) -> None:
     (tmp_path / "crcr.toml").write_text(f'[[upstream]]\ngate = "{setting}"\n')
-    async with gated(tmp_path, allowlist) as it:
+    async with gated_upstream(tmp_path, allowlist) as it:
         pull = await open_pull(it)
 
-        assert gate(it, pull) == outcome
+        assert gate_state(it, pull) == outcome
 
 
 async def test_every_head_gets_a_gate_and_only_the_newest_counts(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         heads = [await push(it, pull) for _ in range(3)]
 
@@ -129,7 +129,7 @@ async def test_every_head_gets_a_gate_and_only_the_newest_counts(tmp_path: Path)
 
 
 async def test_a_gate_never_ends_neutral_or_skipped(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, build="skipped", test="neutral")
         await push(it, pull)
@@ -146,15 +146,15 @@ async def test_a_gate_never_ends_neutral_or_skipped(tmp_path: Path) -> None:
 
 
 async def test_an_open_gate_of_a_superseded_commit_ends_cancelled(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         before = await push(it, pull)
 
-        assert shown(it, GATE, before) == ("completed", "cancelled", "superseded or closed")
+        assert shown_check(it, GATE, before) == ("completed", "cancelled", "superseded or closed")
 
 
 async def test_an_open_gate_of_a_closed_pull_request_ends_cancelled(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         it.clock.advance(1)
         await it.github.close_pr(pull)
@@ -164,7 +164,7 @@ async def test_an_open_gate_of_a_closed_pull_request_ends_cancelled(tmp_path: Pa
 
 
 async def test_a_failed_gate_keeps_its_result_when_the_pull_request_is_closed(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         it.clock.advance(1)
@@ -175,7 +175,7 @@ async def test_a_failed_gate_keeps_its_result_when_the_pull_request_is_closed(tm
 
 
 async def test_a_late_result_does_not_wake_the_gate_of_a_closed_pull_request(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         it.clock.advance(1)
         await it.github.close_pr(pull)
@@ -190,7 +190,7 @@ async def test_a_late_result_does_not_wake_the_gate_of_a_closed_pull_request(tmp
 
 
 async def test_a_reopened_pull_request_gets_a_new_pending_gate_before_it_can_merge(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it)
         it.clock.advance(1)
@@ -208,11 +208,11 @@ async def test_a_reopened_pull_request_gets_a_new_pending_gate_before_it_can_mer
         with pytest.raises(MergeBlocked, match="crcr/gate: pending"):
             await it.github.merge_pr(pull)
         await run_all(it)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_a_head_that_is_pushed_back_to_gets_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it)
         first = await push(it, pull)
@@ -224,13 +224,13 @@ async def test_a_head_that_is_pushed_back_to_gets_a_new_pending_gate(tmp_path: P
             ("in_progress", None),
         ]
         await run_all(it, test="failure")
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_while_nobody_knows_which_push_is_the_newest_an_old_green_gate_does_not_count(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it)
         first = await push(it, pull)
@@ -246,13 +246,13 @@ async def test_while_nobody_knows_which_push_is_the_newest_an_old_green_gate_doe
         await it.pass_time(60)
         await run_all(it)
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_a_pull_request_that_is_closed_and_reopened_within_a_second_waits_for_its_new_results(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it)
         it.clock.advance(1)
@@ -260,7 +260,7 @@ async def test_a_pull_request_that_is_closed_and_reopened_within_a_second_waits_
         await it.github.close_pr(pull)
         await it.github.reopen_pr(pull)
         await it.act()
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         await it.pass_time(60)
         assert title(it, pull.head_sha) == f"waiting for {GATING}"
         await run_all(it, build="failure")
@@ -272,31 +272,31 @@ async def test_a_pull_request_that_is_closed_and_reopened_within_a_second_waits_
 
 
 async def test_with_two_pull_requests_on_one_head_the_worse_counts(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it)
         twin = await twin_of(it, pull)
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         await run_all(it, build="failure")
 
-        assert (gate(it, pull), gate(it, twin)) == ("failure", "failure")
+        assert (gate_state(it, pull), gate_state(it, twin)) == ("failure", "failure")
 
 
 async def test_a_waiver_of_one_pull_request_does_not_open_the_gate_of_its_twin(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         twin = await twin_of(it, pull)
         await run_all(it, build="failure")
-        await say(it, pull, f"/crcr waive {GATING} because known")
-        assert gate(it, twin) == "failure"
-        await say(it, twin, f"/crcr waive {GATING} because known here too")
+        await write_comment(it, pull, f"/crcr waive {GATING} because known")
+        assert gate_state(it, twin) == "failure"
+        await write_comment(it, twin, f"/crcr waive {GATING} because known here too")
 
-        assert gate(it, twin) == "success"
+        assert gate_state(it, twin) == "success"
 
 
 async def test_a_twin_that_is_closed_counts_no_more(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it)
         twin = await twin_of(it, pull)
@@ -305,73 +305,73 @@ async def test_a_twin_that_is_closed_counts_no_more(tmp_path: Path) -> None:
         await it.github.close_pr(twin)
         await it.act()
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 # A changed allowlist
 
 
 async def test_a_backend_that_leaves_the_allowlist_frees_open_pull_requests_at_once(tmp_path: Path) -> None:
-    async with gated(tmp_path, TWO, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it, GATING)
         await list_anew(it, f"L4:\n{FIRST}")
 
-        assert gate(it, pull) == "success"
-        assert f"`{SECOND}` has left the allowlist" in check(it, GATE, pull.head_sha).output["summary"]
+        assert gate_state(it, pull) == "success"
+        assert f"`{SECOND}` has left the allowlist" in latest_check(it, GATE, pull.head_sha).output["summary"]
 
 
 async def test_a_backend_that_leaves_with_its_failure_blocks_nobody(tmp_path: Path) -> None:
-    async with gated(tmp_path, TWO, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it, GATING)
         await run_all(it, SECOND, build="failure")
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         await list_anew(it, f"L4:\n{FIRST}")
 
         await it.github.merge_pr(pull)
 
 
 async def test_a_backend_that_comes_in_counts_from_the_next_push(tmp_path: Path) -> None:
-    async with gated(tmp_path, f"L4:\n{FIRST}", downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, f"L4:\n{FIRST}", downstreams=THEM) as it:
         pull = await open_pull(it)
         await list_anew(it, TWO)
         await run_all(it, GATING)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
         await push(it, pull)
         await run_all(it, GATING)
 
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         live = await live_gate(it, pull.head_sha)
         assert live["title"] == f"1 of 2 backends passed, waiting for {SECOND}"
 
 
 async def test_a_backend_that_rises_to_l4_gates_from_the_next_push(tmp_path: Path) -> None:
     lower = f"L3:\n  npu:\n    {SECOND}: [cat]\nL4:\n{FIRST}"
-    async with gated(tmp_path, lower, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, lower, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it, GATING)
         await list_anew(it, TWO)
-        assert gate(it, pull) == "success"
-        assert "gates from the next push on" in check(it, GATE, pull.head_sha).output["summary"]
+        assert gate_state(it, pull) == "success"
+        assert "gates from the next push on" in latest_check(it, GATE, pull.head_sha).output["summary"]
         await push(it, pull)
 
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
 
 
 async def test_a_backend_that_is_lowered_to_l2_blocks_no_more(tmp_path: Path) -> None:
-    async with gated(tmp_path, TWO, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it, GATING)
         await run_all(it, SECOND, build="failure")
         await list_anew(it, f"L2:\n  - {SECOND}\nL4:\n{FIRST}")
 
-        assert gate(it, pull) == "success"
-        assert "is downgraded to L2" in check(it, GATE, pull.head_sha).output["summary"]
+        assert gate_state(it, pull) == "success"
+        assert "is downgraded to L2" in latest_check(it, GATE, pull.head_sha).output["summary"]
 
 
 async def test_more_jobs_in_the_allowlist_close_an_open_gate_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, f"L4:\n{FIRST}", downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, f"L4:\n{FIRST}", downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it, GATING)
         await list_anew(it, f"L4:\n{FIRST}".replace("build, test", "build, test, soak"))
@@ -380,7 +380,7 @@ async def test_more_jobs_in_the_allowlist_close_an_open_gate_again(tmp_path: Pat
 
 
 async def test_only_the_open_pull_requests_are_looked_at_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, TWO, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
         closed, pull = await open_pull(it), await open_pull(it)
         it.clock.advance(1)
         await it.github.close_pr(closed)

@@ -5,23 +5,23 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import Match, MergeBlocked
-from support.github.dispatch_log import states
+from support.github.dispatch_log import row_states
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    check,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     live_gate,
     live_reasons,
-    look,
     newest_run,
     open_pull,
     run_all,
-    say,
-    shown,
-    start,
+    shown_check,
+    start_jobs,
+    sweep_after,
+    write_comment,
 )
 from support.stage import UPSTREAM, Stage, repo
 
@@ -40,23 +40,23 @@ def l4(options: str) -> str:
 
 
 def title(it: Stage, sha: str) -> str:
-    found = shown(it, GATE, sha)
+    found = shown_check(it, GATE, sha)
     return found[2] if found else "absent"
 
 
 def summary(it: Stage, sha: str) -> str:
-    return str(check(it, GATE, sha).output["summary"])
+    return str(latest_check(it, GATE, sha).output["summary"])
 
 
 # passed
 
 
 async def test_a_pull_request_merges_once_every_job_has_succeeded(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it)
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 backend passed")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "success", "1 backend passed")
         assert (await it.github.merge_pr(pull)).merged
 
 
@@ -64,11 +64,11 @@ async def test_a_pull_request_merges_once_every_job_has_succeeded(tmp_path: Path
 async def test_a_skipped_or_neutral_job_passes_beside_one_that_succeeded(
     tmp_path: Path, harmless: str
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, test=harmless)
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 # not concerned
@@ -85,20 +85,20 @@ async def test_a_skipped_or_neutral_job_passes_beside_one_that_succeeded(
 async def test_a_backend_that_its_own_options_leave_out_is_not_concerned(
     tmp_path: Path, options: str, reason: str
 ) -> None:
-    async with gated(tmp_path, l4(options), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as it:
         pull = await open_pull(it)
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
         assert f"skipped: {reason}" in summary(it, pull.head_sha)
         assert it.github.dispatches() == []
         await it.github.merge_pr(pull)
 
 
 async def test_refs_are_about_pushes_and_leave_no_pull_request_out(tmp_path: Path) -> None:
-    async with gated(tmp_path, l4("refs: [release/*], jobs: [build]"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4("refs: [release/*], jobs: [build]"), downstreams=ONE) as it:
         pull = await open_pull(it)
 
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         assert len(it.github.dispatches(GATING)) == 1
 
 
@@ -108,11 +108,11 @@ async def test_refs_are_about_pushes_and_leave_no_pull_request_out(tmp_path: Pat
 async def test_a_maintainers_waiver_lets_a_failing_backend_through_and_names_who_and_why(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
-        assert gate(it, pull) == "failure"
-        await say(it, pull, f"/crcr waive {GATING} because the driver is broken")
+        assert gate_state(it, pull) == "failure"
+        await write_comment(it, pull, f"/crcr waive {GATING} because the driver is broken")
 
         assert title(it, pull.head_sha) == f"{GATING} waived by @maintainer"
         assert "the driver is broken" in summary(it, pull.head_sha)
@@ -120,20 +120,20 @@ async def test_a_maintainers_waiver_lets_a_failing_backend_through_and_names_who
 
 
 async def test_a_waiver_of_one_job_does_not_cover_another_that_fails(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure", test="failure")
-        await say(it, pull, f"/crcr waive {GATING}:build because known")
+        await write_comment(it, pull, f"/crcr waive {GATING}:build because known")
         assert title(it, pull.head_sha) == f"{GATING} failed (test)"
-        await say(it, pull, f"/crcr waive {GATING}:test because known too")
+        await write_comment(it, pull, f"/crcr waive {GATING}:test because known too")
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_a_waiver_of_what_passes_by_itself_is_not_used(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
-        await say(it, pull, f"/crcr waive {GATING}:build because it may fail")
+        await write_comment(it, pull, f"/crcr waive {GATING}:build because it may fail")
         await run_all(it)
 
         assert title(it, pull.head_sha) == "1 backend passed"
@@ -142,51 +142,51 @@ async def test_a_waiver_of_what_passes_by_itself_is_not_used(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("conclusion", ["cancelled", "timed_out"])
 async def test_a_waiver_of_a_job_covers_it_when_it_errored(tmp_path: Path, conclusion: str) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, test=conclusion)
-        await say(it, pull, f"/crcr waive {GATING}:test because the farm is down")
+        await write_comment(it, pull, f"/crcr waive {GATING}:test because the farm is down")
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_a_waiver_of_a_job_covers_it_when_it_is_missing(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it), "build")
-        await finish(it, newest_run(it), build="success")
-        await say(it, pull, f"/crcr waive {GATING}:test because it has no runner")
-        assert gate(it, pull) == "pending"
-        await look(it, 9 * HOUR)
+        await start_jobs(it, newest_run(it), "build")
+        await finish_jobs(it, newest_run(it), build="success")
+        await write_comment(it, pull, f"/crcr waive {GATING}:test because it has no runner")
+        assert gate_state(it, pull) == "pending"
+        await sweep_after(it, 9 * HOUR)
 
         assert title(it, pull.head_sha) == f"{GATING} waived by @maintainer"
 
 
 async def test_a_waiver_ends_with_the_next_push(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
-        await say(it, pull, f"/crcr waive {GATING} because known")
+        await write_comment(it, pull, f"/crcr waive {GATING} because known")
         it.clock.advance(1)
         await it.github.push_to_pr(pull)
         await it.act()
         await run_all(it, build="failure")
 
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_a_waiver_with_a_date_holds_across_pushes_and_runs_out_by_itself(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
-        await say(it, pull, f"/crcr waive {GATING} until 1d because known")
+        await write_comment(it, pull, f"/crcr waive {GATING} until 1d because known")
         it.clock.advance(1)
         await it.github.push_to_pr(pull)
         await it.act()
         await run_all(it, build="failure")
-        assert gate(it, pull) == "success"
-        await look(it, 24 * HOUR)
+        assert gate_state(it, pull) == "success"
+        await sweep_after(it, 24 * HOUR)
 
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         assert it.github.merge_state(pull).blocked_by == ("crcr/gate: failure",)
 
 
@@ -194,10 +194,10 @@ async def test_a_waiver_with_a_date_holds_across_pushes_and_runs_out_by_itself(t
 
 
 async def test_a_dispatched_backend_is_waited_for_with_since_when_and_until_when(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
 
-        assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"waiting for {GATING}")
         assert "2026-01-01 00:00" in summary(it, pull.head_sha)
         [row] = (await live_gate(it, pull.head_sha))["subjects"][0]["rows"]
         assert row["deadline"] == "2026-01-01T08:00:00Z"
@@ -206,13 +206,13 @@ async def test_a_dispatched_backend_is_waited_for_with_since_when_and_until_when
 
 
 async def test_a_running_job_keeps_the_gate_pending(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it))
-        await finish(it, newest_run(it), build="success")
-        await look(it, 61)  # GitHub confirms it
+        await start_jobs(it, newest_run(it))
+        await finish_jobs(it, newest_run(it), build="success")
+        await sweep_after(it, 61)  # GitHub confirms it
 
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         assert await live_reasons(it, pull.head_sha) == ["test running"]
 
 
@@ -220,16 +220,16 @@ async def test_a_running_job_keeps_the_gate_pending(tmp_path: Path) -> None:
 
 
 async def test_a_draft_holds_the_gate_without_a_deadline_until_it_is_ready(tmp_path: Path) -> None:
-    async with gated(tmp_path, l4("drafts: false, jobs: [build, test]"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4("drafts: false, jobs: [build, test]"), downstreams=ONE) as it:
         pull = await open_pull(it, draft=True)
-        await look(it, 100 * HOUR)
-        assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
+        await sweep_after(it, 100 * HOUR)
+        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
         assert "mark the pull request ready for review" in summary(it, pull.head_sha)
         await it.github.ready_for_review(pull)
         await it.act()
         await run_all(it)
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 @pytest.mark.parametrize(
@@ -239,16 +239,16 @@ async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approve
     tmp_path: Path, authors: str, association: str
 ) -> None:
     allowlist = l4(f"authors: {authors}, jobs: [build, test]")
-    async with gated(tmp_path, allowlist, downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, allowlist, downstreams=ONE) as it:
         pull = await open_pull(it, author_association=association)
-        await look(it, 100 * HOUR)
-        assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
+        await sweep_after(it, 100 * HOUR)
+        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
         assert f"`/crcr approve at {pull.head_sha[:12]}`" in summary(it, pull.head_sha)
-        await say(it, pull, "/crcr approve")
+        await write_comment(it, pull, "/crcr approve")
         assert title(it, pull.head_sha) == f"waiting for {GATING}"
         await run_all(it)
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 # declined
@@ -258,11 +258,11 @@ async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approve
 async def test_a_backend_that_skipped_everything_declined_unless_it_may_skip(
     tmp_path: Path, more: str, outcome: str
 ) -> None:
-    async with gated(tmp_path, l4(f"jobs: [build, test]{more}"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4(f"jobs: [build, test]{more}"), downstreams=ONE) as it:
         pull = await open_pull(it)
         await run_all(it, build="skipped", test="neutral")
 
-        assert gate(it, pull) == outcome
+        assert gate_state(it, pull) == outcome
         declined = title(it, pull.head_sha) == f"{GATING} declined"
         assert declined is ("may_skip: true" in summary(it, pull.head_sha)) is (outcome == "failure")
 
@@ -271,37 +271,39 @@ async def test_a_backend_that_skipped_everything_declined_unless_it_may_skip(
 
 
 async def test_nothing_arrived_in_time_is_missing(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
-        await look(it, 8 * HOUR - 1)
-        assert gate(it, pull) == "pending"
-        await look(it, 1)
+        await sweep_after(it, 8 * HOUR - 1)
+        assert gate_state(it, pull) == "pending"
+        await sweep_after(it, 1)
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
 
 
 async def test_one_named_job_that_never_came_is_missing_by_name(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it), "build")
-        await finish(it, newest_run(it), build="success")
-        await look(it, 8 * HOUR)
+        await start_jobs(it, newest_run(it), "build")
+        await finish_jobs(it, newest_run(it), build="success")
+        await sweep_after(it, 8 * HOUR)
 
         assert title(it, pull.head_sha) == f"{GATING} is missing"
         assert "`test` nothing arrived in time" in summary(it, pull.head_sha)
 
 
 async def test_a_parked_dispatch_is_missing_at_once(tmp_path: Path) -> None:
-    async with gated(tmp_path, prepare=lambda github: github.faults.answer(422, on=_dispatches())) as it:
+    async with gated_upstream(
+        tmp_path, prepare=lambda github: github.faults.answer(422, on=_dispatches())
+    ) as it:
         pull = await open_pull(it)
 
-        assert states(it, "dispatches", downstream=GATING) == ["parked"]
-        assert gate(it, pull) == "failure"
+        assert row_states(it, "dispatches", downstream=GATING) == ["parked"]
+        assert gate_state(it, pull) == "failure"
         assert "could not be delivered" in summary(it, pull.head_sha)
 
 
 async def test_a_suspended_backend_is_missing_rather_than_forgotten(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         await it.services.targets.suspend(repo(UPSTREAM), repo(GATING), who="ann", now=it.clock.now())
         pull = await open_pull(it)
 
@@ -316,34 +318,34 @@ async def test_a_suspended_backend_is_missing_rather_than_forgotten(tmp_path: Pa
 async def test_cancelled_and_timed_out_jobs_are_errors_with_what_to_do(
     tmp_path: Path, conclusion: str
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, test=conclusion)
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored (test)")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored (test)")
         assert f"`/crcr retry {GATING}`" in summary(it, pull.head_sha)
 
 
 async def test_a_job_that_still_runs_past_the_gates_time_out_is_an_error(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
-        await look(it, 7 * HOUR)
-        await start(it, newest_run(it))
-        await look(it, HOUR)
+        await sweep_after(it, 7 * HOUR)
+        await start_jobs(it, newest_run(it))
+        await sweep_after(it, HOUR)
 
         assert title(it, pull.head_sha) == f"{GATING} errored (build, test)"
         assert "still running past the gate's time-out" in summary(it, pull.head_sha)
 
 
 async def test_a_result_that_comes_after_the_deadline_still_opens_the_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it))
-        await look(it, 8 * HOUR)
-        assert gate(it, pull) == "failure"
-        await finish(it, newest_run(it))
+        await start_jobs(it, newest_run(it))
+        await sweep_after(it, 8 * HOUR)
+        assert gate_state(it, pull) == "failure"
+        await finish_jobs(it, newest_run(it))
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 # failed
@@ -353,25 +355,25 @@ async def test_a_result_that_comes_after_the_deadline_still_opens_the_gate(tmp_p
 async def test_a_failure_a_call_for_action_or_no_conclusion_fails_the_gate(
     tmp_path: Path, conclusion: str | None
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         await it.github.complete_job(run, "build", conclusion)
-        await finish(it, run, test="success")
+        await finish_jobs(it, run, test="success")
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
         with pytest.raises(MergeBlocked, match="crcr/gate: failure"):
             await it.github.merge_pr(pull)
 
 
 async def test_the_first_failing_job_fails_the_gate_before_the_others_are_through(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
-        await start(it, newest_run(it))
-        await finish(it, newest_run(it), build="failure")
+        await start_jobs(it, newest_run(it))
+        await finish_jobs(it, newest_run(it), build="failure")
 
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         assert "1 still waiting" in summary(it, pull.head_sha)
 
 
@@ -390,7 +392,7 @@ async def test_the_first_failing_job_fails_the_gate_before_the_others_are_throug
 async def test_the_worst_backend_is_named_first(
     tmp_path: Path, first: dict[str, str], second: dict[str, str], outcome: str
 ) -> None:
-    async with gated(tmp_path, TWO, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it, GATING, **first)
         await run_all(it, SECOND, **second)
@@ -400,23 +402,23 @@ async def test_the_worst_backend_is_named_first(
 
 
 async def test_a_failure_blocks_while_another_backend_is_still_waited_for(tmp_path: Path) -> None:
-    async with gated(tmp_path, TWO, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it, GATING, build="failure")
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         await run_all(it, SECOND)
 
         assert title(it, pull.head_sha) == f"{GATING} failed (build)"
 
 
 async def test_one_backend_that_passed_does_not_open_the_gate_for_the_other(tmp_path: Path) -> None:
-    async with gated(tmp_path, TWO, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it, GATING)
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         live = await live_gate(it, pull.head_sha)
         assert live["title"] == f"1 of 2 backends passed, waiting for {SECOND}"
-        await look(it, 8 * HOUR)
+        await sweep_after(it, 8 * HOUR)
 
         assert title(it, pull.head_sha) == f"{SECOND} is missing"
 

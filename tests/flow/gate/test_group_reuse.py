@@ -11,17 +11,17 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
-    gate,
-    gated,
-    look,
+    gate_state,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    say,
-    shown,
-    start,
+    shown_check,
+    start_jobs,
+    sweep_after,
+    write_comment,
 )
-from support.github.merge_queue import move_base, queued, queued_together, settle, told
+from support.github.merge_queue import dispatched_groups, enqueue, enqueue_together, move_base, settle_queue
 
 HOUR = 3600.0
 ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
@@ -33,8 +33,8 @@ WAITS = ("in_progress", None, f"waiting for {GATING}")
 async def excused(it: Stage, waive: str = WAIVE) -> PullRequest:
     """A pull request that failed, and passes by a waiver alone."""
     pull = await failing_pull(it)
-    await say(it, pull, waive)
-    assert gate(it, pull) == "success"
+    await write_comment(it, pull, waive)
+    assert gate_state(it, pull) == "success"
     return pull
 
 
@@ -52,17 +52,17 @@ async def silence_the_gate(it: Stage) -> None:
 async def test_a_head_whose_waiver_is_gone_speaks_for_no_group_though_it_still_looks_green(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await excused(it)
         await silence_the_gate(it)
-        await say(it, pull, f"/crcr unwaive {GATING}")
-        assert gate(it, pull) == "success"
-        group = await queued(it, pull)
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
+        await write_comment(it, pull, f"/crcr unwaive {GATING}")
+        assert gate_state(it, pull) == "success"
+        group = await enqueue(it, pull)
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
         it.github.faults.clear()
-        await look(it, HOUR)
+        await sweep_after(it, HOUR)
 
-        assert (gate(it, pull), shown(it, GATE, group.head_sha)) == ("failure", WAITS)
+        assert (gate_state(it, pull), shown_check(it, GATE, group.head_sha)) == ("failure", WAITS)
 
 
 async def waived(it: Stage) -> PullRequest:
@@ -78,7 +78,7 @@ async def passed_by_its_own_word(it: Stage) -> PullRequest:
     await it.github.change_permissions(GATING, actions=None)
     pull = await open_pull(it)
     run = newest_run(it)
-    await start(it, run)
+    await start_jobs(it, run)
     for job in run.jobs:
         await it.github.report(run, job, status="completed", conclusion="success")
     await it.act()
@@ -86,11 +86,11 @@ async def passed_by_its_own_word(it: Stage) -> PullRequest:
 
 
 async def unwaive(it: Stage, pull: PullRequest) -> None:
-    await say(it, pull, f"/crcr unwaive {GATING}")
+    await write_comment(it, pull, f"/crcr unwaive {GATING}")
 
 
 async def wait_an_hour(it: Stage, _: PullRequest) -> None:
-    await look(it, HOUR)
+    await sweep_after(it, HOUR)
 
 
 async def contradict(it: Stage, _pull: PullRequest) -> None:
@@ -99,7 +99,7 @@ async def contradict(it: Stage, _pull: PullRequest) -> None:
         it.github.ci.complete(run, job, "failure")
     await it.github.change_permissions(GATING, actions="read")
     for _ in range(3):
-        await look(it, 65)
+        await sweep_after(it, 65)
 
 
 ENDS = {
@@ -115,28 +115,28 @@ async def test_a_group_waits_for_its_own_backends_once_the_head_that_spoke_for_i
     passed: Callable[[Stage], Awaitable[PullRequest]],
     end: Callable[[Stage, PullRequest], Awaitable[None]],
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await passed(it)
-        group = await queued(it, pull)
-        assert (shown(it, GATE, group.head_sha), told(it, GATING)) == (REUSED, [])
+        group = await enqueue(it, pull)
+        assert (shown_check(it, GATE, group.head_sha), dispatched_groups(it, GATING)) == (REUSED, [])
         await end(it, pull)
 
-        assert gate(it, pull) == "failure"
-        assert shown(it, GATE, group.head_sha) == WAITS
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
-        await settle(it)
+        assert gate_state(it, pull) == "failure"
+        assert shown_check(it, GATE, group.head_sha) == WAITS
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
+        await settle_queue(it)
         assert not pull.merged
 
 
 async def test_what_a_group_earns_after_its_reuse_ended_is_its_own(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await excused(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await unwaive(it, pull)
         await run_all(it)
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "success", "1 backend passed")
-        await settle(it)
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "success", "1 backend passed")
+        await settle_queue(it)
         assert pull.merged
 
 
@@ -144,7 +144,7 @@ async def test_what_a_group_earns_after_its_reuse_ended_is_its_own(tmp_path: Pat
 
 
 async def merge(it: Stage, _: PullRequest) -> None:
-    await settle(it)
+    await settle_queue(it)
 
 
 async def close(it: Stage, pull: PullRequest) -> None:
@@ -157,17 +157,17 @@ async def close(it: Stage, pull: PullRequest) -> None:
 async def test_the_pass_of_a_group_outlives_the_pull_request_that_spoke_for_it(
     tmp_path: Path, end: Callable[[Stage, PullRequest], Awaitable[None]]
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await excused(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         # GitHub tells of the group's end later, or never.
         it.github.faults.webhooks.lose(event="merge_group")
         await end(it, pull)
         await it.services.reconciler.run(thorough=True)
-        await look(it, HOUR)
+        await sweep_after(it, HOUR)
 
         assert pull.state == "closed"
-        assert (shown(it, GATE, group.head_sha), told(it, GATING)) == (REUSED, [])
+        assert (shown_check(it, GATE, group.head_sha), dispatched_groups(it, GATING)) == (REUSED, [])
 
 
 # Whose waivers count
@@ -184,24 +184,24 @@ async def stranger_on(it: Stage, waived: PullRequest) -> PullRequest:
 
 
 async def test_whoever_takes_a_waived_pull_requests_commits_does_not_get_its_waiver(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         mine = await excused(it)
         theirs = await stranger_on(it, mine)
         await move_base(it)
-        group = await queued(it, theirs)
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
+        group = await enqueue(it, theirs)
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
         await run_all(it, build="failure")
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
 
 
 async def test_a_waiver_covers_the_group_that_its_own_pull_request_is_queued_in(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         mine = await excused(it)
         theirs = await stranger_on(it, mine)
         await run_all(it)  # by themselves they pass
         await move_base(it)
-        head = await queued_together(it, mine, theirs)
+        head = await enqueue_together(it, mine, theirs)
         await run_all(it, build="failure")
 
-        assert shown(it, GATE, head) == ("completed", "success", f"{GATING} waived by @maintainer")
+        assert shown_check(it, GATE, head) == ("completed", "success", f"{GATING} waived by @maintainer")

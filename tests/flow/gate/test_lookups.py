@@ -11,15 +11,15 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
-    check,
-    finish,
-    gate,
-    gated,
-    look,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     newest_run,
     open_pull,
-    shown,
-    start,
+    shown_check,
+    start_jobs,
+    sweep_after,
 )
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 24 * 3600.0
@@ -39,15 +39,15 @@ def state(it: Stage, name: str = "build") -> tuple[str, str | None]:
 async def silent_job(it: Stage) -> WorkflowRun:
     """`test` has passed, and `build` has begun and is not heard of any more."""
     run = newest_run(it)
-    await start(it, run)
-    await finish(it, run, test="success")
+    await start_jobs(it, run)
+    await finish_jobs(it, run, test="success")
     return run
 
 
 async def wait_and_look(it: Stage, hours: float = 6.0) -> None:
     """So much time passes, the sweeper sees who is silent, and what GitHub says of them is acted on."""
-    await look(it, hours * HOUR)
-    await look(it)
+    await sweep_after(it, hours * HOUR)
+    await sweep_after(it)
 
 
 # Silent jobs
@@ -55,7 +55,7 @@ async def wait_and_look(it: Stage, hours: float = 6.0) -> None:
 
 @pytest.mark.parametrize("github", ["failure", "cancelled", "timed_out", "action_required"])
 async def test_a_silent_job_ends_as_github_saw_it_fail(tmp_path: Path, github: str) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), github)
@@ -63,38 +63,38 @@ async def test_a_silent_job_ends_as_github_saw_it_fail(tmp_path: Path, github: s
 
         assert state(it) == ("completed", github)
         assert (job(it)["verification"], job(it)["github_conclusion"]) == ("confirmed", github)
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 @pytest.mark.parametrize("github", ["success", "skipped", "neutral"])
 async def test_fault_35_a_silent_job_that_github_saw_succeed_has_timed_out_unreported(
     tmp_path: Path, github: str
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), github)
         await wait_and_look(it)
 
         assert (state(it), job(it)["github_conclusion"]) == (("timed_out", None), github)
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored (build)")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored (build)")
 
 
 async def test_the_gate_says_that_a_job_succeeded_unreported(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), "success")
         await wait_and_look(it)
 
         words = "unreported: GitHub saw it succeed, and nobody told the relay"
-        assert words in check(it, GATE, pull.head_sha).output["summary"]
+        assert words in latest_check(it, GATE, pull.head_sha).output["summary"]
 
 
 async def test_a_silent_job_that_still_runs_has_not_timed_out_and_its_silence_counts_anew(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         await open_pull(it)
         run = await silent_job(it)
         await wait_and_look(it, 6)
@@ -135,10 +135,10 @@ async def test_a_job_that_ran_for_20_hours_is_never_called_timed_out(tmp_path: P
 
 
 async def test_a_silent_job_whose_run_goes_on_ends_and_the_others_go_on(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         it.github.ci.complete(run, run.job("build"), "failure")
         await wait_and_look(it)
 
@@ -146,7 +146,7 @@ async def test_a_silent_job_whose_run_goes_on_ends_and_the_others_go_on(tmp_path
 
 
 async def test_a_silent_job_has_timed_out_where_github_does_not_let_us_look(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), "success")
@@ -155,22 +155,22 @@ async def test_a_silent_job_has_timed_out_where_github_does_not_let_us_look(tmp_
         await wait_and_look(it)
 
         assert (state(it), job(it)["github_conclusion"]) == (("timed_out", None), None)
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_a_silent_job_has_timed_out_when_github_was_away_for_an_hour(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         await open_pull(it)
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), "failure")
         away = it.github.faults.answer(503, on=Match("GET", RUNS))
-        await look(it, 6 * HOUR)
-        await look(it, 0.9 * HOUR)
+        await sweep_after(it, 6 * HOUR)
+        await sweep_after(it, 0.9 * HOUR)
         assert state(it) == ("in_progress", None)
-        await look(it, 0.2 * HOUR)
+        await sweep_after(it, 0.2 * HOUR)
         assert state(it) == ("timed_out", None)
         it.github.faults.remove(away)
-        await look(it, HOUR)
+        await sweep_after(it, HOUR)
 
         assert state(it) == ("completed", "failure")
 
@@ -196,33 +196,33 @@ async def test_a_silent_job_that_github_does_not_know_has_timed_out(tmp_path: Pa
 
 
 async def test_nobody_waits_for_hours_for_a_report_out_of_a_run_that_is_over(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         it.github.ci.complete(run, run.job("build"), "success")
-        await finish(it, run, test="success")
-        await look(it, MINUTE)
-        assert gate(it, pull) == "pending"
+        await finish_jobs(it, run, test="success")
+        await sweep_after(it, MINUTE)
+        assert gate_state(it, pull) == "pending"
         await wait_and_look(it, 11 / 60)
 
-        assert (state(it), gate(it, pull)) == (("timed_out", None), "failure")
+        assert (state(it), gate_state(it, pull)) == (("timed_out", None), "failure")
 
 
 async def test_a_report_still_on_its_way_when_the_run_ended_is_taken_as_it_is(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run)
+        await start_jobs(it, run)
         it.github.ci.complete(run, run.job("build"), "success")
-        await finish(it, run, test="success")
+        await finish_jobs(it, run, test="success")
         for minutes in (1, 8):
             await wait_and_look(it, minutes / 60)
         await it.github.report(run, "build", status="completed")
-        await look(it, MINUTE)
+        await sweep_after(it, MINUTE)
 
         assert (state(it), job_marks(job(it))) == (("completed", "success"), set())
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_silent_jobs_of_l2_are_looked_up_as_well(tmp_path: Path) -> None:
@@ -238,16 +238,16 @@ async def test_silent_jobs_of_l2_are_looked_up_as_well(tmp_path: Path) -> None:
 
 
 async def test_a_real_result_after_the_time_out_counts_and_is_marked_late(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), "success")
         await wait_and_look(it)
         assert report_outcome(await it.github.report(run, "build", status="completed")) == "applied"
-        await look(it, MINUTE)
+        await sweep_after(it, MINUTE)
 
         assert (state(it), job_marks(job(it))) == (("completed", "success"), {"late"})
-        assert (job(it)["verification"], gate(it, pull)) == ("confirmed", "success")
+        assert (job(it)["verification"], gate_state(it, pull)) == ("confirmed", "success")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ async def test_a_real_result_after_the_time_out_counts_and_is_marked_late(tmp_pa
 async def test_a_report_after_github_said_how_the_job_failed_changes_nothing_for_the_better(
     tmp_path: Path, says: str, answer: str, disputed: set[str]
 ) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), "failure")
@@ -267,17 +267,17 @@ async def test_a_report_after_github_said_how_the_job_failed_changes_nothing_for
 
         assert report_outcome(late) == answer
         assert (state(it), job_marks(job(it))) == (("completed", "failure"), disputed)
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
 
 
 async def test_a_re_run_after_the_time_out_clears_the_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), "cancelled")
         await wait_and_look(it)
         await it.github.rerun(run, failed_only=True)
-        await start(it, run, "build")
-        await finish(it, run, build="success")
+        await start_jobs(it, run, "build")
+        await finish_jobs(it, run, build="success")
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"

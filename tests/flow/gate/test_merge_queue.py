@@ -9,16 +9,16 @@ from github_sim.github import Match
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    check,
-    gated,
+    gated_upstream,
+    latest_check,
     live_gate,
-    look,
     open_pull,
     run_all,
-    say,
-    shown,
+    shown_check,
+    sweep_after,
+    write_comment,
 )
-from support.github.merge_queue import move_base, queued, queued_together, settle, told
+from support.github.merge_queue import dispatched_groups, enqueue, enqueue_together, move_base, settle_queue
 from support.stage import UPSTREAM, Stage, repo
 
 HOUR = 3600.0
@@ -33,67 +33,71 @@ COMPARE = Match("GET", f"/repos/{UPSTREAM}/compare/*")
 
 
 def summary(it: Stage, sha: str) -> str:
-    return str(check(it, GATE, sha).output["summary"])
+    return str(latest_check(it, GATE, sha).output["summary"])
 
 
 # From the queue into the branch, or out
 
 
 async def test_a_group_goes_to_l4_and_to_whoever_lists_it_and_waits_for_the_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, MIXED, downstreams=ALL) as it:
+    async with gated_upstream(tmp_path, MIXED, downstreams=ALL) as it:
         pull = await open_pull(it)
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         asked = [("checks_requested", group.head_sha)]
 
-        assert (told(it, GATING), told(it, LISTENING), told(it, OTHER)) == (asked, asked, [])
-        assert shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert (
+            dispatched_groups(it, GATING),
+            dispatched_groups(it, LISTENING),
+            dispatched_groups(it, OTHER),
+        ) == (asked, asked, [])
+        assert shown_check(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
         [subject] = (await live_gate(it, group.head_sha))["subjects"]
         assert subject["numbers"] == [pull.number]
-        await settle(it)
+        await settle_queue(it)
         assert not pull.merged
 
 
 async def test_a_group_that_passes_is_merged(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await run_all(it)
-        await settle(it)
+        await settle_queue(it)
 
         assert (pull.merged, group.state) == (True, "merged")
-        assert shown(it, GATE, group.head_sha) == ("completed", "success", "1 backend passed")
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "success", "1 backend passed")
 
 
 @pytest.mark.parametrize("conclusion", ["failure", "cancelled", "skipped"])
 async def test_a_group_that_does_not_pass_is_thrown_out(tmp_path: Path, conclusion: str) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await run_all(it, build=conclusion, test=conclusion)
-        await settle(it)
+        await settle_queue(it)
 
         assert (pull.merged, group.state) == (False, "invalidated")
 
 
 async def test_a_group_that_nobody_answers_is_thrown_out_in_time(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await move_base(it)
-        group = await queued(it, pull)
-        await look(it, 8 * HOUR)
-        await settle(it)
+        group = await enqueue(it, pull)
+        await sweep_after(it, 8 * HOUR)
+        await settle_queue(it)
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} is missing")
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} is missing")
         assert not pull.merged
 
 
 async def test_the_heads_own_failure_does_not_reach_the_group_and_its_pass_does_not_either(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         failed, passed = await open_pull(it), await open_pull(it, files=["src/other.py"])
         runs = it.github.runs(GATING)
         for run, ends in zip(runs, ("failure", "success"), strict=True):
@@ -101,26 +105,26 @@ async def test_the_heads_own_failure_does_not_reach_the_group_and_its_pass_does_
                 await it.github.start_job(run, job.name)
                 await it.github.complete_job(run, job.name, ends)
         await move_base(it)
-        first, second = await queued(it, failed), await queued(it, passed)
+        first, second = await enqueue(it, failed), await enqueue(it, passed)
 
-        assert shown(it, GATE, first.head_sha) == ("in_progress", None, f"waiting for {GATING}")
-        assert shown(it, GATE, second.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert shown_check(it, GATE, first.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert shown_check(it, GATE, second.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
 async def test_those_behind_a_group_that_left_are_asked_about_anew(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         first, second = await open_pull(it), await open_pull(it, files=["src/other.py"])
         await move_base(it)
-        bad = await queued(it, first)
+        bad = await enqueue(it, first)
         await run_all(it, build="failure")
-        behind = await queued(it, second)
-        await settle(it)
+        behind = await enqueue(it, second)
+        await settle_queue(it)
         again = it.github.merge_queue(UPSTREAM)[0]
 
         assert again.head_sha not in {bad.head_sha, behind.head_sha}
-        assert told(it, GATING)[-1] == ("checks_requested", again.head_sha)
+        assert dispatched_groups(it, GATING)[-1] == ("checks_requested", again.head_sha)
         await run_all(it)
-        await settle(it)
+        await settle_queue(it)
         assert (first.merged, second.merged) == (False, True)
 
 
@@ -128,231 +132,251 @@ async def test_those_behind_a_group_that_left_are_asked_about_anew(tmp_path: Pat
 
 
 async def test_a_group_with_the_tree_of_a_head_that_passed_asks_nobody(tmp_path: Path) -> None:
-    async with gated(tmp_path, MIXED, downstreams=ALL) as it:
+    async with gated_upstream(tmp_path, MIXED, downstreams=ALL) as it:
         pull = await open_pull(it)
         await run_all(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "success", "the same tree has passed already")
+        assert shown_check(it, GATE, group.head_sha) == (
+            "completed",
+            "success",
+            "the same tree has passed already",
+        )
         assert f"`{pull.head_sha}`" in summary(it, group.head_sha)
-        assert (told(it, GATING), told(it, LISTENING)) == ([], [])
-        await settle(it)
+        assert (dispatched_groups(it, GATING), dispatched_groups(it, LISTENING)) == ([], [])
+        await settle_queue(it)
         assert pull.merged
 
 
 async def test_a_result_is_not_reused_once_the_base_has_moved(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await run_all(it)
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert shown_check(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
 @pytest.mark.parametrize("conclusion", [None, "failure"])
 async def test_the_tree_of_a_head_that_has_not_passed_is_worth_nothing(
     tmp_path: Path, conclusion: str | None
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         if conclusion:
             await run_all(it, build=conclusion)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
-        assert shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
+        assert shown_check(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
 async def test_a_result_is_not_reused_when_an_l4_backend_came_in_since(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it)
         it.write_allowlist(TWO)
         await it.refresh()
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert told(it, SECOND) == [("checks_requested", group.head_sha)]
-        assert shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}, {SECOND}")
+        assert dispatched_groups(it, SECOND) == [("checks_requested", group.head_sha)]
+        assert shown_check(it, GATE, group.head_sha) == (
+            "in_progress",
+            None,
+            f"waiting for {GATING}, {SECOND}",
+        )
 
 
 async def test_a_backend_that_takes_merge_groups_only_is_asked_whatever_the_head_says(tmp_path: Path) -> None:
     groups_only = ONE.replace("jobs:", "events: [merge_group], jobs:")
-    async with gated(tmp_path, groups_only, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, groups_only, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
-        assert shown(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
-        group = await queued(it, pull)
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
+        group = await enqueue(it, pull)
 
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
-        assert shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
+        assert shown_check(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
 async def test_a_backend_that_takes_no_merging_events_does_not_keep_a_result_from_being_reused(
     tmp_path: Path,
 ) -> None:
     aside = f"{ONE}  - {SECOND}: {{oncalls: [cat], jobs: [build], events: [push]}}\n"
-    async with gated(tmp_path, aside, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, aside, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "success", "the same tree has passed already")
+        assert shown_check(it, GATE, group.head_sha) == (
+            "completed",
+            "success",
+            "the same tree has passed already",
+        )
 
 
 async def test_a_tree_that_cannot_be_read_is_not_the_same(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         it.github.faults.answer(404, on=Match("GET", f"/repos/{UPSTREAM}/git/commits/*"))
         pull = await open_pull(it)
         await run_all(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert shown_check(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
 # Waivers
 
 
 async def test_a_waiver_of_the_pull_request_covers_the_same_backend_in_its_group(tmp_path: Path) -> None:
-    async with gated(tmp_path, TWO, downstreams=THEM) as it:
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
         pull = await open_pull(it)
-        await say(it, pull, f"/crcr waive {GATING} because known")
+        await write_comment(it, pull, f"/crcr waive {GATING} because known")
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await run_all(it, GATING, build="failure")
-        assert shown(it, GATE, group.head_sha) == (
+        assert shown_check(it, GATE, group.head_sha) == (
             "in_progress",
             None,
             f"1 of 2 backends passed, waiting for {SECOND}",
         )
         await run_all(it, SECOND)
-        await settle(it)
+        await settle_queue(it)
 
         assert pull.merged
 
 
 async def test_a_waiver_of_one_job_covers_just_that_job_in_the_group(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
-        await say(it, pull, f"/crcr waive {GATING}:build because known")
+        await write_comment(it, pull, f"/crcr waive {GATING}:build because known")
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await run_all(it, build="failure", test="failure")
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (test)")
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (test)")
 
 
 async def test_a_waiver_given_while_the_group_waits_counts_at_once(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await run_all(it, build="failure")
-        await say(it, pull, f"/crcr waive {GATING} because known")
+        await write_comment(it, pull, f"/crcr waive {GATING} because known")
 
-        found = shown(it, GATE, group.head_sha)
+        found = shown_check(it, GATE, group.head_sha)
         assert found == ("completed", "success", f"{GATING} waived by @maintainer")
 
 
 async def test_in_a_group_of_two_a_waiver_of_either_covers_what_the_other_passed(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         first, second = await open_pull(it), await open_pull(it, files=["src/other.py"])
         await run_all(it)  # the second's
-        await say(it, first, f"/crcr waive {GATING}:build because known")
+        await write_comment(it, first, f"/crcr waive {GATING}:build because known")
         await move_base(it)
-        head = await queued_together(it, first, second)
+        head = await enqueue_together(it, first, second)
         assert f"merge group of #{first.number}, #{second.number}" in summary(it, head)
         await run_all(it, build="failure")
 
-        assert shown(it, GATE, head) == ("completed", "success", f"{GATING} waived by @maintainer")
+        assert shown_check(it, GATE, head) == ("completed", "success", f"{GATING} waived by @maintainer")
 
 
 async def test_a_waiver_of_a_pull_request_that_is_not_in_the_group_does_not_cover(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         other, pull = await open_pull(it), await open_pull(it, files=["src/other.py"])
-        await say(it, other, f"/crcr waive {GATING} because known")
+        await write_comment(it, other, f"/crcr waive {GATING} because known")
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await run_all(it, build="failure")
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
 
 
 @pytest.mark.parametrize("silent", [COMPARE, Match("GET", f"/repos/{UPSTREAM}/commits/*/pulls")])
 async def test_without_an_answer_about_its_pull_requests_a_group_has_no_waiver(
     tmp_path: Path, silent: Match
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         it.github.faults.answer(403, on=silent, message="Resource not accessible by integration")
         pull = await open_pull(it)
-        await say(it, pull, f"/crcr waive {GATING} because known")
+        await write_comment(it, pull, f"/crcr waive {GATING} because known")
         await move_base(it)
-        group = await queued(it, pull)
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
+        group = await enqueue(it, pull)
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
         await run_all(it, build="failure")
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
         assert "so no waiver applies" in summary(it, group.head_sha)
 
 
 async def test_while_github_does_not_answer_the_group_waits_and_nothing_is_green(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         away = it.github.faults.answer(502, on=COMPARE)
         pull = await open_pull(it)
         await run_all(it)
-        group = await queued(it, pull)
-        assert shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        group = await enqueue(it, pull)
+        assert shown_check(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
         it.github.faults.remove(away)
-        await look(it, HOUR)
+        await sweep_after(it, HOUR)
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "success", "the same tree has passed already")
+        assert shown_check(it, GATE, group.head_sha) == (
+            "completed",
+            "success",
+            "the same tree has passed already",
+        )
 
 
 # The end of a group
 
 
 async def test_a_destroyed_group_ends_its_open_checks_and_tells_whoever_was_told(tmp_path: Path) -> None:
-    async with gated(tmp_path, MIXED, downstreams=ALL) as it:
+    async with gated_upstream(tmp_path, MIXED, downstreams=ALL) as it:
         pull = await open_pull(it)
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await it.github.dequeue(group)
         await it.act()
 
         both = [("checks_requested", group.head_sha), ("destroyed", group.head_sha)]
-        assert (told(it, GATING), told(it, LISTENING), told(it, OTHER)) == (both, both, [])
+        assert (
+            dispatched_groups(it, GATING),
+            dispatched_groups(it, LISTENING),
+            dispatched_groups(it, OTHER),
+        ) == (both, both, [])
         ends = {each.name: each.conclusion for each in it.github.checks(UPSTREAM, group.head_sha)}
         assert ends == {GATE: "cancelled", f"crcr/{GATING}": "neutral"}
 
 
 async def test_a_destroyed_groups_unsent_dispatch_is_never_sent(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await move_base(it)
         await it.services.acts.pause(repo(UPSTREAM), who="ann", now=it.clock.now())
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await it.github.dequeue(group)
         await it.services.acts.pause(repo(UPSTREAM), who="ann", now=it.clock.now(), lift=True)
-        await look(it, HOUR)
+        await sweep_after(it, HOUR)
 
-        assert told(it, GATING) == []
-        assert shown(it, GATE, group.head_sha) == ("completed", "cancelled", "superseded or closed")
+        assert dispatched_groups(it, GATING) == []
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "cancelled", "superseded or closed")
 
 
 async def test_a_group_destroyed_before_it_was_read_is_forgotten(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         away = it.github.faults.answer(502, on=COMPARE)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await it.github.dequeue(group)
         it.github.faults.remove(away)
-        await look(it, HOUR)
+        await sweep_after(it, HOUR)
 
-        assert told(it, GATING) == []
-        assert shown(it, GATE, group.head_sha) == ("completed", "cancelled", "superseded or closed")
+        assert dispatched_groups(it, GATING) == []
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "cancelled", "superseded or closed")
 
 
 async def test_an_end_that_overtakes_its_beginning_ends_the_group_all_the_same(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await move_base(it)
         it.github.faults.webhooks.hold(event="merge_group")
@@ -361,15 +385,15 @@ async def test_an_end_that_overtakes_its_beginning_ends_the_group_all_the_same(t
         await it.github.release_webhooks([1, 0])
         await it.act()
 
-        assert told(it, GATING) == []
-        assert shown(it, GATE, group.head_sha) is None
+        assert dispatched_groups(it, GATING) == []
+        assert shown_check(it, GATE, group.head_sha) is None
 
 
 async def test_a_late_result_does_not_wake_a_destroyed_group(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         run = it.github.runs(GATING)[-1]
         await it.github.dequeue(group)
         await it.act()
@@ -377,17 +401,17 @@ async def test_a_late_result_does_not_wake_a_destroyed_group(tmp_path: Path) -> 
         await it.github.complete_job(run, "build", "failure")
         await it.act()
 
-        assert shown(it, GATE, group.head_sha) == ("completed", "cancelled", "superseded or closed")
+        assert shown_check(it, GATE, group.head_sha) == ("completed", "cancelled", "superseded or closed")
 
 
 # Twice, and with `paths`
 
 
 async def test_a_redelivered_group_is_told_once(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it)
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         assert group.last_delivery is not None
         again = await it.github.redeliver(group.last_delivery.guid)
         body = json.loads(group.last_delivery.payload)
@@ -396,7 +420,7 @@ async def test_a_redelivered_group_is_told_once(tmp_path: Path) -> None:
 
         assert json.loads(again.answer_body)["repeat"] is True
         assert "is known" in json.loads(other.answer_body)["ignored"]
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
 
 
 @pytest.mark.parametrize(("path", "outcome"), [("docs/a.md", "in_progress"), ("src/a.py", "completed")])
@@ -404,39 +428,39 @@ async def test_a_group_concerns_a_backend_with_paths_by_what_it_adds_to_its_base
     tmp_path: Path, path: str, outcome: str
 ) -> None:
     docs = ONE.replace("jobs:", "paths: ['docs/**'], jobs:")
-    async with gated(tmp_path, docs, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, docs, downstreams=(GATING,)) as it:
         pull = await open_pull(it, files=[path])
         await it.github.push(UPSTREAM, files={"docs/moved.md": "on"})
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert check(it, GATE, group.head_sha).status == outcome
-        assert bool(told(it, GATING)) is (outcome == "in_progress")
+        assert latest_check(it, GATE, group.head_sha).status == outcome
+        assert bool(dispatched_groups(it, GATING)) is (outcome == "in_progress")
 
 
 async def test_a_group_of_two_concerns_a_backend_by_the_files_of_both(tmp_path: Path) -> None:
     docs = ONE.replace("jobs:", "paths: ['docs/**'], jobs:")
-    async with gated(tmp_path, docs, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, docs, downstreams=(GATING,)) as it:
         first, second = await open_pull(it, files=["docs/a.md"]), await open_pull(it, files=["src/a.py"])
         await move_base(it)
-        head = await queued_together(it, first, second)
+        head = await enqueue_together(it, first, second)
 
-        assert ("checks_requested", head) in told(it, GATING)
+        assert ("checks_requested", head) in dispatched_groups(it, GATING)
 
 
 async def test_a_group_that_changes_nothing_still_concerns_a_backend_without_paths(tmp_path: Path) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         pull = await open_pull(it, files=[])
         await move_base(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert shown_check(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
 async def test_without_an_answer_about_its_files_a_group_concerns_everybody(tmp_path: Path) -> None:
     docs = ONE.replace("jobs:", "paths: ['docs/**'], jobs:")
-    async with gated(tmp_path, docs, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, docs, downstreams=(GATING,)) as it:
         it.github.faults.answer(404, on=COMPARE)
         pull = await open_pull(it)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
 
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]

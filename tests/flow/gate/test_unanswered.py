@@ -9,13 +9,13 @@ from support.github.gated_upstream import (
     GATING,
     NAMED,
     Stage,
-    gate,
-    gated,
-    look,
+    gate_state,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    shown,
+    shown_check,
+    sweep_after,
 )
 from support.stage import UPSTREAM, WORKFLOW, stage
 
@@ -67,14 +67,14 @@ async def test_fault_23_a_dispatch_that_never_started_is_found(tmp_path: Path) -
 async def test_fault_23_a_gating_dispatch_that_never_started_is_found_whatever_was_before(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build]}}\n") as it:
+    async with gated_upstream(tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build]}}\n") as it:
         it.github.repository(GATING).workflows = []
         pull = await open_pull(it)
         await reconcile(it)
         assert answered(it) == ["never_started"]
-        await look(it, 2 * HOUR)
+        await sweep_after(it, 2 * HOUR)
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
 
 
 async def test_a_run_that_ended_and_did_not_report_is_found_and_makes_no_results(tmp_path: Path) -> None:
@@ -91,16 +91,16 @@ async def test_a_run_that_ended_and_did_not_report_is_found_and_makes_no_results
 
 
 async def test_a_gate_does_not_pass_by_runs_in_which_nobody_reported(tmp_path: Path) -> None:
-    async with gated(tmp_path, f"L4:\n  - {GATING}: [bob]\n") as it:
+    async with gated_upstream(tmp_path, f"L4:\n  - {GATING}: [bob]\n") as it:
         pull = await open_pull(it)
         run = newest_run(it)
         for each in run.jobs:
             it.github.ci.complete(run, each, "success")
         await reconcile(it)
-        assert (answered(it), gate(it, pull)) == (["unreported"], "pending")
-        await look(it, 2 * HOUR)
+        assert (answered(it), gate_state(it, pull)) == (["unreported"], "pending")
+        await sweep_after(it, 2 * HOUR)
 
-        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
+        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
 
 
 async def test_a_run_that_still_waits_at_github_is_looked_at_again_until_it_is_over(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ async def test_each_dispatch_is_looked_up_once(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_was_told_of_by_webhook_and_did_not_report_makes_no_results(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it)
         run = newest_run(it)
@@ -232,9 +232,9 @@ async def test_a_run_that_was_told_of_by_webhook_and_did_not_report_makes_no_res
             it.github.ci.start(run, each)
             it.github.ci.complete(run, each, "success")
         await it.github.send_queued_webhooks()
-        await look(it, MINUTE)
+        await sweep_after(it, MINUTE)
 
         assert [row["reported"] for row in it.rows("SELECT reported FROM runs")] == [0]
-        assert (it.jobs(), gate(it, pull)) == ([], "pending")
+        assert (it.jobs(), gate_state(it, pull)) == ([], "pending")
         await run_all(it)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"

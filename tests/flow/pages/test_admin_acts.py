@@ -8,7 +8,7 @@ import pytest
 
 from crcr.show.access.admin_orders import ADMIN_ACTIONS
 from github_sim.github import Match
-from support.sign_in import ADMIN, READER, TOKENS, audited, forms, tokened, visitor
+from support.sign_in import ADMIN, READER, TOKENS, audit_log, forms, relay_with_tokens, visitor
 from support.stage import UPSTREAM, Stage, stage
 
 ONE = Match("POST", "/repos/org/one/dispatches")
@@ -57,7 +57,7 @@ def test_every_act_is_tried_here() -> None:
 async def test_nobody_without_an_admins_token_acts_through_the_api(
     tmp_path: Path, act: str, access: str
 ) -> None:
-    async with tokened(tmp_path, access) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path, access) as it, visitor(it) as me:
         await me.sign_in(ADMIN)
         cookie = f"crcr_session={me.http.cookies['crcr_session']}"
         for answer, status, why in (
@@ -69,12 +69,12 @@ async def test_nobody_without_an_admins_token_acts_through_the_api(
         ):
             assert (answer.status_code, code(answer)) == (status, why)
             assert why != "not_signed_in" or answer.headers["www-authenticate"] == "Bearer"
-        assert audited(it) == [("ann", "sign_in", "pages")]
+        assert audit_log(it) == [("ann", "sign_in", "pages")]
 
 
 @pytest.mark.parametrize("act", EVERY_ACT)
 async def test_who_asks_is_looked_at_before_what_is_asked(tmp_path: Path, act: str) -> None:
-    async with tokened(tmp_path) as it:
+    async with relay_with_tokens(tmp_path) as it:
         answer = await it.http.post(f"/api/v1/admin/{act}", content=b"{not json")
         assert (answer.status_code, code(answer)) == (401, "not_signed_in")
         bearer = {"authorization": f"Bearer {ADMIN}"}
@@ -86,7 +86,7 @@ async def test_who_asks_is_looked_at_before_what_is_asked(tmp_path: Path, act: s
 async def test_a_form_needs_a_session_of_an_admin_and_its_own_field(tmp_path: Path, act: str) -> None:
     fields = {name: str(value) for name, value in BODIES[act].items()}
     async with (
-        tokened(tmp_path) as it,
+        relay_with_tokens(tmp_path) as it,
         visitor(it) as admin,
         visitor(it) as other,
         visitor(it) as reader,
@@ -95,7 +95,7 @@ async def test_a_form_needs_a_session_of_an_admin_and_its_own_field(tmp_path: Pa
         await admin.sign_in(ADMIN)
         await other.sign_in(ADMIN)
         await reader.sign_in(READER)
-        before = audited(it)
+        before = audit_log(it)
         address, theirs = f"/crcr/admin/{act}", await other.csrf()
         for csrf in ("", "x", theirs, "é"):
             answer = await admin.send(address, {"csrf": csrf, **fields})
@@ -108,7 +108,7 @@ async def test_a_form_needs_a_session_of_an_admin_and_its_own_field(tmp_path: Pa
         assert (await stranger.send(address, own)).status_code == 401
         bearer = await stranger.send(address, own, authorization=f"Bearer {ADMIN}")
         assert bearer.status_code == 401
-        assert audited(it) == before
+        assert audit_log(it) == before
 
 
 @pytest.mark.parametrize("act", EVERY_ACT)
@@ -121,12 +121,12 @@ async def test_without_admins_administration_is_off(tmp_path: Path, act: str) ->
 
 
 async def test_readers_alone_switch_nothing_on(tmp_path: Path) -> None:
-    async with tokened(tmp_path, CRCR_ADMIN_TOKENS="") as it:
+    async with relay_with_tokens(tmp_path, CRCR_ADMIN_TOKENS="") as it:
         assert (await ask(it, "pause", token=READER)).status_code == 404
 
 
 async def test_parked_effects_are_retried_by_id_and_by_target(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         await me.sign_in(ADMIN)
         await refused_dispatch(it)
         (parked,) = it.rows("SELECT effect_id FROM effects WHERE state = 'parked'")
@@ -140,11 +140,11 @@ async def test_parked_effects_are_retried_by_id_and_by_target(tmp_path: Path) ->
             "act": "retry",
             "count": 0,
         }
-        assert audited(it)[1:] == [("ann", "retry", "1 effects")]
+        assert audit_log(it)[1:] == [("ann", "retry", "1 effects")]
 
 
 async def test_a_delivery_is_sent_again_to_who_missed_it_or_to_everyone(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         await me.sign_in(ADMIN)
         guid = await refused_dispatch(it)
         assert (await ask(it, "replay", {"delivery": guid})).json()["count"] == 1
@@ -154,22 +154,22 @@ async def test_a_delivery_is_sent_again_to_who_missed_it_or_to_everyone(tmp_path
         answer = await me.act("replay", delivery=guid, everyone="true")
         assert answer.headers["location"] == "/crcr?done=replayed&n=2"
         await it.act()
-        assert audited(it)[1:] == [("ann", "replay", guid)] * 3
+        assert audit_log(it)[1:] == [("ann", "replay", guid)] * 3
 
 
 async def test_a_backend_is_suspended_and_taken_back(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         await me.sign_in(ADMIN)
         await me.act("suspend", repository="Org/One", reason="floods us")
         query = "SELECT suspended_at FROM repositories WHERE downstream = 'org/one'"
         assert it.rows(query)[0]["suspended_at"]
         assert (await ask(it, "lift", {"repository": "org/one"})).json()["ok"] is True
         assert it.rows(query)[0]["suspended_at"] is None
-        assert [(who, act) for who, act, _ in audited(it)[1:]] == [("ann", "suspend"), ("ann", "resume")]
+        assert [(who, act) for who, act, _ in audit_log(it)[1:]] == [("ann", "suspend"), ("ann", "resume")]
 
 
 async def test_dispatching_is_paused_and_goes_on(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         await me.sign_in(ADMIN)
         answer = await me.act("pause", upstream=UPSTREAM)
         assert "Dispatching is paused" in (await me.get(answer.headers["location"])).text
@@ -179,11 +179,11 @@ async def test_dispatching_is_paused_and_goes_on(tmp_path: Path) -> None:
 
 
 async def test_a_changed_id_is_accepted_by_an_admin(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it:
+    async with relay_with_tokens(tmp_path) as it:
         assert (await ask(it, "rebind", BODIES["rebind"])).status_code == 200
         query = "SELECT repository_id FROM repositories WHERE downstream = 'org/one'"
         assert it.rows(query)[0]["repository_id"] == 77
-        assert audited(it) == [("ann", "rebind", "org/one")]
+        assert audit_log(it) == [("ann", "rebind", "org/one")]
 
 
 @pytest.mark.parametrize(
@@ -207,13 +207,13 @@ async def test_a_changed_id_is_accepted_by_an_admin(tmp_path: Path) -> None:
 async def test_a_wrong_order_is_refused_alike_at_both_doors(
     tmp_path: Path, act: str, body: dict[str, Any], status: int
 ) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         assert (await ask(it, act, body)).status_code == status
         await me.sign_in(ADMIN)
         answer = await me.act(act, **{name: str(value) for name, value in body.items()})
         assert answer.status_code == status
         assert answer.headers["content-type"].startswith("text/html")
-        assert [row for row in audited(it) if row[1] != "sign_in"] == []
+        assert [row for row in audit_log(it) if row[1] != "sign_in"] == []
 
 
 async def test_of_several_upstreams_none_is_guessed(tmp_path: Path) -> None:
@@ -228,13 +228,13 @@ async def test_of_several_upstreams_none_is_guessed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("back", ["https://evil.test", "//evil.test", "/\\evil.test"])
 async def test_an_act_leads_back_to_this_site_only(tmp_path: Path, back: str) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         await me.sign_in(ADMIN)
         assert (await me.act("pause", next=back)).headers["location"] == "/crcr?done=paused&n=1"
 
 
 async def test_fault_30_a_session_writes_no_trusted_rows(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         await me.sign_in(ADMIN)
         row = {"trusted": {"verified_repo": "org/one"}, "untrusted": {"callback_payload": {}}}
         for told in ({}, {"authorization": f"Bearer {ADMIN}"}):
@@ -244,7 +244,7 @@ async def test_fault_30_a_session_writes_no_trusted_rows(tmp_path: Path) -> None
 
 
 async def test_the_acts_are_described_with_their_bodies(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it:
+    async with relay_with_tokens(tmp_path) as it:
         described = (await it.http.get("/api/openapi.json")).json()
         for act in ADMIN_ACTIONS:
             operation = described["paths"][f"/api/v1/admin/{act.name}"]["post"]

@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from support.github.gated_upstream import GATING, INFORMING
-from support.served_relay import ADMIN, SECRET, served
+from support.served_relay import ADMIN, SECRET, serve_relay
 from support.stage import UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -43,7 +43,7 @@ Known = dict[str, list[Any]]
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(tmp_path_factory.mktemp("served")) as (address, _):
+    with serve_relay(tmp_path_factory.mktemp("served")) as (address, _):
         yield address
 
 

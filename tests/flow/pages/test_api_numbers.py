@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.github.gated_upstream import GATING, INFORMING
-from support.served_relay import ADMIN, SECRET, with_history
+from support.served_relay import ADMIN, SECRET, relay_with_history
 from support.stage import Stage
 
 AS_ADMIN = {"Authorization": f"Bearer {ADMIN}"}
@@ -17,7 +17,7 @@ AS_ADMIN = {"Authorization": f"Bearer {ADMIN}"}
 
 @pytest.fixture
 async def it(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with with_history(tmp_path) as it:
+    async with relay_with_history(tmp_path) as it:
         yield it
 
 

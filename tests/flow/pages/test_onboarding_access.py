@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.sign_in import READER, tokened, visitor
+from support.sign_in import READER, relay_with_tokens, visitor
 
 ONBOARDING = "/crcr/onboarding"
 CHECK = f"{ONBOARDING}/check"
@@ -14,7 +14,7 @@ PARTS = (ONBOARDING, f"{ONBOARDING}/report.py", f"{ONBOARDING}/files/1?repositor
 
 @pytest.mark.parametrize("access", ["token", "proxy"])
 async def test_who_may_not_read_the_pages_sees_and_does_nothing_here(tmp_path: Path, access: str) -> None:
-    async with tokened(tmp_path, access, CRCR_TRUSTED_PROXIES="10.0.0.1") as it:
+    async with relay_with_tokens(tmp_path, access, CRCR_TRUSTED_PROXIES="10.0.0.1") as it:
         async with visitor(it) as stranger:
             for path in PARTS:
                 assert (await stranger.get(path)).status_code in {303, 401}
@@ -23,7 +23,7 @@ async def test_who_may_not_read_the_pages_sees_and_does_nothing_here(tmp_path: P
 
 
 async def test_a_reader_who_signed_in_may_have_github_asked(tmp_path: Path) -> None:
-    async with tokened(tmp_path, "token", CRCR_PUBLIC_URL="http://127.0.0.1:8000") as it:
+    async with relay_with_tokens(tmp_path, "token", CRCR_PUBLIC_URL="http://127.0.0.1:8000") as it:
         async with visitor(it) as reader:
             await reader.sign_in(READER)
             assert [(await reader.get(path)).status_code for path in PARTS] == [200, 200, 200]
@@ -32,7 +32,7 @@ async def test_a_reader_who_signed_in_may_have_github_asked(tmp_path: Path) -> N
 
 
 async def test_another_sites_form_has_nobody_asked(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it:
+    async with relay_with_tokens(tmp_path) as it:
         async with visitor(it) as lured:
             answer = await lured.send(CHECK, FORM, origin="https://evil.example")
         assert answer.status_code == 403
@@ -40,7 +40,7 @@ async def test_another_sites_form_has_nobody_asked(tmp_path: Path) -> None:
 
 
 async def test_asking_is_limited_and_told_as_a_page(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as eager:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as eager:
         first = await eager.send(CHECK, FORM)
         assert first.headers["location"].endswith("done=checking&n=1")
         second = await eager.send(CHECK, FORM)

@@ -24,7 +24,7 @@ from support.downstream.setup import (
     relay_with_downstream,
     setup_findings,
 )
-from support.sign_in import READER, audited
+from support.sign_in import READER, audit_log
 from support.stage import AUDIENCE, RELAY_URL, UPSTREAM, Stage, stage
 
 HIDDEN = f"L2:\n  - {BACKEND}: {{visibility: hidden}}\n"
@@ -389,7 +389,7 @@ async def test_a_test_dispatch_by_an_administrator_is_sent_and_audited(tmp_path:
         guid = answer.json()["delivery"]
         assert it.dispatch_states() == {(guid, BACKEND): "sent"}
         assert [each.event_type for each in it.github.dispatches(BACKEND)] == ["crcr_test"]
-        assert ("ann", "dispatch_test", BACKEND) in audited(it)
+        assert ("ann", "dispatch_test", BACKEND) in audit_log(it)
         delivery = (await it.http.get(f"/api/v1/deliveries/{guid}")).json()
         assert [each["state"] for each in delivery["dispatches"]] == ["sent"]
 
@@ -403,7 +403,7 @@ async def test_a_repository_may_have_itself_tested_with_its_own_token_and_nobody
         mine = await it.http.post(f"{SETUP}/test", headers=oidc_header(it, own))
         theirs = await it.http.post(f"{SETUP}/test", headers=oidc_header(it, other))
         assert (answer_code(mine), answer_code(theirs)) == ((202, None), (403, "not_admin"))
-        assert (f"{BACKEND} (its own token)", "dispatch_test", BACKEND) in audited(it)
+        assert (f"{BACKEND} (its own token)", "dispatch_test", BACKEND) in audit_log(it)
 
 
 async def test_a_token_of_whoever_took_the_name_starts_nothing(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from support.sign_in import (
     READER,
     TOKENS,
     Visitor,
-    audited,
+    audit_log,
     forms,
-    hashed,
-    start_anew,
-    tokened,
+    relay_with_tokens,
+    restart_relay,
+    token_hashes,
     visitor,
 )
 from support.stage import Stage, stage
@@ -27,7 +27,7 @@ KNOWN = {"org": "org", "repo": "one", "number": "1", "sha": "a" * 40}
 
 
 async def test_a_stranger_signs_in_and_is_back_where_they_wanted_to_be(tmp_path: Path) -> None:
-    async with tokened(tmp_path, "token") as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path, "token") as it, visitor(it) as me:
         sent_away = await me.get("/crcr/org/one?range=7d")
         assert sent_away.status_code == 303
         page = await me.get(sent_away.headers["location"])
@@ -37,11 +37,11 @@ async def test_a_stranger_signs_in_and_is_back_where_they_wanted_to_be(tmp_path:
         assert (answer.status_code, answer.headers["location"]) == (303, "/crcr/org/one?range=7d")
         assert (await me.get("/crcr/org/one")).status_code == 200
         assert (await me.get("/api/v1/summary")).status_code == 200
-        assert audited(it) == [("rob", "sign_in", "pages")]
+        assert audit_log(it) == [("rob", "sign_in", "pages")]
 
 
 async def test_the_cookie_is_kept_from_scripts_and_from_other_sites(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         cookie = (await me.sign_in(ADMIN)).headers["set-cookie"]
         assert cookie.startswith("crcr_session=")
         assert "; HttpOnly; SameSite=Strict" in cookie
@@ -51,7 +51,7 @@ async def test_the_cookie_is_kept_from_scripts_and_from_other_sites(tmp_path: Pa
 
 async def test_over_https_the_cookie_is_bound_to_this_host(tmp_path: Path) -> None:
     async with (
-        tokened(tmp_path, CRCR_PUBLIC_URL="https://relay.test") as it,
+        relay_with_tokens(tmp_path, CRCR_PUBLIC_URL="https://relay.test") as it,
         visitor(it, "https://relay.test") as me,
     ):
         answer = await me.sign_in(ADMIN)
@@ -62,17 +62,17 @@ async def test_over_https_the_cookie_is_bound_to_this_host(tmp_path: Path) -> No
 
 
 async def test_a_wrong_token_is_said_to_be_wrong_and_nothing_else(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         answer = await me.sign_in("crcr_" + "X" * 43)
         assert answer.status_code == 401
         assert "set-cookie" not in answer.headers
-        assert "not known here" in answer.text
+        assert "Unknown token" in answer.text
         assert "XXXX" not in answer.text
-        assert audited(it) == [("unknown", "sign_in_failed", "pages")]
+        assert audit_log(it) == [("unknown", "sign_in_failed", "pages")]
 
 
 async def test_log_ins_are_limited_by_address_and_told_as_a_page(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         for _ in range(10):
             assert (await me.sign_in("wrong")).status_code == 401
         answer = await me.sign_in(ADMIN)
@@ -86,25 +86,25 @@ async def test_log_ins_are_limited_by_address_and_told_as_a_page(tmp_path: Path)
 
 
 async def test_who_tries_for_hours_does_not_fill_the_audit_log(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         for _ in range(8):
             for _ in range(10):
                 await me.sign_in("wrong")
             it.clock.advance(61)
-        assert len(audited(it)) == 60
+        assert len(audit_log(it)) == 60
 
 
 async def test_wrong_bearers_count_against_the_same_limit(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         for _ in range(10):
             assert (await me.get("/api/v1/summary", authorization="Bearer wrong")).status_code == 401
         assert (await me.sign_in(ADMIN)).status_code == 429
-        assert audited(it) == []
+        assert audit_log(it) == []
 
 
 @pytest.mark.parametrize("back", ["https://evil.test", "//evil.test", "/\\evil.test", "javascript:alert(1)"])
 async def test_nobody_is_led_away_by_signing_in(tmp_path: Path, back: str) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         page = await me.get(f"/crcr/login?next={back}")
         assert "evil" not in page.text
         assert "alert" not in page.text
@@ -112,7 +112,7 @@ async def test_nobody_is_led_away_by_signing_in(tmp_path: Path, back: str) -> No
 
 
 async def test_signing_out_takes_the_cookie_away_and_needs_the_sessions_own_form(tmp_path: Path) -> None:
-    async with tokened(tmp_path, "token") as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path, "token") as it, visitor(it) as me:
         await me.sign_in(READER)
         assert (await me.send("/crcr/logout", {"csrf": ""})).status_code == 403
         assert (await me.get("/crcr")).status_code == 200
@@ -123,7 +123,7 @@ async def test_signing_out_takes_the_cookie_away_and_needs_the_sessions_own_form
 
 
 async def test_a_session_ends_by_itself_after_twelve_hours(tmp_path: Path) -> None:
-    async with tokened(tmp_path, "token") as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path, "token") as it, visitor(it) as me:
         await me.sign_in(READER)
         it.clock.advance(12 * 3600 - 1)
         assert (await me.get("/crcr")).status_code == 200
@@ -133,22 +133,24 @@ async def test_a_session_ends_by_itself_after_twelve_hours(tmp_path: Path) -> No
 
 
 async def test_a_token_that_is_taken_out_takes_its_sessions_along(tmp_path: Path) -> None:
-    async with tokened(tmp_path, "token") as it:
+    async with relay_with_tokens(tmp_path, "token") as it:
         async with visitor(it) as me:
             await me.sign_in(ADMIN)
             jar = me.http.cookies
-        start_anew(it, **{**TOKENS, "CRCR_HUD_ACCESS": "token"})
+        restart_relay(it, **{**TOKENS, "CRCR_HUD_ACCESS": "token"})
         async with visitor(it) as again:
             again.http.cookies = jar
             assert (await again.get("/crcr")).status_code == 200
-        start_anew(it, **{**TOKENS, "CRCR_HUD_ACCESS": "token", "CRCR_ADMIN_TOKENS": hashed(ann="crcr_new")})
+        restart_relay(
+            it, **{**TOKENS, "CRCR_HUD_ACCESS": "token", "CRCR_ADMIN_TOKENS": token_hashes(ann="crcr_new")}
+        )
         async with visitor(it) as again:
             again.http.cookies = jar
             assert (await again.get("/crcr")).status_code == 303
 
 
 async def test_pages_know_who_looks(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         assert 'href="/crcr/login?next=' in (await me.get("/crcr")).text
         await me.sign_in(ADMIN)
         page = (await me.get("/crcr")).text
@@ -167,7 +169,7 @@ async def test_without_tokens_nobody_can_sign_in_and_nothing_says_so(tmp_path: P
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
 async def test_unknown_addresses_are_told_as_pages_to_who_reads_pages(tmp_path: Path, mode: str) -> None:
     proxies = {"CRCR_TRUSTED_PROXIES": "127.0.0.0/8"} if mode == "proxy" else {}
-    async with tokened(tmp_path, mode, **proxies) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path, mode, **proxies) as it, visitor(it) as me:
         await me.sign_in(READER)
         for path, status in (("/crcr/nowhere/at/all", 404), ("/crcr/logout", 405)):
             answer = await me.get(path)
@@ -183,7 +185,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,imag
 
 @pytest.mark.parametrize("path", ["/crcr/x", "/crcr/a/b/c", "/crcr/nowhere", "/crcr/no/such"])
 async def test_whoever_takes_anything_gets_a_page_where_pages_are(tmp_path: Path, path: str) -> None:
-    async with tokened(tmp_path, "public") as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path, "public") as it, visitor(it) as me:
         for accept in (BROWSER, "*/*", "TEXT/HTML"):
             answer = await me.get(path, accept=accept)
             assert answer.status_code == 404
@@ -192,7 +194,7 @@ async def test_whoever_takes_anything_gets_a_page_where_pages_are(tmp_path: Path
 
 
 async def test_live_updates_need_the_session_too(tmp_path: Path) -> None:
-    async with tokened(tmp_path, "token") as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path, "token") as it, visitor(it) as me:
         assert (await me.get("/api/v1/events", accept="text/event-stream")).status_code == 401
         await me.sign_in(READER)
         answer = await me.http.head("/api/v1/events")
@@ -202,7 +204,7 @@ async def test_live_updates_need_the_session_too(tmp_path: Path) -> None:
 
 
 async def test_all_routes_carry_the_headers_of_their_kind(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
         await me.sign_in(ADMIN)
         for route in it.app.inner.routes:
             path = re.sub(
@@ -224,7 +226,7 @@ async def test_fault_31_no_token_is_ever_logged_or_answered(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with structlog.testing.capture_logs() as logged:
-        async with tokened(tmp_path, "token") as it, visitor(it) as me:
+        async with relay_with_tokens(tmp_path, "token") as it, visitor(it) as me:
             answers = await everything_tried(me)
         rows = it.rows("SELECT * FROM audit")
     told = f"{logged} {caplog.text} {rows} {[each.text for each in answers]}"
@@ -267,21 +269,21 @@ async def left_alone(it: Stage, path: str, *parts: bytes) -> list[Message]:
 
 @pytest.mark.parametrize("parts", [[], [b"token=x"]])
 async def test_who_goes_away_in_the_middle_of_a_form_is_no_crash(tmp_path: Path, parts: list[bytes]) -> None:
-    async with tokened(tmp_path) as it:
+    async with relay_with_tokens(tmp_path) as it:
         sent = await left_alone(it, "/crcr/login", *parts)
         assert sent[0]["status"] == 400
         assert it.crashes == []
 
 
 async def test_nothing_of_a_form_is_read_before_it_is_known_who_sends_it(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it:
+    async with relay_with_tokens(tmp_path) as it:
         for path in ("/crcr/admin/pause", "/crcr/logout"):
             assert (await left_alone(it, path))[0]["status"] == 401
 
 
 @pytest.mark.parametrize("host", ["evil.test", "evil.test/x?", "evil.test#", "["])
 async def test_no_answer_leads_to_the_host_that_a_caller_names(tmp_path: Path, host: str) -> None:
-    async with tokened(tmp_path) as it:
+    async with relay_with_tokens(tmp_path) as it:
         for number in range(2):
             await it.github.open_pr("pytorch-like/core", title=str(number))
         await it.act()
@@ -298,7 +300,7 @@ async def test_no_answer_leads_to_the_host_that_a_caller_names(tmp_path: Path, h
 
 
 async def test_an_address_with_a_slash_too_many_leads_to_the_page(tmp_path: Path) -> None:
-    async with tokened(tmp_path) as it:
+    async with relay_with_tokens(tmp_path) as it:
         for asked, meant in {
             "/crcr/": "/crcr",
             "/crcr/?range=7d": "/crcr?range=7d",
@@ -312,7 +314,7 @@ async def test_an_address_with_a_slash_too_many_leads_to_the_page(tmp_path: Path
 
 
 async def test_the_code_of_a_badge_names_the_address_that_the_operator_set(tmp_path: Path) -> None:
-    async with tokened(tmp_path, CRCR_PUBLIC_URL="https://hud.example/") as it:
+    async with relay_with_tokens(tmp_path, CRCR_PUBLIC_URL="https://hud.example/") as it:
         page = (await it.http.get("/crcr/org/one")).text
         assert "https://hud.example/badge/org/one.svg" in page
         assert "relay.test/badge" not in page
@@ -320,7 +322,7 @@ async def test_the_code_of_a_badge_names_the_address_that_the_operator_set(tmp_p
 
 @pytest.mark.parametrize("access", ["public", "token"])
 async def test_probes_need_no_token_and_name_nobody_where_readers_do(tmp_path: Path, access: str) -> None:
-    async with tokened(tmp_path, access) as it:
+    async with relay_with_tokens(tmp_path, access) as it:
         ready = await it.http.get("/readyz")
         assert ready.status_code == 200
         assert ("pytorch-like/core" in ready.text) is (access == "public")

@@ -15,23 +15,23 @@ from crcr.record.store.database import Tx, Unit
 from crcr.record.views.relay.health import health_facts
 from github_sim.github import PullRequest
 from support.github.checks import UPDATES
-from support.github.commands import answers
+from support.github.commands import relay_comments
 from support.github.gated_upstream import (
     GATE,
     GATING,
     LABEL,
     Stage,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
     newest_run,
     open_pull,
     run_all,
-    say,
-    start,
+    start_jobs,
+    write_comment,
 )
-from support.github.gated_upstream import shown as check_shown
-from support.github.merge_queue import move_base, queued
+from support.github.gated_upstream import shown_check as check_shown
+from support.github.merge_queue import enqueue, move_base
 from support.stage import UPSTREAM
 
 HELD_UNTIL = "held back by GitHub's rate limit until 01:01 UTC (requests per hour)"
@@ -40,9 +40,9 @@ HELD_UNTIL = "held back by GitHub's rate limit until 01:01 UTC (requests per hou
 @asynccontextmanager
 async def spent(folder: Path, *, leave: int, **more: Any) -> AsyncIterator[tuple[Stage, PullRequest]]:
     """A backend has begun on a pull request, and then so much of the upstream's hour is left."""
-    async with gated(folder, **more) as it:
+    async with gated_upstream(folder, **more) as it:
         pull = await open_pull(it, labels=[LABEL])
-        await start(it, newest_run(it))
+        await start_jobs(it, newest_run(it))
         it.github.spend_hour(UPSTREAM, leave=leave)
         yield it, pull
 
@@ -62,9 +62,9 @@ async def told(it: Stage, path: str) -> Any:
 
 async def test_a_decided_gate_that_the_limit_holds_back_is_said_on_every_surface(tmp_path: Path) -> None:
     async with spent(tmp_path, leave=0) as (it, pull):
-        await finish(it, newest_run(it))
+        await finish_jobs(it, newest_run(it))
         it.clock.advance(7 * 60)
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         late = f"1 gate is decided and not yet published on GitHub, since 00:00 UTC: {HELD_UNTIL}."
         for page in ("/crcr", f"/crcr/pr/{pull.number}", f"/crcr/commit/{pull.head_sha}", "/crcr/metrics"):
             assert late in await text(it, page), page
@@ -95,7 +95,7 @@ async def test_a_decided_gate_that_the_limit_holds_back_is_said_on_every_surface
         assert f'crcr_health{{upstream="{UPSTREAM}"}} 2.0' in (await it.http.get("/metrics")).text
 
         await it.pass_time(54 * 60)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
         assert (await told(it, "/api/v1/health")) == {
             "upstream": UPSTREAM,
             "at": it.clock.now().isoformat().replace("+00:00", "Z"),
@@ -109,8 +109,8 @@ async def test_a_decided_gate_that_the_limit_holds_back_is_said_on_every_surface
 
 async def test_while_the_reserve_lasts_gates_go_out_and_what_is_held_back_is_named(tmp_path: Path) -> None:
     async with spent(tmp_path, leave=200) as (it, pull):
-        await finish(it, newest_run(it))
-        assert gate(it, pull) == "success"
+        await finish_jobs(it, newest_run(it))
+        assert gate_state(it, pull) == "success"
         held = f"Backend checks of 1 commit are {HELD_UNTIL}."
         page = await text(it, f"/crcr/pr/{pull.number}")
         assert "not yet published" not in page
@@ -118,8 +118,8 @@ async def test_while_the_reserve_lasts_gates_go_out_and_what_is_held_back_is_nam
         health = await told(it, "/api/v1/health")
         assert health["state"] == "amber"
         assert [(each["effects"], each["held_by"]) for each in health["held"]] == [("backend_checks", "hour")]
-        await say(it, pull, "/crcr status", after_s=0)
-        [answer] = answers(it, pull)
+        await write_comment(it, pull, "/crcr status", after_s=0)
+        [answer] = relay_comments(it, pull)
         assert f"The relay is amber:\n\n- {held}" in answer
 
 
@@ -149,17 +149,17 @@ async def test_health_is_read_for_status_alone_and_outside_every_write(
         monkeypatch.setattr(it.services.database, "write", watched)
         for module in ("relay.health", "logs.operator"):
             monkeypatch.setattr(f"crcr.record.views.{module}.health_facts", facts, raising=False)
-        await say(it, pull, "/crcr approve", after_s=0)
+        await write_comment(it, pull, "/crcr approve", after_s=0)
         assert read == []
-        await say(it, pull, "/crcr status", after_s=0)
+        await write_comment(it, pull, "/crcr status", after_s=0)
         assert read == [False]
-        assert f"waiting for {GATING}" in answers(it, pull)[-1]
+        assert f"waiting for {GATING}" in relay_comments(it, pull)[-1]
 
 
 async def test_readers_need_a_token_and_the_probe_names_no_upstream(tmp_path: Path) -> None:
     hidden = {"CRCR_HUD_ACCESS": "token", "CRCR_HUD_TOKENS": "reader=sha256:" + "0" * 64}
     async with spent(tmp_path, leave=0, **hidden) as (it, _):
-        await finish(it, newest_run(it))
+        await finish_jobs(it, newest_run(it))
         ready = await it.http.get("/readyz")
         assert (ready.status_code, ready.json()["health"]) == (200, "red")
         assert HELD_UNTIL in ready.json()["upstreams"][0]["reasons"][0]
@@ -167,31 +167,31 @@ async def test_readers_need_a_token_and_the_probe_names_no_upstream(tmp_path: Pa
 
 
 async def test_a_gate_that_github_does_not_answer_for_is_said_in_the_answer_to_status(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         it.github.faults.answer(502, on=UPDATES)
         await run_all(it, GATING)
         await it.pass_time(60)
         sentence = "GitHub has not answered since 00:00 UTC"
         assert f"not yet published on GitHub: {sentence}." in await text(it, f"/crcr/pr/{pull.number}")
-        await say(it, pull, "/crcr status")
-        [answer] = answers(it, pull)
+        await write_comment(it, pull, "/crcr status")
+        [answer] = relay_comments(it, pull)
         assert f"not yet published on GitHub: {sentence}." in answer
         it.github.faults.clear()
         await it.pass_time(900)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
         assert (await told(it, "/api/v1/health"))["state"] == "green"
 
 
 async def test_a_merge_groups_gate_that_is_not_on_github_is_said_on_its_pull_request(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it)
         await move_base(it)
-        group = await queued(it, pull)
-        await start(it, newest_run(it))
+        group = await enqueue(it, pull)
+        await start_jobs(it, newest_run(it))
         it.github.spend_hour(UPSTREAM, leave=0)
-        await finish(it, newest_run(it), build="failure")
+        await finish_jobs(it, newest_run(it), build="failure")
         page = await text(it, f"/crcr/pr/{pull.number}")
         assert f"yet published on GitHub: {HELD_UNTIL}." in page.partition("In a merge group")[2]
         assert check_shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")

@@ -11,10 +11,18 @@ from crcr.wiring.core import Seams
 from crcr.wiring.services import build
 from crcr.wiring.web_app import build_app
 from support.downstream.callbacks import BACKEND, LISTED, client_from, post_report, report_outcome
-from support.github.dispatch_log import eventually, sends, told
-from support.github.gated_upstream import GATING, finish, gate, gated, newest_run, open_pull, start
+from support.github.dispatch_log import dispatch_attempts, dispatched_events, wait_until_true
+from support.github.gated_upstream import (
+    GATING,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    newest_run,
+    open_pull,
+    start_jobs,
+)
 from support.stage import UPSTREAM, Stage, stage
-from support.stores.moved_installation import elsewhere, move_house
+from support.stores.moved_installation import move_to_postgresql, settings_on_postgresql
 
 OF_FILE = "CRCR_DATABASE_URL"
 
@@ -27,9 +35,9 @@ async def move_and_go_on(it: Stage) -> None:
     """The relay stops, its database moves, and it starts again on the new one, where GitHub still finds it."""
     settings, there = it.services.settings, it.github._transport
     await it.close()
-    url = await move_house(it.folder / "crcr.db")
+    url = await move_to_postgresql(it.folder / "crcr.db")
     seams = Seams(clock=it.clock, http=it._github_http, chance=lambda: 0.5, on_crash=it.crashes.append)
-    it.services = build(elsewhere(settings, url), seams)
+    it.services = build(settings_on_postgresql(settings, url), seams)
     it.app = build_app(it.services, work=False)
     await it.services.acts.register_upstreams(it.services.upstreams, it.clock.now())
     await it.refresh()
@@ -47,7 +55,7 @@ async def test_what_was_owed_is_done_once(tmp_path: Path) -> None:
         await move_and_go_on(it)
         await it.act()
         await it.act()
-        assert (sends(it.github, BACKEND), len(told(it.github, BACKEND))) == (1, 1)
+        assert (dispatch_attempts(it.github, BACKEND), len(dispatched_events(it.github, BACKEND))) == (1, 1)
         assert set(it.dispatch_states().values()) == {"sent"}
 
 
@@ -58,21 +66,21 @@ async def test_what_was_under_way_is_tried_again_when_its_lease_is_over(tmp_path
         assert claimed
         await move_and_go_on(it)
         await it.act()
-        assert sends(it.github, BACKEND) == 0
+        assert dispatch_attempts(it.github, BACKEND) == 0
         await it.pass_time(121)
         assert set(it.dispatch_states().values()) == {"sent"}
-        assert sends(it.github, BACKEND) == 1
+        assert dispatch_attempts(it.github, BACKEND) == 1
 
 
 async def test_a_job_that_ran_gets_its_result_and_the_gate_opens(tmp_path: Path) -> None:
-    async with gated(tmp_path, **on_file(tmp_path)) as it:
+    async with gated_upstream(tmp_path, **on_file(tmp_path)) as it:
         pull = await open_pull(it)
         run = newest_run(it, GATING)
-        await start(it, run)
-        assert gate(it, pull) == "pending"
+        await start_jobs(it, run)
+        assert gate_state(it, pull) == "pending"
         await move_and_go_on(it)
-        await finish(it, run)
-        assert gate(it, pull) == "success"
+        await finish_jobs(it, run)
+        assert gate_state(it, pull) == "success"
         assert {job["state"] for job in it.jobs(GATING)} == {"completed"}
 
 
@@ -131,7 +139,7 @@ async def heard(it: Stage, after: str) -> list[int]:
     stream = asyncio.create_task(
         it.app({**scope, **more, "raw_path": b"/api/v1/events", "root_path": ""}, receive, send)
     )
-    await eventually(lambda: f"id: {row['newest']}\n" in text or stream.done())
+    await wait_until_true(lambda: f"id: {row['newest']}\n" in text or stream.done())
     gone.set()
     await stream
     assert "event: reset" not in text

@@ -3,21 +3,21 @@
 from pathlib import Path
 
 from github_sim.github import Match, PullRequest
-from support.github.checks import GATES, open_twin, sent_to
-from support.github.dispatch_log import states
+from support.github.checks import GATES, open_twin, sent_deliveries
+from support.github.dispatch_log import row_states
 from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
-    gate,
-    gated,
-    look,
+    gate_state,
+    gated_upstream,
     open_pull,
     run_all,
-    say,
-    shown,
+    shown_check,
+    sweep_after,
+    write_comment,
 )
-from support.github.merge_queue import queued, told
+from support.github.merge_queue import dispatched_groups, enqueue
 from support.stage import UPSTREAM
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -43,58 +43,58 @@ async def reconcile(it: Stage) -> None:
 
 
 async def test_files_that_github_fails_to_list_for_half_an_hour_concern_everybody(tmp_path: Path) -> None:
-    async with gated(tmp_path, DOCS) as it:
+    async with gated_upstream(tmp_path, DOCS) as it:
         it.github.faults.answer(500, on=FILES)
         pull = await open_pull(it, files=["src/a.py"])
         await pass_minutes(it, 25)
-        assert sent_to(it) == []
+        assert sent_deliveries(it) == []
         await pass_minutes(it, 30)
 
-        assert len(sent_to(it)) == 1
-        assert shown(it, GATE, pull.head_sha) == WAITS
+        assert len(sent_deliveries(it)) == 1
+        assert shown_check(it, GATE, pull.head_sha) == WAITS
 
 
 async def test_a_group_that_github_fails_to_tell_of_for_half_an_hour_reuses_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         await run_all(it)
         it.github.faults.answer(500, on=COMPARE)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await pass_minutes(it, 25)
-        assert told(it, GATING) == []
+        assert dispatched_groups(it, GATING) == []
         await pass_minutes(it, 30)
 
-        assert told(it, GATING) == [("checks_requested", group.head_sha)]
-        assert shown(it, GATE, group.head_sha) == WAITS
+        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
+        assert shown_check(it, GATE, group.head_sha) == WAITS
 
 
 async def given_up(it: Stage, kind: str) -> None:
     """GitHub takes our tokens no more, for longer than anybody tries; then it does."""
     await pass_minutes(it, 26 * 60, step=15)
-    assert states(it, "effects", kind=kind) == ["parked"]
+    assert row_states(it, "effects", kind=kind) == ["parked"]
     it.github.faults.clear()
 
 
 async def test_a_question_about_files_that_was_given_up_is_asked_again_by_reconciling(tmp_path: Path) -> None:
-    async with gated(tmp_path, DOCS) as it:
+    async with gated_upstream(tmp_path, DOCS) as it:
         it.github.faults.answer(401, on=FILES)
         await open_pull(it, files=["docs/a.md"])
         await given_up(it, "ask_files")
         await reconcile(it)
 
-        assert len(sent_to(it)) == 1
+        assert len(sent_deliveries(it)) == 1
 
 
 async def test_a_group_whose_reading_was_given_up_is_read_again_by_reconciling(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         await run_all(it)
         it.github.faults.answer(401, on=COMPARE)
-        group = await queued(it, pull)
+        group = await enqueue(it, pull)
         await given_up(it, "read_group")
         await reconcile(it)
 
-        assert shown(it, GATE, group.head_sha) == (
+        assert shown_check(it, GATE, group.head_sha) == (
             *("completed", "success", "the same tree has passed already"),
         )
 
@@ -115,45 +115,45 @@ async def unheard_twin(it: Stage, pull: PullRequest) -> PullRequest:
 async def test_a_pull_request_whose_opening_was_lost_keeps_the_gate_of_its_head_pending(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         pull = await open_pull(it)
         await run_all(it)
         twin = await unheard_twin(it, pull)
-        assert (gate(it, pull), gate(it, twin)) == ("pending", "pending")
+        assert (gate_state(it, pull), gate_state(it, twin)) == ("pending", "pending")
         await reconcile(it)
-        assert (gate(it, twin), len(sent_to(it))) == ("pending", 2)
+        assert (gate_state(it, twin), len(sent_deliveries(it))) == ("pending", 2)
         await run_all(it)
 
-        assert (gate(it, pull), gate(it, twin)) == ("success", "success")
+        assert (gate_state(it, pull), gate_state(it, twin)) == ("success", "success")
 
 
 async def test_the_end_of_a_head_that_nobody_approved_is_left_out_and_not_held(tmp_path: Path) -> None:
-    async with gated(tmp_path, APPROVED) as it:
+    async with gated_upstream(tmp_path, APPROVED) as it:
         pull = await open_pull(it)
-        assert states(it, "dispatches") == ["held"]
+        assert row_states(it, "dispatches") == ["held"]
         it.clock.advance(1)
         await it.github.close_pr(pull)
         await it.act()
 
-        assert (states(it, "dispatches"), sent_to(it)) == (["cancelled"], [])
+        assert (row_states(it, "dispatches"), sent_deliveries(it)) == (["cancelled"], [])
 
 
 # What an older release left behind
 
 
 async def test_a_list_with_an_l4_that_an_older_release_read_turns_the_gate_on(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         it.rows("UPDATE upstreams SET gate_since = NULL")
         pull = await open_pull(it)
-        assert gate(it, pull) == "absent"
+        assert gate_state(it, pull) == "absent"
         await it.refresh()
         await it.act()
 
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
 
 
 async def test_gates_of_an_upstream_that_is_configured_no_more_crowd_nobody_out(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated_upstream(tmp_path, GATES) as it:
         it.rows(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)"
             " INSERT INTO gates (head_sha, upstream, state, title, judged_at, recheck_at)"
@@ -161,10 +161,10 @@ async def test_gates_of_an_upstream_that_is_configured_no_more_crowd_nobody_out(
         )
         pull = await open_pull(it)
         await run_all(it, build="failure")
-        await look(it, MINUTE)
-        await say(it, pull, f"/crcr waive {GATING} until 1h because known")
-        assert gate(it, pull) == "success"
-        await look(it, HOUR)
+        await sweep_after(it, MINUTE)
+        await write_comment(it, pull, f"/crcr waive {GATING} until 1h because known")
+        assert gate_state(it, pull) == "success"
+        await sweep_after(it, HOUR)
 
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         assert it.rows("SELECT * FROM effects WHERE upstream = 'gone/away'") == []

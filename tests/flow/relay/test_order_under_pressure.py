@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from github_sim.github import PullRequest
-from support.github.checks import CREATES, asked, body, rerun_calls, state
-from support.github.commands import obeyed
-from support.github.gated_upstream import GATE, Stage, gate, gated, open_pull, run_all, say
+from support.github.checks import CREATES, call_body, check_calls, check_state, rerun_calls
+from support.github.commands import was_obeyed
+from support.github.gated_upstream import (
+    GATE,
+    Stage,
+    gate_state,
+    gated_upstream,
+    open_pull,
+    run_all,
+    write_comment,
+)
 from support.stage import UPSTREAM
 
 OWN = f"{UPSTREAM.partition('/')[0]}/backend"
@@ -45,22 +53,25 @@ def sent(it: Stage) -> int:
 async def test_from_the_reserve_gates_dispatches_files_and_answers_go_on_while_checks_wait_for_the_next_hour(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, LISTED, downstreams=(OWN,)) as it:
+    async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,)) as it:
         old = await new_pull(it)
         it.github.spend_hour(UPSTREAM, leave=RESERVE + 1)
         resets_at = it.clock.now().timestamp() + 3600
         pull = await new_pull(it)
-        assert (gate(it, pull), sent(it)) == ("pending", 2)
+        assert (gate_state(it, pull), sent(it)) == ("pending", 2)
         files = it.github.calls_to("GET", f"/repos/{UPSTREAM}/compare/*{pull.head_sha}")
         assert [call.status for call in files] == [200]
 
         await run_all(it, OWN, build="failure")
-        await seconds_until(it, lambda: gate(it, pull) == "failure")
-        asked_again = await say(it, pull, "/crcr retry")
+        await seconds_until(it, lambda: gate_state(it, pull) == "failure")
+        asked_again = await write_comment(it, pull, "/crcr retry")
         await seconds_until(it, lambda: bool(asked_again.reactions))
-        assert obeyed(asked_again)
+        assert was_obeyed(asked_again)
         assert rerun_calls(it, OWN) == [("rerun-failed-jobs", 201)]
-        assert (state(it, BACKEND, pull.head_sha), state(it, JOB, pull.head_sha)) == ("absent", "absent")
+        assert (check_state(it, BACKEND, pull.head_sha), check_state(it, JOB, pull.head_sha)) == (
+            "absent",
+            "absent",
+        )
 
         held = waiting(it)
         assert {(row["target"], row["held_by"]) for row in held} == {
@@ -73,8 +84,8 @@ async def test_from_the_reserve_gates_dispatches_files_and_answers_go_on_while_c
         await run_all(it, OWN)
         await it.pass_time(resets_at - it.clock.now().timestamp())
         await seconds_until(it, lambda: not waiting(it), most=60)
-        assert (gate(it, pull), state(it, BACKEND, pull.head_sha)) == ("success", "success")
-        assert gate(it, old) == "pending"
+        assert (gate_state(it, pull), check_state(it, BACKEND, pull.head_sha)) == ("success", "success")
+        assert gate_state(it, old) == "pending"
 
 
 LIMITS: dict[str, tuple[Callable[[Stage], object], str, int]] = {
@@ -89,7 +100,7 @@ LIMITS: dict[str, tuple[Callable[[Stage], object], str, int]] = {
 async def test_a_limit_on_everything_is_obeyed_and_gates_come_back_first(
     tmp_path: Path, limit: Callable[[Stage], object], held_by: str, wait_s: int
 ) -> None:
-    async with gated(tmp_path, LISTED, downstreams=(OWN,)) as it:
+    async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,)) as it:
         old = await new_pull(it)
         limit(it)
         began = it.clock.now().timestamp()
@@ -98,30 +109,30 @@ async def test_a_limit_on_everything_is_obeyed_and_gates_come_back_first(
         calls = len(it.github.calls)
         await it.pass_time(wait_s - 1)
         assert len(it.github.calls) == calls
-        assert [gate(it, each) for each in (old, *pulls)] == ["pending", "absent", "absent"]
+        assert [gate_state(it, each) for each in (old, *pulls)] == ["pending", "absent", "absent"]
         assert {row["held_by"] for row in waiting(it)} == {held_by}
 
         await seconds_until(it, lambda: not waiting(it), most=60)
-        came = [(body(call)["name"], call.at.timestamp() - began) for call in asked(it, "POST")]
+        came = [(call_body(call)["name"], call.at.timestamp() - began) for call in check_calls(it, "POST")]
         back = [(name, at) for name, at in came if at >= wait_s]
         assert [name for name, _ in back[:2]] == [GATE, GATE]
         assert all(at <= wait_s + IN_TIME_S for name, at in back if name == GATE)
         first = dict(reversed(back))
         assert first[GATE] < first[BACKEND] < first[JOB]
-        assert [gate(it, each) for each in (old, *pulls)] == ["failure", "pending", "pending"]
+        assert [gate_state(it, each) for each in (old, *pulls)] == ["failure", "pending", "pending"]
 
 
 async def test_in_an_hour_with_too_few_calls_every_gate_is_in_time_and_checks_are_paced(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, LISTED, downstreams=(OWN,), job_checks="all") as it:
+    async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,), job_checks="all") as it:
         it.github.limits.primary_per_hour = 120
         pulls, held = [], set()
         for number in range(8):
             pulls.append(await new_pull(it))
-            await seconds_until(it, lambda: sent(it) > number and gate(it, pulls[-1]) == "pending")  # noqa: B023
+            await seconds_until(it, lambda: sent(it) > number and gate_state(it, pulls[-1]) == "pending")  # noqa: B023
             await run_all(it, OWN, build="failure")
-            await seconds_until(it, lambda: gate(it, pulls[-1]) == "failure")
+            await seconds_until(it, lambda: gate_state(it, pulls[-1]) == "failure")
             held |= {(row["target"], row["held_by"]) for row in waiting(it)}
             await it.pass_time(60)
 
@@ -130,7 +141,7 @@ async def test_in_an_hour_with_too_few_calls_every_gate_is_in_time_and_checks_ar
         await it.pass_time(3600)
         await seconds_until(it, lambda: not waiting(it), most=60)
         for pull in pulls:
-            assert (state(it, BACKEND, pull.head_sha), state(it, JOB, pull.head_sha)) == (
+            assert (check_state(it, BACKEND, pull.head_sha), check_state(it, JOB, pull.head_sha)) == (
                 "failure",
                 "failure",
             )

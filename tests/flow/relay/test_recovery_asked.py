@@ -7,12 +7,12 @@ from support.github.gated_upstream import (
     GATING,
     LABEL,
     Stage,
-    gate,
-    gated,
+    gate_state,
+    gated_upstream,
     open_pull,
     run_all,
-    say,
-    shown,
+    shown_check,
+    write_comment,
 )
 from support.stage import UPSTREAM
 
@@ -28,11 +28,11 @@ async def recover(it: Stage) -> int:
 
 
 async def test_a_missed_command_is_answered_once(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         it.github.faults.webhooks.lose(times=2)
-        await say(it, pull, "/crcr status")
-        await say(it, pull, "Looks good to me")
+        await write_comment(it, pull, "/crcr status")
+        await write_comment(it, pull, "Looks good to me")
         assert len(it.github.comments(pull)) == 2
 
         assert await recover(it) == 2
@@ -40,18 +40,18 @@ async def test_a_missed_command_is_answered_once(tmp_path: Path) -> None:
 
 
 async def test_the_gate_of_a_missed_head_stands_after_recovery(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         it.github.faults.webhooks.lose(event="pull_request", times=1)
         pull = await open_pull(it)
-        assert gate(it, pull) == "absent"
+        assert gate_state(it, pull) == "absent"
         assert await recover(it) == 1
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         await run_all(it)
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"
 
 
 async def test_a_missed_merge_group_is_told_and_judged_once(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await it.github.push(
             UPSTREAM, files={"other.txt": "moved on"}
@@ -60,16 +60,16 @@ async def test_a_missed_merge_group_is_told_and_judged_once(tmp_path: Path) -> N
         it.github.faults.webhooks.lose(event="merge_group", times=1)
         group = await it.github.enqueue(pull)
         await it.act()
-        assert shown(it, GATE, group.head_sha) is None
+        assert shown_check(it, GATE, group.head_sha) is None
 
         assert await recover(it) == 1
-        assert shown(it, GATE, group.head_sha) is not None
+        assert shown_check(it, GATE, group.head_sha) is not None
         told = [each.event_type for each in it.github.dispatches(GATING)]
         assert told.count("merge_group") == 1
 
 
 async def test_a_missed_label_brings_what_it_stands_for(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         it.github.faults.webhooks.lose(event="pull_request", times=1)
         it.clock.advance(1)
@@ -80,10 +80,10 @@ async def test_a_missed_label_brings_what_it_stands_for(tmp_path: Path) -> None:
 
 
 async def test_a_missed_request_to_run_again_is_obeyed_once(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated_upstream(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, test="failure")
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         it.github.faults.webhooks.lose(times=1)
         check = it.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
         await it.github.rerequest_check(check)

@@ -14,7 +14,7 @@ from crcr.settings import PostgresSetting, SqliteSetting
 from crcr.wiring.core import Seams
 from crcr.wiring.services import build
 from github_sim.github import Match, PullRequest
-from support.github.dispatch_log import BOTH, TWO, actions, told
+from support.github.dispatch_log import BOTH, TWO, dispatched_actions, dispatched_events
 from support.services.postgres import dump, restore_dump
 from support.stage import UPSTREAM, Stage, stage
 
@@ -79,11 +79,11 @@ async def test_fault_07_a_missed_webhook_is_taken_up_and_its_downstreams_are_tol
         pr = await it.github.open_pr(UPSTREAM)
         other = await it.github.open_pr(UPSTREAM)
         await it.act()
-        assert told(it.github, "org/one") == [("opened", other.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", other.head_sha)]
         report = await recover(it)
 
         assert (report.logged, report.missed, report.taken, report.stopped) == (2, 1, 1, None)
-        assert told(it.github, "org/one")[1:] == [("opened", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one")[1:] == [("opened", pr.head_sha)]
         assert [row["source"] for row in it.rows("SELECT source FROM deliveries ORDER BY number")] == [
             "recovered",
             "webhook",
@@ -108,7 +108,7 @@ async def test_hours_of_outage_over_many_pages_end_at_the_newest_state_of_everyt
         assert (report.missed, report.taken, report.left) == (249, 249, 0)
         assert report.superseded == 199  # of each pull request all but its last push, and the openings
         assert pages(it) == 3
-        assert sorted(told(it.github, "org/one")[1:]) == sorted(
+        assert sorted(dispatched_events(it.github, "org/one")[1:]) == sorted(
             ("synchronize", pull.head_sha) for pull in pulls
         )
         assert Counter(guids(it).values()) == {"accepted": 51, "superseded": 199}
@@ -151,7 +151,7 @@ async def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
         report = await recover(it)
 
         assert (pages(it), report.missed, report.logged) == (4, 1, 1)
-        assert actions(it.github, "org/one")[-1] == "synchronize"
+        assert dispatched_actions(it.github, "org/one")[-1] == "synchronize"
 
 
 async def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_after_a_restore_of_an_older_copy_pull_requests_come_back_by_thems
 
         assert (report.missed, report.superseded) == (4, 2)
         assert set(guids(it)) == lost
-        assert set(told(it.github, "org/one")[-2:]) == {
+        assert set(dispatched_events(it.github, "org/one")[-2:]) == {
             ("opened", new.head_sha),
             ("synchronize", kept.head_sha),
         }
@@ -205,7 +205,7 @@ async def test_a_backlog_of_one_pull_request_collapses_to_one_dispatch(tmp_path:
         it.github.faults.clear()
         report = await recover(it)
 
-        assert told(it.github, "org/one") == [("synchronize", pull.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("synchronize", pull.head_sha)]
         assert (report.taken, report.superseded) == (14, 12)
 
 
@@ -220,7 +220,7 @@ async def test_a_pull_request_that_came_and_went_meanwhile_is_told_as_closed_and
         it.github.faults.clear()
         await recover(it)
 
-        assert told(it.github, "org/one") == [("closed", pull.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("closed", pull.head_sha)]
 
 
 async def test_runs_at_once_and_a_live_webhook_between_them_take_each_guid_once(tmp_path: Path) -> None:
@@ -236,7 +236,9 @@ async def test_runs_at_once_and_a_live_webhook_between_them_take_each_guid_once(
         await it.act()
 
         assert set(guids(it)) == missed
-        assert sorted(told(it.github, "org/one")) == sorted(("opened", pull.head_sha) for pull in pulls)
+        assert sorted(dispatched_events(it.github, "org/one")) == sorted(
+            ("opened", pull.head_sha) for pull in pulls
+        )
         assert len(it.github.dispatches("org/one")) == 30
         assert (one.stopped, two.stopped, one.left, two.left) == (None, None, 0, 0)
         assert (await recover(it)).missed == 0
@@ -253,7 +255,7 @@ async def test_webhooks_that_came_before_any_allowlist_are_taken_up_after_it(tmp
         it.write_allowlist(TWO)
         await it.refresh()
         assert (await recover(it)).taken == 1
-        assert told(it.github, "org/one") == [("opened", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
 
 
 async def test_one_upstream_without_an_allowlist_does_not_hold_up_another(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ async def test_one_upstream_without_an_allowlist_does_not_hold_up_another(tmp_pa
         report = await recover(it)
 
         assert (report.taken, report.left, fetches(it)) == (1, 3, 2)
-        assert told(it.github, "org/one") == [("opened", good.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", good.head_sha)]
 
 
 async def test_what_github_keeps_no_more_is_gone_and_the_rest_is_not(tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ async def test_what_github_keeps_no_more_is_gone_and_the_rest_is_not(tmp_path: P
         report = await recover(it)
 
         assert (report.missed, report.taken) == (1, 1)
-        assert told(it.github, "org/one") == [("opened", kept.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", kept.head_sha)]
 
 
 async def test_pull_requests_of_downstreams_cost_no_call(tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ async def test_what_no_relay_can_read_is_set_aside_once(tmp_path: Path) -> None:
             {"guid": refused.guid, "outcome": "unusable"}
         ]
         assert (await recover(it)).missed == 0
-        assert told(it.github, "org/one") == [("opened", pr.head_sha)]
+        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
@@ -326,7 +328,9 @@ async def test_labels_and_drafts_end_as_they_are_today(tmp_path: Path, newest_fi
         it.github.faults.clear()
         await recover(it)
 
-        assert told(it.github, "org/one") == ([("opened", pull.head_sha)] if newest_first else [])
+        assert dispatched_events(it.github, "org/one") == (
+            [("opened", pull.head_sha)] if newest_first else []
+        )
         assert it.rows("SELECT draft FROM pulls") == [{"draft": 0 if newest_first else 1}]
 
 
@@ -342,4 +346,4 @@ async def test_an_installation_that_was_missed_is_known_before_the_pull_requests
         report = await recover(it)
 
         assert (report.missed, report.taken) == (4, 4)
-        assert told(it.github, "org/two") == [("opened", pull.head_sha)]
+        assert dispatched_events(it.github, "org/two") == [("opened", pull.head_sha)]

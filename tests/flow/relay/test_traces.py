@@ -11,7 +11,7 @@ import pytest
 from crcr.decide.trace_steps import TraceStep, span_id, trace_id
 from support.deploy.otlp_collector import attribute_texts, run_collector
 from support.downstream.callbacks import BACKEND, LISTED, dispatched_run, post_report
-from support.live_page import open_page, told_of
+from support.live_page import open_page, wait_for_event
 from support.process import free_port
 from support.stage import UPSTREAM, stage
 
@@ -29,7 +29,7 @@ async def test_webhook_dispatch_callback_and_page_of_a_delivery_are_one_trace(tm
                 assert (
                     await post_report(it, run, "build", "completed", conclusion="success")
                 ).status_code == 200
-                await told_of(told, b'"kind":"job"')
+                await wait_for_event(told, b'"kind":"job"')
             [guid] = {each["delivery"] for each in it.rows("SELECT delivery FROM dispatches")}
     assert collected.paths == {"/v1/traces"}
     assert collected.services == {"crcr"}

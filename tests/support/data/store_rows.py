@@ -30,7 +30,7 @@ from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from support.clock import ManualClock
 from support.stage import database_url, in_postgresql, place_empty_database
-from support.stores.tables import Hand, Outright, Where, opened, outright
+from support.stores.tables import TableConnection, TableEngine, Where, open_handle, open_table_engine
 
 UPSTREAM = RepoName("Torch/torch")
 OTHER = RepoName("other/upstream")
@@ -46,7 +46,7 @@ L2:
 
 @dataclass
 class StoreRows:
-    engine: Outright
+    engine: TableEngine
     database: SqliteDatabase | PostgresDatabase
     views: SqlViews
     clock: ManualClock
@@ -205,7 +205,7 @@ class StoreRows:
         self.add(core.changes, {**row, **more})
 
 
-def _insert(connection: Hand, table: Table, rows: tuple[dict[str, Any], ...]) -> None:
+def _insert(connection: TableConnection, table: Table, rows: tuple[dict[str, Any], ...]) -> None:
     for row in rows:
         connection.execute(insert(table).values(**row))
 
@@ -219,7 +219,7 @@ async def open_store_rows(
         where = PostgresLocation(database_url(folder))
     elif not (folder / "crcr.db").exists():
         place_empty_database(folder / "crcr.db")
-    engine, database = outright(where), opened(where)
+    engine, database = open_table_engine(where), open_handle(where)
     lists = Allowlists(database, Downstreams(database, CheckRefresher({})), CheckRefresher({}), check)
     clock = ManualClock(now) if now else ManualClock()
     world = StoreRows(engine, database, SqlViews(database, lists, upstreams), clock)

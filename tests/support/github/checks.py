@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from github_sim.github import Call, CheckRun, GitHub, JobSpec, Match, PullRequest, Workflow, WorkflowRun
-from support.github.gated_upstream import GATING, INFORMING, NAMED, Stage, finish, start
+from support.github.gated_upstream import GATING, INFORMING, NAMED, Stage, finish_jobs, start_jobs
 from support.stage import UPSTREAM
 
 INFORMS = f"L3:\n  npu:\n    {INFORMING}: {{oncalls: [ann], jobs: [build, test]}}\n"
@@ -16,51 +16,51 @@ CREATES = Match("POST", f"/repos/{UPSTREAM}/check-runs")
 UPDATES = Match("PATCH", f"/repos/{UPSTREAM}/check-runs/*")
 
 
-def checks_of(downstream: str, *jobs: str, workflow: str = "CI") -> list[str]:
+def check_names(downstream: str, *jobs: str, workflow: str = "CI") -> list[str]:
     """The names of a backend's check and of its jobs' checks."""
     return [f"crcr/{downstream}", *(f"crcr/{downstream}/{workflow}/{job}" for job in jobs)]
 
 
-def state_of(check: CheckRun) -> str:
+def check_run_state(check: CheckRun) -> str:
     return str(check.conclusion) if check.status == "completed" else check.status
 
 
-def state(it: Stage, name: str, sha: str) -> str:
+def check_state(it: Stage, name: str, sha: str) -> str:
     """`absent`, `queued`, `in_progress`, or the conclusion of the newest check of that name."""
     check = it.github.latest_checks(UPSTREAM, sha).get(name)
-    return "absent" if check is None else state_of(check)
+    return "absent" if check is None else check_run_state(check)
 
 
-def states(it: Stage, sha: str, names: Iterable[str]) -> list[str]:
-    return [state(it, name, sha) for name in names]
+def check_states(it: Stage, sha: str, names: Iterable[str]) -> list[str]:
+    return [check_state(it, name, sha) for name in names]
 
 
-def ever(it: Stage, name: str, sha: str) -> list[str]:
+def check_history(it: Stage, name: str, sha: str) -> list[str]:
     """Every check of that name that was made on the commit, in order, as it is now."""
-    return [state_of(each) for each in it.github.checks(UPSTREAM, sha) if each.name == name]
+    return [check_run_state(each) for each in it.github.checks(UPSTREAM, sha) if each.name == name]
 
 
-def title(it: Stage, name: str, sha: str) -> str:
+def check_title(it: Stage, name: str, sha: str) -> str:
     return str(it.github.latest_checks(UPSTREAM, sha)[name].output["title"])
 
 
-def asked(it: Stage, method: str) -> list[Call]:
+def check_calls(it: Stage, method: str) -> list[Call]:
     """The calls that wrote checks, in order."""
     return it.github.calls_to(method, f"/repos/{UPSTREAM}/check-runs*")
 
 
-def body(call: Call) -> dict[str, Any]:
+def call_body(call: Call) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(call.body)
     return found
 
 
-def upstream_settings(folder: Path, **settings: Any) -> None:
+def write_upstream_settings(folder: Path, **settings: Any) -> None:
     """What the upstream's maintainers set, as in their crcr.toml."""
     lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
     (folder / "crcr.toml").write_text("[[upstream]]\n" + "".join(lines))
 
 
-def jobs_named(*names: str, workflow: str = "CI", file: str = "ci.yml") -> Workflow:
+def named_workflow(*names: str, workflow: str = "CI", file: str = "ci.yml") -> Workflow:
     return Workflow(
         name=workflow,
         path=f".github/workflows/{file}",
@@ -69,7 +69,7 @@ def jobs_named(*names: str, workflow: str = "CI", file: str = "ci.yml") -> Workf
     )
 
 
-async def push_back(github: GitHub, pull: PullRequest, head: str) -> None:
+async def force_push(github: GitHub, pull: PullRequest, head: str) -> None:
     """Somebody pushes an older commit by force."""
     before, pull.head_sha = pull.head_sha, head
     await github.send_pull_webhook(pull, "synchronize", {"before": before, "after": head})
@@ -93,12 +93,12 @@ async def run_all_for(
     assert pull.last_delivery is not None
     guid = pull.last_delivery.guid
     [run] = [each for each in it.github.runs(downstream) if each.delivery_id == guid]
-    await start(it, run)
-    await finish(it, run, **conclusions)
+    await start_jobs(it, run)
+    await finish_jobs(it, run, **conclusions)
     return run
 
 
-async def again(it: Stage, pull: PullRequest, name: str) -> None:
+async def press_rerun(it: Stage, pull: PullRequest, name: str) -> None:
     """Somebody presses Re-run beside the newest check of that name."""
     await it.github.rerequest_check(it.github.latest_checks(UPSTREAM, pull.head_sha)[name])
     await it.act()
@@ -110,6 +110,6 @@ def rerun_calls(it: Stage, downstream: str = GATING) -> list[tuple[str, int]]:
     return [(call.path.rsplit("/", 1)[1], call.status) for call in calls]
 
 
-def sent_to(it: Stage, downstream: str = GATING) -> list[str | None]:
+def sent_deliveries(it: Stage, downstream: str = GATING) -> list[str | None]:
     """The deliveries that the backend was told of, each time."""
     return [each.delivery_id for each in it.github.dispatches(downstream)]

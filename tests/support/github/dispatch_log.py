@@ -12,7 +12,7 @@ TWO = "L1:\n  - org/one\n  - org/two\n"
 BOTH = ("org/one", "org/two")
 
 
-def told(github: GitHub, downstream: str) -> list[tuple[str, str]]:
+def dispatched_events(github: GitHub, downstream: str) -> list[tuple[str, str]]:
     """(action, head) of every pull request event that this downstream got, in order."""
     payloads = [each.client_payload["payload"] for each in github.dispatches(downstream)]
     return [
@@ -20,16 +20,16 @@ def told(github: GitHub, downstream: str) -> list[tuple[str, str]]:
     ]
 
 
-def actions(github: GitHub, downstream: str) -> list[str]:
-    return [action for action, _ in told(github, downstream)]
+def dispatched_actions(github: GitHub, downstream: str) -> list[str]:
+    return [action for action, _ in dispatched_events(github, downstream)]
 
 
-def sends(github: GitHub, downstream: str) -> int:
+def dispatch_attempts(github: GitHub, downstream: str) -> int:
     """How often a dispatch to it was tried."""
     return len(github.calls_to("POST", f"/repos/{downstream}/dispatches"))
 
 
-def effect_of(it: Stage, downstream: str) -> dict[str, object]:
+def newest_effect(it: Stage, downstream: str) -> dict[str, object]:
     """The newest effect that sends something to it."""
     found = it.rows(
         "SELECT * FROM effects WHERE target = ? AND kind = 'send_dispatch' ORDER BY effect_id DESC",
@@ -38,7 +38,7 @@ def effect_of(it: Stage, downstream: str) -> dict[str, object]:
     return found[0]
 
 
-def states(it: Stage, table: str, **where: str) -> list[str]:
+def row_states(it: Stage, table: str, **where: str) -> list[str]:
     """States of a table's rows in the order they were made."""
     named = " AND ".join(f"{name} = ?" for name in where) or "1 = 1"
     noted = "received_at, (SELECT min(change_id) FROM changes c WHERE c.delivery = deliveries.guid), guid"
@@ -48,7 +48,7 @@ def states(it: Stage, table: str, **where: str) -> list[str]:
 
 
 @asynccontextmanager
-async def working(it: Stage) -> AsyncIterator[None]:
+async def running_worker(it: Stage) -> AsyncIterator[None]:
     """The worker runs beside the test, as it does in `crcr serve`; its clock stands still."""
     wake, stopping = it.services.signals.subscribe(EFFECTS), asyncio.Event()
     task = asyncio.create_task(it.services.worker.run(wake, stopping))
@@ -60,7 +60,7 @@ async def working(it: Stage) -> AsyncIterator[None]:
         await task
 
 
-async def eventually(fact: Callable[[], object]) -> None:
+async def wait_until_true(fact: Callable[[], object]) -> None:
     """Let everybody run until this is so; no time passes for the relay."""
     # A look into PostgreSQL stops everybody for a while, so there it is taken less often.
     between_s, most_s = (0.05, 30) if in_postgresql() else (0.001, 8)

@@ -20,7 +20,7 @@ LATE = timedelta(hours=8)
 
 
 @dataclass(frozen=True)
-class Listed:
+class GatingEntry:
     """An L4 entry of the allowlist, as far as the gate goes by it."""
 
     name: str
@@ -30,7 +30,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Event:
+class PullEvent:
     """A webhook that opened, moved or closed a pull request, in its true place."""
 
     place: int
@@ -41,19 +41,19 @@ class Event:
 
 
 @dataclass
-class Told:
+class ReportedJob:
     """What one attempt of a job has told the relay, and been answered with 200."""
 
     conclusion: str | None = None
 
 
 @dataclass
-class Truth:
+class GateOracle:
     github: GitHub
-    in_force: tuple[Listed, ...]
-    recorded: dict[str, tuple[Listed, ...]] = field(default_factory=dict)
+    in_force: tuple[GatingEntry, ...]
+    recorded: dict[str, tuple[GatingEntry, ...]] = field(default_factory=dict)
     """For each webhook that stands in the relay's inbox: who gated when it was recorded."""
-    told: dict[tuple[int, str], dict[int, Told]] = field(default_factory=lambda: defaultdict(dict))
+    told: dict[tuple[int, str], dict[int, ReportedJob]] = field(default_factory=lambda: defaultdict(dict))
     """By run and job name: what each attempt told."""
     head_at_comment: dict[int, str] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Truth:
             self.recorded[guid] = self.in_force
 
     def tell(self, run: WorkflowRun, attempt: int, name: str, conclusion: str | None) -> None:
-        told = self.told[run.id, name].setdefault(attempt, Told())
+        told = self.told[run.id, name].setdefault(attempt, ReportedJob())
         told.conclusion = told.conclusion or conclusion
 
     def has_ended(self, run: WorkflowRun, attempt: int, name: str) -> bool:
@@ -98,12 +98,12 @@ class Truth:
             for run in runs
         )
 
-    def _wanting(self, head: str) -> list[Event]:
+    def _wanting(self, head: str) -> list[PullEvent]:
         """The newest event of each open pull request whose head this is."""
         newest = {event.number: event for event in sorted(self._events(), key=lambda each: each.place)}
         return [event for event in newest.values() if event.head == head and event.is_open]
 
-    def _events(self) -> Iterator[Event]:
+    def _events(self) -> Iterator[PullEvent]:
         seen: set[str] = set()
         for delivery in sorted(self.github.world.deliveries, key=lambda each: each.id):
             if delivery.guid in self.recorded and delivery.guid not in seen:
@@ -111,7 +111,7 @@ class Truth:
                 if event := _event(delivery):
                     yield event
 
-    def _passes_for(self, event: Event, now: datetime, *, looked_up: bool) -> bool:
+    def _passes_for(self, event: PullEvent, now: datetime, *, looked_up: bool) -> bool:
         gating = {each.name: each for each in self.in_force}
         members = [gating[each.name] for each in self.recorded[event.guid] if each.name in gating]
         left_out = {each.name for each in self.recorded[event.guid] if not each.concerned}
@@ -121,7 +121,7 @@ class Truth:
             for each in members
         )
 
-    def backend_passes(self, entry: Listed, event: Event, now: datetime, *, looked_up: bool) -> bool:
+    def backend_passes(self, entry: GatingEntry, event: PullEvent, now: datetime, *, looked_up: bool) -> bool:
         waived = set(self._waived(entry.name, event, now, obeyed=looked_up))
         if None in waived:
             return True
@@ -173,7 +173,7 @@ class Truth:
 
     # People
 
-    def _waived(self, name: str, event: Event, now: datetime, *, obeyed: bool) -> Iterator[str | None]:
+    def _waived(self, name: str, event: PullEvent, now: datetime, *, obeyed: bool) -> Iterator[str | None]:
         """Jobs, or None for the whole backend, that a maintainer's comment covers on this head."""
         pull = self._pull(event.number)
         in_force: dict[str | None, list[Comment]] = defaultdict(list)
@@ -209,9 +209,11 @@ def _job(target: str, name: str) -> str | None:
     return (job or None) if backend == name else target
 
 
-def _event(delivery: WebhookDelivery) -> Event | None:
+def _event(delivery: WebhookDelivery) -> PullEvent | None:
     if delivery.event != "pull_request" or delivery.action not in OPENING | {"closed"}:
         return None
     body = json.loads(delivery.payload)
     pull = body["pull_request"]
-    return Event(delivery.id, delivery.guid, pull["number"], pull["head"]["sha"], delivery.action in OPENING)
+    return PullEvent(
+        delivery.id, delivery.guid, pull["number"], pull["head"]["sha"], delivery.action in OPENING
+    )

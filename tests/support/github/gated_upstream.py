@@ -18,7 +18,7 @@ NAMED = Workflow(jobs=(JobSpec("build"), JobSpec("test")), run_name="CI {deliver
 
 
 @asynccontextmanager
-async def gated(
+async def gated_upstream(
     folder: Path,
     allowlist: str = GATED,
     *,
@@ -49,13 +49,13 @@ def newest_run(it: Stage, downstream: str = GATING) -> WorkflowRun:
     return it.github.runs(downstream)[-1]
 
 
-async def start(it: Stage, run: WorkflowRun, *names: str) -> None:
+async def start_jobs(it: Stage, run: WorkflowRun, *names: str) -> None:
     for name in names or tuple(job.name for job in run.jobs):
         await it.github.start_job(run, name)
     await it.act()
 
 
-async def finish(it: Stage, run: WorkflowRun, **conclusions: str) -> None:
+async def finish_jobs(it: Stage, run: WorkflowRun, **conclusions: str) -> None:
     """Complete jobs by name; `finish(it, run)` completes all with success."""
     for job in run.jobs:
         if not conclusions or job.name in conclusions:
@@ -66,18 +66,18 @@ async def finish(it: Stage, run: WorkflowRun, **conclusions: str) -> None:
 async def run_all(it: Stage, downstream: str = GATING, **conclusions: str) -> WorkflowRun:
     """The newest run of a backend starts, and every job of it ends: as said, else with success."""
     run = newest_run(it, downstream)
-    await start(it, run)
-    await finish(it, run, **{job.name: conclusions.get(job.name, "success") for job in run.jobs})
+    await start_jobs(it, run)
+    await finish_jobs(it, run, **{job.name: conclusions.get(job.name, "success") for job in run.jobs})
     return run
 
 
-def shown(it: Stage, name: str, sha: str) -> tuple[str, str | None, str] | None:
+def shown_check(it: Stage, name: str, sha: str) -> tuple[str, str | None, str] | None:
     """Status, conclusion and title of the newest check of that name on the commit."""
     check = it.github.latest_checks(UPSTREAM, sha).get(name)
     return None if check is None else (check.status, check.conclusion, check.output["title"])
 
 
-def gate(it: Stage, pull: PullRequest) -> str:
+def gate_state(it: Stage, pull: PullRequest) -> str:
     """`absent`, `pending`, or the conclusion of the gate on the pull request's head."""
     check = it.github.latest_checks(UPSTREAM, pull.head_sha).get(GATE)
     if check is None:
@@ -98,15 +98,15 @@ async def live_reasons(it: Stage, sha: str) -> list[str]:
     return [" ".join(filter(None, (part["name"], part["reason"]))) for row in rows for part in row["parts"]]
 
 
-def names(it: Stage, sha: str) -> set[str]:
+def check_names_on(it: Stage, sha: str) -> set[str]:
     return set(it.github.latest_checks(UPSTREAM, sha))
 
 
-def check(it: Stage, name: str, sha: str) -> CheckRun:
+def latest_check(it: Stage, name: str, sha: str) -> CheckRun:
     return it.github.latest_checks(UPSTREAM, sha)[name]
 
 
-async def say(
+async def write_comment(
     it: Stage, pull: PullRequest, body: str, *, author: str = "maintainer", after_s: float = 60
 ) -> Any:
     """Somebody comments, a minute after whatever was before; the relay does what follows."""
@@ -116,7 +116,7 @@ async def say(
     return comment
 
 
-async def look(it: Stage, seconds: float = 0.0) -> None:
+async def sweep_after(it: Stage, seconds: float = 0.0) -> None:
     """Time passes, the sweeper looks around, and everything due is done."""
     it.clock.advance(seconds)
     await it.act()
@@ -127,18 +127,18 @@ async def look(it: Stage, seconds: float = 0.0) -> None:
 __all__ = [
     "Stage",
     "WorkflowJob",
-    "check",
-    "finish",
-    "gate",
-    "gated",
+    "check_names_on",
+    "finish_jobs",
+    "gate_state",
+    "gated_upstream",
+    "latest_check",
     "live_gate",
     "live_reasons",
-    "look",
-    "names",
     "newest_run",
     "open_pull",
     "run_all",
-    "say",
-    "shown",
-    "start",
+    "shown_check",
+    "start_jobs",
+    "sweep_after",
+    "write_comment",
 ]

@@ -8,7 +8,7 @@ from support.github.gated_upstream import Stage
 from support.stage import UPSTREAM
 
 
-async def queued(it: Stage, pull: PullRequest) -> MergeGroup:
+async def enqueue(it: Stage, pull: PullRequest) -> MergeGroup:
     """The pull request joins the queue, and the relay does what follows."""
     group = await it.github.enqueue(pull)
     await it.act()
@@ -20,13 +20,13 @@ async def move_base(it: Stage) -> None:
     await it.act()
 
 
-async def settle(it: Stage) -> None:
+async def settle_queue(it: Stage) -> None:
     it.clock.advance(1)
     await it.github.settle_queue(UPSTREAM)
     await it.act()
 
 
-async def queued_together(it: Stage, first: PullRequest, second: PullRequest) -> str:
+async def enqueue_together(it: Stage, first: PullRequest, second: PullRequest) -> str:
     """Both are in the queue, and GitHub makes one group of them; the head of it."""
     ahead = await it.github.enqueue(first)
     it.github.faults.webhooks.lose(event="merge_group", times=1)
@@ -39,7 +39,7 @@ async def queued_together(it: Stage, first: PullRequest, second: PullRequest) ->
     return group.head_sha
 
 
-def told(it: Stage, downstream: str) -> list[tuple[str, str]]:
+def dispatched_groups(it: Stage, downstream: str) -> list[tuple[str, str]]:
     """(action, head) of every merge group that a downstream heard of."""
     payloads: list[dict[str, Any]] = [
         each.client_payload["payload"] for each in it.github.dispatches(downstream)

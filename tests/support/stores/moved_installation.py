@@ -22,7 +22,7 @@ from crcr.wiring.web_app import build_app
 from support.clock import ManualClock
 from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
 from support.github.gated_upstream import GATING, INFORMING
-from support.served_relay import ONLY_TOLD, SECRET, with_history
+from support.served_relay import ONLY_TOLD, SECRET, relay_with_history
 from support.services.postgres import new_database
 from support.stage import RELAY_URL, UPSTREAM, Stage
 
@@ -35,12 +35,12 @@ _BACKENDS = (
 )
 
 
-def elsewhere(settings: Settings, url: str) -> Settings:
+def settings_on_postgresql(settings: Settings, url: str) -> Settings:
     """The same relay on that database of PostgreSQL."""
     return settings.model_copy(update={"database": PostgresSetting(ServiceUrl(url))})
 
 
-async def move_house(path: Path) -> str:
+async def move_to_postgresql(path: Path) -> str:
     """Move a file that nobody has open; return the address of the new database."""
     url = new_database(empty=True)
     await move(path, PostgresLocation(url))
@@ -48,7 +48,7 @@ async def move_house(path: Path) -> str:
 
 
 @asynccontextmanager
-async def with_a_long_past(folder: Path, *, jobs: int) -> AsyncIterator[Stage]:
+async def relay_with_long_history(folder: Path, *, jobs: int) -> AsyncIterator[Stage]:
     """Weeks of made-up history, then a day that the relay itself has seen: pulls, pushes, nights, other relays."""
     until = to_us(ManualClock().now()) - 60_000_000
     plan = HistoryPlan(
@@ -56,7 +56,7 @@ async def with_a_long_past(folder: Path, *, jobs: int) -> AsyncIterator[Stage]:
     )
     fill_database(folder / "crcr.db", plan)
     settings = {"CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}", "CRCR_HUD_INGEST_TOKEN": INGEST}
-    async with with_history(folder, **settings) as it:
+    async with relay_with_history(folder, **settings) as it:
         await _nights(it)
         await _told_by_others(it)
         yield it
@@ -107,11 +107,11 @@ def _envelope(number: int, conclusion: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def moved(it: Stage) -> AsyncIterator[httpx.AsyncClient]:
+async def moved_relay(it: Stage) -> AsyncIterator[httpx.AsyncClient]:
     """A second relay, at the same moment, on what the first one's database was moved to."""
     copied = it.folder / "moved.db"
     copy_database(it.folder / "crcr.db", copied)
-    settings = elsewhere(it.services.settings, await move_house(copied))
+    settings = settings_on_postgresql(it.services.settings, await move_to_postgresql(copied))
     services = build(settings, Seams(clock=it.clock, http=it._github_http, on_crash=it.crashes.append))
     try:
         transport = httpx.ASGITransport(build_app(services, work=False))

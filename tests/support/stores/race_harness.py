@@ -94,7 +94,7 @@ async def processes(number: int, listed: str) -> AsyncIterator[list[Process]]:
 
 
 @dataclass
-class Halfway:
+class PausedWrite:
     """A write that has done its work and not yet committed."""
 
     holder: Connection
@@ -105,9 +105,9 @@ class Halfway:
         await self.writing
 
 
-async def halfway(
+async def pause_before_commit(
     database: PostgresDatabase, unit: Callable[[Tx], Awaitable[T]], *, lane: str | None = None
-) -> Halfway:
+) -> PausedWrite:
     reached, number = asyncio.Event(), next(_HELD)
     holder = await database._link.connect()
     await holder.execute("SELECT pg_advisory_lock($1)", number)
@@ -122,8 +122,8 @@ async def halfway(
     await asyncio.wait([writing, asyncio.create_task(reached.wait())], return_when=asyncio.FIRST_COMPLETED)
     if writing.done():
         await writing
-    return Halfway(holder, writing)
+    return PausedWrite(holder, writing)
 
 
-async def nothing(tx: Tx) -> None:
+async def empty_unit(tx: Tx) -> None:
     await tx.one(_ONE)

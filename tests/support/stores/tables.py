@@ -25,42 +25,42 @@ T = TypeVar("T")
 Where = Path | InMemory | PostgresLocation
 
 
-class Hand(Protocol):
+class TableConnection(Protocol):
     """What of a connection of SQLAlchemy tests use."""
 
     def execute(self, statement: Executable, parameters: Any = None, /) -> CursorResult[Any]: ...
 
 
-class Outright(Protocol):
+class TableEngine(Protocol):
     @contextmanager
     def begin(self) -> Iterator[Any]: ...
 
     def dispose(self) -> None: ...
 
 
-def outright(where: Where) -> Outright:
+def open_table_engine(where: Where) -> TableEngine:
     if isinstance(where, PostgresLocation):
-        return _Elsewhere(where)
+        return _PostgresEngine(where)
     if isinstance(where, InMemory):
         return create_engine("sqlite://", creator=lambda: sqlite3.connect(str(where), uri=True))
     return create_engine(f"sqlite:///{where}")
 
 
-def place_of(database: Database) -> Where:
+def database_location(database: Database) -> Where:
     if isinstance(database, PostgresDatabase):
         return database._link.location
     assert isinstance(database, SqliteDatabase)
     return database._path
 
 
-def opened(where: Where, signals: Signals | None = None) -> SqliteDatabase | PostgresDatabase:
+def open_handle(where: Where, signals: Signals | None = None) -> SqliteDatabase | PostgresDatabase:
     """One more handle, as another process would have it."""
     if isinstance(where, PostgresLocation):
         return PostgresDatabase(PostgresLink(where), signals or Signals())
     return SqliteDatabase(where, signals or Signals())
 
 
-class _Elsewhere:
+class _PostgresEngine:
     def __init__(self, place: PostgresLocation) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
@@ -70,10 +70,10 @@ class _Elsewhere:
         )
 
     @contextmanager
-    def begin(self) -> Iterator["_There"]:
+    def begin(self) -> Iterator["_PostgresConnection"]:
         connection = self._do(_begun(self._engine.connect()))
         try:
-            yield _There(self, connection)
+            yield _PostgresConnection(self, connection)
             self._do(connection.commit())
         finally:
             self._do(connection.close())
@@ -92,8 +92,8 @@ async def _begun(connection: AsyncConnection) -> AsyncConnection:
     return await connection.start()
 
 
-class _There:
-    def __init__(self, elsewhere: _Elsewhere, connection: AsyncConnection) -> None:
+class _PostgresConnection:
+    def __init__(self, elsewhere: _PostgresEngine, connection: AsyncConnection) -> None:
         self._elsewhere = elsewhere
         self._connection = connection
 

@@ -54,33 +54,35 @@ async def _count_on(connection: "asyncpg.Connection[Any]", table: str, column: s
         await connection.execute(newest)
 
 
-def outlined(value: object) -> Any:
+def typed_outline(value: object) -> Any:
     """A value with the type of each part: 1, True, 1.0 and Decimal(1) are equal, and are not the same in JSON."""
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__name__, {
-            each.name: outlined(getattr(value, each.name)) for each in fields(value)
+            each.name: typed_outline(getattr(value, each.name)) for each in fields(value)
         }
     if isinstance(value, Mapping):
-        return {key: outlined(each) for key, each in value.items()}
+        return {key: typed_outline(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [outlined(each) for each in value]
+        return [typed_outline(each) for each in value]
     if isinstance(value, Enum):
         return str(value)
     return type(value).__name__, value
 
 
-def differs(one: Any, other: Any, where: str = "") -> list[str]:
+def outline_differences(one: Any, other: Any, where: str = "") -> list[str]:
     """Where two outlines differ, so that a failure is read at a glance."""
     if isinstance(one, dict) and isinstance(other, dict):
         return [
             found
             for key in sorted({*one, *other}, key=str)
-            for found in differs(one.get(key, "missing"), other.get(key, "missing"), f"{where}.{key}")
+            for found in outline_differences(
+                one.get(key, "missing"), other.get(key, "missing"), f"{where}.{key}"
+            )
         ]
     if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
         return [
             found
             for place, (a, b) in enumerate(zip(one, other, strict=True))
-            for found in differs(a, b, f"{where}[{place}]")
+            for found in outline_differences(a, b, f"{where}[{place}]")
         ]
     return [] if one == other else [f"{where}: {str(one)[:200]} / {str(other)[:200]}"]

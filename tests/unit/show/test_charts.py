@@ -14,7 +14,7 @@ from crcr.decide.statistics.figures import Tally
 from crcr.show.render.charts import Chart, Series, Unit, draw, format_value, ticks
 from crcr.show.render.trend_charts import backend_charts, draw_strip, trend_charts
 from support.data.overview_views import NOW, figures
-from support.page_reader import HOSTILE, Page, inert
+from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 
 def chart(*values: float | None, unit: Unit = Unit.COUNT, **more: object) -> Chart:
@@ -138,12 +138,12 @@ def test_colour_is_never_alone() -> None:
 def test_fault_29_hostile_names_are_only_text_in_a_chart(hostile: str) -> None:
     series = (Series(hostile, (1.0,), "a"), Series("other", (2.0,), "b"))
     drawn = str(draw(Chart(title="Things", starts=(NOW,), series=series, unit=Unit.COUNT)))
-    inert(Page(drawn), drawn)
+    assert_inert(ParsedPage(drawn), drawn)
     assert len(drawn) < 10_000
 
 
 def test_a_picture_has_a_name_that_says_what_is_on_it() -> None:
-    page = Page(draw(chart(1, None, 3)))
+    page = ParsedPage(draw(chart(1, None, 3)))
     svg = next(attrs for tag, attrs in page.elements if attrs.get("role") == "img")
     assert svg["aria-label"] == "Things, Jul 1, 12:20 UTC to Jul 3, 12:20 UTC: some between 1 and 3, last 3"
 
@@ -159,7 +159,7 @@ def test_figures_become_all_their_charts() -> None:
 
 
 def test_a_strip_says_in_words_what_it_shows() -> None:
-    page = Page(draw_strip((Tally(), Tally(success=1, failure=1), Tally(success=4)), "14d"))
+    page = ParsedPage(draw_strip((Tally(), Tally(success=1, failure=1), Tally(success=4)), "14d"))
     label = page.attributes("aria-label")[0]
     assert label == "Pass rate over 14d in 3 parts: lowest 50.0%, latest 100.0%, 1 without results"
     assert page.attributes("class").count("part-none") == 1

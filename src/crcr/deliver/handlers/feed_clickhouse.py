@@ -1,6 +1,6 @@
-"""Telling ClickHouse what it does not know yet: in batches, the oldest first, and as often as it takes.
+"""Feeds ClickHouse with what it does not have yet: in batches, oldest first, retried until it succeeds.
 
-ClickHouse that does not answer loses nothing: what is unfed waits in the main store, and is tried every half minute.
+An outage of ClickHouse loses nothing: unfed rows stay in the main store, and feeding is retried every 30 s.
 """
 
 from datetime import datetime, timedelta
@@ -12,18 +12,18 @@ from crcr.ports import Clock
 
 _AT_ONCE = 1_000
 _BATCHES = 20
-"""In one go; after so many another effect goes on, so that a stopping worker does not wait for all of them."""
+"""Per effect; another effect continues then, so that a stopping worker does not wait for all batches."""
 _RETRY_S = 30.0
 _NEVER_GIVEN_UP = timedelta(hours=12)
 
 
 class Feeder(Protocol):
     async def make_ready(self) -> None:
-        """See to the tables, once."""
+        """Create or upgrade the tables, once."""
         ...
 
     async def feed(self, upstream: str, most: int) -> int:
-        """Tell what is unfed the longest; return how much that was."""
+        """Feed the oldest unfed rows; return how many."""
         ...
 
     async def again(self, upstream: str, now: datetime, due_at: datetime) -> None: ...
@@ -41,7 +41,7 @@ class FeedHistory:
         except (OutsideFault, NotPossible) as fault:
             if now - effect.first_attempt_at < _NEVER_GIVEN_UP:
                 raise OutsideLimited(fault.detail, retry_after_s=_RETRY_S) from None
-            # An effect is given up in the end; what is unfed is not, so another one takes its place.
+            # An effect is parked in the end, but feeding must go on, so a new effect replaces it.
             await self._feeder.again(upstream, now, now + timedelta(seconds=_RETRY_S))
             return False
         return True

@@ -1,4 +1,4 @@
-"""Forwarding a result to another HUD: the stored envelope, as it is, with that HUD's token.
+"""Forwards a result to another HUD: the stored envelope, unchanged, with that HUD's token.
 
 The lease is checked around the call: a worker that was frozen sends no outcome that another worker has overtaken.
 """
@@ -34,12 +34,12 @@ class ForwardResult:
         await check_lease.get()()
         answer = await self._post(effect.payload)
         await check_lease.get()()
-        _check(answer)
+        _raise_for_status(answer)
 
     async def _post(self, envelope: bytes | None) -> httpx.Response:
         headers = {"content-type": "application/json", "x-hud-internal-bot": self._token}
         try:
-            # httpx limits each read: a HUD that sends a byte now and then would hold its queue without end.
+            # httpx limits each read: a HUD that sends a byte now and then would block its queue for ever.
             async with asyncio.timeout(self._total_s):
                 return await self._http.post(
                     self._url, content=envelope, headers=headers, timeout=self._timeout
@@ -50,14 +50,14 @@ class ForwardResult:
             raise OutsideUnsure(f"forwarding failed: {type(error).__name__}") from None
 
 
-def _check(answer: httpx.Response) -> None:
+def _raise_for_status(answer: httpx.Response) -> None:
     if answer.is_success:
         return
     text = f"the HUD answered {answer.status_code}"
     if answer.status_code in {429, 503}:
         raise OutsideLimited(text, retry_after_s=_wait_s(answer.headers.get("retry-after")))
     if answer.status_code == 401:
-        # To the worker a 401 is a token of GitHub's that will be renewed; this one is a setting.
+        # The worker takes a 401 for an expired GitHub token and retries; this token is a setting.
         raise OutsideRefused(text, status=403)
     if answer.status_code in {400, 403, 404, 405, 410, 413, 422}:
         raise OutsideRefused(text, status=answer.status_code)

@@ -1,1 +1,1 @@
-"""GitHub's REST requests and answers as data, without IO."""
+"""GitHub's REST requests and responses as data, without IO."""

@@ -1,1 +1,1 @@
-"""Request bodies within limits, JSON, the client's address, and the answer."""
+"""Request bodies within limits, JSON, the client's address, and the response."""

@@ -1,9 +1,9 @@
-"""The public keys of the issuers, read from their JWKS endpoints and kept in memory.
+"""The public keys of the issuers, read from their JWKS endpoints and cached in memory.
 
-A caller whose key is known never waits: an old key set is renewed behind its back, and keeps working for a day
-while the endpoint is down. Only an unknown `kid` waits for a read, shared by all who wait, and reads are at
-least a cooldown apart whatever callers send. Without an answer the verdict is "cannot say", never "not authentic".
-Each process reads for itself, a listed issuer once an hour.
+A caller whose key is cached never waits: an old key set is renewed in the background, and stays usable for a day while the
+endpoint is down. Only an unknown `kid` waits for a read, which all waiting callers share, and reads are at least a cooldown
+apart whatever callers send. While the keys cannot be read the verdict is "cannot say", never "not authentic". Each
+process reads for itself, a listed issuer once an hour.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MAX_JWKS_BYTES = 256 * 1024
 _DISCOVERY = "/.well-known/openid-configuration"
 _MAX_KEYS = 100
 _MAX_UNLISTED = 32
-"""Key sets that are kept of issuers outside the table."""
+"""How many key sets of issuers outside the table are cached."""
 _BETWEEN_UNLISTED = timedelta(seconds=1)
 _KEY_BITS = range(2048, 8192 + 1)
 
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class KeyAges:
-    """Keys are `fresh` for a while, then renewed; `usable` much longer, for when the issuer cannot be read."""
+    """Keys are `fresh` for a while, then renewed; `usable` much longer, while the issuer cannot be read."""
 
     fresh: timedelta = timedelta(hours=1)
     usable: timedelta = timedelta(hours=24)
@@ -53,7 +53,7 @@ class _KeySet:
     read_at: datetime | None = None
     tried_at: datetime | None = None
     answered: bool = False
-    """Whether the last read succeeded; False while one is under way."""
+    """Whether the last read succeeded; False during a read."""
     reading: asyncio.Task[None] | None = None
 
     def is_within(self, age: timedelta, now: datetime) -> bool:
@@ -73,7 +73,7 @@ class KeyCache:
         ages: KeyAges | None = None,
         on_read: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_read` is told how each reading went: read or failed."""
+        """`on_read` gets the outcome of each read: read or failed."""
         self._fetch = fetch
         self._clock = clock
         self._ages = ages or KeyAges()
@@ -89,7 +89,7 @@ class KeyCache:
         key = self._usable(held, unverified_kid)
         if key is None:
             if reading := self._start_reading(issuer, held):
-                # `wait` leaves the read to the others who wait for it when this caller goes away.
+                # `wait` does not cancel the read for other callers when this one is cancelled.
                 await asyncio.wait([reading])
             key = self._usable(held, unverified_kid)
         elif not held.is_within(self._ages.fresh, now):
@@ -120,7 +120,7 @@ class KeyCache:
         return held.keys.get(kid) if held.is_within(self._ages.usable, self._clock.now()) else None
 
     def _start_reading(self, issuer: TrustedIssuer, held: _KeySet) -> asyncio.Task[None] | None:
-        """Return the read that is under way or starts now; None while the last one is too recent."""
+        """Return the read in progress, or start one; None while the last one is too recent."""
         if held.reading is None and not self._cooldown_left(held) and self._may_read(issuer):
             held.tried_at, held.answered = self._clock.now(), False
             held.reading = asyncio.create_task(self._read(issuer, held), name=f"keys of {issuer.issuer}")
@@ -172,7 +172,7 @@ async def read_keys(fetch: Fetch, issuer: TrustedIssuer) -> dict[str, RSAPublicK
 
 
 async def read_key_set(fetch: Fetch, issuer: TrustedIssuer) -> bytes:
-    """Read it from where the table says, or from where the issuer's own document does."""
+    """Read the key set at the table's address, or at the one in the issuer's discovery document."""
     if issuer.jwks_url is not None:
         return await fetch(issuer.jwks_url)
     document = await fetch(issuer.issuer.rstrip("/") + _DISCOVERY)
@@ -202,19 +202,19 @@ _discovery = msgspec.json.Decoder(_Discovery)
 
 
 def parse_discovery(raw: bytes, issuer: TrustedIssuer) -> str:
-    """Return where the keys are; a document that speaks for another issuer is no answer."""
+    """Return the address of the keys; a document for another issuer is refused."""
     try:
-        found = _discovery.decode(raw)
+        document = _discovery.decode(raw)
     except (ValueError, RecursionError):
         raise KeysUnavailable("the issuer's discovery document is malformed") from None
-    downgraded = issuer.issuer.startswith("https:") and not found.jwks_uri.startswith("https:")
-    if found.issuer != issuer.issuer or downgraded or not is_safe_address(found.jwks_uri):
+    downgraded = issuer.issuer.startswith("https:") and not document.jwks_uri.startswith("https:")
+    if document.issuer != issuer.issuer or downgraded or not is_safe_address(document.jwks_uri):
         raise KeysUnavailable("the discovery document names another issuer or an unsafe address")
-    return found.jwks_uri
+    return document.jwks_uri
 
 
 def parse_jwks(raw: bytes, algorithms: tuple[str, ...]) -> dict[str, RSAPublicKey]:
-    """Return the usable RSA keys by `kid`; a set without any is no answer, since it would lock everybody out."""
+    """Return the usable RSA keys by `kid`; a set without any is refused, since it would lock everybody out."""
     try:
         listed = _jwk_set.decode(raw).keys[:_MAX_KEYS]
     except (ValueError, RecursionError):
@@ -229,7 +229,7 @@ def _public_key(jwk: _Jwk, algorithms: tuple[str, ...]) -> RSAPublicKey | None:
     if jwk.kty != "RSA" or jwk.use not in {None, "sig"} or jwk.alg not in {None, *algorithms}:
         return None
     try:
-        # Only the public members are passed on: a `d` would make it a private key.
+        # Only the public members are used: a `d` would make it a private key.
         key = RSAAlgorithm.from_jwk({"kty": "RSA", "n": jwk.n, "e": jwk.e})
     except (InvalidKeyError, ValueError, TypeError):
         return None
@@ -237,11 +237,11 @@ def _public_key(jwk: _Jwk, algorithms: tuple[str, ...]) -> RSAPublicKey | None:
 
 
 def http_fetcher(client: httpx.AsyncClient) -> Fetch:
-    """Read over HTTP: no redirects, so that a key set comes from where the table says; bounded in time and size."""
+    """Read over HTTP without redirects, so that a key set comes from the table's address; bounded in time and size."""
 
     async def fetch(url: str) -> bytes:
         try:
-            # httpx limits each step; the whole needs its own limit against an answer that drips.
+            # httpx limits each read; the whole needs its own limit against a slow trickle.
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 return await _get(client, url)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as failure:

@@ -1,6 +1,6 @@
-"""The acts of administrators as typed orders: what each needs to know, and how it is carried out.
+"""The actions of administrators as typed requests: the fields of each, and how it is performed.
 
-Both doors, the forms and the JSON API, make the same orders; nothing here knows which one it was.
+The forms and the JSON API build the same requests; nothing here depends on which of the two was used.
 """
 
 from collections.abc import Awaitable, Callable

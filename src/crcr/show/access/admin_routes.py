@@ -1,7 +1,7 @@
-"""The two doors to administration: forms of a session under `/crcr/admin`, JSON with a token under `/api/v1/admin`.
+"""Routes of administration: forms in a session under `/crcr/admin`, JSON with a bearer token under `/api/v1/admin`.
 
-A form needs the session's own field, so that no other site can send it; the JSON door takes bearer tokens only and
-never a cookie, so that no browser can be made to knock there.
+A form needs the CSRF field of its session, so that no other site can send it. The JSON routes accept bearer tokens only
+and never a cookie, so that no browser can be made to call them.
 """
 
 from collections.abc import Callable, Coroutine

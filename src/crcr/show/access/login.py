@@ -1,4 +1,4 @@
-"""`/crcr/login` and `/crcr/logout`: a token shown once for a session; plain forms that need no script."""
+"""`/crcr/login` and `/crcr/logout`: exchange a token for a session cookie with plain forms, without JavaScript."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ Audit = Callable[[str, str], Awaitable[None]]
 """Writes who did what into the audit log."""
 
 
-def routes(frame: Frame, doors: AccessSettings, audit: Audit) -> list[BaseRoute]:
-    desk = LoginPages(frame, doors, audit)
+def routes(frame: Frame, access_settings: AccessSettings, audit: Audit) -> list[BaseRoute]:
+    desk = LoginPages(frame, access_settings, audit)
     return [
         Route(LOGIN, desk.form, methods=["GET"]),
         Route(LOGIN, desk.sign_in, methods=["POST"]),
@@ -37,7 +37,7 @@ def routes(frame: Frame, doors: AccessSettings, audit: Audit) -> list[BaseRoute]
 @dataclass(frozen=True, slots=True)
 class LoginPages:
     frame: Frame
-    doors: AccessSettings
+    access_settings: AccessSettings
     audit: Audit
 
     async def form(self, request: Request) -> Response:
@@ -47,42 +47,45 @@ class LoginPages:
     async def sign_in(self, request: Request) -> Response:
         self._must_be_on()
         fields = await read_form(request)
-        back, subject = local_path(fields.get("next")), self.doors.subject_of(request)
-        await self.doors.limits.check(FAILED_SIGN_IN, subject)
-        holder = self.doors.tokens.holder(fields.get("token", "").strip())
+        back, subject = local_path(fields.get("next")), self.access_settings.subject_of(request)
+        await self.access_settings.limits.check(FAILED_SIGN_IN, subject)
+        holder = self.access_settings.tokens.holder(fields.get("token", "").strip())
         if holder is None:
-            await self.doors.limits.take(FAILED_SIGN_IN, subject)
+            await self.access_settings.limits.take(FAILED_SIGN_IN, subject)
             log.info("sign_in_failed", address=subject)
             await self._audit_failure()
             return self._page(request, back, wrong=True)
         await self.audit(holder.name, "sign_in")
         log.info("signed_in", name=holder.name, address=subject)
         answer = RedirectResponse(back, status_code=303)
-        answer.headers.append("set-cookie", self.doors.sessions.set_cookie(self.doors.sessions.begin(holder)))
+        answer.headers.append(
+            "set-cookie",
+            self.access_settings.sessions.set_cookie(self.access_settings.sessions.begin(holder)),
+        )
         return answer
 
     async def sign_out(self, request: Request) -> Response:
         self._must_be_on()
         reader = in_session(reader_of(request))
         check_form(reader, await read_form(request))
-        answer = RedirectResponse(LOGIN if self.doors.access == "token" else HOME, status_code=303)
-        answer.headers.append("set-cookie", self.doors.sessions.end_cookie())
+        answer = RedirectResponse(LOGIN if self.access_settings.access == "token" else HOME, status_code=303)
+        answer.headers.append("set-cookie", self.access_settings.sessions.end_cookie())
         return answer
 
     async def _audit_failure(self) -> None:
         """Some of them: whoever tries from many addresses must not fill the log for everybody."""
         try:
-            await self.doors.limits.take(AUDITED_FAILURE, "all")
+            await self.access_settings.limits.take(AUDITED_FAILURE, "all")
         except RateLimited:
             return
         await self.audit(_UNKNOWN, "sign_in_failed")
 
     def _must_be_on(self) -> None:
-        if not self.doors.tokens:
+        if not self.access_settings.tokens:
             raise NotFound("nobody can sign in here: no tokens are set up")
 
     def _page(self, request: Request, back: str, *, wrong: bool = False) -> Response:
-        answer = self.frame.page(request, "login.html", self.frame.here(request), back=back, wrong=wrong)
+        answer = self.frame.page(request, "login.html", self.frame.location(request), back=back, wrong=wrong)
         answer.headers["Cache-Control"] = "no-store"
         if wrong:
             answer.status_code = 401

@@ -1,8 +1,8 @@
-"""Who may see: finds the reader of each request, and keeps out who needs to be known and is not.
+"""Access control: finds the reader of each request, and refuses requests that need a known reader and have none.
 
-It stands around the whole app but the two intakes, and lets nothing through that is not named as open here. What
-proves a reader is a bearer token, a session, or the header of a proxy whose connection it is; a request that shows
-a token which does not count is refused, whatever else it shows.
+It wraps the whole app except the two intakes, and admits nothing that is not listed as open here. A reader is proved by a
+bearer token, a session cookie, or the header of a trusted proxy; a request with an invalid token is refused, whatever else
+it carries.
 """
 
 import re
@@ -57,10 +57,10 @@ class AccessSettings:
 
 
 class AccessMiddleware:
-    def __init__(self, app: ASGIApp, doors: AccessSettings) -> None:
+    def __init__(self, app: ASGIApp, access_settings: AccessSettings) -> None:
         self._app = app
-        self._doors = doors
-        self._nobody = replace(ANYONE, may_sign_in=bool(doors.tokens))
+        self._settings = access_settings
+        self._nobody = replace(ANYONE, may_sign_in=bool(access_settings.tokens))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,11 +73,11 @@ class AccessMiddleware:
             await self._kept_out(request, problem)(scope, receive, self._private(send))
             return
         scope.setdefault("state", {})["reader"] = reader
-        shared = self._doors.access == "public" and reader.name is None
+        shared = self._settings.access == "public" and reader.name is None
         await self._app(scope, receive, self._varying(send) if shared else self._private(send))
 
     async def _admitted(self, request: Request) -> Reader:
-        if request.method not in _SAFE and is_cross_site(request, self._doors.public_url):
+        if request.method not in _SAFE and is_cross_site(request, self._settings.public_url):
             raise CrossOrigin(hint="use the forms of this site, opened from its own pages")
         path = _path(request)
         if path in _UNASKED or _STATIC.fullmatch(path) or _OWN_PROOF.fullmatch(path):
@@ -85,14 +85,14 @@ class AccessMiddleware:
         if path == LOGIN:
             return self._by_session(request) or self._nobody
         reader = await self._known(request)
-        if reader is None and self._doors.access != "public":
+        if reader is None and self._settings.access != "public":
             raise NotSignedIn(hint=self._how())
         return reader or self._nobody
 
     async def _known(self, request: Request) -> Reader | None:
         by_proxy = self._by_proxy(request)
         known = self._by_session(request) or by_proxy
-        token = _bearer(request) if self._doors.tokens else None
+        token = _bearer(request) if self._settings.tokens else None
         if token is None:
             return known
         # A proxy may pass on the token that it was itself shown.
@@ -100,15 +100,15 @@ class AccessMiddleware:
 
     async def _by_token(self, request: Request, unverified_token: str, known: Reader | None) -> Reader | None:
         """Only failures count against an address; over the limit not even a good token is looked at."""
-        subject = self._doors.subject_of(request)
+        subject = self._settings.subject_of(request)
         # Counted apart: where the proxy's own token is in every request, people must still be able to sign in.
         counted = subject if known is None else f"{subject} by proxy"
         try:
-            await self._doors.limits.check(FAILED_SIGN_IN, counted)
-            holder = self._doors.tokens.holder(unverified_token)
+            await self._settings.limits.check(FAILED_SIGN_IN, counted)
+            holder = self._settings.tokens.holder(unverified_token)
             if holder is not None:
                 return Reader(holder.name, holder.admin, None, SignInMethod.TOKEN, may_sign_in=True)
-            await self._doors.limits.take(FAILED_SIGN_IN, counted)
+            await self._settings.limits.take(FAILED_SIGN_IN, counted)
         except (RateLimited, LimiterUnavailable):
             if known is None:
                 raise
@@ -118,8 +118,8 @@ class AccessMiddleware:
         raise NotSignedIn("the bearer token is not known here", hint=self._how())
 
     def _by_session(self, request: Request) -> Reader | None:
-        cookie = request.cookies.get(self._doors.sessions.cookie_name)
-        session = self._doors.sessions.read(cookie) if cookie and self._doors.tokens else None
+        cookie = request.cookies.get(self._settings.sessions.cookie_name)
+        session = self._settings.sessions.read(cookie) if cookie and self._settings.tokens else None
         if session is None:
             return None
         holder = session.holder
@@ -127,14 +127,14 @@ class AccessMiddleware:
 
     def _by_proxy(self, request: Request) -> Reader | None:
         """The header counts only on a connection that a trusted proxy made, and only if there is one of it."""
-        if self._doors.access != "proxy" or not self._is_from_proxy(request):
+        if self._settings.access != "proxy" or not self._is_from_proxy(request):
             return None
-        names = request.headers.getlist(self._doors.proxy_header)
+        names = request.headers.getlist(self._settings.proxy_header)
         name = names[0].strip() if len(names) == 1 else ""
         # A comma joins the headers of several proxies: nobody can tell whose the first one is.
         if not name.isprintable() or "," in name or not 0 < len(name) <= _LONGEST_NAME:
             return None
-        return Reader(name, way=SignInMethod.PROXY, may_sign_in=bool(self._doors.tokens))
+        return Reader(name, way=SignInMethod.PROXY, may_sign_in=bool(self._settings.tokens))
 
     def _is_from_proxy(self, request: Request) -> bool:
         try:
@@ -142,26 +142,26 @@ class AccessMiddleware:
         except ValueError:
             return False
         peer = getattr(peer, "ipv4_mapped", None) or peer
-        return any(peer in network for network in self._doors.trusted_proxies)
+        return any(peer in network for network in self._settings.trusted_proxies)
 
     def _how(self) -> str:
-        if self._doors.access == "proxy":
+        if self._settings.access == "proxy":
             return "come through the proxy that signs people in"
         return f"sign in at {LOGIN}, or send Authorization: Bearer with a token"
 
     def _kept_out(self, request: Request, problem: CrcrError) -> Response:
-        if isinstance(problem, NotSignedIn) and self._doors.access == "token" and _is_looked_at(request):
+        if isinstance(problem, NotSignedIn) and self._settings.access == "token" and _is_looked_at(request):
             query = request.scope["query_string"].decode("latin-1")
             back = quote(_path(request)) + (f"?{query}" if query else "")
             asked = local_path(back) if request.method in _SAFE else local_path(None)
             return RedirectResponse(f"{LOGIN}?{urlencode({'next': asked})}", status_code=303)
-        return self._doors.refuse(request, problem)
+        return self._settings.refuse(request, problem)
 
     def _private(self, send: Send) -> Send:
         return _with_headers(send, private=True)
 
     def _varying(self, send: Send) -> Send:
-        return _with_headers(send, private=False) if self._doors.tokens else send
+        return _with_headers(send, private=False) if self._settings.tokens else send
 
 
 def _path(request: Request) -> str:

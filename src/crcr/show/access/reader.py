@@ -1,4 +1,4 @@
-"""Who asks: the reader that the access check found for a request."""
+"""The reader of a request, as the access middleware found it."""
 
 from dataclasses import dataclass
 from enum import StrEnum

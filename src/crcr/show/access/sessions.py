@@ -1,8 +1,9 @@
-"""Sessions without a store: a signed cookie that every replica understands.
+"""Named tokens, known by their SHA-256 only, and sessions without a store: a signed cookie that every replica accepts.
 
-The key is made of the webhook secret and the hash of the token that was signed in with: a token that is taken out
-of the settings takes its sessions along. A form's field is signed with the same key over the same session, in
-words of its own, so that one signature never passes for the other.
+Every comparison of tokens checks all of them in constant time. Tokens are long and random, so that one round of a plain
+hash is enough. The key of a session is made of the webhook secret and the hash of its token: removing a token from the
+settings ends its sessions. The CSRF field of a form is signed with the same key under another purpose, so that neither
+signature is valid as the other.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""The API's answers for those who join: what was refused of a backend, and what was tried in the sandbox; JSON and CSV."""
+"""JSON and CSV routes of refused reports and of the sandbox."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -95,12 +95,14 @@ def add(api: APIRouter) -> None:
         return models.SANDBOX.model_validate(page)
 
 
-def _told(about: str) -> dict[str, Any]:
+def _describe_route(about: str) -> dict[str, Any]:
     return {"summary": f"{about}, as CSV", "responses": describe_response(about)}
 
 
 def add_csv(api: APIRouter) -> None:
-    @api.get("/backends/{org}/{repo}/refusals.csv", **_told("A backend's reports that were refused"))
+    @api.get(
+        "/backends/{org}/{repo}/refusals.csv", **_describe_route("A backend's reports that were refused")
+    )
     async def refusals_csv(
         request: Request, name: Annotated[RepoName, Depends(backend_name)], asked: ask.RequestParam
     ) -> Response:
@@ -108,7 +110,7 @@ def add_csv(api: APIRouter) -> None:
         export = CsvExport(request, f"{asked.upstream}-{name}-refusals")
         return await export.all_of(REFUSALS, found.refusals)
 
-    @api.get("/sandbox.csv", **_told("What repositories on no allowlist tried out"))
+    @api.get("/sandbox.csv", **_describe_route("What repositories on no allowlist tried out"))
     async def sandbox_csv(
         request: Request,
         query: SandboxAsked,

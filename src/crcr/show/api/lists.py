@@ -101,7 +101,7 @@ def _add_relay(api: APIRouter) -> None:
         response_model=models.RELAY_HEALTH,
     )
     async def health(asked: RequestParam) -> Model:
-        found = (await asked.desk.health.read())[asked.upstream]
+        found = (await asked.context.health.read())[asked.upstream]
         values = {"state": found.state, "reasons": found.reasons, "held": found.held}
         return models.RELAY_HEALTH.model_validate({"upstream": asked.upstream, "at": asked.now, **values})
 

@@ -1,6 +1,6 @@
-"""The API's answers with numbers in them: all backends, one backend, one job, the metrics, a badge.
+"""JSON routes with numbers: all backends, one backend, one job, the metrics, a badge.
 
-The large ones are put together in a thread of their own, so that nobody else waits for them.
+Large responses are built in a thread, so that they do not block the event loop.
 """
 
 from asyncio import to_thread
@@ -63,7 +63,7 @@ def _add_all(api: APIRouter) -> None:
         limit: LimitParam = ROWS_A_PAGE,
         cursor: CursorParam = None,
     ) -> Model:
-        place = _Place.of(cursor, limit)
+        place = _RowSlice.of(cursor, limit)
         view = await asked.views.summary(
             asked.upstream,
             span,
@@ -71,7 +71,7 @@ def _add_all(api: APIRouter) -> None:
             kind=kind,
             pick=lambda every: place.cut(tabulate(every, choice).rows),
         )
-        health = await asked.desk.health.of(asked.upstream)
+        health = await asked.context.health.of(asked.upstream)
         return await to_thread(_narrowed, view, choice, place, health)
 
     @api.get(
@@ -89,7 +89,7 @@ def _add_all(api: APIRouter) -> None:
         limit: LimitParam = ROWS_A_PAGE,
         cursor: CursorParam = None,
     ) -> Model:
-        place = _Place.of(cursor, limit)
+        place = _RowSlice.of(cursor, limit)
 
         def pick(every: Sequence[BackendMetrics]) -> Sequence[BackendMetrics]:
             one = pick_backend(every, backend)
@@ -152,14 +152,14 @@ def _add_one(api: APIRouter) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RowSlice:
     """Which part of a table's rows a page has. Their order follows the newest numbers, so pages are counted by rows."""
 
     start: int
     limit: int
 
     @classmethod
-    def of(cls, cursor: str | None, limit: int) -> "_Place":
+    def of(cls, cursor: str | None, limit: int) -> "_RowSlice":
         return cls(first_row(cursors.decode(cursor)), limit)
 
     def cut(self, rows: Sequence[T]) -> Sequence[T]:
@@ -170,7 +170,7 @@ class _Place:
         return cursors.encode((end,)) if end < total else None
 
 
-def _narrowed(view: SummaryView, choice: TableFilters, place: _Place, health: RelayHealth | None) -> Model:
+def _narrowed(view: SummaryView, choice: TableFilters, place: _RowSlice, health: RelayHealth | None) -> Model:
     """Return a page of the rows that the HTML page shows, in its order; the tally and all else cover every backend."""
     table = tabulate(view.backends, choice)
     answer = SUMMARY.model_validate(replace(view, levels=((Level.L4, view.rows),)))

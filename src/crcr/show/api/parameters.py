@@ -1,7 +1,7 @@
-"""What callers of the API may ask with: each parameter with its bounds, and whose eyes the answer is made for.
+"""Query and path parameters of the API with their bounds, and the context of a request.
 
-The JSON answers and their CSV twins take the very same parameters, so they are written once, here. Text that
-cannot be stored (NUL and other control characters, bytes that are not UTF-8) is refused before anybody reads it.
+JSON and CSV routes share the same parameters. Text that cannot be stored (NUL and other control characters, bytes that are
+not UTF-8) is refused before it is used.
 """
 
 from collections.abc import Callable
@@ -131,23 +131,23 @@ class ApiContext:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiRequest:
+class ReadRequest:
     """Of which upstream, through which views, and when."""
 
     views: SqlViews
     upstream: RepoName
     now: datetime
-    desk: ApiContext
+    context: ApiContext
 
 
-def read_api_request(request: Request, upstream: UpstreamParam = None) -> ApiRequest:
+def read_api_request(request: Request, upstream: UpstreamParam = None) -> ReadRequest:
     """Administrators get views that hide nothing."""
-    desk: ApiContext = request.scope[CONTEXT]
-    views = desk.views.for_admins() if reader_of(request).admin else desk.views
-    return ApiRequest(views, pick_upstream(desk.upstreams, upstream), desk.clock.now(), desk)
+    context: ApiContext = request.scope[CONTEXT]
+    views = context.views.for_admins() if reader_of(request).admin else context.views
+    return ReadRequest(views, pick_upstream(context.upstreams, upstream), context.clock.now(), context)
 
 
-RequestParam = Annotated[ApiRequest, Depends(read_api_request)]
+RequestParam = Annotated[ReadRequest, Depends(read_api_request)]
 
 
 def table_choice(

@@ -1,6 +1,6 @@
-"""The API for readers: the same views as the pages, as JSON and as CSV, with pages of lists by cursor.
+"""The read API: the same views as the pages, as JSON and CSV, with cursors for long lists.
 
-Failures are raised and given their one shape by the app. Nothing here writes, and no raw body ever leaves.
+Errors are raised and formatted by the app. Nothing here writes, and no raw webhook body is ever returned.
 """
 
 from copy import copy
@@ -38,15 +38,15 @@ _UNCHANGED: dict[int | str, dict[str, Any]] = {
 class ReadRoute(APIRoute):
     """A route that tells its requests which app's desk they are at."""
 
-    desk: ApiContext
+    context: ApiContext
 
-    def at(self, desk: ApiContext) -> "ReadRoute":
+    def at(self, context: ApiContext) -> "ReadRoute":
         mine = copy(self)
-        mine.desk = desk
+        mine.context = context
         return mine
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[CONTEXT] = self.desk
+        scope[CONTEXT] = self.context
         await super().handle(scope, receive, send)
 
 
@@ -60,8 +60,8 @@ def routes(
     health: SharedHealth | None = None,
 ) -> list[BaseRoute]:
     shared = health or SharedHealth(views, clock)
-    desk = ApiContext(views, upstreams, clock, shared, public_url.rstrip("/"), audience)
-    return [route.at(desk) for route in _made_once()]
+    context = ApiContext(views, upstreams, clock, shared, public_url.rstrip("/"), audience)
+    return [route.at(context) for route in _made_once()]
 
 
 @cache

@@ -118,11 +118,11 @@ def add(api: APIRouter) -> None:
     async def setup(org: OrgPath, repo: RepoPath, asked: RequestParam) -> models.Setup:
         facts = await asked.views.setup(asked.upstream, backend_name(org, repo), asked.now)
         pointers = hint_links(
-            asked.desk.site,
+            asked.context.site,
             facts.upstream,
             facts.repository,
-            audience=asked.desk.audience,
-            several=len(asked.desk.upstreams) > 1,
+            audience=asked.context.audience,
+            several=len(asked.context.upstreams) > 1,
         )
         return as_model(facts, asked.now, pointers)
 
@@ -141,7 +141,7 @@ def as_model(facts: SetupFacts, now: datetime, pointers: HintLinks) -> models.Se
     )
 
 
-def router(desk: SetupContext) -> APIRouter:
+def router(context: SetupContext) -> APIRouter:
     """What changes something; made for one app, as the acts of administrators are."""
     api = APIRouter(
         prefix="/api/v1/setup", tags=[_SETUP], responses=_ERRORS, dependencies=[Depends(require_utf8)]
@@ -151,17 +151,20 @@ def router(desk: SetupContext) -> APIRouter:
     async def inspect(
         request: Request, org: OrgPath, repo: RepoPath, upstream: UpstreamParam = None
     ) -> models.Asked:
-        return await desk.ask(request, pick_upstream(desk.upstreams, upstream), backend_name(org, repo))
+        return await context.ask(request, pick_upstream(context.upstreams, upstream), backend_name(org, repo))
 
     @api.post("/{org}/{repo}/test", status_code=202, summary="Send the downstream a test dispatch")
     async def test(
         request: Request, org: OrgPath, repo: RepoPath, upstream: UpstreamParam = None
     ) -> models.TestSent:
-        if upstream is None and len(desk.upstreams) > 1:
+        if upstream is None and len(context.upstreams) > 1:
             raise BadRequest(
-                "upstream is needed: there are several", hint=f"one of {', '.join(map(str, desk.upstreams))}"
+                "upstream is needed: there are several",
+                hint=f"one of {', '.join(map(str, context.upstreams))}",
             )
-        return await desk.test(request, pick_upstream(desk.upstreams, upstream), backend_name(org, repo))
+        return await context.test(
+            request, pick_upstream(context.upstreams, upstream), backend_name(org, repo)
+        )
 
     return api
 

@@ -1,7 +1,7 @@
-"""The columns of every CSV export and the lines that a view makes of them.
+"""The columns of every CSV export, and the lines that a view becomes.
 
-Names of columns are the JSON's, those of parts with their own word before them; they stay, and new ones are added at
-the end of their group. What a list holds in a list (dispatches, jobs, cells) is written as one line for each.
+Columns have the names of the JSON fields, with a prefix for nested values; names stay, and new columns go to the end of
+their group. Nested lists (dispatches, jobs, cells) become one line each.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The API's lists and tables once more as CSV, under the same addresses with `.csv`, by the same parameters."""
+"""CSV routes: the lists and tables of the API under the same addresses with `.csv`, with the same parameters."""
 
 import sys
 from dataclasses import replace
@@ -33,12 +33,12 @@ def add(api: APIRouter) -> None:
     _add_commits(api)
 
 
-def _told(about: str, note: str = "") -> dict[str, Any]:
+def _describe_route(about: str, note: str = "") -> dict[str, Any]:
     return {"summary": f"{about}, as CSV", "description": note or None, "responses": describe_response(about)}
 
 
 def _add_numbers(api: APIRouter) -> None:
-    @api.get("/summary.csv", **_told("All backends with their numbers"))
+    @api.get("/summary.csv", **_describe_route("All backends with their numbers"))
     async def summary_csv(
         request: Request,
         asked: ask.RequestParam,
@@ -56,7 +56,9 @@ def _add_numbers(api: APIRouter) -> None:
         export = CsvExport(request, name, limit or sys.maxsize, cursors.decode(cursor))
         return await export.all_of(tables.SUMMARY, view.rows)
 
-    @api.get("/metrics.csv", **_told("The numbers over time", "The whole window first, then its parts."))
+    @api.get(
+        "/metrics.csv", **_describe_route("The numbers over time", "The whole window first, then its parts.")
+    )
     async def metrics_csv(
         request: Request,
         asked: ask.RequestParam,
@@ -80,7 +82,7 @@ def _add_numbers(api: APIRouter) -> None:
 def _add_backend(api: APIRouter) -> None:
     @api.get(
         "/backends/{org}/{repo}.csv",
-        **_told("A backend's matrix: a line for each job, and one for an event without any", _LONG),
+        **_describe_route("A backend's matrix: a line for each job, and one for an event without any", _LONG),
     )
     async def backend_csv(
         request: Request,
@@ -98,7 +100,9 @@ def _add_backend(api: APIRouter) -> None:
         name = f"{asked.upstream}-{backend}-{wanted.kind}-{wanted.span}"
         return await CsvExport(request, name, limit, wanted.after).of(tables.MATRIX, read)
 
-    @api.get("/backends/{org}/{repo}/jobs.csv", **_told("A backend's jobs over the window, worst first"))
+    @api.get(
+        "/backends/{org}/{repo}/jobs.csv", **_describe_route("A backend's jobs over the window, worst first")
+    )
     async def backend_jobs_csv(
         request: Request,
         backend: Annotated[RepoName, Depends(backend_name)],
@@ -111,7 +115,9 @@ def _add_backend(api: APIRouter) -> None:
         name = f"{asked.upstream}-{backend}-jobs-{kind}-{span}"
         return await CsvExport(request, name).all_of(tables.JOB_FIGURES, page.jobs)
 
-    @api.get("/backends/{org}/{repo}/levels.csv", **_told("Since when a backend stands at which level"))
+    @api.get(
+        "/backends/{org}/{repo}/levels.csv", **_describe_route("Since when a backend stands at which level")
+    )
     async def backend_levels_csv(
         request: Request,
         backend: Annotated[RepoName, Depends(backend_name)],
@@ -125,7 +131,7 @@ def _add_backend(api: APIRouter) -> None:
 
 
 def _add_lists(api: APIRouter) -> None:
-    @api.get("/jobs.csv", **_told("Jobs, newest first", _LONG))
+    @api.get("/jobs.csv", **_describe_route("Jobs, newest first", _LONG))
     async def jobs_csv(
         request: Request,
         query: ask.JobQueryParam,
@@ -140,7 +146,7 @@ def _add_lists(api: APIRouter) -> None:
 
         return await CsvExport(request, f"{asked.upstream}-jobs", limit, wanted.after).of(tables.JOBS, read)
 
-    @api.get("/search.csv", **_told("What a search finds"))
+    @api.get("/search.csv", **_describe_route("What a search finds"))
     async def search_csv(
         request: Request, q: ask.SearchParam, asked: ask.RequestParam, cursor: ask.CursorParam = None
     ) -> Response:
@@ -151,7 +157,7 @@ def _add_lists(api: APIRouter) -> None:
         after = cursors.decode(cursor)
         return await CsvExport(request, f"{asked.upstream}-search", after=after).of(tables.HITS, read)
 
-    @api.get("/allowlist.csv", **_told("Who takes part, at which level"))
+    @api.get("/allowlist.csv", **_describe_route("Who takes part, at which level"))
     async def allowlist_csv(request: Request, asked: ask.RequestParam) -> Response:
         view = await asked.views.allowlist(asked.upstream)
         return await CsvExport(request, f"{asked.upstream}-allowlist").all_of(tables.ALLOWLIST, view.backends)
@@ -160,7 +166,7 @@ def _add_lists(api: APIRouter) -> None:
 def _add_deliveries(api: APIRouter) -> None:
     @api.get(
         "/deliveries.csv",
-        **_told("Deliveries: a line for each dispatch, and one for a delivery without any", _LONG),
+        **_describe_route("Deliveries: a line for each dispatch, and one for a delivery without any", _LONG),
     )
     async def deliveries_csv(
         request: Request,
@@ -177,14 +183,16 @@ def _add_deliveries(api: APIRouter) -> None:
         export = CsvExport(request, f"{asked.upstream}-deliveries", limit, wanted.after)
         return await export.of(tables.DELIVERIES, read)
 
-    @api.get("/deliveries/{guid}.csv", **_told("One delivery: a line for each job of each dispatch"))
+    @api.get(
+        "/deliveries/{guid}.csv", **_describe_route("One delivery: a line for each job of each dispatch")
+    )
     async def delivery_csv(request: Request, guid: ask.GuidPath, asked: ask.RequestParam) -> Response:
         view = await asked.views.delivery(asked.upstream, guid)
         return await CsvExport(request, f"{asked.upstream}-delivery-{guid}").all_of(tables.DELIVERY, [view])
 
 
 def _add_logs(api: APIRouter) -> None:
-    @api.get("/effects.csv", **_told("Effects one by one", _LONG))
+    @api.get("/effects.csv", **_describe_route("Effects one by one", _LONG))
     async def effects_csv(
         request: Request,
         query: ask.EffectQueryParam,
@@ -201,7 +209,7 @@ def _add_logs(api: APIRouter) -> None:
             tables.EFFECTS, read
         )
 
-    @api.get("/audit.csv", **_told("Every act by hand and every alarm", _LONG))
+    @api.get("/audit.csv", **_describe_route("Every act by hand and every alarm", _LONG))
     async def audit_csv(
         request: Request,
         query: ask.AuditQueryParam,
@@ -219,7 +227,8 @@ def _add_logs(api: APIRouter) -> None:
 
 def _add_commits(api: APIRouter) -> None:
     @api.get(
-        "/pulls/{number}.csv", **_told("A pull request's backends and jobs, as its latest commit has them")
+        "/pulls/{number}.csv",
+        **_describe_route("A pull request's backends and jobs, as its latest commit has them"),
     )
     async def pull_csv(request: Request, number: ask.NumberPath, asked: ask.RequestParam) -> Response:
         view = await asked.views.pull(asked.upstream, number, asked.now)
@@ -227,7 +236,7 @@ def _add_commits(api: APIRouter) -> None:
             tables.OF_COMMIT, view.backends
         )
 
-    @api.get("/commits/{sha}.csv", **_told("A commit's backends and jobs"))
+    @api.get("/commits/{sha}.csv", **_describe_route("A commit's backends and jobs"))
     async def commit_csv(
         request: Request,
         sha: ask.ShaPath,
@@ -238,7 +247,7 @@ def _add_commits(api: APIRouter) -> None:
         export = CsvExport(request, f"{asked.upstream}-commit-{sha[:12]}")
         return await export.all_of(tables.OF_COMMIT, view.backends)
 
-    @api.get("/waivers.csv", **_told("Waivers, those in force first", _LONG))
+    @api.get("/waivers.csv", **_describe_route("Waivers, those in force first", _LONG))
     async def waivers_csv(
         request: Request,
         query: ask.WaiverQueryParam,

@@ -1,7 +1,7 @@
-"""CSV for spreadsheets and scripts: RFC 4180 in UTF-8, whole or with a `Link` to the rest, in bounded memory.
+"""CSV for spreadsheets and scripts: RFC 4180 in UTF-8, complete or with a `Link` to the rest, in bounded memory.
 
-An answer is written to the end before its first byte leaves: a fault in the middle is then an error, never a file
-that is short and looks whole; and the header can say whether more follows. What is large waits on disk.
+A response is written to the end before its first byte is sent: a fault in the middle becomes an error, never a file that
+is short and looks complete; and the header can say whether more follows. Large responses wait on disk.
 """
 
 import csv

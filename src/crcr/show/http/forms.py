@@ -1,4 +1,4 @@
-"""Reads what small HTML forms and the orders of programs hold: a few short fields, within a size and a time."""
+"""Reads small request bodies, HTML forms or JSON orders, within limits of size, fields and time."""
 
 import asyncio
 from urllib.parse import parse_qsl

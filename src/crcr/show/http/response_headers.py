@@ -1,7 +1,7 @@
-"""Headers that every answer carries, and answers that need not be sent again.
+"""Headers of every response, compression, and entity tags.
 
-Two layers of plain ASGI around the app: `SecurityHeaders` adds what browsers and search engines must know, `EntityTags`
-gives pages and JSON an entity tag and answers 304 to who has the same. Both leave event streams as they are.
+Two layers of plain ASGI around the app: `SecurityHeaders` adds the headers for browsers and search engines, `EntityTags`
+gives pages and JSON an ETag and answers 304 when the client's ETag matches. Both leave event streams alone.
 """
 
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""What stays on this site: addresses to go back to, and requests that our own pages sent."""
+"""Same-site checks: local addresses to redirect to, and requests that our own pages sent."""
 
 import re
 from urllib.parse import urlsplit

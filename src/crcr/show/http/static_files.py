@@ -1,6 +1,6 @@
-"""The page's own style sheet, script and icon, read once and served from memory.
+"""The style sheets, scripts and icon of the pages, read once and served from memory.
 
-Their addresses carry a digest of their content, so a browser may keep them for ever and never has an old one.
+Their addresses carry a digest of the content, so that browsers can cache them for ever and never use an old one.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""One reader of the change log for all open streams.
+"""One reader of the change log for all open event streams, and the delay from a change to open pages.
 
-The first stream starts the pump, the last one ends it. The pump reads each change once and keeps the newest
-ones, so five hundred pages cost the store what one does; a stream that is further behind reads for itself.
+The first stream starts the reader task, the last one ends it. The task reads each change once and keeps the newest, so that
+500 pages cost the store as much as one; a stream that is further behind reads for itself.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""`/api/v1/events`: what changed, as server-sent events that can be resumed.
+"""`/api/v1/events`: changes as server-sent events that can be resumed.
 
-An event names what changed, never its content: the page reads anew what it shows. A reader whose place is no
-longer kept gets `reset`, and every reader a `beat` when there is nothing else to say. Streams are counted, per address and in all, since each one holds a connection.
+An event names what changed, never its content: the page reads again what it shows. A client whose position is no longer
+kept gets `reset`; a client without news gets `beat`. Streams are limited per address and in total, because each one holds
+a connection.
 """
 
 import asyncio
@@ -107,7 +108,7 @@ class EventStreams:
         request = Request(scope, receive)
         asked = request.query_params.get("upstream")
         upstream = pick_upstream(self._upstreams, asked).key if asked else None
-        after = _place(request)
+        after = _resume_id(request)
         with self._counted(self._address_of(request)):
             feed = self._for_admins if reader_of(request).admin else self._feed
             async with _attached(feed) as fresh:
@@ -256,7 +257,7 @@ def _frame(change: Change) -> str:
     return f"id: {change.change_id}\nevent: change\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
 
 
-def _place(request: Request) -> int | None:
+def _resume_id(request: Request) -> int | None:
     """Where the reader is; a reconnecting browser's header is newer than the address it first used."""
     told = request.headers.get("last-event-id") or request.query_params.get("after")
     if not told:

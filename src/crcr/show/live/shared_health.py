@@ -1,4 +1,7 @@
-"""The relay's health as all readers of this process share it: one reading serves every page for a few seconds."""
+"""The relay's health, read once for all readers of a process, and sent to open streams when it changes.
+
+Health also changes without a change in the log: a limit ends, a gate becomes late, webhooks stop.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -56,13 +59,13 @@ class SharedHealth:
             if not self._shared_for:
                 return await self.read()
             if self._known and self._is_being_read:
-                return self._told_before()
+                return self._last_reading()
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._begin())
         except Unavailable:
             return {}
         except TimeoutError:
-            return self._told_before()
+            return self._last_reading()
 
     async def of(self, upstream: RepoName) -> Health | None:
         """Return the health of one upstream; None when the store does not answer, which the page itself says."""
@@ -78,15 +81,15 @@ class SharedHealth:
     def _begin(self) -> asyncio.Task[dict[RepoName, Health]]:
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self.read())
-            self._under_way.add_done_callback(_let_go)
+            self._under_way.add_done_callback(_ignore_result)
         return self._under_way
 
-    def _told_before(self) -> dict[RepoName, Health]:
+    def _last_reading(self) -> dict[RepoName, Health]:
         is_recent = self._read_at is not None and self._clock.now() - self._read_at < _TOLD_FOR
         return self._known if is_recent else {}
 
 
-def _let_go(reading: asyncio.Task[dict[RepoName, Health]]) -> None:
+def _ignore_result(reading: asyncio.Task[dict[RepoName, Health]]) -> None:
     """Who still waits for the reading is told what went wrong with it; nobody may."""
     if not reading.cancelled():
         reading.exception()
@@ -134,19 +137,19 @@ class HealthFeed:
     async def marks(self) -> dict[str, str]:
         """Return for each upstream what tells one state of its health from another."""
         if not self._marks:
-            await self._look()
+            await self._read_health()
         return self._marks
 
     async def _run(self) -> None:
         while True:
             before = self._marks
-            await self._look()
+            await self._read_health()
             if before and before != self._marks:
                 for fresh in self._streams:
                     fresh.set()
             await self._clock.sleep(self._every_s)
 
-    async def _look(self) -> None:
+    async def _read_health(self) -> None:
         try:
             read = await self._health.read()
         except Unavailable:

@@ -1,6 +1,6 @@
-"""Numbers about GitHub: calls by what they are about, pauses, and what is left of the hour.
+"""Metrics about GitHub: calls by kind, pauses, and the requests left in the hour.
 
-There are as many hourly budgets as installations, which is no closed set: the smallest is told, and how many stand how.
+There are as many hourly budgets as installations, which is not a closed set: the lowest is exported, and counts by state.
 """
 
 from collections.abc import Callable, Iterable, Iterator

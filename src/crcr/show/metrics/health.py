@@ -1,4 +1,4 @@
-"""Probes: `/healthz` says that the process lives, `/readyz` that it can do its work, `/metrics` how it goes."""
+"""Probes: `/healthz` (the process is alive), `/readyz` (it can do its work), `/metrics` (Prometheus)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

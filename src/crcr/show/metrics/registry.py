@@ -1,7 +1,8 @@
-"""Numbers for Prometheus, in a registry of their own.
+"""Prometheus metrics, in a registry of their own.
 
-Other rooms count through these methods and know nothing of Prometheus. Labels come from closed sets, so that
-no caller can make series without end. Numbers about the queues, GitHub and the store stand in `metrics_…`.
+Other rooms count through these methods and do not know Prometheus. Labels come from closed sets, so that no caller can
+create series without end. `LAYERS` sorts error codes by the layer that refused; a test compares it with the app's codes.
+The gauges read from the store at a scrape are dropped when it does not answer: an old number would look fresh.
 """
 
 from collections.abc import Callable

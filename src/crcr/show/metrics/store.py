@@ -1,4 +1,4 @@
-"""Numbers about the store itself: how long commits take, how many units share one, the pool, the disk."""
+"""Metrics about the store: commit times, units per commit, connection pools, disk space."""
 
 import shutil
 from collections.abc import Iterator

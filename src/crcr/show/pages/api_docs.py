@@ -1,4 +1,4 @@
-"""`/api/docs`: the OpenAPI description as a plain page, searched on the server, with nothing from outside and no script."""
+"""`/api/docs`: the OpenAPI description as a plain page, searched on the server, without scripts or outside resources."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -94,12 +94,12 @@ def docs_endpoint(renderer: Renderer) -> Callable[[Request], Awaitable[Response]
 
 def _grouped(operations: Iterable[OperationDoc]) -> dict[str, list[OperationDoc]]:
     groups: dict[str, list[OperationDoc]] = {}
-    for each in sorted(operations, key=lambda each: _place(each.tag)):
+    for each in sorted(operations, key=lambda each: _tag_order(each.tag)):
         groups.setdefault(each.tag, []).append(each)
     return groups
 
 
-def _place(tag: str) -> int:
+def _tag_order(tag: str) -> int:
     return _ORDER.index(tag) if tag in _ORDER else len(_ORDER)
 
 
@@ -107,10 +107,10 @@ def _operations(description: Json) -> Iterator[OperationDoc]:
     for path, item in sorted(description["paths"].items()):
         for method in _METHODS:
             if method in item:
-                yield _told(method.upper(), path, item[method])
+                yield _describe_operation(method.upper(), path, item[method])
 
 
-def _told(method: str, path: str, operation: Json) -> OperationDoc:
+def _describe_operation(method: str, path: str, operation: Json) -> OperationDoc:
     return OperationDoc(
         method,
         path,

@@ -1,4 +1,4 @@
-"""A backend's own page: its numbers, its matrix of events and jobs, and the details of the job that was asked for."""
+"""The page of a backend: its numbers, its matrix of events and jobs, and the details of the requested job."""
 
 from collections.abc import Callable
 
@@ -46,20 +46,20 @@ class BackendPages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def backend(self, request: Request, here: PageLocation) -> Response:
+    async def backend(self, request: Request, location: PageLocation) -> Response:
         text = "{org}/{repo}".format(**request.path_params)
         if not is_repo_name(text):
             raise NotFound(f"{text[:150]} is not the name of a repository")
         name = RepoName(text)
-        links = PageLinks(here, kept(request.query_params))
+        links = PageLinks(location, kept(request.query_params))
         if wants_panel_only(request):
             panel = await backend_panel(self._frame, request, links, name)
-            return self._frame.page(request, "job_panel.html", here, panel=panel)
-        query = asked_query(here, name, request.query_params)
+            return self._frame.page(request, "job_panel.html", location, panel=panel)
+        query = asked_query(location, name, request.query_params)
         try:
             page = await self._frame.views(request).backend(query, self._frame.clock.now())
         except NotFound:
-            raise NotListed(name, here.upstream) from None
+            raise NotListed(name, location.upstream) from None
         return self._whole(request, links, page)
 
     def _whole(self, request: Request, links: PageLinks, page: BackendPage) -> Response:
@@ -70,7 +70,7 @@ class BackendPages:
         return self._frame.page(
             request,
             "backend.html",
-            links.here,
+            links.location,
             cursor=page.cursor,
             page=page,
             links=links,
@@ -85,14 +85,14 @@ class BackendPages:
             charts=backend_charts(page.summary.figures) if page.summary.figures else (),
             backend_key=page.summary.name.key,
             formats=data_links(
-                links.here,
+                links.location,
                 f"backends/{page.summary.name}",
                 {_IN_API[name]: value for name, value in chosen.items() if name in _IN_API},
             ),
             site=self._frame.site,
             meaning=refusal_meaning,
             settled=SETTLED,
-            refused_formats=data_links(links.here, f"backends/{page.summary.name}/refusals"),
+            refused_formats=data_links(links.location, f"backends/{page.summary.name}/refusals"),
         )
 
 
@@ -110,13 +110,13 @@ def kept(asked: QueryParams) -> dict[str, str]:
     return {name: value for name, value in known.items() if value}
 
 
-def asked_query(here: PageLocation, name: RepoName, asked: QueryParams) -> BackendQuery:
+def asked_query(location: PageLocation, name: RepoName, asked: QueryParams) -> BackendQuery:
     chosen = kept(asked)
     return BackendQuery(
-        upstream=here.upstream,
+        upstream=location.upstream,
         downstream=name,
-        span=here.span,
-        kind=here.kind,
+        span=location.span,
+        kind=location.kind,
         job=chosen.get("jobs"),
         author=chosen.get("author"),
         result=CountedAs(chosen["result"]) if "result" in chosen else None,

@@ -1,7 +1,7 @@
-"""`/badge/{org}/{repo}.svg`: a backend's state and pass rate as a small picture, drawn here.
+"""`/badge/{org}/{repo}.svg`: state and pass rate of a backend as a small picture.
 
-The rate is the one of every page. Green is only for a newest result that passed; nothing, and nothing lately, are
-other colours with other words. A backend that is not to be seen gives the same picture as one that is not there.
+The rate is the one of every page. Green means that the newest result passed; no results, and no recent results, have other
+colours and words. A hidden backend gets the same picture as an unlisted one.
 """
 
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def routes(frame: Frame) -> list[BaseRoute]:
             answer = _picture(request, BadgePicture(label or "crcr", "unavailable", _GREY), code=503)
             answer.headers.update({"Retry-After": "5", "Cache-Control": "no-store"})
             return answer
-        upstream = pick_upstream(frame.here(request).upstreams, request.query_params.get("upstream"))
+        upstream = pick_upstream(frame.location(request).upstreams, request.query_params.get("upstream"))
         return _picture(request, choose_badge(view, label or _label(upstream.name) or "crcr"))
 
     return [Route("/badge/{org}/{repo}.svg", badge)]
@@ -127,7 +127,7 @@ def text_width(text: str) -> int:
 
 async def _view(frame: Frame, request: Request) -> BadgeView:
     asked, path = request.query_params, request.path_params
-    upstream = pick_upstream(frame.here(request).upstreams, asked.get("upstream"))
+    upstream = pick_upstream(frame.location(request).upstreams, asked.get("upstream"))
     try:
         downstream = RepoName(f"{path['org']}/{path['repo']}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""A pull request's page and a commit's: the gate, like failures, every backend, and a job's details on demand."""
+"""The pages of a pull request and of a commit: gate, shared failures, every backend, and job details on demand."""
 
 import re
 from collections.abc import Iterable
@@ -32,64 +32,66 @@ class CommitPages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def pull(self, request: Request, here: PageLocation) -> Response:
+    async def pull(self, request: Request, location: PageLocation) -> Response:
         asked = request.path_params["number"]
         if not _NUMBER.fullmatch(asked):
             raise NotFound(f"{asked[:50]} is not the number of a pull request")
         links = PageLinks(
-            here, {"older": "1"} if request.query_params.get("older") == "1" else {}, shared=True
+            location, {"older": "1"} if request.query_params.get("older") == "1" else {}, shared=True
         )
         panel = await shared_panel(self._frame, request, links)
         if panel and wants_panel_only(request):
-            return self._frame.page(request, "job_panel.html", here, panel=panel)
-        pull = await self._frame.views(request).pull(here.upstream, int(asked), self._frame.clock.now())
+            return self._frame.page(request, "job_panel.html", location, panel=panel)
+        pull = await self._frame.views(request).pull(location.upstream, int(asked), self._frame.clock.now())
         return self._frame.page(
             request,
             "pull.html",
-            here,
+            location,
             cursor=pull.cursor,
             number=pull.number,
             pull=pull,
             links=links,
             panel=panel,
             alike=_alike(pull.backends),
-            formats=data_links(here, f"pulls/{pull.number}"),
+            formats=data_links(location, f"pulls/{pull.number}"),
         )
 
-    async def commit(self, request: Request, here: PageLocation) -> Response:
+    async def commit(self, request: Request, location: PageLocation) -> Response:
         asked = request.path_params["sha"]
         if _SOME_DIGITS.fullmatch(asked.lower()):
-            return RedirectResponse(await self._begins_with(request, here, asked.lower()), status_code=303)
+            return RedirectResponse(
+                await self._begins_with(request, location, asked.lower()), status_code=303
+            )
         sha = whole_sha(asked)
         delivery = request.query_params.get("delivery", "")[:200] or None
-        links = PageLinks(here, {"delivery": delivery} if delivery else {}, shared=True)
+        links = PageLinks(location, {"delivery": delivery} if delivery else {}, shared=True)
         panel = await shared_panel(self._frame, request, links)
         if panel and wants_panel_only(request):
-            return self._frame.page(request, "job_panel.html", here, panel=panel)
+            return self._frame.page(request, "job_panel.html", location, panel=panel)
         views, now = self._frame.views(request), self._frame.clock.now()
-        commit = await views.commit(here.upstream, sha, now, delivery=delivery)
+        commit = await views.commit(location.upstream, sha, now, delivery=delivery)
         return self._frame.page(
             request,
             "commit.html",
-            here,
+            location,
             cursor=commit.cursor,
             commit=commit,
             links=links,
             panel=panel,
             alike=_alike(commit.backends),
-            formats=data_links(here, f"commits/{sha}", links.kept),
+            formats=data_links(location, f"commits/{sha}", links.kept),
         )
 
-    async def _begins_with(self, request: Request, here: PageLocation, digits: str) -> str:
+    async def _begins_with(self, request: Request, location: PageLocation, digits: str) -> str:
         """Return the address of the one commit that begins with these digits, or of the search where there are several."""
-        found = await self._frame.views(request).search(here.upstream, digits, self._frame.clock.now())
+        found = await self._frame.views(request).search(location.upstream, digits, self._frame.clock.now())
         commits = [hit.head_sha for hit in found.hits if hit.kind is HitKind.COMMIT]
         if not commits:
             hint = "the relay knows commits that were pushed, proposed or tested since it was started; check the digits"
-            raise NotFound(f"no known commit of {here.upstream} begins with {digits}", hint=hint)
+            raise NotFound(f"no known commit of {location.upstream} begins with {digits}", hint=hint)
         if len(commits) > 1:
-            return here.url("/crcr/search", q=digits)
-        return here.url(f"/crcr/commit/{commits[0]}")
+            return location.url("/crcr/search", q=digits)
+        return location.url(f"/crcr/commit/{commits[0]}")
 
 
 def _alike(backends: Iterable[CommitBackend]) -> tuple[LikeFailures, ...]:

@@ -80,15 +80,15 @@ class Frame:
         """
 
         async def endpoint(request: Request) -> Response:
-            request.state.location = self.here(request)
+            request.state.location = self.location(request)
             upstream = pick_upstream(self._upstreams, request.query_params.get("upstream"))
-            here = request.state.location = self.here(request, upstream)
-            request.state.health = await self._health.of(here.upstream) if self._health else None
-            return await build(request, here)
+            location = request.state.location = self.location(request, upstream)
+            request.state.health = await self._health.of(location.upstream) if self._health else None
+            return await build(request, location)
 
         return endpoint
 
-    def here(self, request: Request, upstream: RepoName | None = None) -> PageLocation:
+    def location(self, request: Request, upstream: RepoName | None = None) -> PageLocation:
         return PageLocation(
             self._upstreams,
             upstream or self._upstreams[0],
@@ -102,13 +102,13 @@ class Frame:
         self,
         request: Request,
         template: str,
-        here: PageLocation,
+        location: PageLocation,
         *,
         cursor: int | None = None,
         **context: Any,
     ) -> Response:
         """`cursor` makes the page live."""
-        shared = {**self._shared(request, here), "cursor": cursor}
+        shared = {**self._shared(request, location), "cursor": cursor}
         return self.renderer.page(template, {**shared, **context})
 
     def problem(
@@ -118,16 +118,16 @@ class Frame:
         location = getattr(request.state, "location", None)
         if location is None and not _expects_page(request):
             return None
-        shared = {**self._shared(request, location or self.here(request)), "cursor": None}
+        shared = {**self._shared(request, location or self.location(request)), "cursor": None}
         unlisted = problem.repository if isinstance(problem, NotListed) else None
         title = _TITLES.get(status, "Something went wrong")
         context = {**shared, "title": title, "problem": problem, "unlisted": unlisted}
         return self.renderer.page("problem.html", context, code=status, headers=headers)
 
-    def _shared(self, request: Request, here: PageLocation) -> Mapping[str, Any]:
+    def _shared(self, request: Request, location: PageLocation) -> Mapping[str, Any]:
         health = getattr(request.state, "health", None)
         return {
-            **_around(request, here),
+            **_around(request, location),
             "number": None,
             "sandbox": self.sandbox,
             "relay_health": health,
@@ -136,11 +136,11 @@ class Frame:
         }
 
 
-def _around(request: Request, here: PageLocation) -> Mapping[str, Any]:
+def _around(request: Request, location: PageLocation) -> Mapping[str, Any]:
     part = request.query_params.get("fragment") == "main"
     return {
         "frame": "fragment.html" if part else "base.html",
-        "here": here,
+        "location": location,
         "reader": reader_of(request),
         "notice": read_notice(request),
         "asked": request.query_params,

@@ -1,7 +1,7 @@
-"""The relay's own log: deliveries with their dispatches, the outbox, waivers and the audit log; and the search.
+"""The pages of the relay's log: deliveries with their dispatches, outgoing calls, waivers, the audit log; and the search.
 
-All lists keep their filters, order and place in the address. A filter that cannot be understood is said to be so
-beside its field, so that nobody takes a longer list for what they asked for.
+All lists keep filters, order and position in the address. An invalid filter is reported beside its field, so that nobody
+mistakes the longer list for the requested one.
 """
 
 from collections import Counter
@@ -81,26 +81,26 @@ class LogPages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def deliveries(self, request: Request, here: PageLocation) -> Response:
+    async def deliveries(self, request: Request, location: PageLocation) -> Response:
         if request.query_params.get("show") == "effects":
-            return await self._effects(request, here)
-        wishes = ListFilters(request, "event", "state", "number", "sha", sort=_OLDEST)
+            return await self._effects(request, location)
+        filters = ListFilters(request, "event", "state", "number", "sha", sort=_OLDEST)
         query = DeliveryQuery(
-            upstream=here.upstream,
-            event=wishes.text("event"),
-            state=wishes.one_of(DeliveryState, "state"),
-            number=wishes.number(),
-            head_sha=wishes.digits(),
-            oldest_first=wishes.text("sort") == _OLDEST,
-            after=cursors.decode(wishes.text("after")),
+            upstream=location.upstream,
+            event=filters.text("event"),
+            state=filters.one_of(DeliveryState, "state"),
+            number=filters.number(),
+            head_sha=filters.digits(),
+            oldest_first=filters.text("sort") == _OLDEST,
+            after=cursors.decode(filters.text("after")),
             limit=_DELIVERIES,
         )
         page = await self._frame.views(request).deliveries(query)
         return self._list(
             request,
             "deliveries.html",
-            here,
-            wishes,
+            location,
+            filters,
             page,
             api="deliveries",
             limit=_DELIVERIES,
@@ -109,21 +109,21 @@ class LogPages:
             statuses=status.DELIVERIES,
         )
 
-    async def _effects(self, request: Request, here: PageLocation) -> Response:
-        wishes = ListFilters(request, "show", "state", "target")
+    async def _effects(self, request: Request, location: PageLocation) -> Response:
+        filters = ListFilters(request, "show", "state", "target")
         query = EffectQuery(
-            upstream=here.upstream,
-            state=wishes.choice(EFFECT_STATES, "state"),
-            target=wishes.text("target"),
-            after=cursors.decode(wishes.text("after")),
+            upstream=location.upstream,
+            state=filters.choice(EFFECT_STATES, "state"),
+            target=filters.text("target"),
+            after=cursors.decode(filters.text("after")),
             limit=PAGE,
         )
         page = await self._frame.views(request).effect_page(query)
         return self._list(
             request,
             "effects.html",
-            here,
-            wishes,
+            location,
+            filters,
             page,
             api="effects/list",
             csv="effects",
@@ -132,15 +132,15 @@ class LogPages:
             lag_s=_lag_s(page.outbox, self._frame.clock.now()),
         )
 
-    async def delivery(self, request: Request, here: PageLocation) -> Response:
+    async def delivery(self, request: Request, location: PageLocation) -> Response:
         guid = request.path_params["guid"][:_LONGEST]
         views = self._frame.views(request)
-        delivery = await views.delivery(here.upstream, guid)
-        owed = await views.effect_page(EffectQuery(upstream=here.upstream, delivery=guid, limit=PAGE))
+        delivery = await views.delivery(location.upstream, guid)
+        owed = await views.effect_page(EffectQuery(upstream=location.upstream, delivery=guid, limit=PAGE))
         return self._frame.page(
             request,
             "delivery.html",
-            here,
+            location,
             cursor=owed.cursor,
             delivery=delivery,
             row=_row(delivery),
@@ -148,74 +148,74 @@ class LogPages:
             statuses=status.DELIVERIES,
             effect_statuses=status.EFFECTS,
             job_token=job_token,
-            formats=data_links(here, f"deliveries/{guid}"),
+            formats=data_links(location, f"deliveries/{guid}"),
         )
 
-    async def waivers(self, request: Request, here: PageLocation) -> Response:
-        wishes = ListFilters(request, "state", "who", "backend", "number", sort=_NEWEST)
+    async def waivers(self, request: Request, location: PageLocation) -> Response:
+        filters = ListFilters(request, "state", "who", "backend", "number", sort=_NEWEST)
         query = WaiverQuery(
-            upstream=here.upstream,
-            state=wishes.one_of(WaiverState, "state"),
-            who=wishes.person(),
-            backend=wishes.text("backend"),
-            number=wishes.number(),
-            newest_first=wishes.text("sort") == _NEWEST,
-            after=cursors.decode(wishes.text("after")),
+            upstream=location.upstream,
+            state=filters.one_of(WaiverState, "state"),
+            who=filters.person(),
+            backend=filters.text("backend"),
+            number=filters.number(),
+            newest_first=filters.text("sort") == _NEWEST,
+            after=cursors.decode(filters.text("after")),
             limit=PAGE,
         )
         page = await self._frame.views(request).waiver_page(query, self._frame.clock.now())
-        return self._list(request, "waivers.html", here, wishes, page, api="waivers")
+        return self._list(request, "waivers.html", location, filters, page, api="waivers")
 
-    async def audit(self, request: Request, here: PageLocation) -> Response:
-        wishes = ListFilters(request, "who", "act", sort=_OLDEST)
+    async def audit(self, request: Request, location: PageLocation) -> Response:
+        filters = ListFilters(request, "who", "act", sort=_OLDEST)
         query = AuditQuery(
-            upstream=here.upstream,
-            who=wishes.person(),
-            act=wishes.text("act"),
-            oldest_first=wishes.text("sort") == _OLDEST,
-            after=cursors.decode(wishes.text("after")),
+            upstream=location.upstream,
+            who=filters.person(),
+            act=filters.text("act"),
+            oldest_first=filters.text("sort") == _OLDEST,
+            after=cursors.decode(filters.text("after")),
             limit=PAGE,
         )
         page = await self._frame.views(request).audit(query)
         return self._list(
             request,
             "audit.html",
-            here,
-            wishes,
+            location,
+            filters,
             page,
             api="audit",
             known_acts=ACTS,
-            place=lambda act: _about(here, act),
+            place=lambda act: _subject_url(location, act),
         )
 
-    async def search(self, request: Request, here: PageLocation) -> Response:
+    async def search(self, request: Request, location: PageLocation) -> Response:
         asked = request.query_params.get("q", "")[:_LONGEST]
         after = cursors.decode(request.query_params.get("after") or None)
         views, now = self._frame.views(request), self._frame.clock.now()
-        found = await views.search(here.upstream, asked, now, after=after)
+        found = await views.search(location.upstream, asked, now, after=after)
         if found.exact is not None:
-            return RedirectResponse(_place(here, found.exact) or here.url("/crcr"), status_code=303)
+            return RedirectResponse(_hit_url(location, found.exact) or location.url("/crcr"), status_code=303)
         groups = [(HitKind(kind), list(hits)) for kind, hits in groupby(found.hits, lambda hit: hit.kind)]
         return self._frame.page(
             request,
             "search.html",
-            here,
+            location,
             found=found,
             groups=groups,
-            place=lambda hit: _place(here, hit),
-            links=PageLinks(here, {"q": f"@{found.text.removeprefix('@')}"} if found.text else {}),
+            place=lambda hit: _hit_url(location, hit),
+            links=PageLinks(location, {"q": f"@{found.text.removeprefix('@')}"} if found.text else {}),
             chosen={"after": "yes"} if after else {},
             next_after=cursors.encode(found.next),
             limit=max(1, sum(hit.kind is HitKind.AUTHOR for hit in found.hits)),
-            formats=data_links(here, "search", {"q": found.text}) if found.text else {},
+            formats=data_links(location, "search", {"q": found.text}) if found.text else {},
         )
 
     def _list(
         self,
         request: Request,
         template: str,
-        here: PageLocation,
-        wishes: ListFilters,
+        location: PageLocation,
+        filters: ListFilters,
         page: Any,
         *,
         api: str,
@@ -223,21 +223,21 @@ class LogPages:
         limit: int = PAGE,
         **context: Any,
     ) -> Response:
-        chosen = wishes.understood
+        chosen = filters.understood
         exported = {name: value for name, value in chosen.items() if name != "show"}
         return self._frame.page(
             request,
             template,
-            here,
+            location,
             cursor=page.cursor,
             page=page,
-            links=PageLinks(here, chosen),
-            chosen=wishes.asked,
-            unclear=wishes.unclear,
+            links=PageLinks(location, chosen),
+            chosen=filters.asked,
+            unclear=filters.unclear,
             filtered=bool(chosen.keys() - {"after", "sort", "show"}),
             limit=limit,
             next_after=cursors.encode(page.next),
-            formats=data_links(here, api, exported, csv=csv),
+            formats=data_links(location, api, exported, csv=csv),
             **context,
         )
 
@@ -259,24 +259,24 @@ def _row(delivery: DeliveryView) -> DeliveryRow:
     )
 
 
-def _place(here: PageLocation, hit: Hit) -> str | None:
+def _hit_url(location: PageLocation, hit: Hit) -> str | None:
     """The page of what was found."""
     if hit.kind is HitKind.COMMIT and hit.head_sha:
-        return here.commit(hit.head_sha, hit.delivery)
+        return location.commit(hit.head_sha, hit.delivery)
     if hit.kind is HitKind.JOB and hit.backend and hit.job:
-        return here.url(f"/crcr/{hit.backend}", jobs=hit.job[:_LONGEST])
+        return location.url(f"/crcr/{hit.backend}", jobs=hit.job[:_LONGEST])
     if hit.backend:
-        return here.backend(hit.backend)
-    return here.pull(hit.number) if hit.number else None
+        return location.backend(hit.backend)
+    return location.pull(hit.number) if hit.number else None
 
 
-def _about(here: PageLocation, act: AuditView) -> str | None:
+def _subject_url(location: PageLocation, act: AuditView) -> str | None:
     """The page of what an act was about, where it has one."""
     number = act.subject.removeprefix("#")
     if number != act.subject and number.isascii() and number.isdigit():
-        return here.pull(int(number[:9]))
+        return location.pull(int(number[:9]))
     if act.act == "replay":
-        return here.url(f"/crcr/deliveries/{act.subject}")
-    if is_repo_name(act.subject) and RepoName(act.subject) != here.upstream:
-        return here.backend(RepoName(act.subject))
+        return location.url(f"/crcr/deliveries/{act.subject}")
+    if is_repo_name(act.subject) and RepoName(act.subject) != location.upstream:
+        return location.backend(RepoName(act.subject))
     return None

@@ -1,8 +1,8 @@
-"""`/crcr/onboarding`: how a repository joins, with the files made for it and a check of its set-up.
+"""`/crcr/onboarding`: how a repository joins, with the files generated for it and a check of its set-up.
 
-Nothing here needs a session: a check is asked for by anybody, of who is listed and to be seen, and at most once a
-minute. The files come from the same generator as those of `crcr init`, which refuses every value that could mean
-something in them.
+Nothing here needs a session: anybody can request a check of a listed, visible backend, at most once a minute. The files
+come from the generator of `crcr init`, which refuses every value that could change their meaning. Programs that are the
+same for every repository are fetched by address and verified by digest.
 """
 
 import shlex
@@ -190,8 +190,8 @@ class OnboardingSettings:
     is_public: bool = True
 
 
-def routes(frame: Frame, welcome: OnboardingSettings | None = None) -> list[BaseRoute]:
-    pages = OnboardingPages(frame, welcome or OnboardingSettings())
+def routes(frame: Frame, settings: OnboardingSettings | None = None) -> list[BaseRoute]:
+    pages = OnboardingPages(frame, settings or OnboardingSettings())
     return [
         Route(PATH, frame.endpoint(pages.page)),
         Route(f"{PATH}/check", frame.endpoint(pages.check), methods=["POST"]),
@@ -201,48 +201,48 @@ def routes(frame: Frame, welcome: OnboardingSettings | None = None) -> list[Base
 
 
 class OnboardingPages:
-    def __init__(self, frame: Frame, welcome: OnboardingSettings) -> None:
+    def __init__(self, frame: Frame, settings: OnboardingSettings) -> None:
         self._frame = frame
-        self._welcome = welcome
+        self._settings = settings
 
-    async def page(self, request: Request, here: PageLocation) -> Response:
-        form = self._form(request.query_params, here)
+    async def page(self, request: Request, location: PageLocation) -> Response:
+        form = self._form(request.query_params, location)
         # Read before the facts: what happens in between is told again, and not missed.
-        cursor = await self._welcome.newest_change() if form.repository else None
+        cursor = await self._settings.newest_change() if form.repository else None
         return self._frame.page(
             request,
             "onboarding.html",
-            here,
+            location,
             cursor=cursor,
             form=form,
             repository=form.repository,
-            plan=self._plan(form, request.query_params, here),
+            plan=self._plan(form, request.query_params, location),
             level_says=LEVEL_SAYS,
             lead=describe_effort(form.chosen_ci),
             safety=describe_safety(form.chosen_ci),
-            trial=self._trial(form, here),
-            simulated=is_simulated(here.github_url),
-            app_page=self._welcome.app_page(),
-            allowlist_page=self._welcome.allowlists.get(here.upstream),
-            is_public=self._welcome.is_public,
-            can_ask=self._welcome.ask is not None,
-            **await self._checked(request, here, form.repository),
+            trial=self._trial(form, location),
+            simulated=is_simulated(location.github_url),
+            app_page=self._settings.app_page(),
+            allowlist_page=self._settings.allowlists.get(location.upstream),
+            is_public=self._settings.is_public,
+            can_ask=self._settings.ask is not None,
+            **await self._checked(request, location, form.repository),
         )
 
-    async def check(self, request: Request, here: PageLocation) -> Response:
+    async def check(self, request: Request, location: PageLocation) -> Response:
         """Have GitHub asked, as the API's `POST` does, and lead back to the page."""
         fields = await read_form(request)
         name = fields.get("repository", "")
-        if self._welcome.ask is None or not is_repo_name(name):
+        if self._settings.ask is None or not is_repo_name(name):
             raise BadRequest("name the repository to be checked", hint="write owner/name")
-        upstream = pick_upstream(here.upstreams, fields.get("upstream"))
-        taken = await self._welcome.ask(request, upstream, RepoName(name))
+        upstream = pick_upstream(location.upstreams, fields.get("upstream"))
+        taken = await self._settings.ask(request, upstream, RepoName(name))
         back = local_path(fields.get("next"))
         address = with_notice(back if back.startswith(PATH) else PATH, "checking", int(taken))
         return RedirectResponse(address, status_code=303)
 
-    async def file(self, request: Request, here: PageLocation) -> Response:
-        plan = self._plan(self._form(request.query_params, here), request.query_params, here)
+    async def file(self, request: Request, location: PageLocation) -> Response:
+        plan = self._plan(self._form(request.query_params, location), request.query_params, location)
         if plan is None:
             raise BadRequest("the address holds a value that cannot be used", hint=f"see {PATH}")
         found = next((each for each in plan.files if each.number == request.path_params["number"]), None)
@@ -250,24 +250,26 @@ class OnboardingPages:
             raise NotFound("there is no such file", hint=f"see {PATH}")
         return _plain(found.text, found.path.rpartition("/")[2])
 
-    def _form(self, asked: QueryParams, here: PageLocation) -> OnboardingForm:
+    def _form(self, asked: QueryParams, location: PageLocation) -> OnboardingForm:
         plain = JoinRequest(
             ci=Ci.GITHUB,
-            upstream=here.upstream,
+            upstream=location.upstream,
             repository=EXAMPLE,
             relay_url=self._frame.site,
-            audience=self._welcome.audience,
+            audience=self._settings.audience,
         )
         return read_form_values(_named(asked), plain)
 
-    def _plan(self, form: OnboardingForm, asked: QueryParams, here: PageLocation) -> OnboardingPlan | None:
+    def _plan(
+        self, form: OnboardingForm, asked: QueryParams, location: PageLocation
+    ) -> OnboardingPlan | None:
         if form.wanted is None:
             return None
         told = _named(asked)
         chosen = {name: told[name] for name in _CHOSEN if told.get(name, "").strip()}
-        return make_plan(form.wanted, chosen, self._frame.site, one_upstream=len(here.upstreams) == 1)
+        return make_plan(form.wanted, chosen, self._frame.site, one_upstream=len(location.upstreams) == 1)
 
-    def _trial(self, form: OnboardingForm, here: PageLocation) -> str | None:
+    def _trial(self, form: OnboardingForm, location: PageLocation) -> str | None:
         """What tries the workflow before anybody lists it; another CI's token would have to be registered first."""
         if not self._frame.sandbox or form.wanted is None or form.chosen_ci is not Ci.GITHUB:
             return None
@@ -277,18 +279,18 @@ class OnboardingPages:
             wanted.callback_url,
             wanted.audience,
             wanted.upstream,
-            github_url=here.github_url,
+            github_url=location.github_url,
         )
 
     async def _checked(
-        self, request: Request, here: PageLocation, repository: RepoName | None
+        self, request: Request, location: PageLocation, repository: RepoName | None
     ) -> dict[str, Any]:
         if repository is None:
-            return _told(None, ())
+            return _onboarding_state(None, ())
         now = self._frame.clock.now()
-        facts = await self._frame.views(request).setup(here.upstream, repository, now)
-        pointers = page_hint_links(relay_pin(self._frame.site, self._welcome.audience))
-        return _told(facts, examine(facts, now, pointers))
+        facts = await self._frame.views(request).setup(location.upstream, repository, now)
+        pointers = page_hint_links(relay_pin(self._frame.site, self._settings.audience))
+        return _onboarding_state(facts, examine(facts, now, pointers))
 
 
 def _named(asked: QueryParams) -> Mapping[str, str]:
@@ -297,7 +299,7 @@ def _named(asked: QueryParams) -> Mapping[str, str]:
     return {**asked, "repository": repo} if repo and not asked.get("repository") else asked
 
 
-def _told(facts: SetupFacts | None, findings: tuple[SetupFinding, ...]) -> dict[str, Any]:
+def _onboarding_state(facts: SetupFacts | None, findings: tuple[SetupFinding, ...]) -> dict[str, Any]:
     listed = facts is not None and facts.entry is not None
     return {
         "findings": findings,

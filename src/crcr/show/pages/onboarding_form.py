@@ -1,7 +1,7 @@
-"""The onboarding page's form: what its address says, what is wrong with which field, and what is wanted if nothing is.
+"""The form of the onboarding page: the values of its address, the problem of each field, and the request they make.
 
-What was typed is kept as it was typed, right or wrong. A field is judged by putting it alone into a wish that has no
-problem, so that the generator's own rules speak, next to the field that they are about.
+Values are kept as typed, right or wrong. Each field is checked by putting it alone into a valid request, so that the
+generator's own rules apply and their message appears next to the field.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The pages of numbers: `/crcr`, all backends of an upstream, and `/crcr/metrics`, how they did over time."""
+"""The pages of numbers: `/crcr`, all backends of an upstream, and `/crcr/metrics`, their trends."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ class OverviewPages:
         self._frame = frame
         self._delay = delay
 
-    async def summary(self, request: Request, here: PageLocation) -> Response:
+    async def summary(self, request: Request, location: PageLocation) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
         choice = TableFilters.of(request.query_params)
 
@@ -51,11 +51,11 @@ class OverviewPages:
             table = tabulate(backends, choice)
             return cut_page(table.rows, choice.page).rows
 
-        summary = await views.summary(here.upstream, here.span, now, kind=here.kind, pick=pick)
+        summary = await views.summary(location.upstream, location.span, now, kind=location.kind, pick=pick)
         return self._frame.page(
             request,
             "summary.html",
-            here,
+            location,
             cursor=summary.cursor,
             summary=summary,
             choice=choice,
@@ -63,10 +63,10 @@ class OverviewPages:
             group_sizes=table.sizes,
             page=cut_page(table.rows, choice.page),
             left_out=_left_out(summary),
-            formats=data_links(here, "summary", choice.query()),
+            formats=data_links(location, "summary", choice.query()),
         )
 
-    async def metrics(self, request: Request, here: PageLocation) -> Response:
+    async def metrics(self, request: Request, location: PageLocation) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
         choice = TableFilters(order=_order(request), page=pick_page(request.query_params.get("page")))
         wanted = request.query_params.get("backend")
@@ -75,7 +75,7 @@ class OverviewPages:
             one = pick_backend(every, wanted)
             return [*([one] if one else []), *cut_page(arrange(every, choice.order), choice.page).rows]
 
-        metrics = await views.metrics(here.upstream, here.span, now, kind=here.kind, pick=pick)
+        metrics = await views.metrics(location.upstream, location.span, now, kind=location.kind, pick=pick)
         chosen = pick_backend(metrics.rows, wanted)
         page = cut_page(arrange(metrics.backends, choice.order), choice.page)
         in_full = {each.name: each for each in metrics.rows}
@@ -83,7 +83,7 @@ class OverviewPages:
         return self._frame.page(
             request,
             "metrics.html",
-            here,
+            location,
             cursor=metrics.cursor,
             live_delay=self._delay,
             metrics=metrics,
@@ -92,7 +92,7 @@ class OverviewPages:
             drawn=drawn,
             charts=trend_charts(drawn),
             page=replace(page, rows=arrange((in_full[each.name] for each in page.rows), choice.order)),
-            formats=data_links(here, "metrics", {"backend": chosen.name.full_name} if chosen else {}),
+            formats=data_links(location, "metrics", {"backend": chosen.name.full_name} if chosen else {}),
         )
 
 

@@ -1,4 +1,4 @@
-"""The pages' addresses, put together; each family of pages has a module of its own."""
+"""The routes of all pages; each family of pages has its own module."""
 
 from urllib.parse import quote
 
@@ -15,7 +15,7 @@ from crcr.show.pages.onboarding import OnboardingSettings
 
 
 def routes(
-    frame: Frame, delay: LiveDelay | None = None, welcome: OnboardingSettings | None = None
+    frame: Frame, delay: LiveDelay | None = None, settings: OnboardingSettings | None = None
 ) -> list[BaseRoute]:
     """All HTML routes, static files and `/api/docs` included. Literal addresses stand before `{org}/{repo}`."""
     return [
@@ -24,8 +24,8 @@ def routes(
         *overview.routes(frame, delay),
         *commit.routes(frame),
         *logs.routes(frame),
-        *onboarding.routes(frame, welcome),
-        *sandbox.routes(frame, (welcome or OnboardingSettings()).audience),
+        *onboarding.routes(frame, settings),
+        *sandbox.routes(frame, (settings or OnboardingSettings()).audience),
         *backend.routes(frame),
         Route("/crcr/{rest:path}/", _without_slash),
         *badge.routes(frame),

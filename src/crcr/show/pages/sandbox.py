@@ -1,4 +1,9 @@
-"""The sandbox's page: what repositories on no allowlist tried out, marked as what it is. Where it is off, it says so."""
+"""The sandbox page, and the command by which an unlisted repository tries its workflow.
+
+The command sends the repository a test dispatch (`crcr_test`), as the relay would: the workflow of `crcr init` runs
+without its build and reports to the relay, which keeps the report in the sandbox. Anybody with write access to the
+repository can send it with `gh`.
+"""
 
 import json
 import shlex
@@ -22,36 +27,36 @@ PAGE = 50
 
 
 def routes(frame: Frame, audience: str = "crcr") -> list[BaseRoute]:
-    async def sandbox(request: Request, here: PageLocation) -> Response:
-        wishes = ListFilters(request, "repository")
+    async def sandbox(request: Request, location: PageLocation) -> Response:
+        filters = ListFilters(request, "repository")
         query = SandboxQuery(
-            repository=wishes.text("repository"), after=cursors.decode(wishes.text("after")), limit=PAGE
+            repository=filters.text("repository"), after=cursors.decode(filters.text("after")), limit=PAGE
         )
         page = await frame.views(request).sandbox(query, frame.clock.now())
-        chosen = wishes.understood
+        chosen = filters.understood
         return frame.page(
             request,
             "sandbox.html",
-            here,
+            location,
             page=page,
-            links=PageLinks(here, chosen),
+            links=PageLinks(location, chosen),
             chosen=chosen,
             filtered="repository" in chosen,
             limit=PAGE,
             next_after=cursors.encode(page.next),
-            formats=data_links(here, "sandbox", chosen),
+            formats=data_links(location, "sandbox", chosen),
             look=_look,
-            command=_command(here, chosen.get("repository", ""), frame.site, audience),
-            simulated=is_simulated(here.github_url),
+            command=_command(location, chosen.get("repository", ""), frame.site, audience),
+            simulated=is_simulated(location.github_url),
         )
 
     return [Route("/crcr/sandbox", frame.endpoint(sandbox))]
 
 
-def _command(here: PageLocation, asked: str, site: str, audience: str) -> str:
+def _command(location: PageLocation, asked: str, site: str, audience: str) -> str:
     repository = RepoName(asked) if is_repo_name(asked) else None
     return try_command(
-        repository, f"{site}/github/callback", audience, here.upstream, github_url=here.github_url
+        repository, f"{site}/github/callback", audience, location.upstream, github_url=location.github_url
     )
 
 

@@ -1,8 +1,8 @@
-"""Charts as pictures that the server draws: lines and stacked bars over time, as SVG with a table behind them.
+"""Charts drawn on the server: lines and stacked bars over time, as SVG with a table behind them.
 
-Pure functions from values to markup. A value that is not known leaves a gap and is never drawn as zero. Colour is a
-class and never alone: each series has a mark of its own shape and its name in the legend. Every part of the time
-axis carries its values as a `<title>`, and the table holds the very numbers that the picture shows.
+Pure functions from values to markup. An unknown value leaves a gap and is never drawn as zero. Colour is a class and
+never the only sign: each series has its own mark and its name in the legend. Every part of the time axis carries its values
+as a `<title>`, and the table holds the same numbers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -226,12 +226,12 @@ class _Plot:
         """A strip over each part that answers the pointer with all its values."""
         return Markup("").join(
             Markup('<rect class="hit" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-                *(self.x(place), TOP, _number(self._part), _FLOOR - TOP), self._told(place, column)
+                *(self.x(place), TOP, _number(self._part), _FLOOR - TOP), self._hover_text(place, column)
             )
             for place, column in enumerate(_columns(self._chart))
         )
 
-    def _told(self, place: int, column: Sequence[Number]) -> Markup:
+    def _hover_text(self, place: int, column: Sequence[Number]) -> Markup:
         """One line for the time and one for each series."""
         values = (
             f"{visible(series.name, 80)}: {_or_none(value, self._chart.unit)}"

@@ -1,6 +1,6 @@
-"""The panel with a job's details: read for whichever page asks, and ready to be shown beside it or alone.
+"""The panel with the details of a job, shown beside a page or alone.
 
-A token that is nonsense, or whose job is gone or not to be seen, is a panel that says so: never a failed page.
+An invalid token, or one of a job that is gone or hidden, gives a panel that says so, never a failed page.
 """
 
 import json
@@ -55,22 +55,22 @@ async def shared_panel(frame: Frame, request: Request, links: PageLinks) -> Pane
     if token is None:
         return None
     found = decode_backend_job(token)
-    detail = await read_detail(frame, request, links.here, *found) if found else None
+    detail = await read_detail(frame, request, links.location, *found) if found else None
     return make_panel(frame.site, request, links, detail)
 
 
 async def backend_panel(frame: Frame, request: Request, links: PageLinks, backend: RepoName) -> Panel:
     """The panel of a backend's page, read without the page."""
     key = decode_job_key(requested_token(request))
-    detail = await read_detail(frame, request, links.here, backend, key) if key else None
+    detail = await read_detail(frame, request, links.location, backend, key) if key else None
     return make_panel(frame.site, request, links, detail)
 
 
 async def read_detail(
-    frame: Frame, request: Request, here: PageLocation, backend: RepoName, key: JobKey
+    frame: Frame, request: Request, location: PageLocation, backend: RepoName, key: JobKey
 ) -> JobDetail | None:
     try:
-        return await frame.views(request).job(here.upstream, backend, key)
+        return await frame.views(request).job(location.upstream, backend, key)
     except NotFound:
         return None
 

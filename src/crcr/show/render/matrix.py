@@ -1,6 +1,8 @@
-"""A backend's matrix laid out for the page: headers by workflow, shards folded or open, a state for each row.
+"""The matrix of a backend, laid out for the page: columns by workflow, shards folded or open, a state for each row.
 
-Every cell is as little as can be: a letter, a tone, a short title and the token of its details.
+A shard is recognised by its number: `test (default, 2, 5)`, `shard 3/10`, `part-07`. A bare number counts only where the
+numbers of its group run from 0 or 1 without a gap, so that versions (`py 3.10`, `node (18)`) stay separate jobs. A page has
+thousands of cells, so each is minimal: a letter, a tone, a short title and the token of its details.
 """
 
 import re

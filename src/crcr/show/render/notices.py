@@ -1,4 +1,4 @@
-"""What a page says after an act: a word from a closed set and a number in the address, never free text."""
+"""The notice after an action: a code from a closed set and a number in the address, never free text."""
 
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode, urlsplit

@@ -1,7 +1,7 @@
-"""Strangers' text made harmless to look at: bounded, and without characters that act on their surroundings.
+"""Text from outside, made safe to display: bounded, and without characters that act on their surroundings.
 
-Escaping for HTML is the templates' part. Here control characters, direction overrides and invisible marks
-become visible, so that a name on a page is the name it claims to be; and only http(s) addresses become links.
+Templates escape HTML. Here control characters, direction overrides and invisible marks become visible, so that a name on a
+page is the name it claims to be; and only http(s) addresses become links.
 """
 
 import re

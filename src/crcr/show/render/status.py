@@ -1,4 +1,4 @@
-"""How states look: a letter, a word and a tone for each, so that colour never stands alone."""
+"""Words for states: a letter, a word and a tone for each, so that colour is never the only sign."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

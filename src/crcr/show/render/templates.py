@@ -1,6 +1,6 @@
-"""Templates into answers: autoescaped, every printed text neutralised first, strict headers on each page.
+"""Renders templates: autoescaped, every printed text neutralised first, strict headers on each page.
 
-`finalize` passes whatever a template prints through `visible`, so no template can forget it.
+`finalize` passes everything that a template prints through `visible`, so that no template can forget it.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Figures over a window as charts: the whole set for the page of metrics, and the four that a backend's page has."""
+"""The charts of the metrics page and of a backend's page, and the strip of pass rates in a table row."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Places in a list as opaque text, so that callers pass them on instead of building them."""
+"""Opaque cursors: positions in a list as text that callers pass on unchanged."""
 
 import base64
 import binascii

@@ -1,7 +1,7 @@
-"""What a reader wishes of a list, read from the address.
+"""Filters of a list, read from the query string.
 
-A wish that cannot be understood does not cost the reader the page: it filters by nothing, stays in its field, and
-`unclear` has the words to say beside it.
+An invalid filter does not fail the page: it does not filter, stays in its field, and `unclear` holds the message to show
+beside it.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""A job's details as part of an address: opaque text that says which job, and on shared pages of which backend.
+"""Tokens that identify a job in an address, with its backend on pages that show several.
 
-What a reader sends back may be anything; what is not one of ours is None, never a failure.
+A token from a reader may be anything; an invalid one is None, never an error.
 """
 
 from crcr.decide.model import RepoName, is_repo_name

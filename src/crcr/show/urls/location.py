@@ -1,4 +1,4 @@
-"""Where a reader is: which upstream, over which range; and the links that keep it so."""
+"""The location of a page (upstream, range, kind) and the links that keep it and the reader's choices."""
 
 import re
 from collections.abc import Mapping
@@ -114,19 +114,19 @@ JOB = "job"
 
 
 def data_links(
-    here: PageLocation, api: str, chosen: Mapping[str, str] | None = None, *, csv: str = ""
+    location: PageLocation, api: str, chosen: Mapping[str, str] | None = None, *, csv: str = ""
 ) -> dict[str, str]:
     """Where the same view is to be had as data, from its beginning on; `csv` where it has another name there."""
     kept = {name: value for name, value in (chosen or {}).items() if name != "after"}
     return {
-        "JSON": here.url(f"/api/v1/{api}", **kept),
-        "CSV": here.url(f"/api/v1/{csv or api}.csv", **kept),
+        "JSON": location.url(f"/api/v1/{api}", **kept),
+        "CSV": location.url(f"/api/v1/{csv or api}.csv", **kept),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    here: PageLocation
+    location: PageLocation
     kept: Mapping[str, str]
     shared: bool = False
     """Whether jobs of several backends stand on the page, so that a job's link must name its own."""
@@ -134,7 +134,7 @@ class PageLinks:
     def url(self, **changes: str | None) -> str:
         """The page with some choices changed; None takes one back."""
         chosen = {**self.kept, **changes}
-        return self.here.url(**{name: value for name, value in chosen.items() if value})
+        return self.location.url(**{name: value for name, value in chosen.items() if value})
 
     def query(self, **changes: str | None) -> str:
         """The same as `url` without the path, to be short where there are thousands of them."""

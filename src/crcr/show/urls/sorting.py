@@ -1,7 +1,7 @@
-"""How tables of backends are ordered and narrowed: pure functions of rows and of what the address asks for.
+"""Sorting, filtering and paging of tables of backends: pure functions of the rows and the query string.
 
-What is not known stands last, whichever way a column is sorted: it is neither best nor worst. Without a wish the
-rows stand by level and the worst first, and that is the only order that keeps the levels apart.
+Unknown values come last in either direction: they are neither best nor worst. The default order is by level, the worst
+first, and is the only one that groups by level.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import JobSpec, Workflow, WorkflowRun
-from support.github.checks import again
+from support.github.checks import press_rerun
 from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
-    check,
-    finish,
-    gate,
-    gated,
-    look,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     newest_run,
     open_pull,
     run_all,
-    start,
+    start_jobs,
+    sweep_after,
 )
 
 ONE = (GATING,)
@@ -37,61 +37,61 @@ async def end_on_github(it: Stage, run: WorkflowRun, *names: str) -> None:
         it.github.ci.complete(run, run.job(name), "failure")
     await it.github.send_queued_webhooks()
     for _ in range(5):
-        await look(it, 60)
+        await sweep_after(it, 60)
 
 
 @pytest.mark.parametrize("options", [GLOB, NO_NAMES], ids=["a glob", "no jobs"])
 async def test_attack_a_shard_that_dies_before_it_reports_does_not_open_the_gate(
     tmp_path: Path, options: str
 ) -> None:
-    async with gated(tmp_path, l4(options), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as it:
         it.github.repository(GATING).workflows = [SHARDS]
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run, "test-1", "test-2")
-        await finish(it, run, **{"test-1": "success", "test-2": "success"})
+        await start_jobs(it, run, "test-1", "test-2")
+        await finish_jobs(it, run, **{"test-1": "success", "test-2": "success"})
         await end_on_github(it, run, "test-3")
 
-        assert (run.conclusion, gate(it, pull)) == ("failure", "failure")
+        assert (run.conclusion, gate_state(it, pull)) == ("failure", "failure")
         assert not it.github.merge_state(pull).mergeable
         reason = f"attempt 1 of run {run.id} ended as failure on GitHub, and no job has reported a failure"
-        assert reason in check(it, GATE, pull.head_sha).output["summary"]
+        assert reason in latest_check(it, GATE, pull.head_sha).output["summary"]
         # Somebody has it run again, and now the job lives to report.
-        await again(it, pull, GATE)
-        assert gate(it, pull) == "pending"
+        await press_rerun(it, pull, GATE)
+        assert gate_state(it, pull) == "pending"
         await run_all(it)
         for _ in range(3):
-            await look(it, 60)
-        assert gate(it, pull) == "success"
+            await sweep_after(it, 60)
+        assert gate_state(it, pull) == "success"
 
 
 @pytest.mark.parametrize("options", [LITERAL, GLOB, NO_NAMES], ids=["literal", "a glob", "no jobs"])
 async def test_attack_a_rerun_that_fails_without_a_report_takes_the_green_back(
     tmp_path: Path, options: str
 ) -> None:
-    async with gated(tmp_path, l4(options), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as it:
         repository = it.github.repository(GATING)
         repository.workflows, repository.sends_run_webhooks = [SHARDS], True
         pull = await open_pull(it)
         run = await run_all(it)
         for _ in range(3):
-            await look(it, 60)
-        assert gate(it, pull) == "success"
+            await sweep_after(it, 60)
+        assert gate_state(it, pull) == "success"
         await it.github.rerun(run)
         await end_on_github(it, run, "test-1", "test-2", "test-3")
 
-        assert gate(it, pull) == "failure"
+        assert gate_state(it, pull) == "failure"
         assert not it.github.merge_state(pull).mergeable
 
 
 async def test_attack_a_job_that_is_not_named_may_fail_unreported(tmp_path: Path) -> None:
     """Who names its jobs literally has said which ones count."""
-    async with gated(tmp_path, l4("jobs: [test-1, test-2]"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4("jobs: [test-1, test-2]"), downstreams=ONE) as it:
         it.github.repository(GATING).workflows = [SHARDS]
         pull = await open_pull(it)
         run = newest_run(it)
-        await start(it, run, "test-1", "test-2")
-        await finish(it, run, **{"test-1": "success", "test-2": "success"})
+        await start_jobs(it, run, "test-1", "test-2")
+        await finish_jobs(it, run, **{"test-1": "success", "test-2": "success"})
         await end_on_github(it, run, "test-3")
 
-        assert gate(it, pull) == "success"
+        assert gate_state(it, pull) == "success"

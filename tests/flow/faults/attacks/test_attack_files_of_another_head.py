@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import PullRequest
-from support.github.checks import push_back
-from support.github.dispatch_log import actions
-from support.github.gated_upstream import GATING, Stage, gated
+from support.github.checks import force_push
+from support.github.dispatch_log import dispatched_actions
+from support.github.gated_upstream import GATING, Stage, gated_upstream
 from support.stage import UPSTREAM
 
 STACK = "stack"
@@ -39,12 +39,12 @@ async def move_back(it: Stage, pull: PullRequest, how: str, head: str) -> None:
     if how == "base":
         await it.github.edit_pr(pull, base="main")
     else:
-        await push_back(it.github, pull, head)
+        await force_push(it.github, pull, head)
 
 
 @pytest.mark.parametrize("how", ["base", "head"])
 async def test_attack_files_of_another_head_or_base_leave_nobody_out(tmp_path: Path, how: str) -> None:
-    async with gated(tmp_path, ATEN, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as it:
         pull = await open_on_stack(it)
         head = pull.head_sha
         it.github.faults.webhooks.lose(event="pull_request", times=2)
@@ -57,4 +57,4 @@ async def test_attack_files_of_another_head_or_base_leave_nobody_out(tmp_path: P
 
         assert (pull.head_sha, pull.base_ref) == (head, "main")
         assert not it.github.merge_state(pull).mergeable
-        assert actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(it.github, GATING) == ["opened"]

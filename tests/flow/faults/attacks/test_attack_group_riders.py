@@ -10,15 +10,15 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
-    check,
-    finish,
-    gate,
-    gated,
+    finish_jobs,
+    gate_state,
+    gated_upstream,
+    latest_check,
     open_pull,
     run_all,
-    say,
-    shown,
-    start,
+    shown_check,
+    start_jobs,
+    write_comment,
 )
 from support.github.merge_queue import move_base
 
@@ -45,22 +45,25 @@ async def test_attack_whoever_is_not_seen_in_a_group_does_not_ride_on_its_waiver
     tmp_path: Path, commits: int, lost: bool
 ) -> None:
     """The rider's own gate is green without a test: it has not the label of the backend that it breaks."""
-    async with gated(tmp_path, GPU, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, GPU, downstreams=(GATING,)) as it:
         waived = await open_pull(it, files=["src/one.py"], labels=["gpu"])
         await run_all(it, build="failure")
-        await say(it, waived, f"/crcr waive {GATING} because the runner is on fire")
+        await write_comment(it, waived, f"/crcr waive {GATING} because the runner is on fire")
         rider = await open_pull(it, files=["src/two.py"])
         for _ in range(commits - 1):
             it.clock.advance(1)
             await it.github.push_to_pr(rider)
         await it.act()
-        assert gate(it, rider) == "success"
+        assert gate_state(it, rider) == "success"
         await move_base(it)
         head = await queue_both(it, rider, waived, lost=lost)
         for run in it.github.runs(GATING):
             if run.status != "completed":
-                await start(it, run)
-                await finish(it, run, build="failure", test="success")
+                await start_jobs(it, run)
+                await finish_jobs(it, run, build="failure", test="success")
 
-        assert shown(it, GATE, head) == ("completed", "failure", f"{GATING} failed (build)")
-        assert "pull requests are not known, so no waiver applies" in check(it, GATE, head).output["summary"]
+        assert shown_check(it, GATE, head) == ("completed", "failure", f"{GATING} failed (build)")
+        assert (
+            "pull requests are not known, so no waiver applies"
+            in latest_check(it, GATE, head).output["summary"]
+        )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.github.gated_upstream import GATING, gate, gated, look, open_pull, run_all
+from support.github.gated_upstream import GATING, gate_state, gated_upstream, open_pull, run_all, sweep_after
 
 ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 
@@ -13,23 +13,23 @@ ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 async def test_attack_the_end_of_a_rerun_is_asked_for_when_nobody_tells_of_it(
     tmp_path: Path, conclusion: str
 ) -> None:
-    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
         it.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(it)
         run = await run_all(it)
-        await look(it, 60)
-        assert gate(it, pull) == "success"
+        await sweep_after(it, 60)
+        assert gate_state(it, pull) == "success"
         await it.github.rerun(run)
         for job in run.jobs:
             it.github.ci.start(run, job)
         await it.github.send_queued_webhooks()
         await it.act()
-        assert gate(it, pull) == "pending"
+        assert gate_state(it, pull) == "pending"
         for event in ("workflow_run", "workflow_job"):
             it.github.faults.webhooks.lose(event=event)
         for job in run.jobs:
             it.github.ci.complete(run, job, conclusion)
         await it.github.send_queued_webhooks()
-        await look(it, 60)
+        await sweep_after(it, 60)
 
-        assert gate(it, pull) == conclusion
+        assert gate_state(it, pull) == conclusion

@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 from github_sim.github import PullRequest
-from support.github.commands import answers, obeyed
-from support.github.gated_upstream import GATING, Stage, gate, gated, open_pull, run_all, say
+from support.github.commands import relay_comments, was_obeyed
+from support.github.gated_upstream import (
+    GATING,
+    Stage,
+    gate_state,
+    gated_upstream,
+    open_pull,
+    run_all,
+    write_comment,
+)
 from support.stage import UPSTREAM
 
 STACK = "stack"
@@ -30,7 +38,7 @@ def waive(pull: PullRequest) -> str:
 async def test_attack_a_waiver_of_a_head_on_one_base_does_not_reach_it_on_another(
     tmp_path: Path, first: str
 ) -> None:
-    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
         pull = await failing_on_stack(it)
         if first == "comment":  # and the relay comes to it after the retarget
             comment = await it.github.comment_pr(pull, waive(pull), author="maintainer")
@@ -40,10 +48,10 @@ async def test_attack_a_waiver_of_a_head_on_one_base_does_not_reach_it_on_anothe
         else:
             await it.github.edit_pr(pull, base="main")
             await it.act()
-            comment = await say(it, pull, waive(pull), after_s=1)
+            comment = await write_comment(it, pull, waive(pull), after_s=1)
 
-        assert not obeyed(comment)
-        assert "the base of this pull request" in answers(it, pull)[-1]
-        assert (gate(it, pull), it.github.merge_state(pull).mergeable) == ("pending", False)
-        assert obeyed(await say(it, pull, waive(pull), after_s=60))
-        assert gate(it, pull) == "success"
+        assert not was_obeyed(comment)
+        assert "the base of this pull request" in relay_comments(it, pull)[-1]
+        assert (gate_state(it, pull), it.github.merge_state(pull).mergeable) == ("pending", False)
+        assert was_obeyed(await write_comment(it, pull, waive(pull), after_s=60))
+        assert gate_state(it, pull) == "success"

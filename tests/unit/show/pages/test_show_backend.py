@@ -53,7 +53,7 @@ from support.data.backend_views import (
     figures,
 )
 from support.page_app import page_app
-from support.page_reader import HOSTILE, Page, inert
+from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 
 class Shown:
@@ -359,11 +359,11 @@ async def test_a_cursor_that_is_not_ours_is_a_page_that_says_so() -> None:
 async def test_links_keep_the_filters_and_lead_on() -> None:
     matrix = a_matrix(("build",), a_row(a_job_view()), searched=37, next=(5, "d-1"))
     text = await get(a_page(matrix), "?q=fuse&author=ada&range=7d")
-    links = Page(text).attributes("href")
+    links = ParsedPage(text).attributes("href")
     assert [link for link in links if "after=" in link and "q=fuse" in link and "range=7d" in link]
     assert "/crcr/good/backend?range=7d" in links, "a link that clears the filters"
     assert "37 events searched" in text
-    assert {"fuse", "ada"} <= set(Page(text).attributes("value"))
+    assert {"fuse", "ada"} <= set(ParsedPage(text).attributes("value"))
     job = next(link for link in links if "job=" in link and link.startswith("?"))
     assert "q=fuse" in job
 
@@ -440,16 +440,16 @@ async def test_the_heading_says_level_marks_and_people() -> None:
         "allowlist version 3",
     ):
         assert said in text, said
-    assert "https://github.com/Good/Backend" in Page(text).attributes("href")
-    assert Page(text).attributes("data-backend") == ["good/backend"]
+    assert "https://github.com/Good/Backend" in ParsedPage(text).attributes("href")
+    assert ParsedPage(text).attributes("data-backend") == ["good/backend"]
 
 
 async def test_acts_are_for_administrators() -> None:
     page = a_page(summary=a_summary(alarm="the id changed", parked=2))
     assert "/crcr/admin/" not in await get(page)
-    acts = Page(await get(page, admin=True)).attributes("action")
+    acts = ParsedPage(await get(page, admin=True)).attributes("action")
     assert {"/crcr/admin/suspend", "/crcr/admin/retry", "/crcr/admin/rebind"} <= set(acts)
-    lifted = Page(await get(a_page(summary=a_summary(suspended=True)), admin=True)).attributes("action")
+    lifted = ParsedPage(await get(a_page(summary=a_summary(suspended=True)), admin=True)).attributes("action")
     assert "/crcr/admin/lift" in lifted
     assert "/crcr/admin/suspend" not in lifted
 
@@ -495,8 +495,8 @@ def test_the_table_of_jobs_sorts(sort: str | None, names: str) -> None:
 
 async def test_a_jobs_row_filters_the_matrix() -> None:
     text = await get(a_page(jobs=JOBS), "?sort=-failure&older=1")
-    assert "/crcr/good/backend?older=1&sort=-failure&jobs=b#matrix" in Page(text).attributes("href")
-    assert "descending" in Page(text).attributes("aria-sort")
+    assert "/crcr/good/backend?older=1&sort=-failure&jobs=b#matrix" in ParsedPage(text).attributes("href")
+    assert "descending" in ParsedPage(text).attributes("aria-sort")
 
 
 def test_what_is_not_understood_is_not_kept() -> None:
@@ -565,10 +565,10 @@ async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
         *("not counted", "Sent by hand as a test", "CI .github/workflows/ci.yml"),
     ):
         assert said in flat, said
-    links = Page(panel).attributes("href")
+    links = ParsedPage(panel).attributes("href")
     assert {"https://ci.example/run", "https://ci.example/artifact", "/crcr/pr/7"} <= set(links)
     assert "/crcr/good/backend?q=fuse" in links, "closing keeps the filters"
-    assert f"http://relay/crcr/good/backend?q=fuse&job={job_token(DETAILED)}" in Page(panel).attributes(
+    assert f"http://relay/crcr/good/backend?q=fuse&job={job_token(DETAILED)}" in ParsedPage(panel).attributes(
         "value"
     )
     earlier = job_token(replace(DETAILED, attempt=1))
@@ -603,7 +603,7 @@ async def test_a_token_of_no_job_says_so_and_the_page_is_still_there(token: str,
     assert answer.status_code == 200
     assert "No such job" in answer.text
     assert ("matrix-table" in answer.text) is (fragment != "&fragment=panel")
-    inert(Page(answer.text), answer.text)
+    assert_inert(ParsedPage(answer.text), answer.text)
 
 
 async def test_a_job_that_is_gone_says_so() -> None:
@@ -656,8 +656,8 @@ async def test_fault_29_hostile_text_is_only_text(hostile: str, fragment: str) -
     page, told = hostile_page(hostile)
     token = job_token(replace(DETAILED, job_name="any"))
     text = await get(page, f"?job={token}&q=%3Cscript%3E&jobs=%22%3E%3Cimg+src%3Dx%3E{fragment}", told)
-    parsed = Page(text)
-    inert(parsed, text)
+    parsed = ParsedPage(text)
+    assert_inert(parsed, text)
     assert len(text) < 200_000
     assert ">49<" not in text.replace(" ", "")
     assert not [tag for tag, _ in parsed.elements if tag == "img" and fragment]
@@ -699,7 +699,7 @@ async def test_the_panel_alone_is_read_without_the_matrix() -> None:
 async def test_the_same_view_is_there_as_json_and_csv() -> None:
     text = await get(a_page(), "?jobs=lin&q=x&older=1&sort=job&after=WzEsImEiXQ&range=7d")
     kept = "job=lin&q=x&older=1&cursor=WzEsImEiXQ&range=7d"
-    links = Page(text).attributes("href")
+    links = ParsedPage(text).attributes("href")
     assert f"/api/v1/backends/Good/Backend?{kept}" in links
     assert f"/api/v1/backends/Good/Backend.csv?{kept}" in links
 

@@ -25,7 +25,7 @@ from crcr.show.render.templates import _spans
 from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import is_sha
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
-from support.page_reader import HOSTILE, Page, inert
+from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 HEAD = f"{7:040x}"
 GROUP = "c" * 40
@@ -107,7 +107,7 @@ async def test_fault_29_hostile_text_is_only_text(
         answer = await browser.get(path)
         assert answer.status_code == 200
         assert len(answer.content) < 150_000
-        inert(Page(answer.text), answer.text)
+        assert_inert(ParsedPage(answer.text), answer.text)
         assert ">49<" not in answer.text.replace(" ", "")
 
 
@@ -124,10 +124,10 @@ async def test_the_page_says_what_an_author_needs(world: StoreRows, browser: htt
 
 async def test_the_page_is_live_for_its_own_number(world: StoreRows, browser: httpx.AsyncClient) -> None:
     fill(world)
-    page = Page((await browser.get("/crcr/pr/7")).text)
+    page = ParsedPage((await browser.get("/crcr/pr/7")).text)
     assert page.attributes("data-number") == ["7"]
     assert page.attributes("data-events") == ["/api/v1/events?upstream=Torch/torch&after=0"]
-    assert Page((await browser.get(f"/crcr/commit/{GROUP}")).text).attributes("data-number") == []
+    assert ParsedPage((await browser.get(f"/crcr/commit/{GROUP}")).text).attributes("data-number") == []
     part = (await browser.get("/crcr/pr/7?fragment=main")).text
     assert "<html" not in part
     assert "gate/one failed" in part
@@ -137,7 +137,7 @@ async def test_ids_are_the_same_when_the_page_is_read_anew_and_differ_on_it(
     world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     fill(world)
-    first, second = [Page((await browser.get("/crcr/pr/7")).text).attributes("id") for _ in range(2)]
+    first, second = [ParsedPage((await browser.get("/crcr/pr/7")).text).attributes("id") for _ in range(2)]
     assert first == second
     assert len(first) == len(set(first))
 
@@ -145,14 +145,14 @@ async def test_ids_are_the_same_when_the_page_is_read_anew_and_differ_on_it(
 async def test_pages_lead_to_each_other(world: StoreRows, browser: httpx.AsyncClient) -> None:
     fill(world)
     world.dispatch(world.delivery(head_sha=HEAD, guid="d&1"), "good/backend", head_sha=HEAD, hours_ago=0.1)
-    links = Page((await browser.get("/crcr/good/backend")).text).attributes("href")
+    links = ParsedPage((await browser.get("/crcr/good/backend")).text).attributes("href")
     assert "/crcr/pr/7" in links
     assert f"/crcr/commit/{HEAD}?delivery=d%261" in links
-    assert "/crcr/pr/7" in Page((await browser.get(f"/crcr/commit/{HEAD}")).text).attributes("href")
-    assert f"/crcr/commit/{GROUP}" in Page((await browser.get("/crcr/pr/7")).text).attributes("href")
-    assert "https://github.com/Torch/torch/pull/7" in Page((await browser.get("/crcr/pr/7")).text).attributes(
-        "href"
-    )
+    assert "/crcr/pr/7" in ParsedPage((await browser.get(f"/crcr/commit/{HEAD}")).text).attributes("href")
+    assert f"/crcr/commit/{GROUP}" in ParsedPage((await browser.get("/crcr/pr/7")).text).attributes("href")
+    assert "https://github.com/Torch/torch/pull/7" in ParsedPage(
+        (await browser.get("/crcr/pr/7")).text
+    ).attributes("href")
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ async def test_a_jobs_details_open_beside_the_pull_request(
     fill(world, "plain")
     (link,) = [
         href
-        for tag, attrs in Page((await browser.get("/crcr/pr/7?older=1")).text).elements
+        for tag, attrs in ParsedPage((await browser.get("/crcr/pr/7?older=1")).text).elements
         if tag == "a"
         and "data-panel" in attrs
         and (href := attrs["href"] or "")
@@ -321,7 +321,7 @@ async def test_a_jobs_details_open_beside_the_pull_request(
     panel = whole[whole.index("<aside") : whole.index("</aside>")]
     for said in ("plain", "gate/one", "failure", "GitHub shows another result"):
         assert said in panel, said
-    assert "/crcr/pr/7?older=1" in Page(panel).attributes("href")
+    assert "/crcr/pr/7?older=1" in ParsedPage(panel).attributes("href")
     alone = (await browser.get(f"/crcr/pr/7{link}&fragment=panel")).text
     assert "<html" not in alone
     assert "Gate" not in alone
@@ -413,9 +413,9 @@ async def test_older_commits_stand_behind_a_switch(world: StoreRows, browser: ht
     text = (await browser.get("/crcr/pr/7")).text
     assert "bbbbbbbb" not in text
     assert "1 event of older commits" in text
-    switch = [attrs["href"] for _, attrs in Page(text).elements if attrs.get("role") == "switch"]
+    switch = [attrs["href"] for _, attrs in ParsedPage(text).elements if attrs.get("role") == "switch"]
     assert switch == ["/crcr/pr/7?older=1#timeline"]
-    shown = Page((await browser.get("/crcr/pr/7?older=1")).text)
+    shown = ParsedPage((await browser.get("/crcr/pr/7?older=1")).text)
     assert [href for href in shown.attributes("href") if href.startswith(f"/crcr/commit/{'b' * 40}")]
 
 
@@ -436,7 +436,7 @@ async def test_who_passed_or_need_not_is_folded_into_one_line(
         "38 passed",
         "1 notified only (L1)",
     ]
-    links = Page(folded).attributes("href")
+    links = ParsedPage(folded).attributes("href")
     assert {"/crcr/many/b00", "/crcr/listen/only"} <= set(links)
     assert "/crcr/many/b03" not in links
     assert len([link for link in links if "job=" in link]) == 38
@@ -468,11 +468,11 @@ async def test_both_pages_lead_to_their_data_from_the_foot(
     for path, api_path in (("/crcr/pr/7", "pulls/7"), (f"/crcr/commit/{HEAD}?delivery=x", f"commits/{HEAD}")):
         foot = (await browser.get(path)).text.partition('<span id="formats">')[2].partition("</span>")[0]
         query = "?delivery=x" if "?" in path else ""
-        assert Page(foot).attributes("href") == [
+        assert ParsedPage(foot).attributes("href") == [
             f"/api/v1/{api_path}{query}",
             f"/api/v1/{api_path}.csv{query}",
         ]
-        for link in Page(foot).attributes("href"):
+        for link in ParsedPage(foot).attributes("href"):
             assert (await browser.get(link)).status_code == 200
 
 

@@ -19,7 +19,7 @@ from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
-from support.page_reader import HOSTILE, Page, inert
+from support.page_reader import HOSTILE, ParsedPage, assert_inert
 from support.stage import stage
 
 LISTED = """
@@ -67,7 +67,7 @@ def text_of(answer: httpx.Response) -> str:
 
 
 def links_of(answer: httpx.Response) -> list[str]:
-    return Page(answer.text).attributes("href")
+    return ParsedPage(answer.text).attributes("href")
 
 
 def act(world: StoreRows, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
@@ -141,7 +141,9 @@ async def test_filters_order_and_place_stand_in_the_address(
         assert {"number", "event", "state", "sort"} <= parse_qs(urlsplit(export).query).keys()
         assert "after" not in export
     hidden = [
-        attrs for tag, attrs in Page(second.text).elements if tag == "input" and attrs.get("type") == "hidden"
+        attrs
+        for tag, attrs in ParsedPage(second.text).elements
+        if tag == "input" and attrs.get("type") == "hidden"
     ]
     assert {str(each["name"]) for each in hidden} >= {"sort", "range"}
 
@@ -197,7 +199,7 @@ async def test_a_filter_that_is_not_understood_keeps_the_page_and_says_so_beside
     answer = await browser.get(path)
     assert answer.status_code == 200
     assert f'<span class="unclear" id="unclear-{field}">{said}</span>' in answer.text
-    marked = [attrs for _, attrs in Page(answer.text).elements if attrs.get("aria-invalid")]
+    marked = [attrs for _, attrs in ParsedPage(answer.text).elements if attrs.get("aria-invalid")]
     assert [(attrs["id"], attrs["aria-describedby"]) for attrs in marked] == [(field, f"unclear-{field}")]
     assert 'data-key="' in answer.text, "all rows, as without the filter"
     exports = [link for link in links_of(answer) if link.startswith("/api/v1/")]
@@ -306,7 +308,7 @@ async def test_acts_are_offered_to_administrators_only(
     assert 'action="/crcr/admin/pause"' in every.text
     assert effects.text.count('action="/crcr/admin/retry"') == 2
     assert "404 from GitHub" in text_of(effects)
-    back = [attrs["value"] for _, attrs in Page(effects.text).elements if attrs.get("name") == "next"]
+    back = [attrs["value"] for _, attrs in ParsedPage(effects.text).elements if attrs.get("name") == "next"]
     assert set(back) == {"/crcr/deliveries?show=effects&target=good/backend"}
 
 
@@ -399,7 +401,7 @@ async def test_an_author_with_many_pull_requests_has_further_pages(
         world.pull(number, author="Ada", title="plain")
     listed, address = [], "/crcr/search?q=Ada"
     while address:
-        page = Page((await browser.get(address)).text)
+        page = ParsedPage((await browser.get(address)).text)
         listed += [href for href in page.attributes("href") if href.startswith("/crcr/pr/")]
         address = next((href for href in page.attributes("href") if "after=" in href), "")
     assert listed == [f"/crcr/pr/{number}" for number in range(45, 0, -1)]
@@ -440,7 +442,7 @@ async def test_fault_29_hostile_text_in_the_log_is_only_text(
         answer = await admin.get(path)
         assert answer.status_code == 200
         assert len(answer.content) < 60_000
-        inert(Page(answer.text), answer.text)
+        assert_inert(ParsedPage(answer.text), answer.text)
         assert "49" not in re.findall(r">\s*(\d+)\s*<", answer.text)
 
 
@@ -467,7 +469,7 @@ async def test_fault_29_hostile_wishes_are_answered_harmlessly(
         for name in names:
             answer = await browser.get(path, params={name: hostile[:10_000]})
             assert answer.status_code in {200, 400}
-            inert(Page(answer.text), answer.text)
+            assert_inert(ParsedPage(answer.text), answer.text)
 
 
 async def test_a_list_that_cannot_be_read_says_so(world: StoreRows) -> None:

@@ -28,7 +28,7 @@ from support.data.overview_views import (
     summary,
 )
 from support.page_app import page_app
-from support.page_reader import HOSTILE, Page, inert
+from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def test_every_state_of_a_backend_is_told_in_words() -> None:
         shown = row(text, name)
         for word in words:
             assert word in shown, (name, word)
-    inert(Page(text), text)
+    assert_inert(ParsedPage(text), text)
 
 
 async def test_fault_42_a_backend_that_sent_nothing_is_never_green() -> None:
@@ -117,7 +117,7 @@ async def test_pages_of_backends_go_on_where_the_one_before_ended() -> None:
     assert order(texts[0])[:3] == ["gate/b0", "gate/b1", "gate/b2"]
     assert order(texts[3])[0] == "org/b249"
     assert "· 250</span>" in texts[1]  # of the level, on all pages
-    assert [href for href in Page(texts[4]).attributes("href") if "page=" in href] == [
+    assert [href for href in ParsedPage(texts[4]).attributes("href") if "page=" in href] == [
         "/crcr?sort=-name&page=3",
         "/crcr?sort=-name&page=3",
     ]
@@ -132,7 +132,7 @@ async def test_a_click_on_a_head_sorts_and_says_so() -> None:
     text = await read(made, sort="-failure")
     failures = [name for name in order(text) if "strong-bad" in row(text, name)]
     assert failures == ["gate/bad", "report/probe", "gate/good", "report/left-out"]
-    heads = [attrs.get("aria-sort") for tag, attrs in Page(text).elements if tag == "th"]
+    heads = [attrs.get("aria-sort") for tag, attrs in ParsedPage(text).elements if tag == "th"]
     assert [each for each in heads if each] == ["descending"]
     assert 'href="/crcr?sort=failure"' in text
     assert order(text) != order(await read(made))
@@ -142,11 +142,11 @@ async def test_filters_narrow_the_table_and_stay_in_every_link() -> None:
     text = await read(every_state(), q="report", level="L2", sort="name", range="7d")
     assert {name.partition("/")[0] for name in order(text)} == {"report"}
     assert "5 of 11 backends" in text
-    links = [href for href in Page(text).attributes("href") if "sort=-name" in href]
+    links = [href for href in ParsedPage(text).attributes("href") if "sort=-name" in href]
     assert links == ["/crcr?sort=-name&q=report&level=L2&range=7d"]
     hidden = {
         (attrs.get("name"), attrs.get("value"))
-        for tag, attrs in Page(text).elements
+        for tag, attrs in ParsedPage(text).elements
         if tag == "input" and attrs.get("type") == "hidden"
     }
     assert hidden == {("range", "7d"), ("sort", "name"), ("level", "L2")}
@@ -210,7 +210,7 @@ async def test_fault_29_hostile_words_are_only_text_among_the_numbers(hostile: s
     )
     for path, params in (("/crcr", {"q": hostile[:50]}), ("/crcr", {"sort": hostile[:50]}), ("/crcr", {})):
         text = await read(made, path, **params)
-        inert(Page(text), text)
+        assert_inert(ParsedPage(text), text)
         assert len(text) < 100_000
 
 
@@ -228,7 +228,7 @@ async def test_metrics_are_drawn_for_all_and_for_one() -> None:
         text = await read(made, "/crcr/metrics", **params)
         assert text.count('<figure class="chart">') == 6
         assert text.count('role="img"') == 6 or "No data" in text
-        inert(Page(text), text)
+        assert_inert(ParsedPage(text), text)
     assert f'<option value="{one.name}" selected>' in text
 
 
@@ -263,27 +263,31 @@ async def test_metrics_without_backends_say_where_numbers_begin() -> None:
 
 async def test_the_frame_marks_where_one_is_and_offers_the_same_data() -> None:
     text = await read(many_backends(2), "/crcr/metrics", range="7d")
-    current = [attrs["href"] for tag, attrs in Page(text).elements if attrs.get("aria-current") == "page"]
+    current = [
+        attrs["href"] for tag, attrs in ParsedPage(text).elements if attrs.get("aria-current") == "page"
+    ]
     assert "/crcr/metrics?range=7d" in current
-    assert {"/api/v1/metrics?range=7d", "/api/v1/metrics.csv?range=7d"} <= set(Page(text).attributes("href"))
+    assert {"/api/v1/metrics?range=7d", "/api/v1/metrics.csv?range=7d"} <= set(
+        ParsedPage(text).attributes("href")
+    )
     assert 'role="search"' in text
     assert 'href="#main"' in text
 
 
 @pytest.mark.parametrize("path", ["/crcr", "/crcr/metrics"])
 async def test_pages_of_all_backends_listen_for_everything(path: str) -> None:
-    page = Page(await read(many_backends(2), path))
+    page = ParsedPage(await read(many_backends(2), path))
     assert page.attributes("data-events") == ["/api/v1/events?upstream=Torch/torch&after=7"]
     assert page.attributes("data-number") == page.attributes("data-backend") == []
 
 
 async def test_the_links_to_the_data_are_of_this_very_view() -> None:
     text = await read(every_state(), q="report", level="L2", sort="-failure", range="7d", kind="push")
-    links = Page(text).attributes("href")
+    links = ParsedPage(text).attributes("href")
     for kind in ("summary", "summary.csv"):
         asked = "sort=-failure&q=report&level=L2&range=7d&kind=push"
         assert f"/api/v1/{kind}?{asked}" in links
-    metrics = Page(await read(every_state(), "/crcr/metrics", backend="gate/good")).attributes("href")
+    metrics = ParsedPage(await read(every_state(), "/crcr/metrics", backend="gate/good")).attributes("href")
     assert {"/api/v1/metrics?backend=gate/good", "/api/v1/metrics.csv?backend=gate/good"} <= set(metrics)
 
 
@@ -319,7 +323,7 @@ async def test_a_probes_expected_failure_is_told_as_such() -> None:
 
 async def test_parked_effects_are_one_click_away_and_an_outbox_that_is_behind_is_amber() -> None:
     parked = await read(summary(backend_summary("a/b"), health=relay_health(parked=2, lag_s=LATE_S)))
-    assert "/crcr/deliveries?show=effects&state=parked" in Page(parked).attributes("href")
+    assert "/crcr/deliveries?show=effects&state=parked" in ParsedPage(parked).attributes("href")
     assert '<div class="card" data-key="outbox">' in parked
     behind = await read(summary(backend_summary("a/b"), health=relay_health(lag_s=LATE_S + 1)))
     assert '<div class="card warn" data-key="outbox">' in behind
@@ -338,7 +342,9 @@ async def test_silence_is_told_among_the_metrics_too() -> None:
 async def test_both_tables_are_walked_by_arrow_keys_and_count_jobs() -> None:
     for path in ("/crcr", "/crcr/metrics"):
         text = await read(every_state(), path)
-        tables = [attrs for tag, attrs in Page(text).elements if tag == "table" and "data-rows" in attrs]
+        tables = [
+            attrs for tag, attrs in ParsedPage(text).elements if tag == "table" and "data-rows" in attrs
+        ]
         assert len(tables) == 1
         assert re.search(r"sort=-?total[^>]*>Jobs</a>", text)
         assert not re.search(r">(Total|Runs)</a>", text)

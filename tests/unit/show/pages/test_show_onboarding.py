@@ -30,7 +30,7 @@ from crcr.show.pages.onboarding_form import read_form_values
 from crcr.show.pages.sandbox import try_command
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
-from support.page_reader import HOSTILE, Page, inert
+from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 ONBOARDING = "/crcr/onboarding"
 RELAY = "https://relay.example.org"
@@ -195,7 +195,7 @@ async def test_fault_29_hostile_values_are_only_text_and_reach_no_file(
         more = {"ci": "buildkite"} if name == "organization" else {}
         answer = await browser.get(ONBOARDING, params={**more, name: hostile[:20_000]})
         assert answer.status_code == 200
-        inert(Page(answer.text), answer.text)
+        assert_inert(ParsedPage(answer.text), answer.text)
         assert len(answer.content) < 100_000
 
 
@@ -215,7 +215,7 @@ async def test_a_value_that_could_mean_something_in_a_file_is_in_none(
 async def test_each_file_can_be_downloaded_as_it_is_shown(browser: httpx.AsyncClient) -> None:
     params = {**COMPLETE, "ci": "gitlab", "project_id": "42", "nightly": "1"}
     text = (await browser.get(ONBOARDING, params=params)).text
-    links = [href for href in Page(text).attributes("href") if href.startswith(f"{ONBOARDING}/files/")]
+    links = [href for href in ParsedPage(text).attributes("href") if href.startswith(f"{ONBOARDING}/files/")]
     assert len(links) == 3
     for link in links:
         answer = await browser.get(link)
@@ -337,7 +337,7 @@ async def test_repo_is_another_word_for_repository(browser: httpx.AsyncClient) -
     text = (await browser.get(ONBOARDING, params={"repo": "good/backend", "job_name": "npu"})).text
     assert 'id="step-allowlist" data-state="ok"' in text
     assert 'name="repository" value="good/backend"' in text
-    links = [href for href in Page(text).attributes("href") if f"{ONBOARDING}/files/" in href]
+    links = [href for href in ParsedPage(text).attributes("href") if f"{ONBOARDING}/files/" in href]
     assert links
     assert all("repository=good/backend" in href for href in links)
     both = (await browser.get(ONBOARDING, params={"repo": "x/y", "repository": "good/backend"})).text
@@ -376,7 +376,7 @@ async def test_the_links_are_there_once_they_are_known(world: StoreRows) -> None
     file = "https://github.com/torch/torch/blob/main/allowlist.yml"
     known = OnboardingSettings(app_page=lambda: page, allowlists={UPSTREAM: file})
     async with browse(world, known) as browser:
-        links = Page((await browser.get(ONBOARDING)).text).attributes("href")
+        links = ParsedPage((await browser.get(ONBOARDING)).text).attributes("href")
         assert page in links
         assert file in links
     async with browse(world, OnboardingSettings(app_page=lambda: "javascript:alert(1)")) as browser:
@@ -391,7 +391,7 @@ async def test_the_upstream_is_chosen_where_there_are_several(world: StoreRows) 
     assert f'<option value="{OTHER}" selected>' in text
     assert f"--upstream {OTHER}" in code(text, "init-command")
     assert f"?upstream={OTHER}" in code(text, "readme-badge")
-    links = [href for href in Page(text).attributes("href") if f"{ONBOARDING}/files/" in href]
+    links = [href for href in ParsedPage(text).attributes("href") if f"{ONBOARDING}/files/" in href]
     assert all(f"upstream={OTHER}" in href for href in links)
 
 
@@ -403,9 +403,9 @@ async def test_literal_addresses_win_over_a_backends(browser: httpx.AsyncClient)
 async def test_who_is_not_listed_is_told_how_to_join(world: StoreRows, browser: httpx.AsyncClient) -> None:
     answer = await browser.get("/crcr/new/backend")
     assert answer.status_code == 404
-    assert f"{ONBOARDING}?repository=new/backend" in Page(answer.text).attributes("href")
+    assert f"{ONBOARDING}?repository=new/backend" in ParsedPage(answer.text).attributes("href")
     world.allowlist("L2: []\n", version=2)
-    assert ONBOARDING in Page((await browser.get("/crcr")).text).attributes("href")
+    assert ONBOARDING in ParsedPage((await browser.get("/crcr")).text).attributes("href")
 
 
 async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(world: StoreRows) -> None:

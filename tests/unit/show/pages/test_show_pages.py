@@ -16,7 +16,7 @@ from crcr.record.statistics.rebuild import sum_anew
 from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
-from support.page_reader import HOSTILE, Page, inert
+from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_fault_29_hostile_text_is_only_text(
         answer = await browser.get(path)
         assert answer.status_code == 200
         assert len(answer.content) < 100_000
-        inert(Page(answer.text), answer.text)
+        assert_inert(ParsedPage(answer.text), answer.text)
         assert "49" not in re.findall(r">\s*(\d+)\s*<", answer.text)
 
 
@@ -77,10 +77,10 @@ async def test_fault_29_hostile_addresses_are_answered_harmlessly(
     for params in ({"upstream": hostile}, {"range": hostile}, {"fragment": hostile}):
         answer = await browser.get("/crcr", params=params)
         assert answer.status_code in {200, 404}
-        inert(Page(answer.text), answer.text)
+        assert_inert(ParsedPage(answer.text), answer.text)
     answer = await browser.get(f"/crcr/{hostile.replace('/', '')}/x")
     assert answer.status_code == 404
-    inert(Page(answer.text), answer.text)
+    assert_inert(ParsedPage(answer.text), answer.text)
 
 
 async def test_a_good_link_is_a_link_that_tells_nothing(world: StoreRows, browser: httpx.AsyncClient) -> None:
@@ -89,9 +89,9 @@ async def test_a_good_link_is_a_link_that_tells_nothing(world: StoreRows, browse
     world.dispatch(delivery)
     world.job(delivery, url="https://ci.example/run?a=1&b=2")
     address = "/crcr/good/backend"
-    matrix = Page((await browser.get(address)).text)
+    matrix = ParsedPage((await browser.get(address)).text)
     opener = next(href for href in matrix.attributes("href") if "job=" in href)
-    page = Page((await browser.get(address + opener.removeprefix(address))).text)
+    page = ParsedPage((await browser.get(address + opener.removeprefix(address))).text)
     links = [attrs for _, attrs in page.elements if attrs.get("href") == "https://ci.example/run?a=1&b=2"]
     assert links
     for link in links:
@@ -114,7 +114,7 @@ async def test_every_page_carries_strict_headers(
 
 async def test_pages_need_nothing_from_outside(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist()
-    page = Page((await browser.get("/crcr")).text)
+    page = ParsedPage((await browser.get("/crcr")).text)
     loaded = [
         *(attrs["src"] or "" for tag, attrs in page.elements if "src" in attrs),
         *(attrs["href"] or "" for tag, attrs in page.elements if tag == "link"),
@@ -176,7 +176,7 @@ async def test_the_fragment_is_the_main_part_alone(world: StoreRows, browser: ht
 
 async def test_links_keep_upstream_and_range(world: StoreRows, browser: httpx.AsyncClient) -> None:
     world.allowlist("L2: [some/backend]", OTHER)
-    page = Page((await browser.get("/crcr", params={"upstream": "Other/Upstream", "range": "7d"})).text)
+    page = ParsedPage((await browser.get("/crcr", params={"upstream": "Other/Upstream", "range": "7d"})).text)
     assert "/crcr/some/backend?upstream=other/upstream&range=7d" in page.attributes("href")
     assert next(iter(page.attributes("data-events"))) == "/api/v1/events?upstream=other/upstream&after=0"
 

@@ -1,7 +1,6 @@
-"""Examples for the API's description: one small story, told by several answers.
+"""Examples for the API's description: one small story across several responses.
 
-No field is null in them, because FastAPI drops nulls from a description and the example would be short of fields. A
-test holds them against their models.
+No field is null in them, because FastAPI drops nulls from a description. A test validates them against their models.
 """
 
 from typing import Any

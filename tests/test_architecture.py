@@ -183,18 +183,11 @@ REFUSED_NAMES = {
     *("seen", "shown", "standing", "taken", "wanted"),
 }
 """Words that are no name by themselves."""
-STILL_NAMED_SO = {
-    "src/crcr/deliver/handlers/upstream_target.py Places",
-    "src/crcr/github/api/setup.py said_at",
+STILL_NAMED_SO: set[str] = {
     "src/crcr/join/shipped/bridge.py told",
-    "src/crcr/receive/callback/parse_report.py said_commit",
-    "src/crcr/receive/callback/parse_report.py said_upstream",
-    "src/crcr/record/deliveries/merge_groups.py told_of",
-    "src/crcr/record/views/backends/backend_rows.py Standing",
     "src/crcr/record/views/logs/search.py asked_of_history",
     "src/crcr/record/views/paging.py walk",
     "src/crcr/record/views/relay/health.py hindrance_of",
-    "src/crcr/record/views/visibility.py Seen",
     "src/crcr/show/api/models/setup.py Asked",
     "src/crcr/show/pages/backend.py asked_query",
     "src/crcr/show/pages/backend.py kept",

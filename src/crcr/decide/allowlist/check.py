@@ -345,7 +345,7 @@ def _read_devices(node: Node, findings: ProblemCollector) -> Iterator[AllowlistE
 def _read_group(
     level: Level, device: str | None, node: Node, findings: ProblemCollector
 ) -> Iterator[AllowlistEntry]:
-    place = level.name if device is None else f"device {quote_value(device)}"
+    group_name = level.name if device is None else f"device {quote_value(device)}"
     match node:
         case ScalarNode(value=None):
             return
@@ -355,7 +355,7 @@ def _read_group(
             named = [pair for item in items for pair in _read_list_item(item, findings)]
         case _:
             findings.error(
-                node.line, f"{place} must hold a list or a mapping of entries, not {describe_kind(node)}"
+                node.line, f"{group_name} must hold a list or a mapping of entries, not {describe_kind(node)}"
             )
             return
     for key, content in named:

@@ -70,11 +70,11 @@ def _owed_by_failed_runs(
     for run in backend.live_runs if backend.gates else ():
         if not _failed_unreported(run, backend, [job for job in jobs if job.run_id == run.run_id]):
             continue
-        said = f"attempt {run.attempt} of run {run.run_id} ended as {run.conclusion} on GitHub"
+        ending = f"attempt {run.attempt} of run {run.run_id} ended as {run.conclusion} on GitHub"
         if run.rerun_from is not None and run.rerun_from >= run.attempt and not late:
-            yield JudgedPart(standing=GateStatus.WAITING, name=None, reason=f"runs again after: {said}")
+            yield JudgedPart(standing=GateStatus.WAITING, name=None, reason=f"runs again after: {ending}")
         else:
-            reason = f"{said}, and no job has reported a failure from it: run it again"
+            reason = f"{ending}, and no job has reported a failure from it: run it again"
             yield JudgedPart(standing=GateStatus.ERRORED, name=None, reason=reason)
 
 

@@ -228,12 +228,12 @@ def _deadline(backend: BackendResults, policy: GatePolicy) -> datetime | None:
     """Return the deadline, counted from the dispatch or the newest attempt or re-run; None while it is unsent."""
     if backend.sent_at is None or backend.entry is None:
         return None
-    asked = [run.rerun_at for run in backend.runs if run.rerun_at is not None]
-    again = [run.attempt_at for run in backend.live_runs if run.attempt > 1]
+    rerun_times = [run.rerun_at for run in backend.runs if run.rerun_at is not None]
+    later_attempts = [run.attempt_at for run in backend.live_runs if run.attempt > 1]
     entry = backend.entry
     gate_s = entry.gate_timeout_s or policy.gate_timeout.total_seconds()
     job_s = entry.job_timeout_s or policy.job_timeout.total_seconds()
-    return max((backend.sent_at, *asked, *again)) + timedelta(seconds=max(gate_s, job_s))
+    return max((backend.sent_at, *rerun_times, *later_attempts)) + timedelta(seconds=max(gate_s, job_s))
 
 
 def _recheck_at(backend: BackendResults, deadline: datetime | None, now: datetime) -> datetime | None:
@@ -335,14 +335,14 @@ def _confirm_with_github(
     job: JobResult, backend: BackendResults, reason: str, *, late: bool
 ) -> tuple[GateStatus, str]:
     """Return the status and reason of a passing result, depending on GitHub's view of it."""
-    said = confirm_result(job, backend)
-    if said is Confirmation.OPEN:
+    answer = confirm_result(job, backend)
+    if answer is Confirmation.OPEN:
         if late:
             return GateStatus.ERRORED, f"reported {reason}, and GitHub has not confirmed it in time"
         return GateStatus.WAITING, f"reported {reason}, GitHub has not confirmed"
-    if said is Confirmation.REFUTED:
+    if answer is Confirmation.REFUTED:
         return GateStatus.FAILED, f"reported {reason}, and GitHub does not agree"
-    if said is Confirmation.RUN_DELETED:
+    if answer is Confirmation.RUN_DELETED:
         return GateStatus.ERRORED, f"reported {reason}, and its run was deleted before GitHub confirmed it"
     return GateStatus.PASSED, reason
 
@@ -353,16 +353,16 @@ def _make_part(standing: GateStatus, job: JobResult, reason: str) -> JudgedPart:
 
 def _status_by_conclusion(job: JobResult, backend: BackendResults) -> tuple[GateStatus, str]:
     conclusion = job.conclusion or Conclusion.NONE
-    said = "completed without a conclusion" if conclusion is Conclusion.NONE else conclusion.value
+    reason = "completed without a conclusion" if conclusion is Conclusion.NONE else conclusion.value
     expected = backend.expected(job.name)
     if expected is None:
         standing = _STATUS_BY_CONCLUSION[conclusion]
         if standing is GateStatus.FAILED and job.verdict is FailureVerdict.INFRASTRUCTURE:
-            return GateStatus.ERRORED, said
-        return standing, said
+            return GateStatus.ERRORED, reason
+        return standing, reason
     if conclusion is expected:
-        return GateStatus.PASSED, f"{said}, as expected"
-    return GateStatus.FAILED, f"{said}, where {expected.value} is expected"
+        return GateStatus.PASSED, f"{reason}, as expected"
+    return GateStatus.FAILED, f"{reason}, where {expected.value} is expected"
 
 
 def _declined_part(backend: BackendResults, parts: list[JudgedPart]) -> Iterable[JudgedPart]:

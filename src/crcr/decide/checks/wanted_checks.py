@@ -94,8 +94,8 @@ def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[
     """Whether a label of the pull request requests the entry's device."""
     if entry.device is None:
         return False
-    asked = {f"{prefix}{entry.device}".casefold() for prefix in prefixes}
-    return any(label.casefold() in asked for label in labels)
+    wanted_labels = {f"{prefix}{entry.device}".casefold() for prefix in prefixes}
+    return any(label.casefold() in wanted_labels for label in labels)
 
 
 def _visible_backends(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
@@ -150,8 +150,8 @@ def _gate_check(commit: CommitFacts, judgement: GateJudgement, policy: CheckPoli
 
 
 def _live_url(policy: CheckPolicy, commit: CommitFacts, subject: MergeSubject) -> str:
-    place = f"pr/{subject.number}" if subject.number is not None else f"commit/{commit.head_sha}"
-    return f"{policy.hud_url}/crcr/{place}?upstream={commit.upstream}"
+    path = f"pr/{subject.number}" if subject.number is not None else f"commit/{commit.head_sha}"
+    return f"{policy.hud_url}/crcr/{path}?upstream={commit.upstream}"
 
 
 # Backends and their jobs

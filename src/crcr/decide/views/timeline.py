@@ -29,7 +29,7 @@ from crcr.decide.views.commit import (
 from crcr.decide.views.overview import JobView
 
 MOST_MOMENTS = 60
-_ORDER = {kind: place for place, kind in enumerate(MomentKind)}
+_ORDER = {kind: index for index, kind in enumerate(MomentKind)}
 _OF_BACKENDS = frozenset({MomentKind.FAILING, MomentKind.ENDED})
 _OF_WAIVERS = frozenset({MomentKind.WAIVED, MomentKind.TAKEN_BACK, MomentKind.USED})
 _DECIDED = frozenset({GateShown.PASSED, GateShown.FAILED})

@@ -88,4 +88,4 @@ def test_of_a_stranger_with_the_name_not_a_word_is_kept() -> None:
 
 def test_every_reason_has_a_meaning_and_an_unheard_one_too() -> None:
     assert len(set(MEANINGS.values())) == len(MEANINGS)
-    assert refusal_meaning("brand_new") == "The report was not taken"
+    assert refusal_meaning("brand_new") == "The report was refused"

@@ -128,8 +128,8 @@ def _status_facts(judged: BackendJudgement) -> list[str]:
 
 
 def _owed_text(part: JudgedPart) -> str:
-    said = prose(part.reason)
-    return f"{code(part.name, NAME_CHARACTERS)} {said}" if part.name is not None else said
+    reason = prose(part.reason)
+    return f"{code(part.name, NAME_CHARACTERS)} {reason}" if part.name is not None else reason
 
 
 def _job_table(jobs: list[tuple[JudgedPart, JobResult]]) -> MarkdownSection:
@@ -166,20 +166,20 @@ def _job_links(job: JobResult) -> str:
 def _contact_lines(backend: BackendResults, hud_url: str) -> str:
     """Return the last lines: the on-call people and the backend's page."""
     oncalls = oncall_words(backend)
-    asked = f"On call: {oncalls}" if oncalls else "On call: nobody is listed"
+    contact = f"On call: {oncalls}" if oncalls else "On call: nobody is listed"
     page_link = link("History of this backend", f"{hud_url}/crcr/{backend.name}")
-    return "\n\n".join(filter(None, (asked, page_link)))
+    return "\n\n".join(filter(None, (contact, page_link)))
 
 
 # One job
 
 
 def job_title(part: JudgedPart, job: JobResult) -> str:
-    said = one_line(part.reason)
+    title = one_line(part.reason)
     if part.waiver is not None:
-        said = f"waived by {_waiver_authors([part])}: {said}"
+        title = f"waived by {_waiver_authors([part])}: {title}"
     elif part.standing is GateStatus.EXCUSED:
-        said = f"excused: {said}"
+        title = f"excused: {title}"
     passed, failed, _ = job.tests
     tests = (
         f"{_count_noun(failed, 'test')} failed"
@@ -189,7 +189,7 @@ def job_title(part: JudgedPart, job: JobResult) -> str:
         else ""
     )
     doubt = doubt_words(job).partition(":")[0]
-    return fit_items([phrase for phrase in (said, tests, doubt) if phrase], MOST_TITLE)
+    return fit_items([phrase for phrase in (title, tests, doubt) if phrase], MOST_TITLE)
 
 
 def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_url: str) -> str:
@@ -197,14 +197,14 @@ def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_u
     ended = f", ended: {format_utc(job.ended_at)}" if job.ended_at else ""
     facts.append(f"- Began: {format_utc(job.began_at)}{ended}")
     facts.append(f"- Status: {status_text(part.standing)} ({prose(part.reason)})")
-    said = {
+    further = {
         "Waiver": waiver_words(waivers_of([part])),
         _VERDICT: verdict_words(part),
         "Doubt": doubt_words(job),
         "Tests": _test_counts(job),
         "Links": _job_links(job),
     }
-    facts += [f"- {what}: {words}" for what, words in said.items() if words]
+    facts += [f"- {what}: {words}" for what, words in further.items() if words]
     sections = [MarkdownSection(head="\n".join(facts)), *failures([(part, job)])]
     return page(sections, MOST_TEXT, _contact_lines(backend, hud_url))
 
@@ -221,8 +221,8 @@ def failures(jobs: list[tuple[JudgedPart, JobResult]]) -> Iterable[MarkdownSecti
     tests = failed_tests(jobs)
     if not tests:
         return
-    untold = sum(job.failed_tests_cut for part, job in jobs if part.standing in _AT_FAULT)
-    more = max(len(tests) - MOST_FAILURES, 0) + untold
+    unlisted = sum(job.failed_tests_cut for part, job in jobs if part.standing in _AT_FAULT)
+    more = max(len(tests) - MOST_FAILURES, 0) + unlisted
     rows = [_failure_line(test) for test in tests[:MOST_FAILURES]]
     if more:
         rows.append(f"- and {more} more")
@@ -230,6 +230,6 @@ def failures(jobs: list[tuple[JudgedPart, JobResult]]) -> Iterable[MarkdownSecti
 
 
 def _failure_line(test: FailedTestExcerpt) -> str:
-    place = f" in {code(test.file)}" if test.file else ""
+    location = f" in {code(test.file)}" if test.file else ""
     message = f": {code(test.message, 300)}" if test.message else ""
-    return f"- {code(test.name)}{place}{message}"
+    return f"- {code(test.name)}{location}{message}"

@@ -39,11 +39,11 @@ def annotations(tests: Iterable[FailedTestExcerpt]) -> tuple[Annotation, ...]:
 
 
 def _make_annotation(test: FailedTestExcerpt) -> Annotation | None:
-    place = _parse_location(test.file or "")
-    if place is None:
+    location = _parse_location(test.file or "")
+    if location is None:
         return None
     title = truncate(one_line(test.name), _MOST_TITLE) or "a failed test"
-    return Annotation(*place, title=title, message=_plain_lines(test.message or "") or f"{title} failed")
+    return Annotation(*location, title=title, message=_plain_lines(test.message or "") or f"{title} failed")
 
 
 def _parse_location(file: str) -> tuple[str, int] | None:

@@ -145,9 +145,9 @@ def head_named(subject: MergeSubject, head_sha: str) -> str | None:
 
 def _subject_sections(one: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[MarkdownSection]:
     heading = f"### {_subject_name(one.subject)}" if headed or one.subject.number is None else None
-    said = _no_table_text(one)
-    if said is not None:
-        yield MarkdownSection(head=f"{heading}\n\n{said}" if heading else said)
+    text = _no_table_text(one)
+    if text is not None:
+        yield MarkdownSection(head=f"{heading}\n\n{text}" if heading else text)
     else:
         head = head_named(one.subject, head_sha)
         rows = (_backend_row(each, head) for each in sorted(one.backends, key=_severity))
@@ -218,34 +218,36 @@ def _backend_name(backend: BackendResults) -> str:
 def _status_reason(judged: BackendJudgement) -> str:
     if judged.standing is GateStatus.PASSED:
         return _passed_words(judged)
-    said = [join_items(judged.telling, _MOST_PARTS, _part_text, "; ")]
+    phrases = [join_items(judged.telling, _MOST_PARTS, _part_text, "; ")]
     also = [part for part in judged.parts if part.standing is GateStatus.EXCUSED]
     if also and judged.standing is not GateStatus.EXCUSED:
-        said.append(f"excused: {join_items(also, _MOST_PARTS, _part_text, '; ')}")
-    said.append(waiver_words(waivers_of(judged.parts)))
+        phrases.append(f"excused: {join_items(also, _MOST_PARTS, _part_text, '; ')}")
+    phrases.append(waiver_words(waivers_of(judged.parts)))
     waiting = sum(part.standing in OPEN for part in judged.parts)
     if waiting and judged.standing not in OPEN:
-        said.append(f"{waiting} still waiting")
-    return ". ".join(filter(None, said))
+        phrases.append(f"{waiting} still waiting")
+    return ". ".join(filter(None, phrases))
 
 
 def _passed_words(judged: BackendJudgement) -> str:
     jobs = [part.job for part in judged.parts if part.job is not None]
-    said = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}"
-    unasked = sum(confirm_result(job, judged.backend) is Confirmation.AS_REPORTED for job in jobs)
-    if not unasked:
-        return said
-    return f"{said}, as reported" if unasked == len(jobs) else f"{said}, {unasked} of them as reported"
+    count = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}"
+    unconfirmed = sum(confirm_result(job, judged.backend) is Confirmation.AS_REPORTED for job in jobs)
+    if not unconfirmed:
+        return count
+    return (
+        f"{count}, as reported" if unconfirmed == len(jobs) else f"{count}, {unconfirmed} of them as reported"
+    )
 
 
 def _part_text(part: JudgedPart) -> str:
     """Return one job with its reason, likely cause and doubts."""
-    said = prose(part.reason)
+    text = prose(part.reason)
     if part.name is not None:
-        said = f"{code(part.name, NAME_CHARACTERS)} {said}"
+        text = f"{code(part.name, NAME_CHARACTERS)} {text}"
     verdict = "" if part.standing is GateStatus.EXCUSED else verdict_words(part)  # there the reason names it
     doubt = doubt_words(part.job) if part.job is not None else ""
-    return ", ".join(filter(None, (said, verdict, doubt)))
+    return ", ".join(filter(None, (text, verdict, doubt)))
 
 
 _WAIVING = """### Waiving

@@ -105,8 +105,8 @@ def link(words: str, url: str | None) -> str | None:
     found = _LINK.fullmatch(url) if url is not None and is_link(url) else None
     if found is None:
         return None
-    place = "" if found["host"].lower() == "github.com" else f" on {code(found['host'], 80)}"
-    return f"[{words}{place}]({found[0].replace('&', '&amp;')})"
+    host_note = "" if found["host"].lower() == "github.com" else f" on {code(found['host'], 80)}"
+    return f"[{words}{host_note}]({found[0].replace('&', '&amp;')})"
 
 
 # Tables and pages

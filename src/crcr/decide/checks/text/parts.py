@@ -53,10 +53,10 @@ def verdict_words(part: JudgedPart) -> str:
 
 def doubt_words(job: JobResult) -> str:
     """Return why the reported result is uncertain."""
-    said = [_VERIFICATIONS.get(job.verification, "")]
+    doubts = [_VERIFICATIONS.get(job.verification, "")]
     if job.unreported:
-        said.append("unreported: GitHub saw it succeed, and nobody told the relay")
-    return "; ".join(filter(None, said))
+        doubts.append("unreported: GitHub saw it succeed, and nobody told the relay")
+    return "; ".join(filter(None, doubts))
 
 
 def waivers_of(parts: Iterable[JudgedPart]) -> tuple[GrantedWaiver, ...]:

@@ -1,4 +1,4 @@
-"""Comments on pull requests: written, edited, deleted and told to the App, by people and by the App alike."""
+"""Changes of comments on pull requests, with the `issue_comment` webhook of each: made by people or by the App."""
 
 from typing import TYPE_CHECKING
 

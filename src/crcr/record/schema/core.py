@@ -4,7 +4,7 @@
 compares them so; the written form stands beside them where people read it. Times are microseconds since 1970
 in UTC (`_at`), so that both dialects compare, index and bucket them alike; durations are seconds (`_s`).
 Keys lead with what tells rows apart (a delivery, a run): a planner without statistics believes that the first
-column of a key does, and `upstream` does not. What checks, gate and recovery add stands in `schema_gate`.
+column of a key does, and `upstream` does not. Tables of checks, gate and recovery are in `schema.checks`.
 """
 
 from sqlalchemy import (

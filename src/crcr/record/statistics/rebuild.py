@@ -1,7 +1,7 @@
-"""All sums worked out anew from the jobs, in a few statements over the whole table.
+"""Rebuilds all sums from the jobs, in a few statements over the whole table.
 
 For a database that has jobs and no sums yet: one of an earlier release, or one that was filled in bulk. The same
-rules as in `counting` and `sums`, said in SQL; a test holds both against each other.
+rules as in `recount` and `sums`, as SQL; a test compares both.
 """
 # ruff: noqa: S608 - every name in these statements is our own
 

@@ -1,8 +1,8 @@
-"""Jobs put where they belong in the sums, whenever a fact moved them.
+"""Moves jobs in the sums when a fact changes where they count.
 
-`recount` reads the rows that a fact may have moved, asks `decide.statistics.figures` where each belongs now, and moves those
-that stand elsewhere; it may be called too often and never wrongly. A result that comes as most do, of a running
-first attempt, takes a shorter way to the same place (`Reports`).
+`recount` reads the jobs that a fact may have moved, decides with `decide.statistics.figures` where each belongs now, and moves
+those that are counted elsewhere; calling it too often does no harm. The usual result, of a running first attempt, takes
+a shorter way to the same sums (`Reports`).
 """
 
 from datetime import datetime

@@ -1,6 +1,6 @@
-"""Time for the simulator: always aware UTC, always asked from an injected clock.
+"""The simulator's clock: aware UTC times from an injected object with `now()`.
 
-A test passes its own clock with a `now()`; the demo uses the system's.
+Tests pass a clock that they move by hand; the demo uses the system's.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -1,11 +1,11 @@
-"""The driver: a simulated GitHub in one object, spoken to in the words of the domain.
+"""The entry point: `GitHub`, a simulated GitHub in one object, with a method for everything that people and CI do.
 
     async with GitHub(clock=clock, seed=7, webhook_url=…, transport=…) as github:
         github.create_repository("org/upstream")
         pull = await github.open_pr("org/upstream")
         github.finish()
 
-`github.app` is its ASGI app (REST API and OIDC issuer); `server.serve` puts it on a port.
+`github.app` is its ASGI app (REST API and OIDC issuer); `rest.server.serve` puts it on a port.
 """
 
 from fnmatch import fnmatchcase

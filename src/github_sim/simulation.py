@@ -1,7 +1,7 @@
-"""What every part of the simulator shares: the world, the clock, the switches, the issuer and the log of
-calls. The driver's acts (`act_*.py`) stand on it, and the REST handlers are given it.
+"""The state that all parts of the simulator share: world, clock, faults, issuers, HTTP client and the log of calls.
 
-It owns the HTTP client and the background tasks, so `aclose()` leaves nothing behind.
+The driver's classes (`driver/`) extend it, and the REST handlers receive it. It owns the HTTP client and the background
+tasks; `aclose()` ends them.
 """
 
 import asyncio
@@ -166,18 +166,18 @@ class Simulation:
         )
 
     async def send_queued_webhooks(self) -> None:
-        """Send what happened to runs and jobs of repositories that tell the App."""
+        """Send the queued `workflow_run` and `workflow_job` webhooks."""
         while self.ci.queued_webhooks:
             told = self.ci.queued_webhooks.pop(0)
             await self.emit(told.event, told.body, told.repository, told.sender)
 
     def finish(self) -> None:
-        """Fail on anything that should not have happened: unknown routes, errors inside the simulator."""
+        """Raise when something unexpected happened: a call of an unknown route, or an error inside the simulator."""
         if self.unexpected:
             raise AssertionError("unexpected in the simulated GitHub:\n  " + "\n  ".join(self.unexpected))
 
     async def stop_activity(self) -> None:
-        """Stop what goes on by itself and tell the relay nothing more; the API answers on."""
+        """End the background tasks and send no more webhooks; the API still answers."""
         self._silent, self.webhook_url = True, None
         await self._end_tasks()
 

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.app import Edge, ProblemPage, create_app, problem_response
+from crcr.app import Edge, Intake, ProblemPage, create_app, problem_response
 from crcr.decide.checks.gate import GatePolicy
 from crcr.decide.model import RepoName
 from crcr.deliver.periodic.app_link import AppPage
@@ -55,12 +55,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     delay = LiveDelay(services.metrics.live_delay)
     setup, app_page = _setup_desk(services, views, doors), AppPage(services.github.app, clock)
     return create_app(
-        hot={
-            "/github/webhook": services.webhook.handle,
-            "/github/webhook/": services.webhook.handle,
-            "/github/callback": services.callback.handle,
-            "/github/callback/": services.callback.handle,
-        },
+        hot=_intake_routes(services),
         routes=[
             *login.routes(frame, doors, desk.note_sign_in),
             *admin.form_routes(perform, on=on),
@@ -92,6 +87,11 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
         ),
         problem_page=problem_page,
     )
+
+
+def _intake_routes(services: Services) -> dict[str, Intake]:
+    intakes = {"/github/webhook": services.webhook.handle, "/github/callback": services.callback.handle}
+    return {path + slash: handle for path, handle in intakes.items() for slash in ("", "/")}
 
 
 def build_probes(services: Services) -> Edge:

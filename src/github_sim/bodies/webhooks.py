@@ -1,7 +1,7 @@
-"""Webhook bodies in GitHub's full shape, built from the world's state.
+"""Bodies of webhooks in GitHub's full shape, built from the world's state.
 
-One function per event; each returns the JSON without `installation` and `sender`, which `signed_by`
-adds as GitHub does for an App.
+One function per event. Each returns the JSON without `installation` and `sender`, which `from_app` adds as GitHub does
+for an App. Events of workflow runs and jobs are built when the change happens and sent later (`QueuedWebhook`).
 """
 
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Downstream CI: runs and jobs that answer a dispatch and report to the relay."""
+"""Simulated CI of downstream repositories: runs and jobs that a dispatch starts, and their reports."""

@@ -1,7 +1,7 @@
-"""Plays automatic workflows for the demo: queues, runs, passes, flakes, breaks, cancels, and reports.
+"""Runs automatic workflows for the demo: jobs wait, run, pass, fail, get cancelled, and report.
 
-Chances are drawn per run from its id, so they do not depend on which task wakes first. Time passes
-through the simulation's sleep, divided by `speed`. A refused report is tried again as a real reporter does.
+Random decisions are drawn for each run from its id, so they do not depend on the order of tasks. Delays use the
+simulation's sleep, divided by `speed`. A report that fails with 429 or 5xx is repeated, as the real reporter does.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Downstream CI: runs and jobs that answer a dispatch, and their reports to the relay's callback.
+"""Workflow runs and jobs that a dispatch starts, and their reports to the relay's callback.
 
-A run changes only by its jobs; a job is stepped by a test or, for automatic workflows, by `autoplay.py`.
-Reports carry an OIDC token of the run and job, and echo the dispatch, as the public reporter does.
-Where a repository tells the App, each change is kept in `news` until `Simulation.send_queued_webhooks` sends it.
+A run changes only by its jobs. A test steps the jobs, or `autoplay.py` does for automatic workflows. Reports carry an
+OIDC token of the run and job and echo the dispatch, as the public reporter does. For a repository with
+`sends_run_webhooks`, each change is queued until `Simulation.send_queued_webhooks`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,1 +1,1 @@
-"""What people and CI do, in domain words."""
+"""Methods for what people and CI do: one class for each subject, combined in `github.GitHub`."""

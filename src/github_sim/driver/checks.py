@@ -1,4 +1,4 @@
-"""What people do with checks: press Re-run, re-run all, press a check's button."""
+"""Driver methods of checks: read them, press Re-run, Re-run all, or a button that a check offers."""
 
 from github_sim.bodies import webhooks
 from github_sim.bodies.actions import check_run_json

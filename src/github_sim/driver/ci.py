@@ -1,8 +1,8 @@
-"""What downstream CI does, step by step: start a job, complete it, report, re-run, cancel.
+"""Driver methods of downstream CI: start a job, complete it, report, re-run, cancel.
 
-`start_job` and `complete_job` change the job and report it in one go; `report` sends anything, with any
-body and token, for the cases that must be refused. A repository with `sends_run_webhooks` tells the App of its runs
-and jobs by itself: before a job's report that it started, and after its report that it ended.
+`start_job` and `complete_job` change the job and report it in one call. `report` sends any body with any token, for
+reports that must be refused. For a repository with `sends_run_webhooks`, the `workflow_run` and `workflow_job` webhooks
+are sent too: before the report of a start, and after the report of an end.
 """
 
 import json
@@ -133,12 +133,12 @@ class CiDriver(Simulation):
         return answers
 
     async def send_run_webhook(self, run: WorkflowRun, action: str) -> WebhookDelivery | None:
-        """The App hears of a run: requested, in_progress or completed."""
+        """Send the `workflow_run` webhook of a run: requested, in_progress or completed."""
         told = webhooks.workflow_run(self.base_url, self.world, run, action)
         return await self.emit(told.event, told.body, told.repository, told.sender)
 
     async def send_job_webhook(self, run: WorkflowRun, job: WorkflowJob | str) -> WebhookDelivery | None:
-        """The App hears of a job as it stands: queued, in_progress or completed."""
+        """Send the `workflow_job` webhook of a job in its current state."""
         chosen = run.job(job) if isinstance(job, str) else job
         told = webhooks.workflow_job(self.base_url, self.world, run, chosen)
         return await self.emit(told.event, told.body, told.repository, told.sender)

@@ -1,7 +1,7 @@
-"""What people and GitHub do to get a pull request in: required checks, the merge button, the merge queue.
+"""Driver methods of merging: required checks, the merge button, the merge queue.
 
-A merge group is a commit on top of the base branch, or of the group ahead of it. When a group leaves without
-being merged, those behind it are made again without it, as on GitHub.
+A merge group is a commit on top of the base branch or of the group ahead of it. When a group leaves the queue without
+being merged, the groups behind it are created again without it, as on GitHub.
 """
 
 from collections.abc import Sequence

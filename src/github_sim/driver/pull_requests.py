@@ -1,6 +1,6 @@
-"""What people do with pull requests: open, push, close, reopen, label, draft, edit.
+"""Driver methods of pull requests and their comments: open, push, close, reopen, label, draft, edit, comment.
 
-Each act changes the pull request, sends the webhook, and keeps the relay's answer in `last_delivery`.
+Each method changes the record, sends the webhook, and keeps the delivery with its answer in `last_delivery`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

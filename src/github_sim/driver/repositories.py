@@ -1,6 +1,6 @@
-"""What people do with repositories and the App: create, push, install, suspend, rename, transfer.
+"""Driver methods of repositories and the App: create, push, install, suspend, rename, transfer.
 
-Each act changes the world first and then sends the webhook GitHub would send.
+Each method changes the world first and then sends the webhook that GitHub would send.
 """
 
 from collections.abc import Mapping, Sequence

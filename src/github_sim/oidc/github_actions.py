@@ -1,7 +1,7 @@
 """The OIDC issuer of GitHub Actions: keys, discovery, and tokens with the claims that GitHub signs.
 
-All claim values are strings, as on GitHub. Keys rotate: the old one stays published until it is retired.
-`hostile.py` makes the tokens that must be refused.
+All claim values are strings, as on GitHub. After a rotation the old key stays published until it is retired.
+`hostile_token` makes tokens that a verifier must refuse; each is wrong in exactly one way.
 """
 
 import base64

@@ -1,9 +1,7 @@
-"""OIDC issuers of other CIs, with the claims that each of them signs: Buildkite, GitLab, CircleCI, and one of no
-known make.
+"""OIDC issuers of other CIs, with the claims that each of them signs: Buildkite, GitLab, CircleCI, and a generic one.
 
-`token(audience, **changes)` signs what an honest job of the default branch would get; a claim given as None is
-left out. `fork_token` is the token of a build of somebody's fork, where that CI gives it one: it names what the
-real one names, and must speak for nobody.
+`token(audience, **changes)` signs the token of a regular job on the default branch; a claim given as None is left out.
+`fork_token` is the token of a fork's build, for CIs that issue one; a verifier must refuse it.
 """
 
 import random

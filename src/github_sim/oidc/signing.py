@@ -1,7 +1,7 @@
-"""What every simulated OIDC issuer has: keys that rotate, the document that publishes them, and a signature.
+"""Signing keys of a simulated OIDC issuer: RSA keys, rotation, the JWKS document, signatures.
 
-Each issuer has key slots of its own, so no issuer can sign for another. `oidc.py` is GitHub's, `oidc_others.py`
-has those of other CIs.
+Keys are generated at run time and never stored. Generating one takes tens of milliseconds, so each named slot is
+generated once per process. Each issuer has its own slots, so no issuer can sign for another.
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""The simulated API as an ASGI app: finds the route, then authentication, limits, faults, permission,
-handler, in GitHub's order; records every call.
+"""The simulated REST API as an ASGI app: it finds the route, then applies authentication, limits, faults and permission
+in GitHub's order, calls the handler, and records the call.
 
-Reachable at the root and, as on GitHub Enterprise Server, below /api/v3. An unknown route is a 404 that
-also fails the test at `finish()`.
+It answers at the root and, as GitHub Enterprise Server does, below /api/v3. An unknown route is a 404 that also fails
+the test at `finish()`.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ class AnswerLost(httpx.ReadTimeout):
 
 
 class RestApi:
-    """ASGI; `github_sim` is the simulation it speaks for."""
+    """The ASGI application of one simulation."""
 
     def __init__(self, sim: "Simulation") -> None:
         self._sim = sim
@@ -76,7 +76,7 @@ class RestApi:
 
 
 class _Exchange:
-    """One call from its arrival to its answer."""
+    """One API call."""
 
     def __init__(self, sim: "Simulation", request: Request, body: bytes) -> None:
         self._sim = sim
@@ -145,7 +145,7 @@ class _Exchange:
         return ApiError(fault.status, fault.message, headers=headers).reply()
 
     async def _handle(self) -> Reply:
-        """Act; a refusal becomes GitHub's error body, an error of ours becomes a 500 that fails the test."""
+        """Call the route. A refusal becomes GitHub's error body; an error of the simulator becomes a 500 that fails the test."""
         try:
             return await self._call_route()
         except ApiError as refusal:
@@ -172,7 +172,7 @@ class _Exchange:
         return self._with_rate_headers(reply)
 
     def _with_etag(self, reply: Reply) -> Reply:
-        """Give a read its ETag, and answer 304 to a caller who has just that; another token makes another ETag."""
+        """Add an ETag to a read, and answer 304 when the client's ETag matches. Another token has another ETag."""
         if self._method != "GET" or reply.status != 200 or "etag" in reply.headers:
             return reply
         content = reply.content()

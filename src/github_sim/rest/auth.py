@@ -1,7 +1,7 @@
-"""Who calls the simulated API: App JWTs and installation tokens, checked as GitHub checks them.
+"""Authentication of API calls: App JWTs and installation tokens, checked as GitHub checks them.
 
-Tokens are opaque, about 520 characters long, live one hour and carry the repositories and permissions
-they were minted for; both are enforced on every call.
+Tokens are opaque, about 520 characters long and valid for one hour. They carry the repositories and permissions that
+they were created for; both are enforced on every call.
 """
 
 import string

@@ -1,6 +1,6 @@
-"""One exchange with the simulated API as data: the route, what was asked, what is answered.
+"""Types of an API call: `Route`, `ApiRequest`, `Reply`, and `ApiError` for a refusal; and pagination of lists.
 
-Handlers take an `ApiRequest` and return a `Reply`; a refusal is an `ApiError` with GitHub's error body.
+Handlers take an `ApiRequest` and return a `Reply`; an `ApiError` becomes GitHub's error body.
 """
 
 import enum
@@ -21,7 +21,7 @@ _LONG = frozenset({"path", "ref", "basehead"})
 
 
 class Auth(enum.Enum):
-    """Who may call a route: the App by its JWT, an installation by its token, or anybody."""
+    """The authentication of a route: the App's JWT, an installation's token, or none."""
 
     APP = "app"
     INSTALLATION = "installation"
@@ -30,7 +30,7 @@ class Auth(enum.Enum):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who called: the App itself, or an installation by one of its tokens."""
+    """The authenticated caller: the App itself, or an installation with one of its tokens."""
 
     app_id: int
     token: InstallationToken | None = None

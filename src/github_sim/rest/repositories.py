@@ -1,4 +1,8 @@
-"""REST routes of a repository: itself, its installation, people's permissions, contents, dispatches."""
+"""REST routes of a repository: itself, its installation, permissions, contents, refs, dispatches.
+
+`/{owner}/{repo}/info/refs` is the ref advertisement of git's smart HTTP protocol, version 0, which `git ls-remote` reads.
+Objects cannot be fetched.
+"""
 
 import base64
 import json

@@ -1,6 +1,6 @@
-"""Puts an ASGI app on a free loopback port inside the running event loop, and takes it off again.
+"""Serves an ASGI app on a loopback port inside the running event loop.
 
-A lost answer becomes what it is on a real network: a connection that ends in the middle of the answer.
+A lost answer becomes a connection that closes in the middle of the answer, as on a real network.
 """
 
 import asyncio

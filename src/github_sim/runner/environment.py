@@ -1,4 +1,4 @@
-"""What GitHub tells a job: the event, the `github` context and the variables that it sets."""
+"""The environment of a job: the event file, the `github` context and the variables that GitHub sets."""
 
 import os
 import sys

@@ -1,7 +1,8 @@
-"""GitHub's expression language: `parse` makes a tree of it, `Expression.value` evaluates that in given contexts.
+"""GitHub's expression language: values, functions, parser, and templates with `${{ … }}`.
 
-Only what is named exists: an unknown context or function is a `Problem`, as it is on GitHub. Values that come out of
-contexts are never read as expressions again.
+Comparisons are loose, as on GitHub: text ignores case, and values of different types are compared as numbers. An
+unknown context or function is a `WorkflowError`. Templates are evaluated in one pass: the result of an expression is
+never evaluated again.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""One job as it runs: its contexts, its environment and its steps, one after the other.
+"""Execution of one job: its contexts, its environment and its steps in order.
 
-A step that fails fails the job, and the steps after it run only if they ask to. A cancelled job kills the step that
-runs, unless that step's own condition still holds, and then runs those that want to run always.
+A failing step fails the job, and later steps run only if their condition asks for it. Cancelling a job kills the
+running step unless the step's condition still holds, and then runs the steps with `always()`.
 """
 
 import asyncio

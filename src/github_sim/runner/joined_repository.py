@@ -1,4 +1,4 @@
-"""A repository whose files the runner runs: its snapshot, its workflows, and what its owner set for it."""
+"""A repository whose workflow files the runner executes: its snapshot, workflows, secrets and variables."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,4 @@
-"""One child process: a shell that runs a script in a clean environment, with limits, and killed with its group.
-
-A child gets only the environment that it is given. It may write and run for so long; then it, and everything that it
-started in its group, is ended.
-"""
+"""One child process: a command in a clean environment, with limits on time and output, killed with its process group."""
 
 import asyncio
 import os

@@ -1,6 +1,8 @@
-"""One run as it goes: its jobs in the order of their needs, each if its condition holds, and its end.
+"""Execution of one workflow run: its jobs in the order of their needs, conditions, and concurrency groups.
 
-Every change is made on the simulator's own records, so GitHub's API and webhooks tell the same story.
+In a concurrency group one run executes and one waits. A new run cancels the waiting one and, with
+`cancel-in-progress`, also the executing one. All changes are made on the simulator's records, so the API and webhooks
+show them.
 """
 
 import asyncio

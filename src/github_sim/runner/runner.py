@@ -1,7 +1,7 @@
-"""The simulated runner: takes every run of a joined repository and executes its workflow file.
+"""The simulated runner: it executes the workflow file of every run of a joined repository.
 
-`join` gives a repository its files; from then on a dispatch to it, a re-run and a cancel do what they do on GitHub.
-What a file asks for in vain is kept in `problems` and told by `on_problem`.
+`join` gives a repository its files. After that a dispatch, a re-run and a cancel have the effect that they have on
+GitHub. Unsupported or wrong files are listed in `problems` and passed to `on_problem`.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""`uses` of a step: checkout and artifacts, done by the runner itself, and composite actions from a folder.
+"""Steps of a job: scripts (`run`) and actions (`uses`), their results, and the files and commands they write for the runner.
 
-Anything else is a `Problem`: the simulator fetches nothing and pretends nothing.
+Checkout and artifacts are built in, and composite actions come from a folder. Any other action is a `WorkflowError`:
+nothing is downloaded.
 """
 
 import asyncio

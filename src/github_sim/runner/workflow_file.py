@@ -1,7 +1,7 @@
-"""A file of `.github/workflows` as data: what it listens to, its jobs with their combinations, and what it may do.
+"""A file of `.github/workflows` as data: events, permissions, and jobs with their matrix combinations and steps.
 
-Expressions stay as they are written; they are evaluated when a run has something to evaluate them with. A key that
-the runner does not know is a `Problem`, so nothing that a file asks for is silently left out.
+Expressions are kept as written and evaluated in a run. An unknown key is a `WorkflowError`, so nothing that a file asks
+for is silently ignored.
 """
 
 import itertools

@@ -1,4 +1,8 @@
-"""Where a simulated runner keeps things: a folder of its own with one folders for each job, all gone at the end."""
+"""Folders of the runner: one set per job, snapshots of joined repositories, checkouts, artifacts.
+
+A joined folder is copied once when it joins (`Snapshot`), so a run sees the files of that moment. Symbolic links, `.git`
+and paths out of the folder are left out.
+"""
 
 import fnmatch
 import shutil

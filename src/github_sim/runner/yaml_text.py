@@ -1,4 +1,6 @@
-"""YAML as CIs read it: only true and false are booleans, so that `on:` and `no` stay words; no key stands twice."""
+"""YAML as CI systems read it, and `WorkflowError`: only true and false are booleans (`on:` and `no` stay text), and a
+duplicate key is an error.
+"""
 
 from typing import Any
 

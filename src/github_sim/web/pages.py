@@ -1,4 +1,8 @@
-"""The simulator's pages that list things: open pull requests, a repository, its merge queue."""
+"""A few pages for people who look at a demo: repositories, the merge queue, workflow runs, files, the App.
+
+They are served only to a browser (`Accept: text/html`); API clients never get them. `pull_request.py` has the pages of
+pull requests and checks.
+"""
 
 import re
 from collections.abc import Callable

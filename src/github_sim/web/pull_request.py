@@ -1,4 +1,4 @@
-"""The simulator's page of one pull request: its head, merge box, place in the queue, checks and comments."""
+"""The page of one pull request (merge box, position in the queue, checks, comments), and the page of one check."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
 """Sends webhooks as GitHub does: signed, once, without order or retry, and logged for the App.
 
-The log has one line per attempt; a redelivery is a new line with the same GUID. Faults decide a
-webhook's fate before it leaves.
+The log has one line per attempt; a redelivery is a new line with the same GUID. Webhook faults are applied before
+sending.
 """
 
 import asyncio

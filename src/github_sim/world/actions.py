@@ -1,4 +1,4 @@
-"""GitHub Actions as data: the workflow a test or the demo declares, and the runs and jobs that come of it.
+"""Records of GitHub Actions: declared workflows, and their runs, jobs and steps.
 
 A job's id is also its check run's id, as on GitHub. `run.jobs` are the jobs of the newest attempt.
 """

@@ -1,7 +1,7 @@
-"""What the calls of a run cost at GitHub, per installation: totals, POSTs in an hour, points in a minute.
+"""Counts of API calls per installation: totals, the most in an hour, POSTs in an hour, points in a minute.
 
-`Simulation.call_counts` counts every call as it is answered, however long the simulator runs; `count_calls` counts a
-part of the log (`github.calls[mark:]`), such as what one head cost. It limits nothing: that is `limits`.
+`Simulation.call_counts` counts every call as it is answered; `count_calls` counts a part of the log
+(`github.calls[start:]`). It enforces nothing: `rate_limits.py` does.
 """
 
 from collections import Counter, deque

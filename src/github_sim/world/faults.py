@@ -1,7 +1,7 @@
-"""Switches for what goes wrong: on API calls (also the JWKS), on webhooks, and on callbacks.
+"""Faults that a test switches on: for API calls (the JWKS included), for webhooks, and for callbacks.
 
-A switch matches by method, path glob and repository, and ends by itself after `times` uses.
-Nothing here sleeps: latency awaits the injected sleep, a hang waits until the test releases it.
+A fault matches by method, path glob and repository, and ends by itself after `times` uses. Nothing here sleeps: latency
+awaits the injected sleep, and a hanging call waits until the test releases it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True)
 class Match:
-    """Which calls a switch is for; None means any. `path` is a glob over the path below the API's root."""
+    """The calls that a fault applies to; None matches any. `path` is a glob over the path below the API's root."""
 
     method: str | None = None
     path: str | None = None
@@ -72,7 +72,7 @@ class Fault:
 
 
 class Faults:
-    """`github.http.errors`: each method sets one switch and returns it; `remove` and `clear` take them back."""
+    """`github.faults`: each method adds one fault and returns it; `remove` and `clear` remove them."""
 
     def __init__(self) -> None:
         self._active: list[Fault] = []
@@ -134,11 +134,11 @@ class Faults:
         return gate
 
     def lose_answer(self, *, on: Match | None = None, times: int | None = None) -> Fault:
-        """The act happens and the caller never hears of it (a read time-out, or a broken connection)."""
+        """Act, and drop the answer: the caller sees a read time-out or a broken connection."""
         return self._set(Fault(FaultKind.LOSE_ANSWER, on or Match(), times))
 
     def lose_request(self, *, on: Match | None = None, times: int | None = None) -> Fault:
-        """Nothing happens, and the caller sees the same as when only the answer is lost."""
+        """Do not act; the caller sees the same as with `lose_answer`."""
         return self._set(Fault(FaultKind.LOSE_REQUEST, on or Match(), times))
 
     def malformed(self, *, on: Match | None = None, times: int | None = None) -> Fault:
@@ -159,7 +159,7 @@ class Faults:
         return True
 
     def claim(self, method: str, path: str, repository: str | None) -> list[Fault]:
-        """Every switch for this call, each counted as used once; only the first that answers is taken."""
+        """The faults that apply to this call, each counted as used once: all latencies and the first other fault."""
         taken: list[Fault] = []
         for fault in [each for each in self._active if each.match.matches(method, path, repository)]:
             if fault.kind is not FaultKind.LATENCY and any(
@@ -175,7 +175,7 @@ class Faults:
         self._active = [each for each in self._active if each is not fault]
 
     def clear(self) -> None:
-        """Take all switches back and let go of everything that still hangs."""
+        """Remove all faults and release every hanging call."""
         for gate in self._gates:
             gate.release()
         self._gates.clear()

@@ -1,6 +1,6 @@
-"""What a commit holds, as git sees it: hashes of files and trees, and what changed between two trees.
+"""Git's hashes of files and trees, and the difference of two trees.
 
-A tree is a mapping of paths to bytes. Equal content has equal hashes, whoever committed it and when.
+A tree is a mapping of paths to bytes. Equal content has equal hashes.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""Whether a commit has what a branch requires: the newest check of each required name decides, as on GitHub.
+"""Whether a commit passes the required checks of a branch: the newest check of each required name decides, as on GitHub.
 
-`blocked_by` says what is missing in words: `crcr/gate: expected`, `pending` or `failure`.
+`blocked_by` names what is missing: `crcr/gate: expected`, `pending` or `failure`.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What the simulated GitHub remembers: accounts, repositories, commits, pull requests, comments, merge
-groups, installations, check runs, webhook deliveries, dispatches and API calls.
+"""Records of the simulated GitHub: accounts, repositories, commits, pull requests, comments, merge groups,
+installations, check runs, webhook deliveries, dispatches and API calls; and the roles of people in a repository.
 
-Plain data without behaviour; `state.World` keeps them together. Actions runs live in `actions.py`.
+Plain data; `world.World` holds them. Workflow runs are in `actions.py`.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""The simulated GitHub's memory: one `World` with everything that was made, found by immutable ids.
+"""The simulated GitHub's data: one `World` with all records, found by immutable ids.
 
-Names are an index that may move (rename, transfer); old names keep pointing at the id, as redirects do.
-Ids and hashes come from one seeded generator, so a seed repeats a world.
+Names are an index that changes on rename and transfer; former names keep pointing at the id, as redirects do. Ids and
+hashes come from one seeded generator, so a seed repeats a world.
 """
 
 import random

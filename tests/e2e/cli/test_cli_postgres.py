@@ -132,7 +132,7 @@ def test_the_doctor_tells_a_database_without_tables_or_of_a_newer_release_and_a_
     newer = new_database()
     run_on(newer, "UPDATE alembic_version SET version_num = '9999'")
     state, text = told(newer)
-    assert (state, "a newer release has written it" in text) == ("problem", True)
+    assert (state, "a newer release upgraded it" in text) == ("problem", True)
     state, text = told(f"postgresql://crcr:{PASSWORD}@127.0.0.1:9/crcr")
     assert (state, "cannot be used" in text) == ("problem", True)
 
@@ -171,9 +171,9 @@ def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert "pulls: moved and compared 7 of 7 rows" in done.stderr
     for words in (
-        "have U+FFFD instead: pulls 1",
-        "2 effects were under way",
-        "not the relay's were not moved: notes",
+        "replaced by U+FFFD in: pulls 1",
+        "2 effects were running",
+        "not the relay's: notes",
     ):
         assert words in done.stderr
     assert f"{7 * (len(row_counts(url)))} rows" in done.stdout

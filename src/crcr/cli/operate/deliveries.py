@@ -87,6 +87,30 @@ def show(
         raise typer.Exit(1)
 
 
+ReplayArgument = Annotated[
+    str | None, typer.Argument(metavar="[GUID]", help="The delivery's id, as GitHub shows it.")
+]
+EveryoneOption = Annotated[
+    bool, typer.Option("--everyone", help="Also to backends that received it: their CI runs again.")
+]
+CancelledOption = Annotated[
+    bool,
+    typer.Option(
+        "--cancelled",
+        help="All deliveries with dispatches cancelled because a backend left the allowlist or was"
+        " suspended; sent to the backends that are listed again.",
+    ),
+]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=parse_time,
+        metavar="TIME",
+        help="With --cancelled: deliveries received since this time, or age such as 2h. Default: 24h.",
+    ),
+]
+
+
 @app.command(
     epilog=examples(
         "crcr deliveries replay 72d3162e-cc78-11e3-81ab-4c9367dc0958",
@@ -94,30 +118,12 @@ def show(
     )
 )
 def replay(
-    guid: Annotated[
-        str | None, typer.Argument(metavar="[GUID]", help="The delivery's id, as GitHub shows it.")
-    ] = None,
+    guid: ReplayArgument = None,
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
-    everyone: Annotated[
-        bool, typer.Option("--everyone", help="Also to backends that received it: their CI runs again.")
-    ] = False,
-    cancelled: Annotated[
-        bool,
-        typer.Option(
-            "--cancelled",
-            help="All deliveries with dispatches cancelled because a backend left the allowlist or was"
-            " suspended; sent to the backends that are listed again.",
-        ),
-    ] = False,
-    since: Annotated[
-        datetime | None,
-        typer.Option(
-            parser=parse_time,
-            metavar="TIME",
-            help="With --cancelled: deliveries received since this time, or age such as 2h. Default: 24h.",
-        ),
-    ] = None,
+    everyone: EveryoneOption = False,
+    cancelled: CancelledOption = False,
+    since: SinceOption = None,
 ) -> None:
     """Send a delivery again to the backends that did not receive it; audited.
 

@@ -41,7 +41,7 @@ _ACCEPT = (
 
 
 @dataclass(frozen=True, slots=True)
-class AllowlistReading:
+class SourceReading:
     """An upstream's allowlist as its source has it now; `checked` is None when it cannot be read."""
 
     upstream: UpstreamSetting
@@ -62,22 +62,22 @@ class AllowlistReading:
         return read or self.in_force or Allowlist(())
 
 
-async def read_source(upstream: UpstreamSetting, github: GitHubClient) -> AllowlistReading:
+async def read_source(upstream: UpstreamSetting, github: GitHubClient) -> SourceReading:
     try:
         reading = await allowlist_source(upstream, github).read(None)
     except OutsideFault as fault:
-        return AllowlistReading(upstream, "GitHub", None, fault.detail)
+        return SourceReading(upstream, "GitHub", None, fault.detail)
     if reading is None:
-        return AllowlistReading(upstream, "GitHub", None, "nothing was read")
+        return SourceReading(upstream, "GitHub", None, "nothing was read")
     if reading.failure is not None and reading.failure.line:
-        return AllowlistReading(upstream, reading.source, CheckedAllowlist(None, (reading.failure,)))
+        return SourceReading(upstream, reading.source, CheckedAllowlist(None, (reading.failure,)))
     if reading.failure is not None:
-        return AllowlistReading(upstream, reading.source, None, reading.failure.message)
-    return AllowlistReading(upstream, reading.source, read_allowlist(reading.text))
+        return SourceReading(upstream, reading.source, None, reading.failure.message)
+    return SourceReading(upstream, reading.source, read_allowlist(reading.text))
 
 
 def allowlist_findings(
-    read: AllowlistReading, state: AllowlistState | None, now: datetime
+    read: SourceReading, state: AllowlistState | None, now: datetime
 ) -> Iterator[SetupFinding]:
     name = read.upstream.name
     if read.checked is None:
@@ -131,7 +131,7 @@ def _in_force(name: RepoName, state: AllowlistState, now: datetime) -> SetupFind
 
 
 async def installation_findings(
-    reads: tuple[AllowlistReading, ...], github: GitHubClient, *, shown: bool
+    reads: tuple[SourceReading, ...], github: GitHubClient, *, shown: bool
 ) -> tuple[SetupFinding, ...]:
     """Check every upstream and downstream, a few at a time."""
     asked: dict[RepoName, AllowlistEntry | None] = {read.upstream.name: None for read in reads}

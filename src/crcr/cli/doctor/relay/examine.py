@@ -13,7 +13,7 @@ from pathlib import Path
 from crcr import log as logs
 from crcr.cli.doctor.output import FindingSection
 from crcr.cli.doctor.relay.allowlists import (
-    AllowlistReading,
+    SourceReading,
     allowlist_findings,
     installation_findings,
     read_source,
@@ -87,7 +87,7 @@ async def _store(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    reads: tuple[AllowlistReading, ...]
+    reads: tuple[SourceReading, ...]
     findings: tuple[SetupFinding, ...]
 
     @property

@@ -1,4 +1,4 @@
-"""What tests of open pages share: backends that report, and a page that somebody looks at while they do."""
+"""Helpers for browser tests of live pages: open pull requests, report jobs, load a page, find its elements."""
 
 from playwright.async_api import Locator, Page, expect
 

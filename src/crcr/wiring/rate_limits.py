@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RateLimits:
+class RelayRateLimits:
     limits: RequestLimiter
     scope: str
     """The limit that probes use."""
@@ -39,16 +39,16 @@ class RateLimits:
             await self.link.aclose()
 
 
-def open_rate_limits(core: Core, rules: Mapping[str, Rule]) -> RateLimits:
+def open_rate_limits(core: Core, rules: Mapping[str, Rule]) -> RelayRateLimits:
     link, scope = open_redis(core.settings), next(iter(rules))
     if link is None:
-        return RateLimits(limits=MemoryLimits(rules, core.clock), scope=scope)
+        return RelayRateLimits(limits=MemoryLimits(rules, core.clock), scope=scope)
     from crcr.record.limits.redis import MonitoredLimits, RedisLimits  # noqa: PLC0415  the driver is large
 
     # The server's time, unless a test moves ours: clocks of processes differ.
     clock = None if isinstance(core.clock, SystemClock) else core.clock
     redis = MonitoredLimits(RedisLimits(rules, link, clock), core.metrics)
-    return RateLimits(limits=redis, scope=scope, redis=redis, link=link)
+    return RelayRateLimits(limits=redis, scope=scope, redis=redis, link=link)
 
 
 def open_redis(settings: Settings) -> "RedisLink | None":

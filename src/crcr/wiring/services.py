@@ -60,7 +60,7 @@ from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
-from crcr.wiring.rate_limits import RateLimits, open_rate_limits
+from crcr.wiring.rate_limits import RelayRateLimits, open_rate_limits
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +95,7 @@ class Services:
     reports: Reports
     acts: AdminOperations
     limits: RequestLimiter
-    rate_limits: RateLimits
+    rate_limits: RelayRateLimits
     github: GitHubClient
     keys: KeyCache
     refreshers: dict[str, AllowlistRefresher]

@@ -20,7 +20,7 @@ async def list_comments(sim: "Simulation", request: ApiRequest) -> Reply:
     if (since := request.query.get("since")) is not None:
         found = [comment for comment in found if comment.updated_at >= _moment(since)]
     shown, headers = paginate(sim.base_url, request, found)
-    return Reply(200, [comments.shown(sim, comment) for comment in shown], headers)
+    return Reply(200, [comments.render_comment(sim, comment) for comment in shown], headers)
 
 
 def _moment(text: str) -> datetime:
@@ -47,7 +47,7 @@ def _body(request: ApiRequest) -> str:
 async def create_comment(sim: "Simulation", request: ApiRequest) -> Reply:
     pull = find_pull(sim, request, "issue_number")
     made = await comments.write(sim, pull, _body(request), comments.app_account(sim), "NONE", by_app=True)
-    return Reply(201, comments.shown(sim, made))
+    return Reply(201, comments.render_comment(sim, made))
 
 
 def _comment(sim: "Simulation", request: ApiRequest) -> Comment:
@@ -58,7 +58,7 @@ def _comment(sim: "Simulation", request: ApiRequest) -> Comment:
 
 
 async def get_comment(sim: "Simulation", request: ApiRequest) -> Reply:
-    return Reply(200, comments.shown(sim, _comment(sim, request)))
+    return Reply(200, comments.render_comment(sim, _comment(sim, request)))
 
 
 async def update_comment(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -66,7 +66,7 @@ async def update_comment(sim: "Simulation", request: ApiRequest) -> Reply:
     if not comment.by_app:
         raise ApiError(403, "Resource not accessible by integration")
     await comments.edit(sim, comment, _body(request))
-    return Reply(200, comments.shown(sim, comment))
+    return Reply(200, comments.render_comment(sim, comment))
 
 
 async def create_reaction(sim: "Simulation", request: ApiRequest) -> Reply:

@@ -16,7 +16,7 @@ def app_account(sim: "Simulation") -> Account:
     return sim.world.account(f"{APP_SLUG}[bot]", "Bot")
 
 
-def shown(sim: "Simulation", comment: Comment) -> Json:
+def render_comment(sim: "Simulation", comment: Comment) -> Json:
     repository = sim.world.repositories[comment.repository_id]
     app = app_json(sim.base_url, sim.world, sim.app_id, sim.app_permissions) if comment.by_app else None
     return comment_json(sim.base_url, repository, comment, app)
@@ -73,7 +73,7 @@ async def tell(
         "action": action,
         **(more or {}),
         "issue": issue_json(sim.base_url, sim.world, pull),
-        "comment": shown(sim, comment),
+        "comment": render_comment(sim, comment),
         "repository": repository_json(sim.base_url, repository),
         **webhooks.organization(sim.base_url, repository.owner),
     }

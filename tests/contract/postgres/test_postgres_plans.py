@@ -69,7 +69,7 @@ async def plans(
     for sql, arguments in asked:
         if sql.lstrip()[:6].upper() in {"SELECT", "UPDATE", "DELETE", "WITH R"}:
             told = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *arguments)
-            found[sql] = list(_scans(json.loads(told)[0]["HistoryPlan"]))
+            found[sql] = list(_scans(json.loads(told)[0]["Plan"]))
     await connection.close()
     return found
 

@@ -24,7 +24,7 @@ from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.self_reports import SelfReports
-from crcr.record.reports.tested_commits import TestedCommits
+from crcr.record.reports.tested_commits import ReportedCommits
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from support.data.events_and_reports import a_caller
@@ -62,7 +62,7 @@ class Relay:
         self.own = SelfReports(
             stores.database, reports=reports, targets=stores.targets, outcomes=JobOutcomes(self.forwards)
         )
-        self.commits = TestedCommits(stores.database)
+        self.commits = ReportedCommits(stores.database)
 
     async def tell(
         self, conclusion: str = "success", *, who: Identity = WHO, now: datetime = NOW, **said: Any

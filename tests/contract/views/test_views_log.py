@@ -142,7 +142,7 @@ async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(world
         found, steps = set[str](), 0
         place: Key | None = (0,)
         while place is not None:
-            rows, place = await paging.walk(
+            rows, place = await paging.read_matching(
                 read,
                 place,
                 4,

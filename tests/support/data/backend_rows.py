@@ -1,4 +1,4 @@
-"""Words that the stories of one backend's page share, over a store with rows in it."""
+"""Helpers for tests of one backend's page over a store with rows."""
 
 from datetime import UTC, datetime
 from typing import Any

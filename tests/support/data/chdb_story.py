@@ -1,4 +1,4 @@
-"""Told and asked by `chdb:///folder`, in a process of its own: rows come in as JSON, answers go out as JSON.
+"""A program that inserts rows into `chdb:///folder` and queries them: JSON in, JSON out.
 
 One process holds one engine, and the tests' own process shall hold none.
 """

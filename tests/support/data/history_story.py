@@ -1,4 +1,4 @@
-"""A walk of facts that is fed to ClickHouse, and the same questions asked of the main store and of ClickHouse."""
+"""A random history that is fed to ClickHouse, and the same queries on the main store and on ClickHouse."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A load balancer for tests: it sends each request to a process that says it is ready, on a connection of its own.
+"""A load balancer for tests: each request goes to a ready process, on its own connection.
 
 It sends nothing twice. A process that does not take the connection is passed over; one that breaks off before it
 answers makes a 502.

@@ -1,4 +1,4 @@
-"""Words that the callback stories share: a delivery that is out, its run, and what the relay answered."""
+"""Helpers for callback tests: a dispatched run, its reports, the relay's answers, and a store that fails."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Wishes of repositories that join, and what is generated for them: all kinds for the linters, one for a story."""
+"""Join requests and their generated files: every kind for the linters, one for a single test."""
 
 from collections.abc import Iterator
 from itertools import product

@@ -1,4 +1,4 @@
-"""Words that the stories of self-reports share: a run on the backend's own schedule, and what it tells of itself."""
+"""Helpers for tests of self-reports: a run on the backend's own schedule, and its reports."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Words that the set-up stories share: a downstream that is set up in some way, and what the doctor finds."""
+"""Helpers for tests of downstream set-up: create a downstream, and read the doctor's findings."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

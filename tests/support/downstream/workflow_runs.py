@@ -1,4 +1,4 @@
-"""A downstream whose workflow files the simulated runner really runs, for tests that look at what comes of it."""
+"""A downstream whose workflow files the simulated runner executes, and helpers to read the results."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Words that the stories of checks share: who is listed, what a name shows on a commit, and what GitHub was asked."""
+"""Helpers for tests of checks: names and states of checks on a commit, and the calls that wrote them."""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Words that the stories of `/crcr` commands share: a blocked pull request, and what the relay says to people."""
+"""Helpers for tests of `/crcr` commands: a blocked pull request, and the relay's comments and reactions."""
 
 import json
 from typing import Any

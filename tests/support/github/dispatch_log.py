@@ -1,4 +1,4 @@
-"""What downstreams were told, and a worker that really runs, for tests of delivery."""
+"""Helpers for tests of delivery: the dispatches that downstreams received, and a running worker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

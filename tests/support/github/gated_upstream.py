@@ -1,4 +1,4 @@
-"""Words that the stories of checks and gate share: a gated upstream, its backends' results, and what GitHub shows."""
+"""Helpers for tests of checks and gate: a gated upstream, its backends' results, and the checks on GitHub."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Words that the stories of the merge queue share: joining it, what GitHub makes of it, and who heard of a group."""
+"""Helpers for tests of the merge queue: enqueue, settle, and the groups that downstreams received."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Buildkite in small: a pipeline's file as a plan, with the environment that its agent sets.
+"""A small Buildkite: turns a pipeline file into planned jobs, with the environment that the agent sets.
 
 Reads what `buildkite-agent pipeline upload` would: `$NAME` is replaced at once, `$$` is a dollar sign. Plugins,
 matrices, groups, waits, blocks and other keys that would change what happens are `Problem`s.

@@ -1,4 +1,4 @@
-"""Builds of other CIs as they go: jobs in the order of their needs, each a few scripts in a real shell.
+"""Execution of another CI's build: its jobs in the order of their needs, each a few scripts in a real shell.
 
 What each CI's own file means is for its module (`buildkite.py`, `gitlab.py`, `circleci.py`); they all end as a plan
 of `PlannedJob`s, and this runs it.

@@ -1,4 +1,4 @@
-"""CircleCI in small: a config as the plan of one workflow, with the environment that its executor sets.
+"""A small CircleCI: turns a config into the planned jobs of one workflow, with the executor's environment.
 
 Jobs with parameters, `requires` with the ends that count, contexts, workspaces and `run` steps. Commands, orbs,
 executors by name and matrices are `Problem`s. Files go to a workspace only while the job's

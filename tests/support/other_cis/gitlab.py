@@ -1,4 +1,4 @@
-"""GitLab CI in small: `.gitlab-ci.yml` with what it includes, as a plan, with the environment that a runner sets.
+"""A small GitLab CI: turns `.gitlab-ci.yml` and its includes into planned jobs, with the runner's environment.
 
 `extends`, `needs`, `rules`, `id_tokens`, `variables` and `artifacts` mean what they mean there; other keys that would
 change what happens are `Problem`s. Variables of a trigger win over those of the file.

@@ -1,4 +1,4 @@
-"""An installation with a past, moved from SQLite to PostgreSQL while both can still be asked."""
+"""A relay with a history, moved from SQLite to PostgreSQL, so that both can be queried."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -36,7 +36,7 @@ from crcr.receive.callback.parse_report import parse_report
 from crcr.receive.http.client_address import client_address
 from crcr.receive.oidc.claims_to_identity import _workflow_ref
 from crcr.receive.webhook.parse import parse_event
-from crcr.record.views.logs.search import asked_of_history
+from crcr.record.views.logs.search import history_search_text
 from crcr.show.csv.writer import cell, file_name
 from crcr.show.render.matrix import parse_shard, shorten_names
 from crcr.show.render.safe_text import safe_link, visible
@@ -294,7 +294,7 @@ PARSERS = (
     Parser("names of failed tests", lambda text: group_similar_failures([a_failure(job, (text, text)) for job in "ab"]), NAMES),
     Parser("visible text", lambda text: visible(text, 10**9), NAMES),
     Parser("safe link", safe_link, NAMES),
-    Parser("search", lambda text: asked_of_history(text, UPSTREAM), NAMES),
+    Parser("search", lambda text: history_search_text(text, UPSTREAM), NAMES),
     Parser("cursor", _cursor, NAMES | JSON),
     Parser("shard", parse_shard, NAMES),
     Parser("heads of a matrix", lambda text: shorten_names([f"{text}a", f"{text}b"]), NAMES),

@@ -17,12 +17,12 @@ from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.github.client import CommitsApi
 from crcr.ports import Clock
-from crcr.record.reports.tested_commits import TestedCommits
+from crcr.record.reports.tested_commits import ReportedCommits
 
 
 class VerifyCommit:
     def __init__(
-        self, tested_commits: TestedCommits, upstreams: UpstreamTargets, commits: CommitsApi, clock: Clock
+        self, tested_commits: ReportedCommits, upstreams: UpstreamTargets, commits: CommitsApi, clock: Clock
     ) -> None:
         self._tested_commits = tested_commits
         self._upstreams = upstreams

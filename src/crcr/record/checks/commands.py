@@ -1,4 +1,4 @@
-"""`/crcr` commands obeyed: each comment once, with its answer written down before anybody is told it.
+"""Execution of `/crcr` commands: each comment once, with its answer recorded before it is posted.
 
 Who may command was asked of GitHub before; here stands what a command does, and to whom it is refused.
 """
@@ -78,7 +78,7 @@ _DONE = _Reply(ok=True, words=None)
 
 @dataclass(frozen=True, slots=True)
 class _CommandContext:
-    """Where a command is obeyed: the transaction, the pull request, and who speaks."""
+    """What a command is executed with: the transaction, the pull request and the comment's author."""
 
     tx: Tx
     upstream: RepoName
@@ -99,7 +99,7 @@ class Commands:
         self._refresher = refresher
 
     async def find_answer(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None:
-        """The answer that was decided before, if this comment was obeyed or refused already."""
+        """The recorded answer, if this comment was executed or refused before."""
 
         async def unit(tx: Tx) -> CommandAnswer | None:
             row = await tx.one(_ANSWERED, comment_id=comment_id, upstream=upstream.key)
@@ -132,7 +132,7 @@ class Commands:
     async def refuse_machine(
         self, upstream: RepoName, speaker: CommandAuthor, now: datetime
     ) -> CommandAnswer:
-        """Bots and deleted accounts command nothing; they get no words, lest two machines talk for ever."""
+        """Refuse a bot or deleted account without a comment, so that two machines do not answer each other for ever."""
         silent = [_Reply(ok=False, words=None, counts=False)]
         return await self._database.write(lambda tx: _record(tx, upstream, speaker, silent, now))
 
@@ -213,7 +213,7 @@ class Commands:
         return _DONE
 
     async def _gates(self, context: _CommandContext, downstream: RepoName) -> bool:
-        """Whether it is listed at L4, or gates this head under a name that it had or will have."""
+        """Whether the downstream is listed at L4, or gates this head under a former or new name."""
         entry = (await self._allowlists.in_force(context.tx, context.upstream)).find(downstream)
         if entry is not None and entry.level is Level.L4:
             return True
@@ -267,7 +267,7 @@ class Commands:
         return _Reply(ok=True, words="\n\n".join([code(words.title), *late, words.summary]))
 
     async def _late(self, context: _CommandContext, state: str) -> list[str]:
-        """What GitHub does not show yet, and why the relay is not green."""
+        """State that GitHub does not show yet, and the reasons why the relay is not healthy."""
         gate = await unpublished_gate(context.tx, context.upstream, context.pull.head_sha, state, context.now)
         said = [gate.text] if gate else []
         if context.health is None or not context.health.reasons:
@@ -276,7 +276,7 @@ class Commands:
         return [*said, f"The relay is {context.health.state.value}:\n\n{relay}"]
 
     async def _reevaluate(self, context: _CommandContext) -> None:
-        """The pull request's own head, and the merge groups that it may be part of."""
+        """Refresh the checks of the pull request's head, and of the merge groups that it may be part of."""
         groups = await live_groups(context.tx, context.upstream)
         heads = [context.pull.head_sha, *(row["head_sha"] for row in groups)]
         await self._refresher.request_refresh(context.tx, context.upstream, heads, context.now)
@@ -284,7 +284,7 @@ class Commands:
 
 
 async def _known_head(tx: Tx, upstream: RepoName, pull: KnownPull) -> KnownHead:
-    # Of a pull request whose head's own event was missed, the last event that named the head dates it.
+    # When the event of the head itself was missed, the last event that names the head dates it.
     moved_at = pull.head_at or pull.updated_at
     earlier = await load_twin_heads(tx, upstream, pull)
     return KnownHead(
@@ -304,7 +304,7 @@ async def _given_lately(tx: Tx, upstream: RepoName, speaker: CommandAuthor, now:
 async def _record(
     tx: Tx, upstream: RepoName, speaker: CommandAuthor, replies: list[_Reply], now: datetime
 ) -> CommandAnswer:
-    """Write down what is answered. Who was told of a refusal on this pull request before gets a reaction only."""
+    """Record the answer. An author who got a refusal on this pull request before gets a reaction only."""
     obeyed = all(reply.ok for reply in replies)
     where = {"upstream": upstream.key, "who": speaker.who, "number": speaker.number}
     told = not obeyed and await tx.one(_TOLD_BEFORE, **where) is not None

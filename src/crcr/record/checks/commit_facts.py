@@ -68,7 +68,7 @@ _DISPATCHES = Statement(
     text(
         "SELECT d.delivery, d.downstream, d.level, d.state, d.reason, d.created_at, d.sent_at, d.listed_at,"
         " d.repository_id, r.repository_id AS bound_id, r.name,"
-        # What was known at the dispatch counts: a right that is taken away later must not open anything.
+        # The permission at the time of the dispatch counts: revoking it later must not let anything pass.
         " coalesce(d.reads_actions, r.reads_actions) AS reads_actions"
         " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.level >= 3 ORDER BY d.downstream"
@@ -98,7 +98,7 @@ _JOBS = Statement(
 async def load_commit(
     tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
 ) -> CommitFacts:
-    """Everything recorded about the commit; without a subject when nobody wants it merged."""
+    """Everything recorded about the commit; no subjects when no open pull request or merge group has this head."""
     subjects = [
         *await _pull_subjects(tx, upstream, head_sha, allowlist, now),
         *await _group_subject(tx, upstream, head_sha, allowlist, now),
@@ -108,7 +108,7 @@ async def load_commit(
 
 
 async def _has_landed(tx: Tx, upstream: RepoName, head_sha: str) -> bool:
-    """Whether a pull request with this head, or the merge group that it is, was merged."""
+    """Whether a pull request or merge group with this head was merged."""
     key = {"head_sha": head_sha, "upstream": upstream.key}
     group = await load_group(tx, upstream, head_sha)
     if group is not None and group["merged"]:
@@ -145,7 +145,7 @@ async def _pull_subject(
 
 
 def _unheard(pull: Row) -> MergeSubject:
-    """An open pull request whose own event has not arrived: nobody can say yet whom it concerns."""
+    """An open pull request whose event has not arrived: its backends are not known yet."""
     return MergeSubject(
         number=pull["number"],
         base_ref=pull["base_ref"],
@@ -184,7 +184,7 @@ async def _group_subject(
 async def _own_heads(
     tx: Tx, upstream: RepoName, group: Row, allowlist: Allowlist, now: datetime
 ) -> tuple[MergeSubject, ...]:
-    """The open pull requests of a group at their own heads; one that was pushed to since the group was made is left out."""
+    """The open pull requests of a group at their own heads, without those pushed to since the group was created."""
     found = []
     for number in json.loads(group["numbers"] or "[]"):
         pull = await tx.one(_OPEN_PULL, upstream=upstream.key, number=number)
@@ -278,7 +278,7 @@ def _job(row: Row) -> JobResult:
 
 
 def _device(environment: str | None) -> str | None:
-    """The report's own word for where it ran, if it is a word."""
+    """The device that the report names, if it is a string."""
     try:
         said: Any = json.loads(environment) if environment else None
     except ValueError:

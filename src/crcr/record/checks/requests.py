@@ -1,4 +1,4 @@
-"""The desk: what people ask on the upstream's pages, taken once and turned into what follows from it.
+"""Requests of people on the upstream's pages (buttons, re-runs, comments), each processed once.
 
 Buttons and re-runs are obeyed here, in the transaction that takes their webhook; a comment needs an answer about
 its author's rights first, so it becomes an effect.
@@ -25,7 +25,6 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.reruns import request_reruns
 from crcr.record.deliveries.webhooks import SEEN, is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
-from crcr.record.repositories.upstreams import is_someone_else
 from crcr.record.schema.core import deliveries
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement, inserting
@@ -59,6 +58,12 @@ _CHECK = Statement(
         " AND (check_run_id IS NULL OR check_run_id = :check_run_id)"
     )
 )
+_OTHER_ID = Statement(
+    text(
+        "SELECT 1 FROM upstreams WHERE upstream = :upstream"
+        " AND repository_id IS NOT NULL AND repository_id <> :repository_id"
+    )
+)
 
 
 class PeopleRequests:
@@ -71,7 +76,7 @@ class PeopleRequests:
         self, receipt: ReceivedDelivery, event: PeopleRequest
     ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
         async def unit(tx: Tx) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
-            if await is_someone_else(tx, event.upstream, event.repository_id):
+            if await _is_bound_to_another(tx, event.upstream, event.repository_id):
                 return IgnoredEvent(f"{event.upstream} is bound to another repository id")
             row = await self._check(tx, event) if isinstance(event, CheckRunEvent) else None
             if isinstance(event, CheckRunEvent) and row is None:
@@ -92,7 +97,7 @@ class PeopleRequests:
     async def retry(
         self, tx: Tx, upstream: RepoName, head_sha: str, downstream: RepoName | None, now: datetime
     ) -> int:
-        """Run again what fails on a commit: of every backend, or everything of the one that is named."""
+        """Re-run what fails on a commit: of every backend, or everything of the named one."""
         commit, judgement = await self._checks.judge(tx, upstream, head_sha, now)
         asked = 0
         for subject in commit.subjects:
@@ -108,7 +113,7 @@ class PeopleRequests:
         return asked if judgement is not None else 0
 
     async def _check(self, tx: Tx, event: CheckRunEvent) -> Row | None:
-        """The check that is meant, by the id that we gave it, and GitHub's own where that was heard."""
+        """Find the check by our own id, and by GitHub's where it is known."""
         given = event.external_id or ""
         if not given.isdigit() or len(given) > 18:
             return None
@@ -147,7 +152,7 @@ class PeopleRequests:
     async def _run_again(
         self, tx: Tx, upstream: RepoName, head_sha: str, check: Row | None, now: datetime
     ) -> int:
-        """Re-run what a check stands for; without one, everything of the commit."""
+        """Re-run the runs behind a check; without a check, all of the commit."""
         tier = Tier(check["tier"]) if check else None
         if tier is Tier.GATE:
             return await self.retry(tx, upstream, head_sha, None, now)
@@ -159,7 +164,7 @@ class PeopleRequests:
             for backend in subject.backends
             if _may_run_again(backend) and (check is None or check["downstream"] in _keys(backend))
         ]
-        # Of several pull requests on the head, the one whose delivery the job's run answers.
+        # Of several pull requests on the head, only the one whose delivery started the job's run.
         own = [(subject, backend) for subject, backend in meant if _knows(backend, run_id)]
         asked = 0
         for subject, backend in own or meant:
@@ -170,7 +175,7 @@ class PeopleRequests:
     async def waiver_offers(
         self, upstream: RepoName, head_sha: str, now: datetime
     ) -> tuple[tuple[int, str], ...]:
-        """For each pull request on the head whose gate is blocked: its number and the ready commands."""
+        """For each pull request on the head whose gate is blocked: its number, and the waive commands to copy."""
         judgement = await self._database.quick_read(lambda tx: self.judge(tx, upstream, head_sha, now))
         if judgement is None:
             return ()
@@ -180,6 +185,11 @@ class PeopleRequests:
 
     async def judge(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
         return (await self._checks.judge(tx, upstream, head_sha, now))[1]
+
+
+async def _is_bound_to_another(tx: Tx, upstream: RepoName, repository_id: int) -> bool:
+    """Whether the upstream's name is bound to another repository id."""
+    return await tx.one(_OTHER_ID, upstream=upstream.key, repository_id=repository_id) is not None
 
 
 def _may_run_again(backend: BackendResults) -> bool:

@@ -1,4 +1,4 @@
-"""Re-runs asked for: written down at once, so that what failed before waits from that moment on."""
+"""Requested re-runs: recorded at once, so that failed runs count as pending from that moment on."""
 
 import json
 from datetime import datetime
@@ -77,7 +77,7 @@ async def request_reruns(
     wanted: tuple[Rerun, ...],
     now: datetime,
 ) -> int:
-    """Write down what is to run again, with the effects that ask for it; return how much that is."""
+    """Record the re-runs with the effects that request them; return how many."""
     downstream = backend.recorded_name.key
     asked = 0
     for again in wanted:
@@ -92,7 +92,7 @@ async def request_reruns(
 
 
 async def redispatch(tx: Tx, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:
-    """Dispatch a delivery once more; False when its body is no longer kept, or its backend is suspended."""
+    """Dispatch a delivery again; False when its body is no longer kept, or its backend is suspended."""
     key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}
     row = await tx.one(_DISPATCH, **key)
     if row is None or not row["can_be_sent"]:
@@ -117,14 +117,14 @@ def _effect(upstream: RepoName, downstream: str, delivery: str, run_id: str, now
 
 
 class Reruns:
-    """What the effect that asks GitHub for a re-run needs of the store."""
+    """The store behind the effect that asks GitHub for a re-run."""
 
     def __init__(self, database: Database, refresher: CheckRefresher) -> None:
         self._database = database
         self._refresher = refresher
 
     async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToRerun | None:
-        """The run, with where to ask for it; None when it counts no more."""
+        """The run with the repository to ask; None when it is superseded."""
         row = await self._database.quick_read(
             lambda tx: tx.one(_RUN, run_id=run_id, upstream=upstream.key, downstream=downstream)
         )
@@ -139,7 +139,7 @@ class Reruns:
         )
 
     async def redispatch(self, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:
-        """GitHub re-runs nothing here: send the delivery once more, or let what failed stand if that cannot be."""
+        """Dispatch the delivery again where GitHub cannot re-run the run; without success the failure stands."""
 
         async def unit(tx: Tx) -> bool:
             key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}

@@ -1,4 +1,4 @@
-"""Waivers in their table: given, taken back, in force.
+"""The table of waivers: added, revoked, in force.
 
 Bound to a pull request on its base, and to its head of that moment unless it was given `until` a time: a waiver is
 about merging into one branch, and does not follow the pull request to another.
@@ -23,7 +23,7 @@ _GIVE = Statement(
         " AND r.downstream = :downstream))"
     )
 )
-# Without a head (a merge group asks) the pull request's own head of today is what binds; its base always does.
+# Without a head (for a merge group) the pull request's present head must match; the base always must.
 _IN_FORCE = Statement(
     text(
         "SELECT w.waiver_id, w.number, w.downstream, w.job, w.who, w.reason, w.until_at, w.repository_id FROM waivers w"
@@ -128,7 +128,7 @@ async def waivers_in_force(
 
 
 async def record_waiver_use(tx: Tx, upstream: RepoName, waiver: GrantedWaiver, now: datetime) -> bool:
-    """Write down that a waiver has let a gate pass; True the first time."""
+    """Record that a waiver let a gate pass; True the first time."""
     changed = await tx.run(
         _USED,
         upstream=upstream.key,

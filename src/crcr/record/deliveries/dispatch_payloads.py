@@ -1,4 +1,4 @@
-"""What a worker needs to send one dispatch: the delivery's body, the level, the target's ids."""
+"""Payloads of dispatches: the delivery's body, trimmed, with the level and ids of the target."""
 
 import json
 from collections import OrderedDict
@@ -38,11 +38,11 @@ _BODY = Statement(text("SELECT event, body FROM deliveries WHERE guid = :deliver
 class DispatchPayloads:
     def __init__(self, database: Database) -> None:
         self._database = database
-        # One delivery goes to many targets within seconds: unpack and trim its payload once.
+        # One delivery is sent to many targets within seconds: decompress and trim its payload once.
         self._prepared: OrderedDict[tuple[str, str, str | None, str | None], PreparedPayload] = OrderedDict()
 
     async def load(self, effect: ClaimedEffect) -> DispatchLoad | None:
-        """Return what to send; None when the dispatch was dropped meanwhile."""
+        """Return the payload to send; None when the dispatch was cancelled meanwhile."""
         key = {"upstream": effect.upstream.key, "delivery": effect.delivery}
         row = await self._database.quick_read(lambda tx: tx.one(_LOAD, downstream=effect.target, **key))
         if row is None or row["state"] != DispatchState.WAITING.value:
@@ -52,7 +52,7 @@ class DispatchPayloads:
         return _load(row, effect, await self._payload(effect, row))
 
     async def note_trimmed(self, effect: ClaimedEffect, trimmed: tuple[str, ...]) -> None:
-        """Record what is cut from the payload that is about to be sent."""
+        """Record which fields are cut from the payload that is about to be sent."""
         key = {"upstream": effect.upstream.key, "delivery": effect.delivery, "downstream": effect.target}
         names = json.dumps(trimmed) if trimmed else None
         await self._database.write(lambda tx: tx.run(_TRIMMED, trimmed=names, **key))
@@ -96,5 +96,5 @@ def _load(row: Row, effect: ClaimedEffect, payload: PreparedPayload) -> Dispatch
 
 
 def trimmed_fields(dispatch: Row) -> tuple[str, ...]:
-    """The names of what was cut from the dispatch's payload."""
+    """Names of the fields that were cut from the dispatch's payload."""
     return tuple(json.loads(dispatch["trimmed"] or "[]"))

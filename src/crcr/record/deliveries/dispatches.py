@@ -1,6 +1,8 @@
-"""Dispatches in their table, each with the effect that sends it.
+"""The table of dispatches: recorded, held, left out, released, sent and cancelled, always in the caller's transaction.
 
-Written and dropped here, always inside the caller's transaction; what is held is let go in `held_rows`.
+A waiting dispatch has an effect that sends it. A held one waits for an approval, the end of a draft or a list of changed
+files, possibly for several of them in turn; so nothing releases it for one reason, and `hold_reason` is evaluated anew. One
+that `labels` or `paths` left out is held first when they match after all: a label releases nothing that an approval holds.
 """
 
 import json
@@ -28,7 +30,7 @@ from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 
 _REF_CHARS = 500
-# The id, because the name may belong to another repository when somebody asks whose dispatch it was.
+# The id is recorded because the name may belong to another repository later.
 _DISPATCH = Statement(
     inserting(
         dispatches,
@@ -43,7 +45,7 @@ _DISPATCH = Statement(
         .scalar_subquery()
     )
 )
-# Whether a result can be held against GitHub's view is decided here: what is taken away later changes nothing.
+# Whether GitHub's view of the run can be read is recorded now: a permission that is revoked later changes nothing.
 _READS_ACTIONS = Statement(
     text(
         "UPDATE dispatches SET reads_actions = (SELECT r.reads_actions FROM repositories r"
@@ -51,7 +53,7 @@ _READS_ACTIONS = Statement(
         " WHERE delivery = :delivery AND upstream = :upstream AND level >= 4"
     )
 )
-# The same head on another base is another head: what it changes there is something else.
+# The same commit on another base counts as another head: it changes other files there.
 _OTHER_HEAD = (
     "(head_sha <> :head_sha OR EXISTS (SELECT 1 FROM deliveries b WHERE b.guid = dispatches.delivery"
     " AND b.upstream = dispatches.upstream AND b.base_ref <> :base_ref))"
@@ -62,7 +64,7 @@ _DROP = Statement(
         " WHERE upstream = :upstream AND number = :number AND superseded_at IS NULL"
         " AND state IN ('held', 'waiting', 'parked')"
         f" AND action <> 'closed' AND (:any_head = 1 OR {_OTHER_HEAD})"
-        # What is in doubt may be newer still: GitHub's answer decides about it.
+        # A delivery in doubt may be newer: GitHub's answer decides about it.
         " AND NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.guid = dispatches.delivery"
         " AND v.upstream = dispatches.upstream AND v.state = 'in_doubt')"
         " RETURNING delivery, downstream, lane"
@@ -72,11 +74,11 @@ _SUPERSEDE = Statement(
     text(
         "UPDATE dispatches SET superseded_at = :at"  # noqa: S608  our own words
         " WHERE upstream = :upstream AND number = :number"
-        # Of those still held only a doubt is left, and its head may be the newest of all.
+        # Those still held are of a delivery in doubt, whose head may be the newest.
         f" AND superseded_at IS NULL AND {_OTHER_HEAD} AND state <> 'held'"
     )
 )
-# `state IN (...)` beside `state = ...` names the partial index over open effects to the planner.
+# `state IN (...)` beside `state = ...` lets the planner use the partial index of open effects.
 _DROP_EFFECT = Statement(
     text(
         "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason WHERE upstream = :upstream"
@@ -104,7 +106,7 @@ _DROP_DELIVERY = Statement(
 def lane_of(event: PullRequestEvent | PushEvent | MergeGroupEvent) -> str:
     if isinstance(event, PullRequestEvent):
         return f"pull/{event.number}"
-    # Cut, since an index holds it: two refs that begin with so much alike may wait for each other.
+    # Cut, because an index holds it: two refs with the same first 500 characters share a lane.
     return (
         f"group/{event.head_sha}" if isinstance(event, MergeGroupEvent) else f"ref/{event.ref[:_REF_CHARS]}"
     )
@@ -113,17 +115,17 @@ def lane_of(event: PullRequestEvent | PushEvent | MergeGroupEvent) -> str:
 async def write_dispatches(
     tx: Tx, shared: Mapping[str, Any], planned: tuple[PlannedDispatch, ...], now: datetime
 ) -> None:
-    """Record one dispatch a target, and the effects of those that need not wait; `shared` is the rest of their row."""
+    """Record one dispatch per target, and effects for those that are not held; `shared` holds the common columns."""
     rows = [
         {
             **shared,
-            "downstream": each.entry.name.key,
-            "level": int(each.entry.level),
-            "state": str(each.state),
-            "reason": each.reason,
-            "concerned": None if each.concerned is None else int(each.concerned),
+            "downstream": dispatch.entry.name.key,
+            "level": int(dispatch.entry.level),
+            "state": str(dispatch.state),
+            "reason": dispatch.reason,
+            "concerned": None if dispatch.concerned is None else int(dispatch.concerned),
         }
-        for each in planned
+        for dispatch in planned
     ]
     if rows:
         await tx.many(_DISPATCH, rows)
@@ -148,9 +150,9 @@ async def send(tx: Tx, upstream: str, rows: list[Any], now: datetime) -> None:
 async def drop_unsent(
     tx: Tx, upstream: RepoName, pull: KnownPull, drop: Drop, now: datetime, *, cause: str | None = None
 ) -> None:
-    """Cancel what is pointless now before it is sent, and mark what was sent for an older head or another base.
+    """Cancel unsent dispatches that are obsolete now, and mark sent ones of an older head or another base as superseded.
 
-    `cause` is said instead of the new head, where that is not what is new.
+    `cause` is recorded as the reason when it is not a new head.
     """
     closed = drop is Drop.ALL_BUT_CLOSED
     where = {"upstream": upstream.key, "number": pull.number, "at": to_us(now)}
@@ -166,7 +168,7 @@ async def drop_unsent(
 
 
 async def drop_delivery(tx: Tx, upstream: RepoName, delivery: str, reason: str, now: datetime) -> None:
-    """Cancel what is unsent of one delivery."""
+    """Cancel the unsent dispatches of one delivery."""
     where = {"upstream": upstream.key, "delivery": delivery, "reason": reason, "at": to_us(now)}
     dropped = await tx.all(_DROP_DELIVERY, **where)
     await _drop_effects(tx, upstream, dropped, reason, now)
@@ -180,10 +182,8 @@ async def _drop_effects(tx: Tx, upstream: RepoName, dropped: list[Row], reason: 
         await tx.many(_DROP_EFFECT, ({**row, **shared} for row in dropped))
 
 
-# ---- Dispatches that were sent, written down and counted together.
-# ----
-# ---- A dispatch counts once, where it was sent last: one that is replayed, or sent twice by two who both thought that
-# ---- they held it, moves there.
+# Sent dispatches are recorded and counted together. A dispatch counts once, at the time when it was sent last: one that is
+# replayed, or sent twice by two workers that both held it, moves there.
 
 _SENT_BEFORE = Statement(
     text(
@@ -213,7 +213,7 @@ async def mark_sent(
 async def mark_arrived(
     tx: Tx, where: Mapping[str, Any], now: datetime, *, waited_since: datetime | None = None
 ) -> None:
-    """The newest attempt to send it turns out to have arrived."""
+    """Record that the latest attempt to send the dispatch arrived after all."""
     known = await tx.one(_SENT_BEFORE, **where)
     if known is not None and known["state"] != "sent":
         at_us = known["attempted_at"]
@@ -223,7 +223,7 @@ async def mark_arrived(
 
 
 async def _mark(tx: Tx, where: Mapping[str, Any], known: Row, at_us: int | None, delay_s: float) -> None:
-    waited_s = max(0.0, delay_s)  # two machines' clocks may disagree
+    waited_s = max(0.0, delay_s)  # clocks of two machines may differ
     await tx.run(_SENT, sent_at=at_us, delay_s=waited_s, **where)
     kind = None if known["test"] else result_kind(known["event"])
     if kind is None:
@@ -235,11 +235,6 @@ async def _mark(tx: Tx, where: Mapping[str, Any], known: Row, at_us: int | None,
     if at_us is not None:
         sums.add_sent(tx, **backend, at_us=at_us, delay_s=waited_s)
 
-
-# ---- Held dispatches: what they wait for is looked at again whenever something of it may have changed.
-# ----
-# ---- A dispatch may wait for several things in turn (an approval, the end of a draft, an answer about files), so
-# ---- nothing here releases for one reason: the rule of `selection.hold_reason` is asked anew.
 
 _SELECT = (
     "SELECT d.delivery, d.downstream, d.lane, d.reason, d.action, d.head_sha, d.concerned, d.level, d.sent_at,"
@@ -262,7 +257,7 @@ _HELD_OF = Statement(
         " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.state = 'held' ORDER BY d.downstream"
     )
 )
-_MOVE = Statement(
+_SET_STATE = Statement(
     text(
         "UPDATE dispatches SET state = :state, reason = :reason, superseded_at = :superseded_at WHERE upstream = :upstream"
         " AND delivery = :delivery AND downstream = :downstream AND state = 'held'"
@@ -277,7 +272,7 @@ _CONCERNED = Statement(
 
 
 async def held_of_pull(tx: Tx, upstream: RepoName, number: int, *, delivery: str | None = None) -> list[Row]:
-    """What is held of a pull request, save what a doubt holds besides."""
+    """Held dispatches of a pull request, except those of a delivery in doubt."""
     return await tx.all(_HELD, upstream=upstream.key, number=number, delivery=delivery)
 
 
@@ -288,19 +283,19 @@ async def held_of_delivery(tx: Tx, upstream: RepoName, delivery: str) -> list[Ro
 async def reconsider_held(
     tx: Tx, upstream: RepoName, pull: KnownPull, allowlist: Allowlist, now: datetime
 ) -> None:
-    """Let go of what nothing holds any more, and write down what holds the rest."""
-    leaving: list[Row] = []
+    """Release dispatches that have no reason to be held any more, and record the reason of the others."""
+    released: list[Row] = []
     for row in await held_of_pull(tx, upstream, pull.number):
         listing = await find_listing(tx, upstream, allowlist, row)
         entry = listing.entry
         if entry is None and listing.unread:
-            continue  # it may be listed under its new name, with options that are not known yet
+            continue  # it may be listed under a new name, with options that are not known yet
         if entry is None:
-            await _move(tx, upstream, row, DispatchState.CANCELLED, "left the allowlist")
+            await _set_state(tx, upstream, row, DispatchState.CANCELLED, "left the allowlist")
             continue
         if row["action"] == "closed" and pull.is_open:
-            # Told now, beside the reopening, it would end what the reopening has begun.
-            await _move(tx, upstream, row, DispatchState.CANCELLED, "the pull request was reopened")
+            # Sent now, together with the reopening, it would cancel the runs that the reopening starts.
+            await _set_state(tx, upstream, row, DispatchState.CANCELLED, "the pull request was reopened")
             continue
         reason = hold_reason(
             entry,
@@ -313,24 +308,24 @@ async def reconsider_held(
             concerned=None if row["concerned"] is None else bool(row["concerned"]),
         )
         if reason is None:
-            leaving.append(row)
+            released.append(row)
         elif reason != row["reason"]:
-            await _move(tx, upstream, row, DispatchState.HELD, reason)
-    await release(tx, upstream, leaving, now)
+            await _set_state(tx, upstream, row, DispatchState.HELD, reason)
+    await release(tx, upstream, released, now)
     await request_changed_files(tx, upstream, pull.number, now)
 
 
 async def request_changed_files(tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
-    """Have GitHub asked which files changed, for whatever waits for just that."""
+    """Queue a request for the changed files of dispatches that are held for them."""
     held = await held_of_pull(tx, upstream, number)
     await request_files_of_deliveries(
         tx, upstream, {row["delivery"] for row in held if row["reason"] == PATHS}, now
     )
 
 
-async def request_files_of_deliveries(tx: Tx, upstream: RepoName, found: set[str], now: datetime) -> None:
-    """Have GitHub asked which files these deliveries change."""
-    for delivery in sorted(found):
+async def request_files_of_deliveries(tx: Tx, upstream: RepoName, guids: set[str], now: datetime) -> None:
+    """Queue a request for the changed files of each of these deliveries."""
+    for delivery in sorted(guids):
         lane = f"files/{delivery}"
         await add_once(
             tx,
@@ -341,36 +336,36 @@ async def request_files_of_deliveries(tx: Tx, upstream: RepoName, found: set[str
 
 
 async def settle_files(tx: Tx, upstream: RepoName, rows: list[Row], concerned: frozenset[str]) -> None:
-    """Write down what the changed files say; who is not concerned is left out."""
+    """Record which dispatches the changed files concern, and leave out the others."""
     for row in rows:
         is_concerned = row["downstream"] in concerned
-        await tx.run(_CONCERNED, concerned=int(is_concerned), **_key_of(upstream, row))
+        await tx.run(_CONCERNED, concerned=int(is_concerned), **_dispatch_key(upstream, row))
         if not is_concerned:
-            await _move(tx, upstream, row, DispatchState.LEFT_OUT, PATHS)
+            await _set_state(tx, upstream, row, DispatchState.LEFT_OUT, PATHS)
 
 
 async def release(tx: Tx, upstream: RepoName, rows: list[Row], now: datetime) -> None:
     for row in rows:
-        await _move(tx, upstream, row, DispatchState.WAITING, None)
+        await _set_state(tx, upstream, row, DispatchState.WAITING, None)
     await send(tx, upstream.key, rows, now)
 
 
 async def hold_for(tx: Tx, upstream: RepoName, rows: list[Row], reason: str) -> None:
     for row in rows:
-        await _move(tx, upstream, row, DispatchState.HELD, reason)
+        await _set_state(tx, upstream, row, DispatchState.HELD, reason)
 
 
 async def leave_out(tx: Tx, upstream: RepoName, rows: list[Row], reason: str) -> None:
     for row in rows:
-        await _move(tx, upstream, row, DispatchState.LEFT_OUT, reason)
+        await _set_state(tx, upstream, row, DispatchState.LEFT_OUT, reason)
 
 
 async def drop_held(tx: Tx, upstream: RepoName, rows: list[Row], now: datetime) -> None:
     for row in rows:
-        await _move(tx, upstream, row, DispatchState.CANCELLED, "superseded", superseded_at=to_us(now))
+        await _set_state(tx, upstream, row, DispatchState.CANCELLED, "superseded", superseded_at=to_us(now))
 
 
-async def _move(
+async def _set_state(
     tx: Tx,
     upstream: RepoName,
     row: Row,
@@ -380,18 +375,17 @@ async def _move(
     superseded_at: int | None = None,
 ) -> None:
     await tx.run(
-        _MOVE, state=state.value, reason=reason, superseded_at=superseded_at, **_key_of(upstream, row)
+        _SET_STATE,
+        state=state.value,
+        reason=reason,
+        superseded_at=superseded_at,
+        **_dispatch_key(upstream, row),
     )
 
 
-def _key_of(upstream: RepoName, row: Row) -> dict[str, str]:
+def _dispatch_key(upstream: RepoName, row: Row) -> dict[str, str]:
     return {"upstream": upstream.key, "delivery": row["delivery"], "downstream": row["downstream"]}
 
-
-# ---- Dispatches left out by `labels` or `paths`, looked at again when a label, the text or the files may say otherwise.
-# ----
-# ---- A row that is no longer left out is held first, and `held_rows.reconsider` decides what it still waits for; so a label
-# ---- releases nothing that an approval or a draft holds back. Nothing here leaves a backend out.
 
 _LEFT_OUT = Statement(
     text(
@@ -404,7 +398,7 @@ _LEFT_OUT = Statement(
         " ORDER BY d.downstream"
     )
 )
-_TAKE_IN = Statement(
+_RESTORE = Statement(
     text(
         "UPDATE dispatches SET state = :state, reason = :reason, concerned = coalesce(:concerned, concerned),"
         " labels = :labels, superseded_at = NULL WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
@@ -414,7 +408,7 @@ _TAKE_IN = Statement(
 
 
 async def left_out_of_pull(tx: Tx, upstream: RepoName, pull: KnownPull, reason: str) -> list[Row]:
-    """What this option leaves out of the newest delivery of the pull request's head on its base."""
+    """Dispatches that this option left out of the newest delivery of the pull request's head on its base."""
     if not pull.is_open:
         return []
     where = {"head_sha": pull.head_sha, "base_ref": pull.base_ref}
@@ -427,7 +421,7 @@ async def left_out_of_pull(tx: Tx, upstream: RepoName, pull: KnownPull, reason: 
 async def reconsider_left_out(
     tx: Tx, upstream: RepoName, pull: KnownPull, allowlist: Allowlist, now: datetime
 ) -> None:
-    """Take in what today's labels release, and have GitHub asked again for the files where `paths` left out."""
+    """Restore dispatches that the present labels select, and request the changed files where `paths` left some out."""
     for row in await left_out_of_pull(tx, upstream, pull, LABELS):
         entry = (await find_listing(tx, upstream, allowlist, row)).entry
         if entry is None:
@@ -441,10 +435,10 @@ async def reconsider_left_out(
 async def restore_left_out(
     tx: Tx, upstream: RepoName, row: Row, pull: KnownPull, *, concerned: bool | None = None
 ) -> None:
-    """Hold what was left out, with the labels of today; a suspended backend is missing, as for a new delivery."""
+    """Hold a dispatch that was left out, with the present labels; one of a suspended backend is cancelled, as for a new delivery."""
     suspended = row["suspended_at"] is not None
     await tx.run(
-        _TAKE_IN,
+        _RESTORE,
         state=(DispatchState.CANCELLED if suspended else DispatchState.HELD).value,
         reason=SUSPENDED if suspended else row["reason"],
         concerned=None if concerned is None else int(concerned),

@@ -1,4 +1,4 @@
-"""Doubts about a pull request's head or base, and GitHub's answer that ends them."""
+"""Deliveries in doubt: events that disagree about a pull request's head or base, settled by asking GitHub."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -39,14 +39,14 @@ class HeadConflicts:
         self._refresher = refresher
 
     async def in_doubt(self, upstream: RepoName, delivery: str) -> tuple[int, int | None] | None:
-        """The pull request to ask about, and the installation to ask with; None when the doubt has ended."""
+        """The pull request's number and the installation id for the query; None when the delivery is no longer in doubt."""
         row = await self._database.quick_read(
             lambda tx: tx.one(_IN_DOUBT, guid=delivery, upstream=upstream.key)
         )
         return (row["number"], row["installation_id"]) if row else None
 
     async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> bool:
-        """Dispatch the delivery if its head is the head, else let it go; False when the answer is too old to tell."""
+        """Dispatch the delivery if GitHub confirms its head, else supersede it; False when the answer is older than the event."""
         return await self._database.write(lambda tx: self._settle(tx, upstream, delivery, facts, now))
 
     async def _settle(
@@ -57,7 +57,7 @@ class HeadConflicts:
         known = await load_pull(tx, upstream, row["number"]) if row else None
         if row is None or known is None:
             return True
-        # GitHub answers from copies that may lag behind the webhooks it has sent.
+        # GitHub's API reads from replicas that may lag behind the webhooks it has sent.
         if facts.updated_at < known.updated_at:
             return False
         if agrees_with_github(row["head_sha"], row["base_ref"] or facts.base_ref, row["action"], facts):
@@ -70,7 +70,7 @@ class HeadConflicts:
             held = await held_of_pull(tx, upstream, known.number, delivery=delivery)
             await drop_held(tx, upstream, held, now)
             if facts.head_sha == known.head_sha and facts.base_ref != known.base_ref:
-                # A third base, of which no event has come: its first one is dispatched, and nothing passes before.
+                # A third base without an event yet: its first event is dispatched, and the gate does not pass before.
                 await save_pull(
                     tx, upstream, replace(known, base_ref=facts.base_ref, base_at=facts.updated_at)
                 )
@@ -85,5 +85,5 @@ class HeadConflicts:
         await drop_unsent(tx, upstream, pull, Drop.OLDER_HEADS if pull.is_open else Drop.ALL_BUT_CLOSED, now)
         await reconsider_held(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
 
-    async def _end(self, tx: Tx, key: dict[str, str], state: DeliveryState, **told: str | None) -> None:
-        await tx.run(_SETTLE, state=state.value, **{"base_ref": None, **told}, **key)
+    async def _end(self, tx: Tx, key: dict[str, str], state: DeliveryState, **columns: str | None) -> None:
+        await tx.run(_SETTLE, state=state.value, **{"base_ref": None, **columns}, **key)

@@ -1,4 +1,4 @@
-"""The durable inbox: one transaction takes a delivery, decides about it, and writes all that follows.
+"""The durable inbox: one transaction records a delivery, plans its dispatches, and writes all effects.
 
 A GUID is taken once, and so is a body. The dispatches, what they supersede and the effects that will send them stand in the
 same commit as the delivery itself, so an acknowledged event is never without its consequences.

@@ -1,4 +1,4 @@
-"""Reading a merge group: what GitHub says is in it, and whether a head that passes is the very same content."""
+"""Contents of a merge group as GitHub reports them, and whether a passed head with the same content can be reused."""
 
 from datetime import datetime
 
@@ -23,7 +23,7 @@ from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement
 
-# Who takes no such events has said nothing about the content: its pass on a head does not speak for a group.
+# A backend that ignores such events has not tested the content: its pass on a head is not reused for a group.
 _GATING = Statement(
     text(
         "SELECT downstream FROM dispatches WHERE delivery = :delivery AND upstream = :upstream AND level = 4"
@@ -42,7 +42,7 @@ class MergeGroups:
         self._refresher = refresher
 
     async def to_read(self, upstream: RepoName, head_sha: str) -> GroupToRead | None:
-        """The group, if it is live and its dispatches still wait."""
+        """The group, if it is live and its contents are unknown."""
 
         async def unit(tx: Tx) -> GroupToRead | None:
             group = await load_group(tx, upstream, head_sha)
@@ -59,7 +59,7 @@ class MergeGroups:
         return await self._database.quick_read(unit)
 
     async def queued(self, upstream: RepoName) -> dict[str, int]:
-        """The pull requests that the merge queue has made a group for, by the group's head."""
+        """Pull request numbers that the merge queue has made a group for, by the group's head."""
         groups = await self._database.quick_read(lambda tx: live_groups(tx, upstream))
         named = {row["head_sha"]: queued_pull_number(row["head_ref"]) for row in groups}
         return {head_sha: number for head_sha, number in named.items() if number is not None}
@@ -67,13 +67,13 @@ class MergeGroups:
     async def passed_heads(
         self, upstream: RepoName, group: GroupToRead, numbers: tuple[int, ...], now: datetime
     ) -> tuple[str, ...]:
-        """Heads of these pull requests that pass now on the group's base, by the word of everybody who gates it."""
+        """Heads of these pull requests that pass now on the group's base, with results of every gating backend of the group."""
 
         async def unit(tx: Tx) -> tuple[str, ...]:
             pulls = [await load_pull(tx, upstream, number) for number in numbers]
             own = [pull for pull in pulls if pull is not None and pull.base_ref == group.base_ref]
             heads = [pull.head_sha for pull in own if pull.is_open]
-            return tuple([head for head in heads if await self._speaks_for(tx, upstream, head, group, now)])
+            return tuple([head for head in heads if await self._can_reuse(tx, upstream, head, group, now)])
 
         return await self._database.quick_read(unit)
 
@@ -87,14 +87,14 @@ class MergeGroups:
         files: ChangedFiles | None,
         now: datetime,
     ) -> None:
-        """Record what GitHub said, and let go of the group's dispatches, unless a passed head speaks for it."""
+        """Record GitHub's answer, and release the group's dispatches unless a passed head is reused."""
 
         async def unit(tx: Tx) -> None:
             row = await load_group(tx, upstream, group.head_sha)
             if row is None or row["destroyed_at"] is not None:
                 return
             head = reused_from
-            if head is not None and not await self._speaks_for(tx, upstream, head, group, now):
+            if head is not None and not await self._can_reuse(tx, upstream, head, group, now):
                 head = None
             await record_group_contents(tx, upstream, group.head_sha, numbers=numbers, reused_from=head)
             if head is not None:
@@ -107,18 +107,18 @@ class MergeGroups:
 
         await self._database.write(unit)
 
-    async def _speaks_for(
+    async def _can_reuse(
         self, tx: Tx, upstream: RepoName, head_sha: str, group: GroupToRead, now: datetime
     ) -> bool:
-        """Whether the head passes on the group's base, as judged now: what was last published may be late."""
+        """Whether the head passes on the group's base, judged now: the last published state may be out of date."""
         commit, judgement = await self._checks.judge(tx, upstream, head_sha, now)
         if judgement is None or judgement.state is not GateState.PASSED:
             return False
         if not commit.is_for(group.base_ref):
             return False
-        wanted = await self._gating(tx, upstream, group.delivery)
-        heard = [await self._gating(tx, upstream, subject.delivery) for subject in commit.subjects]
-        return all(wanted <= each for each in heard)
+        required = await self._gating(tx, upstream, group.delivery)
+        tested = [await self._gating(tx, upstream, subject.delivery) for subject in commit.subjects]
+        return all(required <= backends for backends in tested)
 
     async def _gating(self, tx: Tx, upstream: RepoName, delivery: str) -> frozenset[str]:
         rows = await tx.all(_GATING, delivery=delivery, upstream=upstream.key)

@@ -1,4 +1,4 @@
-"""Merge groups in their table: begun, ended, read; and their dispatches, which wait until it is known what is in them."""
+"""The table of merge groups, and their dispatches, which are held until the group's contents are known."""
 
 import json
 from datetime import datetime
@@ -18,7 +18,7 @@ from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 
 REUSED = "reused"
-"""Why a group's dispatches stay held while a passed head with the same content speaks for it."""
+"""Why a group's dispatches stay held: a head with the same content has passed, and its result is reused."""
 
 _BY_KEY = (
     merge_groups.c.head_sha == bindparam("head_sha"),
@@ -64,7 +64,7 @@ async def live_groups(tx: Tx, upstream: RepoName) -> list[Row]:
 
 
 async def dispatched_for_group(tx: Tx, upstream: RepoName, head_sha: str) -> frozenset[str] | None:
-    """Who was told of the group; None when there is no such group."""
+    """Keys of downstreams that the group was dispatched to; None when there is no such group."""
     group = await load_group(tx, upstream, head_sha)
     if group is None:
         return None
@@ -86,7 +86,7 @@ async def add_group(tx: Tx, event: MergeGroupEvent, delivery: str, now: datetime
 
 
 async def destroy_group(tx: Tx, event: MergeGroupEvent, delivery: str, now: datetime) -> None:
-    """End a group, be it one that nobody has heard of yet: what is unsent of it is pointless now."""
+    """End a group, even one whose creation was not received, and cancel its unsent dispatches."""
     group = await load_group(tx, event.upstream, event.head_sha)
     if group is None:
         await add_group(tx, event, delivery, now)
@@ -99,21 +99,21 @@ async def destroy_group(tx: Tx, event: MergeGroupEvent, delivery: str, now: date
 async def record_group_contents(
     tx: Tx, upstream: RepoName, head_sha: str, *, numbers: tuple[int, ...], reused_from: str | None
 ) -> None:
-    """Write down whose pull requests are in it, and which head has its content and has passed."""
+    """Record the pull requests in the group, and the passed head with the same content, if any."""
     await tx.run(
         _KNOW, head_sha=head_sha, upstream=upstream.key, known=json.dumps(numbers), reused=reused_from
     )
 
 
 async def reuse(tx: Tx, upstream: RepoName, delivery: str) -> None:
-    """Keep everybody waiting while another commit's result speaks for the group."""
+    """Keep the group's dispatches held while another commit's result is reused."""
     await hold_for(tx, upstream, await held_of_delivery(tx, upstream, delivery), REUSED)
 
 
 async def withdraw_reuse(
     tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
 ) -> bool:
-    """The head that spoke for the group passes no more: its backends are asked after all."""
+    """The reused head no longer passes: dispatch the group after all."""
     if not await tx.run(_WITHDRAW, head_sha=head_sha, upstream=upstream.key):
         return False
     group = await load_group(tx, upstream, head_sha)
@@ -131,11 +131,11 @@ async def release_group(
     files: ChangedFiles | None,
     now: datetime,
 ) -> None:
-    """Send a group's dispatches to whom its files concern; without a complete list of files, to everybody."""
+    """Release a group's dispatches that its files concern; all of them without a complete list of files."""
     held = await held_of_delivery(tx, upstream, delivery)
     listings = await find_listings(tx, upstream, allowlist, held)
     entries = {name: listing.entry for name, listing in listings.items()}
-    # Of a member that may have been renamed the options are not known: it is asked.
+    # The options of a backend that may have been renamed are unknown: it is dispatched to.
     gone = [
         row for row in held if entries[row["downstream"]] is None and not listings[row["downstream"]].unread
     ]

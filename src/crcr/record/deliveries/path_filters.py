@@ -1,4 +1,4 @@
-"""Entries with `paths`: what their dispatches wait for, and what GitHub's list of changed files makes of them."""
+"""Allowlist entries with `paths`: their dispatches are held until GitHub lists the changed files, then released or left out."""
 
 from datetime import datetime
 
@@ -38,7 +38,7 @@ class PathFilters:
         self._refresher = refresher
 
     async def open(self, upstream: RepoName, delivery: str) -> ChangedFilesQuery | None:
-        """What to ask GitHub; None when nothing of the delivery waits for the answer any more."""
+        """The query for GitHub; None when no dispatch of the delivery waits for the answer any more."""
 
         async def unit(tx: Tx) -> ChangedFilesQuery | None:
             row = await tx.one(_QUESTION, delivery=delivery, upstream=upstream.key)
@@ -60,9 +60,9 @@ class PathFilters:
     async def settle(
         self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
     ) -> None:
-        """Leave out who is not concerned; on doubt (no answer, or not all files listed) everybody is.
+        """Leave out backends whose `paths` match no changed file; without a complete list all are dispatched to.
 
-        Who was left out before, by a complete list, stays so when there is no answer this time.
+        A backend that an earlier complete list left out stays left out when there is no answer this time.
         """
 
         async def unit(tx: Tx) -> None:
@@ -75,10 +75,10 @@ class PathFilters:
             listings = await find_listings(tx, upstream, allowlist, [*waiting, *left_out])
             concerned = _concerned(listings, files)
             await settle_files(tx, upstream, waiting, concerned)
-            taken_in = [row for row in left_out if row["downstream"] in concerned]
-            for row in taken_in:
+            restored = [row for row in left_out if row["downstream"] in concerned]
+            for row in restored:
                 await restore_left_out(tx, upstream, row, pull, concerned=True)
-            if not waiting and not taken_in:
+            if not waiting and not restored:
                 return
             await reconsider_held(tx, upstream, pull, allowlist, now)
             await note_change(tx, upstream, "delivery", delivery=delivery, number=number, now=now)
@@ -94,7 +94,7 @@ async def _waiting(tx: Tx, upstream: RepoName, delivery: str) -> list[Row]:
 
 
 async def _left_out(tx: Tx, upstream: RepoName, delivery: str, pull: KnownPull) -> list[Row]:
-    """What an earlier list of files left out of the delivery, if it still is the pull request's newest."""
+    """Dispatches that an earlier list of files left out of the delivery, if it still is the pull request's newest."""
     rows = await left_out_of_pull(tx, upstream, pull, PATHS)
     return [row for row in rows if row["delivery"] == delivery]
 

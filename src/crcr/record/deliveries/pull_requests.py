@@ -1,4 +1,9 @@
-"""Pull requests in their table."""
+"""The table of pull requests, the approvals of their heads, and the deliveries of a head on its base.
+
+A result belongs to a head on a base: the same commit merged elsewhere changes other files. A delivery without a recorded
+base was written by a process of an earlier release; its body names the base. Of one head the newest approval counts: after
+another base was approved, the earlier base must be approved again.
+"""
 
 import json
 import zlib
@@ -79,14 +84,10 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: KnownPull) -> None:
 
 
 async def load_twin_heads(tx: Tx, upstream: RepoName, pull: KnownPull) -> tuple[str, ...]:
-    """Other heads of the pull request whose first seven digits are those of its present one."""
+    """Earlier heads of the pull request with the same first seven digits as its present one."""
     rows = await tx.all(_OTHER_HEADS, upstream=upstream.key, number=pull.number, head_sha=pull.head_sha)
     return tuple(row["head_sha"] for row in rows)
 
-
-# ---- Approvals: a person with write rights let downstreams run one head of a pull request on one base.
-# ----
-# ---- Of one head the newest approval counts: after another base was approved, the one before must be approved again.
 
 _INSERT_APPROVAL = inserting(approvals, "head_sha", "upstream", "number", "who", "at", "base_ref")
 _APPROVE = Statement(
@@ -106,7 +107,7 @@ _IS_APPROVED = Statement(
 
 
 async def approve(tx: Tx, upstream: RepoName, pull: KnownPull, *, who: str, now: datetime) -> None:
-    """Approve the pull request's head on its base, as both are known."""
+    """Record that a person with write access allowed downstreams to run the pull request's head on its base."""
     where = {"head_sha": pull.head_sha, "base_ref": pull.base_ref, "number": pull.number}
     await tx.run(_APPROVE, upstream=upstream.key, who=who, at=to_us(now), **where)
 
@@ -118,11 +119,6 @@ async def is_approved(
     return await tx.one(_IS_APPROVED, upstream=upstream.key, **where) is not None
 
 
-# ---- The deliveries of a pull request's head on its base, and the downstreams that were dispatched for it before.
-# ----
-# ---- A result belongs to a head on a base: the same commit merged elsewhere changes other files. A delivery without a
-# ---- recorded base was written by a process of an earlier release while this one was started; its body names the base.
-
 TESTED = "(action IN ('opened', 'reopened', 'synchronize') OR relay_reason IS NOT NULL)"
 """Deliveries that backends test: those of a new head, and the first one that names a new base."""
 
@@ -130,7 +126,7 @@ _OF_HEAD = f"WHERE upstream = :upstream AND number = :number AND head_sha = :hea
 _NEWEST = Statement(
     text(
         f"SELECT guid, state, received_at FROM deliveries {_OF_HEAD}"  # noqa: S608  our own words
-        # What is in doubt may have changed the base: until GitHub has answered, no earlier result counts.
+        # A delivery in doubt may have changed the base: until GitHub has answered, no earlier result counts.
         " AND ((state = 'accepted' AND base_ref = :base_ref) OR state = 'in_doubt')"
         " ORDER BY received_at DESC, guid DESC LIMIT 1"
     )

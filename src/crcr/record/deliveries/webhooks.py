@@ -1,7 +1,8 @@
-"""Digests of the webhook bodies that were taken, so that a captured one is not taken again under another GUID.
+"""Bookkeeping of webhooks: digests of processed bodies, counts of refused ones, and the recovery of missed ones.
 
-A digest is written in the transaction that takes its webhook: what was answered with an error, or ignored, leaves none and
-can come again.
+A captured body is not processed again under another GUID: its digest is recorded in the transaction that processes the
+webhook. A webhook that was answered with an error, or ignored, leaves no digest and can be sent again. A row of `recovered`
+only saves a call to GitHub; the inbox itself guarantees that nothing is processed twice.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ SEEN = Statement(
     )
 )
 _insert = inserting(webhook_bodies, "digest", "guid", "taken_at")
-# The key decides between two processes: the second one waits for the first, and then finds a row that is too young.
+# The key decides between two processes: the second waits for the first, then finds a row that is too recent.
 _TAKE = Statement(
     _insert.on_conflict_do_update(
         index_elements=["digest"],
@@ -44,7 +45,7 @@ FORGET_DIGESTS = Statement(
 
 
 async def is_new_body(tx: Tx, receipt: ReceivedDelivery, event: Event) -> bool:
-    """Take the body; False when an equal one was taken a short while ago."""
+    """Record the body's digest; False when an equal body was processed a short while ago."""
     if receipt.body_digest is None:
         return True
     now = receipt.received_at
@@ -59,10 +60,8 @@ async def is_new_body(tx: Tx, receipt: ReceivedDelivery, event: Event) -> bool:
     )
 
 
-# ---- How many webhooks were refused for their signature, in the present spell, of all processes together.
-
 SPELL_ENDS_AFTER = timedelta(hours=1)
-"""After so long without one, the next begins a new count."""
+"""After this time without a refusal, the next one starts a new count."""
 
 _COUNT_REFUSED = Statement(
     text(
@@ -76,7 +75,7 @@ _COUNT_REFUSED = Statement(
 
 
 class RefusalCounts:
-    """Serves the webhook's `RefusalCounts`."""
+    """How many webhooks all processes refused for their signature since the current series began."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -92,16 +91,12 @@ class RefusalCounts:
         return await self._database.write(unit)
 
 
-# ---- What recovery remembers: which webhooks stand here, what became of those it took up, how far the log was read.
-# ----
-# ---- A row of `recovered` only saves a call to GitHub; that nothing is taken twice is the inbox's own promise.
-
 _KEEP = timedelta(days=8)
-"""Longer than any GitHub keeps its log."""
+"""Longer than GitHub keeps its delivery log."""
 _CHUNK = 100
 _WATERMARK = "delivery_log"
 
-_GUIDS: list[BindParameter[str]] = [bindparam(f"guid_{place}") for place in range(_CHUNK)]
+_GUIDS: list[BindParameter[str]] = [bindparam(f"guid_{number}") for number in range(_CHUNK)]
 _TAKEN = Statement(select(deliveries.c.guid).where(deliveries.c.guid.in_(_GUIDS)))
 _RECOVERED = Statement(select(recovered.c.guid).where(recovered.c.guid.in_(_GUIDS)))
 _SUPERSEDED = Statement(
@@ -132,11 +127,11 @@ class RecoveryStore:
         return KnownWebhooks(await self._found(_TAKEN, wanted), await self._found(_RECOVERED, wanted))
 
     async def superseded(self, guids: Iterable[str]) -> int:
-        """How many of these were older than what is known."""
+        """How many of these deliveries are superseded."""
         return len(await self._found(_SUPERSEDED, list(guids)))
 
     async def upstream_ids(self) -> frozenset[int] | None:
-        """The upstreams' repository ids; None while any is not known."""
+        """The upstreams' repository ids; None while one is unknown."""
         rows = await self._database.quick_read(lambda tx: tx.all(_UPSTREAM_IDS))
         ids = [row["repository_id"] for row in rows]
         return None if None in ids or not ids else frozenset(ids)
@@ -145,12 +140,12 @@ class RecoveryStore:
         await self._database.write(lambda tx: tx.run(_NOTE, guid=guid, outcome=outcome.value, at=to_us(now)))
 
     async def watermark(self) -> datetime | None:
-        """Up to when everything in the log was handled."""
+        """The time up to which every entry of the log was handled."""
         row = await self._database.quick_read(lambda tx: tx.one(_READ_TO, name=_WATERMARK))
         return from_us_or_none(row["at"] if row else None)
 
     async def complete(self, until: datetime, now: datetime) -> None:
-        """Everything in the log up to then was handled; what the log cannot name any more is forgotten."""
+        """Record that the log was handled up to this time, and delete rows older than the log."""
 
         async def unit(tx: Tx) -> None:
             await tx.run(_MOVE, name=_WATERMARK, at=to_us(until))
@@ -167,7 +162,7 @@ class RecoveryStore:
 
 
 def _chunks(guids: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The arguments for one statement each; what a chunk lacks is filled with its own first GUID."""
+    """The parameters of one statement each; a short chunk is padded with its first GUID."""
     rest = iter(guids)
     while chunk := list(islice(rest, _CHUNK)):
         chunk += chunk[:1] * (_CHUNK - len(chunk))

@@ -105,7 +105,7 @@ def _outcome_of(job: Row) -> ForwardedOutcome:
 
 
 async def is_overtaken(tx: Tx, effect_id: int) -> bool:
-    """Whether a newer outcome of the same job was forwarded since: sent now, this one would turn that back."""
+    """Whether a newer outcome of the same job was forwarded since: sent now, this one would overwrite it."""
     effect = await tx.one(_EFFECT, effect_id=effect_id)
     if effect is None or effect["payload"] is None:
         return False
@@ -128,12 +128,11 @@ async def is_overtaken(tx: Tx, effect_id: int) -> bool:
     return newest is not None and newest["forwarded_no"] > number
 
 
-# ---- A job's outcome in the form that another HUD takes: what the relay proved, apart from what the caller wrote.
-# ----
-# ---- That HUD reads pull request, commit and upstream from the echoed event (`callback_payload.payload`). These fields are
-# ---- filled from our own records, whatever was echoed; the echo only adds what we do not have. `trusted` repeats them, for a
-# ---- reader that asks which of them are proved. A key of that HUD's (repository, delivery, workflow, job, check run) is the
-# ---- same in every forward of a job.
+# The envelope: a job's outcome in the form that the other HUD accepts, with proved values separate from the caller's claims.
+# That HUD reads pull request, commit and upstream from the echoed event (`callback_payload.payload`). These fields are filled
+# from our own records, whatever was echoed; the echo only adds what we do not have. `trusted` repeats them, for a reader that
+# needs to know which are proved. That HUD's key (repository, delivery, workflow, job, check run) is the same in every forward
+# of a job.
 
 CAP_BYTES = 2 * 1024 * 1024
 _TESTS_SHOWN = 50

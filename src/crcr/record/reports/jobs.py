@@ -275,13 +275,12 @@ def failed_tests_text(report: Report) -> str | None:
     return json.dumps([{"name": t.name, "file": t.file, "message": t.message} for t in report.failed_tests])
 
 
-# ---- All writes of a job's state or conclusion, each followed by its forward in the same transaction.
-# ----
-# ---- No other module imports the writes of `job_rows` (tests/test_architecture.py), so every outcome change is forwarded.
+# No other module calls the functions above that write a job's state or conclusion (tests/test_architecture.py): each write
+# goes through `JobOutcomes`, which adds its forward in the same transaction.
 
 
 class JobOutcomes:
-    """Writes outcomes, and adds their forwards."""
+    """Writes the outcomes of jobs, each with its forward to another HUD."""
 
     def __init__(self, forwards: Forwards) -> None:
         self._forwards = forwards
@@ -356,6 +355,6 @@ class JobOutcomes:
         await self._forwards.add(tx, key, now)
 
     async def take_off(self, tx: Tx, run: Mapping[str, Any], now: datetime) -> None:
-        """A run was found to answer another delivery: its results count no more for this one."""
+        """A run turned out to belong to another delivery: its results no longer count for this one."""
         for job in await tx.all(JOBS_OF_RUN, **run):
             await self._forwards.add(tx, job, now)

@@ -1,4 +1,8 @@
-"""One report with the rows that it concerns, read inside the transaction that will judge it."""
+"""One report with the rows that it concerns, read inside the transaction that judges it.
+
+Where a token signs a build's number, the first report of the build binds it to its run: from then on no other build may
+report for that run, nor the build for another run.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -143,12 +147,12 @@ class ReportContext:
 
     @property
     def run_was_told(self) -> bool:
-        """Whether GitHub told of the run before it reported itself."""
+        """Whether a webhook created the run before its first report."""
         return self.dispatch is not None and self.dispatch["run_reported"] == 0
 
     @property
     def has_checks(self) -> bool:
-        """Whether its results are shown on the upstream's pull requests."""
+        """Whether its results have checks on the upstream's pull requests."""
         return self.dispatch is not None and self.dispatch["level"] >= Level.L3
 
     @property
@@ -272,11 +276,6 @@ def _job_facts(row: Row) -> JobFacts:
         superseded=bool(row["superseded"]),
     )
 
-
-# ---- Builds bound to runs: where a token signs a build's number, the run that it reports for is held to it.
-# ----
-# ---- The first report of a build says which run it is; from then on no other build may speak for that run, and the
-# ---- build for no other run.
 
 _RUN_OF = Statement(
     text("SELECT run_id FROM builds WHERE build = :build AND downstream = :downstream AND issuer = :issuer")

@@ -1,4 +1,4 @@
-"""Reports taken: one transaction judges a report against our own records and writes what it does.
+"""Reports of jobs: one transaction judges a report against our own records and writes its consequences.
 
 The result, the run's binding, the live change and the forward stand in one commit; a retry of the same report
 finds them and is a repeat. Of any number of simultaneous reports exactly one is applied.
@@ -31,9 +31,9 @@ from crcr.record.deliveries.dispatches import mark_arrived
 from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.reports.report_context import ReportContext, bind_build
 from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.default_branches import ask_default_branch
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.repositories.renames import entry_of_id, find_dispatched_name
-from crcr.record.repositories.upstreams import ask_default_branch
 from crcr.record.schema.core import runs
 from crcr.record.statistics import sums
 from crcr.record.statistics.recount import recount
@@ -52,7 +52,7 @@ _STANDING = Statement(
         " WHERE d.guid = :guid ORDER BY d.upstream"
     )
 )
-# Of any upstream: a run that answers one upstream's delivery may not answer another's.
+# Over all upstreams: a run that belongs to one upstream's delivery may not report for another's.
 _RAISED = Statement(
     text("SELECT alarm FROM repositories WHERE upstream = :upstream AND downstream = :downstream")
 )
@@ -65,7 +65,7 @@ _BIND_RUN = Statement(
         *("superseded", "first_seen_at"),
     ).on_conflict_do_nothing()
 )
-# GitHub may have told of the run, by the delivery in its name, before it reported.
+# A workflow_run webhook with the delivery in its name may have created the run before its first report.
 _ADOPT_RUN = Statement(
     text(
         "UPDATE runs SET delivery = :delivery, workflow = :workflow, workflow_name = :workflow_name,"
@@ -178,7 +178,7 @@ class Reports:
     async def raise_alarm(
         self, standing: CallerStanding, identity: Identity, reason: str, now: datetime
     ) -> bool:
-        """Raise it once: a stranger who goes on calling must not fill the audit log."""
+        """Raise the alarm once: repeated calls of a foreign repository must not fill the audit log."""
         upstream, caller = standing.upstream, identity.repository
 
         async def unit(tx: Tx) -> bool:
@@ -191,13 +191,13 @@ class Reports:
         return await self._database.write(unit)
 
     async def _refuse_now(self, tx: Tx, context: ReportContext) -> RejectedReport | None:
-        """Admission once more, inside the transaction: it may have ended, or the name been bound, a moment ago."""
+        """Check admission again inside the transaction: it may have ended, or the name been bound, since."""
         if context.dispatch is None:
             return None
         identity = context.identity
         standing = await self._standing_of(tx, context.dispatch, identity.repository, identity.repository_id)
         if context.standing.dispatched_as is not None:
-            # The row is that of a former name, which may be somebody else's by now; the dispatch was found by the id.
+            # The row is of a former name, which may belong to another repository now; the dispatch was found by the id.
             standing = replace(standing, binding=context.standing.binding)
         verdict = admit_caller(identity, standing)
         return verdict if isinstance(verdict, RejectedReport) else None
@@ -281,7 +281,7 @@ class Reports:
             await self._follow_up(tx, context, outcome, now)
 
     async def _follow_up(self, tx: Tx, context: ReportContext, outcome: ReportOutcome, now: datetime) -> None:
-        """What a result of L3 and above brings about: its checks follow, and GitHub's view of it is asked."""
+        """After a result of L3 or L4: refresh the checks, and look the run up on GitHub."""
         if context.dispatch is not None:
             await self._refresher.request_refresh_for(tx, context.dispatch, now)
             if isinstance(outcome, CloseJob) and context.identity.kind is IssuerKind.GITHUB:
@@ -319,7 +319,7 @@ class Reports:
     async def _close(
         self, tx: Tx, context: ReportContext, outcome: CloseJob, body: bytes, now: datetime
     ) -> None:
-        """Close and count. Of a running job in its run's newest attempt all is known; for others the rows are read."""
+        """Close the job and count it. A running job of the newest attempt needs no further reads; for others the rows are read."""
         row, ended = context.job(outcome.job_name), context.ended_as(outcome)
         await self._outcomes.close(tx, row, context.report, outcome, body=body, now=now, ended=ended)
         if ended is None:

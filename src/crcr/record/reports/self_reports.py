@@ -1,4 +1,4 @@
-"""Self-reports taken: one transaction admits, judges and records a nightly or periodic result.
+"""Self-reports: one transaction admits, judges and records a nightly or periodic result.
 
 A job goes by its commit where a delivery's id would stand, or by nothing when the commit is unknown. The run is bound
 to no delivery: it may answer a dispatch as well. Who dispatched nothing is owed nothing, so no check follows.
@@ -37,8 +37,8 @@ from crcr.record.reports.jobs import JobOutcomes, JobRow
 from crcr.record.reports.report_context import bind_build, named_jobs, read_build
 from crcr.record.reports.reports import Reports
 from crcr.record.reports.tested_commits import see_commit
+from crcr.record.repositories.default_branches import ask_default_branch
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.repositories.upstreams import ask_default_branch
 from crcr.record.statistics.recount import recount
 from crcr.record.store.database import Database, Tx
 
@@ -99,7 +99,7 @@ class SelfReports:
         standings = await self._database.quick_read(unit)
         said = report.said_upstream
         if said and self._reports.serves(said) and said.lower() not in {s.upstream.key for s in standings}:
-            # Taken for another upstream meanwhile it would stay there.
+            # If it was recorded for another upstream meanwhile, it stays there.
             raise NoAllowlist(f"no valid allowlist was ever read for {said}")
         standing = choose_upstream(report, identity, standings)
         if isinstance(standing, RejectedReport):
@@ -112,7 +112,7 @@ class SelfReports:
         """Judge and record. `body` is the callback as it came, for a forward."""
 
         async def unit(tx: Tx) -> SelfReportOutcome | IgnoredReport:
-            # Admission once more, inside the transaction: it may have ended, or the name been bound, a moment ago.
+            # Check admission again inside the transaction: it may have ended, or the name been bound, since.
             known = await self._reports.standing(tx, standing.upstream, identity.repository)
             admitted = admit_self_report(report, identity, known)
             if not isinstance(admitted, AdmittedCaller):
@@ -146,7 +146,7 @@ class SelfReports:
         await note_change(tx, context.upstream, "job", now=now, **told)
 
     async def _record(self, tx: Tx, context: _Context, outcome: SelfReportedJob, now: datetime) -> JobRow:
-        """Opened and closed in the same moment: how long it waited and ran, nobody has measured."""
+        """Open and close the job at the same time: its queue and execution times are unknown."""
         identity, report, row = context.identity, context.report, context.job(outcome.job_name)
         if context.standing.binding is None and identity.repository_id is not None:
             binding = Binding(identity.repository_id, identity.owner_id, confirmed=False)

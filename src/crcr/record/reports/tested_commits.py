@@ -133,7 +133,7 @@ async def read_place(tx: Tx, upstream: RepoName | str, sha: str | None) -> Commi
     return UNCHECKED if row is None else CommitPlace(CommitStanding(row["standing"]), row["branch"])
 
 
-class TestedCommits:
+class ReportedCommits:
     def __init__(self, database: Database) -> None:
         self._database = database
 

@@ -1,6 +1,6 @@
-"""Allowlist versions: every text that was read, good or bad, and the one that is in force.
+"""Allowlist versions: every text that was read, valid or not, and the one that is in force.
 
-The newest good version decides; a bad one is kept beside it to be shown. The parsed form of the version in
+The newest valid version is in force; an invalid newer one is kept and shown. The parsed form of the version in
 force is cached by its number, so a process sees another's refresh on its next transaction.
 """
 
@@ -53,18 +53,18 @@ class Allowlists:
     def __init__(
         self,
         database: Database,
-        targets: Downstreams,
+        downstreams: Downstreams,
         refresher: CheckRefresher,
         check: Callable[[str], CheckedAllowlist],
     ) -> None:
         self._database = database
-        self._targets = targets
+        self._downstreams = downstreams
         self._refresher = refresher
         self._check = check
         self._cache: dict[str, tuple[int, Allowlist]] = {}
 
     async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist:
-        """The allowlist that decides, inside the caller's transaction."""
+        """The allowlist in force, read in the caller's transaction."""
         row = await tx.one(_IN_FORCE, upstream=upstream.key)
         return await self.version(tx, upstream, row["version"] if row else None)
 
@@ -79,7 +79,7 @@ class Allowlists:
         return cached[1]
 
     async def warm(self, upstream: RepoName) -> None:
-        """Read the version in force before a transaction asks for it, beside the event loop."""
+        """Parse the version in force in a thread, before a transaction needs it."""
 
         async def unit(tx: Tx) -> tuple[int, str] | None:
             row = await tx.one(_IN_FORCE, upstream=upstream.key)
@@ -92,7 +92,7 @@ class Allowlists:
         fresh = await self._database.quick_read(unit)
         if fresh is None:
             return
-        allowlist = _recorded(await asyncio.to_thread(self._check, fresh[1]))
+        allowlist = _allowlist_in_force(await asyncio.to_thread(self._check, fresh[1]))
         cached = self._cache.get(upstream.key)
         if allowlist is not None and (cached is None or cached[0] < fresh[0]):
             self._cache[upstream.key] = (fresh[0], allowlist)
@@ -110,8 +110,8 @@ class Allowlists:
     async def take_reading(
         self, upstream: RepoName, reading: AllowlistReading, now: datetime
     ) -> AllowlistVersion | None:
-        """Record what was read; None when it says what the newest version says."""
-        # A list of a thousand entries takes a tenth of a second to read: not on the event loop.
+        """Record the text as a new version; None when it equals the newest version."""
+        # Parsing a thousand entries takes a tenth of a second: not on the event loop.
         checked = (
             CheckedAllowlist(None, (reading.failure,))
             if reading.failure
@@ -120,15 +120,15 @@ class Allowlists:
 
         async def unit(tx: Tx) -> AllowlistVersion | None:
             newest = await tx.one(_NEWEST, upstream=upstream.key)
-            if newest is not None and _says_the_same(newest, reading, checked):
-                await self._turn_gate_on(tx, upstream, checked, now)
+            if newest is not None and _equals_newest(newest, reading, checked):
+                await self._enable_gate(tx, upstream, checked, now)
                 if checked.allowlist is not None:
                     await follow_levels(tx, upstream, checked.allowlist, newest["version"], now)
                 return None
             row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
             await tx.run(_ADD, **row)
             if checked.allowlist is not None:
-                await self._targets.apply_allowlist(tx, upstream, checked.allowlist, now)
+                await self._downstreams.apply_allowlist(tx, upstream, checked.allowlist, now)
                 await self._refresher.apply_allowlist(tx, upstream, checked.allowlist, now)
                 await follow_levels(tx, upstream, checked.allowlist, row["version"], now)
             tx.signal(ALLOWLIST)
@@ -137,14 +137,14 @@ class Allowlists:
         try:
             return await self._database.write(unit)
         except StoreUnavailable:
-            # A unit behind this one in its group may have kept a version that was never committed.
+            # A later unit of the same group commit may have cached a version that was never committed.
             self._cache.pop(upstream.key, None)
             raise
 
-    async def _turn_gate_on(
+    async def _enable_gate(
         self, tx: Tx, upstream: RepoName, checked: CheckedAllowlist, now: datetime
     ) -> None:
-        """A list that an older release read may have had an L4 in it all the time."""
+        """Enable the gate for a list with an L4 entry that an older release recorded."""
         if checked.allowlist is not None and await self._refresher.enable_gate(
             tx, upstream, checked.allowlist, now
         ):
@@ -152,14 +152,14 @@ class Allowlists:
 
     async def _load(self, tx: Tx, upstream: RepoName, version: int) -> Allowlist:
         row = await tx.one(_TEXT, upstream=upstream.key, version=version)
-        allowlist = _recorded(self._check(row["text"])) if row else None
+        allowlist = _allowlist_in_force(self._check(row["text"])) if row else None
         if allowlist is None:
             raise NoAllowlist(f"allowlist version {version} of {upstream} is not readable by this release")
         return allowlist
 
 
 async def text_in_force(tx: Tx, upstream: RepoName) -> str | None:
-    """The text of the newest good version; None while there is none."""
+    """The text of the version in force; None while there is none."""
     newest = await tx.one(_IN_FORCE, upstream=upstream.key)
     if newest is None or newest["version"] is None:
         return None
@@ -167,12 +167,12 @@ async def text_in_force(tx: Tx, upstream: RepoName) -> str | None:
     return row["text"] if row else None
 
 
-def _recorded(checked: CheckedAllowlist) -> Allowlist | None:
-    """The allowlist of a version that is in force. Version 0.1.0 put a file without any level in force."""
+def _allowlist_in_force(checked: CheckedAllowlist) -> Allowlist | None:
+    """The allowlist of a version in force. Release 0.1.0 put a file without any level in force."""
     return Allowlist(()) if checked.problems == (NO_LEVEL,) else checked.allowlist
 
 
-def _says_the_same(newest: Row, reading: AllowlistReading, checked: CheckedAllowlist) -> bool:
+def _equals_newest(newest: Row, reading: AllowlistReading, checked: CheckedAllowlist) -> bool:
     if reading.failure is not None:
         return bool(newest["problems"] == _encoded((reading.failure,)))
     # An unreadable file is kept as "", and a newer release may read what an older one could not.
@@ -182,7 +182,9 @@ def _says_the_same(newest: Row, reading: AllowlistReading, checked: CheckedAllow
 
 
 def _encoded(problems: tuple[AllowlistProblem, ...]) -> str:
-    return json.dumps([[each.line, each.severity, each.message, each.hint] for each in problems])
+    return json.dumps(
+        [[problem.line, problem.severity, problem.message, problem.hint] for problem in problems]
+    )
 
 
 def _row(
@@ -208,5 +210,5 @@ def _version(row: Any) -> AllowlistVersion:
         text=row["text"],
         etag=row["etag"],
         read_at=from_us(row["read_at"]),
-        problems=tuple(AllowlistProblem(*each) for each in json.loads(row["problems"])),
+        problems=tuple(AllowlistProblem(*fields) for fields in json.loads(row["problems"])),
     )

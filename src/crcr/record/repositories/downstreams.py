@@ -1,4 +1,4 @@
-"""What is known of each downstream repository: its immutable id, its installation, whether it is suspended.
+"""The table of downstream repositories: immutable id, installation, suspension, and the history of their levels.
 
 A binding made from GitHub's own answer is confirmed; one made at a first callback is not. Neither is ever
 overwritten by a caller: a changed id is refused, and only `rebind` by an operator accepts it.
@@ -51,7 +51,7 @@ _BIND = Statement(
         " AND (repository_id IS NULL OR (repository_id = :repository_id AND confirmed < :confirmed))"
     )
 )
-# The newest name of an id is the present one, also for a clock that stood still or went back.
+# The newest name of an id is the present one, even when the clock stood still or went back.
 _BOUND_LAST = Statement(
     text(
         "SELECT max(bound_at) AS at FROM repositories WHERE repository_id = :repository_id AND upstream = :upstream"
@@ -104,7 +104,7 @@ _CANCEL_DISPATCHES = Statement(
         " WHERE upstream = :upstream AND downstream = :downstream AND state IN ('held', 'waiting')"
     )
 )
-# A merge group does not last long enough to wait for it.
+# Not for merge groups: they do not live long enough to wait for a rename check.
 _HOLD_FOR_RENAME = Statement(
     text(
         "UPDATE dispatches SET state = 'held', reason = 'rename' WHERE upstream = :upstream AND downstream = :downstream"
@@ -117,7 +117,7 @@ _CANCEL_WAITING = Statement(
         " WHERE upstream = :upstream AND downstream = :downstream AND state = 'waiting'"
     )
 )
-_ASK_AGAIN = Statement(
+_UNCONFIRM = Statement(
     text("UPDATE repositories SET confirmed = 0 WHERE upstream = :upstream AND downstream = :downstream")
 )
 _QUEUED_TARGETS = Statement(
@@ -159,7 +159,7 @@ class Downstreams:
         )
 
     async def place(self, upstream: RepoName) -> tuple[RepoName, int | None, int | None]:
-        """The upstream's written name, its repository id and its installation id, as far as they are known."""
+        """The upstream's written name, its repository id and its installation id, None where unknown."""
         row = await self._database.quick_read(lambda tx: tx.one(_UPSTREAM, upstream=upstream.key))
         if row is None:
             return upstream, None, None
@@ -169,9 +169,9 @@ class Downstreams:
         return frozenset(row["downstream"] for row in await tx.all(_SUSPENDED, upstream=upstream.key))
 
     async def apply_allowlist(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
-        """Take a new allowlist into account: identify who came in, end the queues of who left.
+        """Apply a new allowlist: identify added repositories, and cancel the queues of removed ones.
 
-        The levels are still those of the version before.
+        The recorded levels are still those of the previous version.
         """
         listed = {entry.name.key: entry.name.full_name for entry in allowlist.entries}
         await tx.many(
@@ -179,11 +179,11 @@ class Downstreams:
         )
         before = await levels_now(tx, upstream)
         gating = {entry.name.key for entry in allowlist.gating}
-        # Who had a name when it was last asked about need not be who has it now.
+        # A name may belong to another repository than when it was last identified.
         added = [
             key for key in listed if before.get(key) is None or (key in gating and before[key] != Level.L4)
         ]
-        await tx.many(_ASK_AGAIN, ({"upstream": upstream.key, "downstream": key} for key in added))
+        await tx.many(_UNCONFIRM, ({"upstream": upstream.key, "downstream": key} for key in added))
         rows = await tx.all(_ALL, upstream=upstream.key)
         busy = {row["target"] for row in await tx.all(_BEING_IDENTIFIED, upstream=upstream.key)}
         unread = {r["downstream"] for r in rows if r["downstream"] in listed and not r["confirmed"]}
@@ -209,7 +209,7 @@ class Downstreams:
     async def bind(
         self, tx: Tx, upstream: RepoName, downstream: RepoName, binding: Binding, now: datetime
     ) -> bool:
-        """Bind a name to its id, if it is free, or confirm the id it has; True when that is news."""
+        """Bind a name without an id to this one, or confirm the id that it has; True when that changed the row."""
         await tx.run(_ENSURE, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
         at = to_us(now)
         if binding.confirmed:
@@ -233,11 +233,11 @@ class Downstreams:
         installation: InstallationFacts,
         now: datetime,
     ) -> bool:
-        """Record what GitHub says of a repository; False, and an alarm, when that is not who was bound."""
+        """Record GitHub's facts about a repository; False, with an alarm, when its id is not the bound one."""
 
         async def unit(tx: Tx) -> bool:
             binding = Binding(facts.repository_id, facts.owner_id, confirmed=True)
-            news = await self.bind(tx, upstream, downstream, binding, now)
+            changed = await self.bind(tx, upstream, downstream, binding, now)
             known = await self.known(tx, upstream, downstream)
             if known and known.binding and known.binding.repository_id != facts.repository_id:
                 await self.alarm(tx, upstream, downstream, "identity_changed", now)
@@ -249,8 +249,8 @@ class Downstreams:
                 installation_id=installation.installation_id,
             )
             await self.note_rights(tx, upstream, downstream, installation)
-            if news and (await levels_now(tx, upstream)).get(downstream.key) == Level.L4:
-                # A member that left may have waited for just this: is it this repository under its new name?
+            if changed and (await levels_now(tx, upstream)).get(downstream.key) == Level.L4:
+                # A removed backend may be this repository under its new name: dispatches may be held for that.
                 await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=False)
             if facts.default_branch is not None:
                 await tx.run(
@@ -303,7 +303,7 @@ class Downstreams:
         lift: bool = False,
         reason: str | None = None,
     ) -> None:
-        """Stop talking to a downstream at once (or again, with `lift`); what waits for it is dropped."""
+        """Suspend a downstream at once and cancel its queue; with `lift`, end the suspension."""
 
         async def unit(tx: Tx) -> None:
             await tx.run(_ENSURE, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
@@ -348,7 +348,7 @@ class Downstreams:
                 before=before,
                 after=repository_id,
             )
-            # Who bears the name may be a member that left under another.
+            # The repository may be a removed backend under its new name.
             await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=False)
 
         await self._database.write(unit)
@@ -370,7 +370,7 @@ class Downstreams:
 async def _after_other_names(
     tx: Tx, upstream: RepoName, downstream: RepoName, repository_id: int, at: int
 ) -> int:
-    """The time of a binding, later than that of every other name of the same repository."""
+    """The time of a binding: later than that of every other name of the same repository."""
     where = {"upstream": upstream.key, "downstream": downstream.key}
     last = await tx.one(_BOUND_LAST, repository_id=repository_id, **where)
     return at if last is None or last["at"] is None else max(at, last["at"] + 1)
@@ -382,47 +382,48 @@ def identify(upstream: RepoName, downstream_key: str, now: datetime) -> dict[str
     )
 
 
-# ---- At which level a backend stands since when: one row for each change that a version of the allowlist made.
-
-_NOW = Statement(
+# Levels: one row for each change that a version of the allowlist made.
+_LEVELS_NOW = Statement(
     text(
         "SELECT l.downstream, l.level FROM levels l WHERE l.upstream = :upstream AND l.version ="
         " (SELECT max(n.version) FROM levels n WHERE n.upstream = l.upstream AND n.downstream = l.downstream)"
     )
 )
-_ADD = Statement(
+_ADD_LEVEL = Statement(
     inserting(levels, "upstream", "downstream", "version", "level", "at").on_conflict_do_nothing()
 )
-_HISTORY = Statement(
+_LEVEL_HISTORY = Statement(
     text(
         "SELECT version, level, at FROM levels WHERE upstream = :upstream AND downstream = :downstream"
         " ORDER BY version DESC LIMIT :most"
     )
 )
-_MOST = 20
+_MOST_CHANGES = 20
 
 
 async def levels_now(tx: Tx, upstream: RepoName) -> dict[str, int | None]:
-    """The level of each downstream by the newest version that was followed; None for those that left."""
-    return {row["downstream"]: row["level"] for row in await tx.all(_NOW, upstream=upstream.key)}
+    """The level of each downstream in the newest applied version; None for removed ones."""
+    return {row["downstream"]: row["level"] for row in await tx.all(_LEVELS_NOW, upstream=upstream.key)}
 
 
 async def follow_levels(
     tx: Tx, upstream: RepoName, allowlist: Allowlist, version: int, now: datetime
 ) -> None:
-    """Write down who stands elsewhere than before."""
+    """Record the downstreams whose level changed."""
     before = await levels_now(tx, upstream)
     listed = {entry.name.key: int(entry.level) for entry in allowlist.entries}
     left = dict.fromkeys(key for key, level in before.items() if level is not None and key not in listed)
     changed = {key: level for key, level in listed.items() if before.get(key) != level} | left
     at = {"upstream": upstream.key, "version": version, "at": to_us(now)}
     if changed:
-        await tx.many(_ADD, [{**at, "downstream": key, "level": level} for key, level in changed.items()])
+        await tx.many(
+            _ADD_LEVEL, [{**at, "downstream": key, "level": level} for key, level in changed.items()]
+        )
 
 
 async def level_history(tx: Tx, upstream: RepoName, downstream: RepoName) -> tuple[LevelChange, ...]:
     """The changes, newest first."""
-    rows = await tx.all(_HISTORY, upstream=upstream.key, downstream=downstream.key, most=_MOST)
+    rows = await tx.all(_LEVEL_HISTORY, upstream=upstream.key, downstream=downstream.key, most=_MOST_CHANGES)
     return tuple(
         LevelChange(from_us(row["at"]), None if row["level"] is None else Level(row["level"]), row["version"])
         for row in rows

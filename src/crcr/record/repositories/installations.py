@@ -17,8 +17,8 @@ from crcr.decide.events import (
 from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.deliveries.webhooks import is_new_body
 from crcr.record.outbox.effects import add_effects
+from crcr.record.repositories.default_branches import compare_default_branch
 from crcr.record.repositories.downstreams import identify
-from crcr.record.repositories.upstreams import compare_default_branch
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement
 

@@ -1,8 +1,8 @@
-"""Walking a long list along its index while keeping only some of it: bounded, and resumed where it stopped.
+"""Filtered pages of a long list along its index: a bounded scan, with a cursor to continue.
 
-What is rare, or hidden, would otherwise be looked for through years of rows. After `LOOKED_THROUGH` rows a page
-ends early, with the place to go on from. That place may be a row that was not kept: a list whose keys hold more
-than times and numbers must not read what its reader may not see.
+A rare or hidden row would otherwise be searched for through years of rows. After `LOOKED_THROUGH` rows a page ends early,
+with the cursor to continue from. The cursor may be the key of a row that was filtered out: a list whose keys hold more than
+times and numbers must not read rows that its reader may not see.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,13 +12,13 @@ from crcr.record.store.database import Row
 
 Key = tuple[str | int, ...]
 Read = Callable[[Key, int], Awaitable[list[Row]]]
-"""Rows behind a key, at most so many, in the list's order."""
+"""Read rows after a key, at most so many, in the list's order."""
 
 LOOKED_THROUGH = 10_000
 _STEP = 1_000
 
 
-async def walk(
+async def read_matching(
     read: Read,
     start: Key,
     limit: int,
@@ -27,7 +27,7 @@ async def walk(
     keep: Callable[[Row], bool],
     most: int = LOOKED_THROUGH,
 ) -> tuple[list[Row], Key | None]:
-    """Return up to `limit` rows that are kept, and from where to go on if there is, or may be, more."""
+    """Return up to `limit` rows that pass the filter, and the cursor to continue from if there may be more."""
     kept: list[Row] = []
     at, looked, step = start, 0, limit + 1
     while True:

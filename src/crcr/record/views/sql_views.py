@@ -62,7 +62,7 @@ from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
 from crcr.record.views.logs.deliveries import delivery_page, one_delivery
 from crcr.record.views.logs.effects import effect_page
-from crcr.record.views.logs.search import JOBS_BACK, MOST, asked_of_history, search
+from crcr.record.views.logs.search import JOBS_BACK, MOST, history_search_text, search
 from crcr.record.views.relay.health import HealthViews
 from crcr.record.views.relay.metrics import queues_of, watched_of
 from crcr.record.views.relay.state import changes_after, effects_view, open_gates, vitals_of
@@ -233,7 +233,7 @@ class SqlViews:
     async def search(
         self, upstream: RepoName, text: str, now: datetime, *, after: tuple[str | int, ...] | None = None
     ) -> SearchView:
-        part = asked_of_history(text, upstream) if after is None else None
+        part = history_search_text(text, upstream) if after is None else None
         history = (
             await self._history.of_names(upstream, part, now - JOBS_BACK, MOST + 1, now)
             if part

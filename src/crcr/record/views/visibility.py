@@ -1,6 +1,6 @@
-"""Who may be seen: the allowlist in force as the pages' gate, and the state of its readings.
+"""Which backends are visible to the reader, by the allowlist in force, and the state of its versions.
 
-A backend that left the list is not shown, since nobody can say any more how visible it wanted to be.
+A backend that was removed from the list is hidden: its visibility is no longer known.
 """
 
 import json
@@ -38,16 +38,16 @@ class AllowlistReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VisibleBackends:
-    """The entries of one upstream by how much of them is shown, under their key names."""
+    """The allowlist entries of one upstream by visibility, under their key names."""
 
     shown: dict[str, AllowlistEntry]
-    """On the pages, be it by name only."""
+    """Shown on pages, at least by name."""
     public: dict[str, AllowlistEntry]
-    """With their dispatches."""
+    """Shown with their dispatches."""
     reporting: dict[str, AllowlistEntry]
-    """With their results too: public, and at a level whose results are recorded."""
+    """Shown with their results too: public, and at a level whose results are recorded."""
     everything: bool
-    """Whether an administrator looks, who sees what is hidden and what everybody else does not read."""
+    """Whether the reader is an administrator, who sees hidden backends and all details."""
 
     def written(self, downstream: str) -> str:
         return self.shown[downstream].name.full_name
@@ -62,7 +62,7 @@ class VisibleBackends:
 async def visible_backends(
     tx: Tx, lists: AllowlistReader, upstream: RepoName, *, everything: bool = False
 ) -> VisibleBackends:
-    """Without an allowlist nobody is seen; with `everything` the hidden ones are too."""
+    """Without an allowlist no backend is visible; with `everything` hidden ones are visible too."""
     try:
         entries = (await lists.in_force(tx, upstream)).entries
     except NoAllowlist:
@@ -78,7 +78,7 @@ async def visible_backends(
 async def allowlist_state(
     tx: Tx, upstream: RepoName, visible: VisibleBackends | None = None
 ) -> AllowlistState:
-    """The state for everybody; without `seen` for the operator, who sees every name."""
+    """The state for readers; without `visible` for the operator, who sees every name."""
     newest = await tx.one(_NEWEST, upstream=upstream.key)
     in_force = await tx.one(_IN_FORCE, upstream=upstream.key)
     bad = newest is not None and not newest["good"]
@@ -98,7 +98,7 @@ async def allowlist_state(
 
 
 def _source(told: str, *, for_everybody: bool) -> str:
-    """Where it was read; of a file of the relay's own machine everybody gets the name alone."""
+    """The source of the text; readers get only the name of a file on the relay's own machine."""
     return PurePath(told).name if for_everybody and PurePath(told).is_absolute() else told
 
 
@@ -114,7 +114,7 @@ _KINDS = {
 
 
 def _for_everybody(problem: AllowlistProblem) -> AllowlistProblem:
-    """Where it is and what kind it is of, in our own words: its text may quote any word of a hidden entry."""
+    """The problem's line and kind in our own words: its text may quote a hidden entry."""
     kind = next((told for said, told in _KINDS.items() if said in problem.message), "something is wrong here")
     return AllowlistProblem(problem.line, problem.severity, kind, None)
 

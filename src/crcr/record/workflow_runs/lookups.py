@@ -1,7 +1,7 @@
-"""Looking up what GitHub's Actions say of a dispatch: what is to be asked, and what the answer changes.
+"""Look-ups of a dispatch's workflow runs on GitHub: the query, and what the answer changes.
 
-Asked after a result of an L3 or L4 backend (to check it, and to know when all of its runs are over), for jobs
-that went silent, and for dispatches that nobody answered.
+Done after a result of an L3 or L4 backend (to verify it, and to learn when all its runs are over), for jobs that stopped
+reporting, and for dispatches without any run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -70,7 +70,7 @@ _STILL_RUNNING = Statement(
         " AND asked_at IS NOT NULL"
     )
 )
-_GIVE_UP = Statement(
+_END_SILENT_JOBS = Statement(
     text(
         "UPDATE jobs SET silent_at = :now WHERE delivery = :delivery AND upstream = :upstream"
         " AND downstream = :downstream AND state = 'in_progress' AND asked_at IS NOT NULL AND silent_at > :now"
@@ -138,7 +138,7 @@ class Lookups:
         self._job_timeout = job_timeout
 
     async def question(self, upstream: RepoName, delivery: str, downstream: str) -> RunLookup | None:
-        """What to ask GitHub about a dispatch; None when it was never sent."""
+        """The look-up for a dispatch; None when it was never sent."""
         key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}
 
         async def unit(tx: Tx) -> RunLookup | None:
@@ -159,7 +159,7 @@ class Lookups:
         *,
         listed: tuple[ActionsRun, ...] | None,
     ) -> RemainingLookup:
-        """Write down what GitHub said; `listed` are the runs of that time. Return what is left to ask."""
+        """Record GitHub's answer; `listed` are the runs of that time. Return what remains to be looked up."""
 
         async def unit(tx: Tx) -> RemainingLookup:
             dispatch = await tx.one(_DISPATCH, **question.key)
@@ -178,22 +178,22 @@ class Lookups:
                     await self._forget_run(tx, row, now)
                 else:
                     await self._settle_run(tx, row, found, jobs, now, silent_at=silent_at)
-            # A list with a run that may be ours, and is not over, does not show that all of ours are.
+            # While a run that may belong to this dispatch is not over, the list does not prove that all its runs are.
             doubtful = any(run not in mine and not run.is_over for run in found)
             await self._note_answer(tx, question, found, None if doubtful else listed, now)
-            await self._tell(tx, dispatch, now)
+            await self._notify(tx, dispatch, now)
             return await self._remaining(tx, question, entry)
 
         return await self._database.write(unit)
 
     async def _is_anothers(self, tx: Tx, question: RunLookup, run: ActionsRun) -> bool:
-        """Whether its own signed reports say that it answers another delivery, whatever its name holds."""
+        """Whether the run's signed reports bind it to another delivery, whatever its name contains."""
         where = {name: question.key[name] for name in ("upstream", "downstream")}
         bound = await tx.one(_KNOWN_RUN, run_id=str(run.run_id), **where)
         return bound is not None and bool(bound["reported"]) and bound["delivery"] != question.delivery
 
     async def _in_question(self, tx: Tx, question: RunLookup, run: ActionsRun) -> bool:
-        """Whether a run that nobody has reported from may answer another delivery: names hold what people wrote."""
+        """Whether a run without reports may belong to another delivery: people can write anything into names."""
         if any(run.run_id == known.run_id for known in question.runs):
             return False
         where = {name: question.key[name] for name in ("upstream", "downstream")}
@@ -208,22 +208,22 @@ class Lookups:
         return timedelta(seconds=own_s) if own_s else self._job_timeout
 
     async def not_readable(self, question: RunLookup, now: datetime) -> None:
-        """The App may not read its Actions: silent jobs end as they are, and the gate says what is wrong.
+        """The App may not read the repository's Actions: silent jobs end, and the gate names the missing permission.
 
-        Where it could when the dispatch was planned, results wait on: a right taken away must not confirm them.
+        If it could at the time of the dispatch, results stay unconfirmed: revoking a permission must not confirm them.
         """
 
         async def unit(tx: Tx) -> None:
             key = question.key
             where = {"upstream": key["upstream"], "downstream": key["downstream"]}
             await tx.run(_READABLE, readable=0, **where)
-            await tx.run(_GIVE_UP, now=to_us(now), **key)
+            await tx.run(_END_SILENT_JOBS, now=to_us(now), **key)
             if await tx.one(_LOST_AFTER_DISPATCH, **key) is None:
                 for row in await tx.all(_RUNS, **key):
-                    await tx.run(_NOT_VERIFIABLE, **_of_run(row))
+                    await tx.run(_NOT_VERIFIABLE, **_run_key(row))
             dispatch = await tx.one(_DISPATCH, **key)
             if dispatch is not None:
-                await self._tell(tx, dispatch, now)
+                await self._notify(tx, dispatch, now)
 
         await self._database.write(unit)
 
@@ -237,7 +237,7 @@ class Lookups:
         *,
         silent_at: datetime,
     ) -> None:
-        run = next((each for each in seen if str(each.run_id) == row["run_id"]), None)
+        run = next((run for run in seen if str(run.run_id) == row["run_id"]), None)
         if run is None:
             return
         if run.run_id in jobs:
@@ -245,12 +245,12 @@ class Lookups:
         if run.is_over:
             await hasten_silence(tx, row, run.attempt, now)
             return
-        await tx.run(_STILL_RUNNING, silent_at=to_us(silent_at), **_of_run(row))
+        await tx.run(_STILL_RUNNING, silent_at=to_us(silent_at), **_run_key(row))
 
     async def _forget_run(self, tx: Tx, row: Row, now: datetime) -> None:
-        """GitHub has deleted the run: it is over, and nobody can check its results any more."""
+        """GitHub has deleted the run: it is over, and its results can no longer be verified."""
         await tx.run(_GONE, **{name: row[name] for name in ("run_id", "upstream", "downstream")})
-        await tx.run(_NOT_VERIFIABLE, **_of_run(row))
+        await tx.run(_NOT_VERIFIABLE, **_run_key(row))
         await hasten_silence(tx, row, row["attempt"], now)
 
     async def _note_answer(
@@ -273,7 +273,7 @@ class Lookups:
             answer = _answer(seen, begun=any([await _is_unknown(tx, where, run) for run in listed]))
         await tx.run(_LISTED, now=to_us(now), answer=answer, **question.key)
 
-    async def _tell(self, tx: Tx, dispatch: Row, now: datetime) -> None:
+    async def _notify(self, tx: Tx, dispatch: Row, now: datetime) -> None:
         await note_change(
             tx,
             RepoName(dispatch["upstream"]),
@@ -286,7 +286,7 @@ class Lookups:
         await self._refresher.request_refresh_for(tx, dispatch, now)
 
     async def _remaining(self, tx: Tx, question: RunLookup, entry: AllowlistEntry | None) -> RemainingLookup:
-        """Whether asking again would tell anything: not when every run is over, checked, and surely the last."""
+        """What a further look-up could still answer: nothing when every run is over, verified and the last one."""
         dispatch = await tx.one(_DISPATCH, **question.key)
         runs = [row for row in await tx.all(_RUNS, **question.key) if row["issuer"] == "github"]
         live = {row["run_id"]: row for row in runs if not row["superseded"]}
@@ -302,7 +302,7 @@ class Lookups:
 
 
 def _are_over(dispatch: Row, live: list[Row], entry: AllowlistEntry | None) -> bool:
-    """Whether the runs are over as far as the gate needs to know; names of jobs tell the most, and all at L3."""
+    """Whether the runs are over as far as the gate needs to know; with listed job names, their results decide."""
     named = entry is not None and entry.jobs is not None
     if named and dispatch["level"] < Level.L4:
         return True
@@ -315,7 +315,7 @@ def _have_ended(runs: Iterable[Row]) -> bool:
     return all((row["over_attempt"] or 0) >= row["attempt"] for row in runs)
 
 
-def _of_run(row: Row) -> dict[str, Any]:
+def _run_key(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
 
 

@@ -51,11 +51,11 @@ class BackendPages:
         if not is_repo_name(text):
             raise NotFound(f"{text[:150]} is not the name of a repository")
         name = RepoName(text)
-        links = PageLinks(location, kept(request.query_params))
+        links = PageLinks(location, matrix_parameters(request.query_params))
         if wants_panel_only(request):
             panel = await backend_panel(self._frame, request, links, name)
             return self._frame.page(request, "job_panel.html", location, panel=panel)
-        query = asked_query(location, name, request.query_params)
+        query = backend_query(location, name, request.query_params)
         try:
             page = await self._frame.views(request).backend(query, self._frame.clock.now())
         except NotFound:
@@ -96,7 +96,7 @@ class BackendPages:
         )
 
 
-def kept(asked: QueryParams) -> dict[str, str]:
+def matrix_parameters(asked: QueryParams) -> dict[str, str]:
     """What the reader chose beside upstream, range and kind; what is not understood is left out."""
     chosen = {name: asked.get(name, "").strip() for name in _KEPT}
     known = {
@@ -110,8 +110,8 @@ def kept(asked: QueryParams) -> dict[str, str]:
     return {name: value for name, value in known.items() if value}
 
 
-def asked_query(location: PageLocation, name: RepoName, asked: QueryParams) -> BackendQuery:
-    chosen = kept(asked)
+def backend_query(location: PageLocation, name: RepoName, asked: QueryParams) -> BackendQuery:
+    chosen = matrix_parameters(asked)
     return BackendQuery(
         upstream=location.upstream,
         downstream=name,

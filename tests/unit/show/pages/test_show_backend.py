@@ -31,7 +31,7 @@ from crcr.decide.views.backend import (
 from crcr.decide.views.overview import DispatchAnswer, JobView
 from crcr.errors import NotFound
 from crcr.show.access.reader import Reader, SignInMethod
-from crcr.show.pages.backend import in_order, kept
+from crcr.show.pages.backend import in_order, matrix_parameters
 from crcr.show.pages.frame import Frame
 from crcr.show.render.job_panel import parse_environment, split_job_url
 from crcr.show.render.matrix import ROOM, shorten_names
@@ -501,7 +501,7 @@ async def test_a_jobs_row_filters_the_matrix() -> None:
 
 def test_what_is_not_understood_is_not_kept() -> None:
     given = QueryParams("result=x&older=2&sort=x&q=&jobs=%20&open=a&after=b&other=1")
-    assert kept(given) == {"open": "a", "after": "b"}
+    assert matrix_parameters(given) == {"open": "a", "after": "b"}
 
 
 DETAILED = a_failure(
@@ -698,10 +698,10 @@ async def test_the_panel_alone_is_read_without_the_matrix() -> None:
 
 async def test_the_same_view_is_there_as_json_and_csv() -> None:
     text = await get(a_page(), "?jobs=lin&q=x&older=1&sort=job&after=WzEsImEiXQ&range=7d")
-    kept = "job=lin&q=x&older=1&cursor=WzEsImEiXQ&range=7d"
+    matrix_parameters = "job=lin&q=x&older=1&cursor=WzEsImEiXQ&range=7d"
     links = ParsedPage(text).attributes("href")
-    assert f"/api/v1/backends/Good/Backend?{kept}" in links
-    assert f"/api/v1/backends/Good/Backend.csv?{kept}" in links
+    assert f"/api/v1/backends/Good/Backend?{matrix_parameters}" in links
+    assert f"/api/v1/backends/Good/Backend.csv?{matrix_parameters}" in links
 
 
 async def test_a_row_is_not_green_while_jobs_are_left_out() -> None:

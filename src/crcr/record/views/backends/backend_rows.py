@@ -1,4 +1,4 @@
-"""A backend's line in the summary: its figures, what was sent to it, and what is wrong with it."""
+"""Rows of the summary: a backend's figures, its dispatches and its problems; and the states of all backends."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -192,10 +192,10 @@ def by_name_only(entry: AllowlistEntry) -> BackendSummary:
     )
 
 
-# ---- All backends of an upstream in a few statements: what it takes to count, filter and order thousands of them.
-# ----
-# ---- A page reads its own rows in full afterwards (`BackendReader.summary`). Each statement jumps along an index from one
-# ---- backend that has rows to the next, so its cost follows the backends with something to tell, not the whole allowlist.
+# All backends of an upstream in a few statements, to count, filter and sort thousands of them.
+#
+# A page reads its own rows in full afterwards (`BackendReader.summary`). Each statement jumps along an index from one
+# backend that has rows to the next, so its cost follows the backends with something to tell, not the whole allowlist.
 
 OWN_KINDS = (ResultKind.PULLS, ResultKind.PUSH, ResultKind.NIGHTLY)
 """What reached us through our own callbacks."""

@@ -1,4 +1,4 @@
-"""A backend's figures read from the sums, and the few things that sums do not hold: what runs, what came last."""
+"""A backend's figures from the sums, and what sums do not hold: running jobs, last results, exact durations of few jobs."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -261,10 +261,10 @@ def _last(row: Row) -> LastResult:
     return LastResult(state, concluded, row["job_name"], from_us(row["completed_at"] or 0), counted)
 
 
-# ---- The durations themselves where they are few: a percentile of some jobs is one of theirs, and not read from a bucket.
-# ----
-# ---- Sums hold no single durations, so the rows of jobs are read, which are kept for longer than any range. A part whose rows
-# ---- are not as many as its sums say keeps what the sums say.
+# Exact durations where there are few: a percentile is then the duration of one of the jobs, not a bucket's.
+#
+# Sums hold no single durations, so the rows of jobs are read, which are kept for longer than any range. Where the number of
+# rows differs from the sums, the sums are used.
 
 _MOST_ROWS = 5_000
 """Read for one stretch of time; what has more keeps what its sums say."""

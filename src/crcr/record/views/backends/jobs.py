@@ -1,6 +1,7 @@
-"""Jobs for pages, one by one and in lists.
+"""Jobs for pages: in lists, one with all its details, and a backend's jobs by name.
 
-Lists are read backend by backend along `ix_jobs_backend` and merged, so that they cost what they show and never touch a backend that is not to be seen.
+Lists are read backend by backend along `ix_jobs_backend` and merged, so that the cost follows the rows shown, and no row of
+a hidden backend is read.
 """
 
 import json
@@ -191,7 +192,7 @@ _AS_STORED: tuple[Any, ...] = (
     *("url", "artifact_url", "queue_s", "execution_s", "github_conclusion"),
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
-# A matrix has thousands of jobs: looking a word up takes a fraction of the time of calling its enum.
+# A matrix has thousands of jobs: a dictionary is much faster than calling the enum.
 _STATES = {each.value: each for each in JobState}
 _CONCLUSIONS: dict[str | None, Conclusion | None] = {None: None, **{each.value: each for each in Conclusion}}
 _VERIFICATIONS = {each.value: each for each in Verification}
@@ -199,8 +200,6 @@ _ENDED: dict[str | None, EndedAs | None] = {None: None, **{each.value: each for 
 _MARKS = tuple(each.value for each in JobMark)
 _VIEW_NAMES = tuple(column.name for column in VIEW_COLUMNS)
 
-
-# ---- One job with everything known of it, and the jobs of a backend by name.
 
 _MOST_FAILED_TESTS = 50
 _MOST_JOBS = 100
@@ -242,7 +241,7 @@ _COUNTED = (
     " AS execution_sum_s,"
     " count(CASE WHEN ended_as IN ('success', 'failure', 'timed_out') THEN execution_s END) AS execution_known"
 )
-# A window of hours cuts through days; a day's jobs of one backend are few enough to be asked themselves.
+# A window of hours cuts through days; the jobs of one backend and day are few enough to read their rows.
 _BY_NAME_NOW = Statement(
     text(
         f"SELECT workflow, max(workflow_name) AS workflow_name, job_name,{_COUNTED}"  # noqa: S608  our own text
@@ -251,7 +250,7 @@ _BY_NAME_NOW = Statement(
         " AND event IN (:event, :other_event) GROUP BY workflow, job_name ORDER BY workflow, job_name"
     )
 )
-# They have an index by when they ended, which may be claimed, and is believed for a week back.
+# Their index is by end time, which may be a claim of the other relay and is accepted for a week back.
 _BY_NAME_INGESTED = Statement(
     text(
         f"SELECT workflow_name AS workflow, workflow_name, job_name,{_COUNTED}"  # noqa: S608  our own text

@@ -15,7 +15,7 @@ from crcr.decide.views.logs import WaiverQuery
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
-from crcr.record.views.paging import Key, bad_cursor, walk
+from crcr.record.views.paging import Key, bad_cursor, read_matching
 from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import VisibleBackends
 
@@ -105,7 +105,7 @@ async def _past(
             return state is query.state and keep(row)
         return (query.newest_first or state is not WaiverState.IN_FORCE) and keep(row)
 
-    return await walk(read, query.after or _NEWEST, query.limit, key_of=_key, keep=wanted)
+    return await read_matching(read, query.after or _NEWEST, query.limit, key_of=_key, keep=wanted)
 
 
 def _keeper(query: WaiverQuery, visible: VisibleBackends) -> Callable[[Row], bool]:

@@ -1,6 +1,6 @@
-"""What the store knows of one downstream's set-up, in one snapshot.
+"""One downstream's set-up as recorded, in one snapshot, and its refused reports.
 
-Of a backend that is not to be seen nothing is read: it looks like one that is not listed.
+Nothing is read of a hidden backend: it gets the same answer as one that is not listed.
 """
 
 from dataclasses import replace
@@ -83,7 +83,7 @@ _LAST_NIGHTLY = Statement(
         " AND completed_at IS NOT NULL ORDER BY completed_at DESC, delivery DESC, workflow DESC, run_id DESC, attempt DESC, job_name DESC LIMIT 1"
     )
 )
-# The result must have come after the refusal: one that contradicts an earlier result is settled by nothing.
+# The result must have come after the refusal: a report that contradicts an earlier result is never settled.
 SETTLED = (
     "EXISTS (SELECT 1 FROM jobs j WHERE j.delivery = r.delivery AND j.upstream = r.upstream"
     " AND j.downstream = r.downstream AND j.run_id = r.run_id AND j.reported_name = r.job_name"
@@ -204,7 +204,7 @@ def _refusal(row: Row | None) -> LastRefusal | None:
     )
 
 
-# ---- A backend's refused reports for its page and the API: of the last two weeks, the newest first.
+# A backend's refused reports of the last two weeks, the newest first.
 
 SHOWN_FOR = timedelta(days=14)
 

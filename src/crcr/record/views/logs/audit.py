@@ -16,7 +16,7 @@ from crcr.decide.views.logs import AuditPage, AuditQuery, AuditView
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us
-from crcr.record.views.paging import Key, bad_cursor, walk
+from crcr.record.views.paging import Key, bad_cursor, read_matching
 from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import VisibleBackends
 
@@ -57,7 +57,7 @@ async def audit_page(tx: Tx, query: AuditQuery, visible: VisibleBackends, *, eve
         return await tx.all(statement, upstream=query.upstream.key, at=at, id=last, limit=limit)
 
     keep = _keeper(query, visible, everything=everything)
-    rows, more = await walk(
+    rows, more = await read_matching(
         read, _place(query.after or start), query.limit, key_of=_key, keep=keep, most=_LOOKED_THROUGH
     )
     return AuditPage(

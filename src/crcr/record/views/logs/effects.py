@@ -1,7 +1,7 @@
-"""The outbox in pages: what was given up first, then what is still owed; or what is over, newest first.
+"""The outbox in pages: parked effects first, then open ones; or finished ones, newest first. And its counts.
 
-What is owed is listed target by target, along the index that the workers use. Effects that aim at a backend
-which is not to be seen are left out, and so is, for everybody but administrators, what the last error said.
+Open effects are listed target by target, along the index that the workers use. Effects of hidden backends are left out,
+and so are the texts of errors, except for administrators.
 """
 
 import json
@@ -18,12 +18,12 @@ from crcr.errors import BadRequest
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.paging import Key, bad_cursor, walk
-from crcr.record.views.relay.health import hindrance_of
+from crcr.record.views.paging import Key, bad_cursor, read_matching
+from crcr.record.views.relay.health import waiting_reason
 from crcr.record.views.relay.state import newest_change, targets_shown
 from crcr.record.views.visibility import VisibleBackends
 
-# The effects of a lane go out in their order: what waits behind one that is held back waits for the same limit.
+# The effects of a lane are sent in order: those behind a held one wait for the same limit.
 _AHEAD_IN_LANE = (
     "(SELECT ahead.{} FROM effects ahead WHERE ahead.upstream = effects.upstream AND ahead.target = effects.target"
     " AND ahead.lane = effects.lane AND ahead.state IN ('waiting', 'claimed') AND ahead.held_by IS NOT NULL"
@@ -38,7 +38,7 @@ _BEFORE = (
     " AND finished_at <= :at AND (finished_at < :at OR effect_id < :id)"
     " ORDER BY finished_at DESC, effect_id DESC LIMIT :limit"
 )
-# By target, so a cursor names one: what the reader may not see is left out here already, and not on the way.
+# Listed by target, so a cursor names one: hidden targets are excluded in the query, not afterwards.
 _SHOWN = "(:everything = 1 OR target NOT LIKE '%/%' OR target IN (SELECT value FROM {shown}))"
 _AS_ROWS = "json_each(:shown)", "json_array_elements_text(CAST(:shown AS json)) AS named(value)"
 """A list in JSON as rows, on SQLite and on PostgreSQL."""
@@ -61,7 +61,7 @@ _OPEN_FOR = _among_shown(
     f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target = :target"
     f" AND {_SHOWN} AND due_at >= :due AND {_BEHIND} ORDER BY due_at, effect_id LIMIT :limit"
 )
-# One delivery's: nothing leads from it to its effects, so what is open is looked through, as much as may be.
+# No index leads from a delivery to its effects, so the open effects are scanned, up to a limit.
 _AMONG = "SELECT * FROM"
 _SOME_PARKED = f"{_EFFECT} upstream = :upstream AND state = 'parked' LIMIT 50000"
 _SOME_OPEN = f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') LIMIT 50000"
@@ -146,7 +146,7 @@ async def _rows(
             return await tx.all(section.statement, limit=limit, **needed, **place)
 
         left = query.limit - len(found)
-        rows, more = await walk(read, start or section.start, left, key_of=section.key_of, keep=keep)
+        rows, more = await read_matching(read, start or section.start, left, key_of=section.key_of, keep=keep)
         found += rows
         if more is not None:
             return found, (section.number, *more)
@@ -220,12 +220,12 @@ def _hindrance(row: Row) -> dict[str, Any]:
     if row["state"] not in ("waiting", "claimed"):
         return {}
     if row["held_by"] or row["fault"] or not row["ahead_held_by"]:
-        return hindrance_of(row)
+        return waiting_reason(row)
     due_at = max(row["due_at"], row["ahead_due_at"])
-    return {**hindrance_of({**row, "held_by": row["ahead_held_by"]}), "due_at": from_us(due_at)}
+    return {**waiting_reason({**row, "held_by": row["ahead_held_by"]}), "due_at": from_us(due_at)}
 
 
-# ---- How much is owed, counted along the indexes of what is open: pages ask for it with every list of the log.
+# Counts along the partial indexes of open effects; pages show them above every list of the log.
 
 # States are written out, not bound: SQLite uses a partial index only when it can see its condition.
 _COUNT_OPEN = Statement(

@@ -29,7 +29,7 @@ from crcr.record.schema.core import audit, effects, repositories
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
-from crcr.record.views.relay.health import NOTHING_HINDERS, health_facts, hindrance_of
+from crcr.record.views.relay.health import NOTHING_HINDERS, health_facts, waiting_reason
 from crcr.record.views.visibility import AllowlistReader, allowlist_state
 
 _DELIVERY = (
@@ -228,7 +228,7 @@ def _effect(row: Row) -> EffectLine:
     return EffectLine(
         **{
             **_with(row, times=times, flags=("unsure",)),
-            **(hindrance_of(row) if row["state"] in ("waiting", "claimed") else NOTHING_HINDERS),
+            **(waiting_reason(row) if row["state"] in ("waiting", "claimed") else NOTHING_HINDERS),
         }
     )
 

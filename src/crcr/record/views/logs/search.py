@@ -1,6 +1,6 @@
-"""Finding things by what people have at hand: a number, digits of a commit, a login, part of a name, a title.
+"""Search by a pull request's number, digits of a commit, a login, part of a backend's or job's name, or a title.
 
-Every question is bounded: by a key, by an index range, by the open pull requests, or by the jobs of the last
+Every query is bounded: by a key, by an index range, by the open pull requests, or by the jobs of the last
 30 days. Pull requests of an author are listed page by page. Backends and jobs are only those that the reader may see.
 """
 
@@ -39,7 +39,7 @@ _ADDRESS = re.compile(r"https?://[^/\s]+/([\w.-]+/[\w.-]+?)(?:\.git)?(?:/(pull|c
 
 _PULL = "SELECT number, title, author, head_sha, updated_at, is_open, merged FROM"
 _BY_NUMBER = Statement(text(f"{_PULL} pulls WHERE upstream = :upstream AND number = :number"))
-# `upstream` is left to the outer half, or is a range: SQLite would begin with it and walk all there are.
+# `upstream` is tested in the outer query, or as a range: SQLite would otherwise scan all rows of the upstream.
 _ALL_OPEN = "(SELECT * FROM pulls WHERE is_open = 1 AND head_sha >= '' LIMIT 20000) found"
 _OPEN = Statement(
     text(
@@ -75,7 +75,7 @@ _GROUPS = Statement(
 )
 
 
-def asked_of_history(text: str, upstream: RepoName) -> str | None:
+def history_search_text(text: str, upstream: RepoName) -> str | None:
     """The part of a job's name that is searched for; None when a name cannot be meant."""
     asked = _asked(_wanted(text), upstream)
     return asked.text if asked and asked.plain and len(asked.text) >= _SHORTEST else None
@@ -308,10 +308,10 @@ def _head(row: Row, delivery: str | None) -> Hit:
     )
 
 
-# ---- Jobs found by part of their name, each with the time when it last began; the newest first.
-# ----
-# ---- A backend's newest rows name nearly all of its jobs, with their times. What is not among them is found in the sums of the
-# ---- last 30 days, which know the day only: its time is looked up where it may be listed.
+# Jobs by part of their name, each with its last start time; the newest first.
+#
+# A backend's newest rows name nearly all of its jobs, with their times. Other jobs are found in the sums of the last 30
+# days, which hold only the day: their time is looked up if they may be listed.
 
 JOBS_BACK = timedelta(days=30)
 """How far back a job's name is looked for."""

@@ -168,7 +168,7 @@ async def unpublished_gate(
         decided_at=_decided_at(gate, effects, state),
         due_at=from_us(hindered["due_at"]) if hindered else None,
         parked=parked,
-        **(hindrance_of(hindered) if hindered else {}),
+        **(waiting_reason(hindered) if hindered else {}),
     )
     return publication if publication.is_late else None
 
@@ -187,19 +187,19 @@ def _open(row: Row) -> OpenEffects:
         created_at=from_us(row["created_at"]),
         due_at=from_us(row["due_at"]),
         until=from_us(row["until"]),
-        **hindrance_of(row),
+        **waiting_reason(row),
     )
 
 
 def _gates(row: Row) -> WaitingGates:
     since, until = from_us(row["since"]), from_us(row["until"])
-    return WaitingGates(number=row["number"], since=since, until=until, **hindrance_of(row))
+    return WaitingGates(number=row["number"], since=since, until=until, **waiting_reason(row))
 
 
 NOTHING_HINDERS: dict[str, Any] = {"held_by": None, "fault": None, "fault_since": None}
 
 
-def hindrance_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def waiting_reason(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "held_by": _limit(row["held_by"]) if row["held_by"] else None,
         "fault": EffectFault(row["fault"]) if row["fault"] else None,

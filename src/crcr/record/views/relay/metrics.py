@@ -1,4 +1,4 @@
-"""What the metrics ask of the store at every scrape: queues by kind, and what is worth an alarm.
+"""Values for the metrics of every scrape: queues by kind, facts for alarms, and how far ClickHouse is behind.
 
 Cheap however large the tables are: each statement walks a partial index that holds only what is still to be done,
 or reads one end of an index.
@@ -80,7 +80,7 @@ def _at(row: Row | None) -> int | None:
     return row["at"] if row else None
 
 
-# ---- How far ClickHouse is behind: how many facts it has not been told, and how long the oldest of them has been due.
+# How many facts are not in ClickHouse yet, and how long the oldest of them has been due.
 
 _MOST = 100_000
 """More are not counted."""

@@ -69,7 +69,7 @@ async def test_the_commands_lead_from_nothing_to_a_result_on_the_page(tmp_path: 
             "demo-join me/my-backend", f"demo-join me/my-backend --github http://127.0.0.1:{github}"
         )
         said = await run(script, home)
-        assert "me/my-backend has joined the demo" in said
+        assert "me/my-backend joined the demo" in said
         assert "✓ allowlist" in said
 
         last = await result(f"http://127.0.0.1:{port}")

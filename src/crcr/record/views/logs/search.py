@@ -318,7 +318,7 @@ JOBS_BACK = timedelta(days=30)
 _ROWS_LOOKED_AT = 60_000
 """How many rows of jobs, and of sums, one search may look through."""
 _MOST_LOOKUPS = 100
-_DELIVERED_BEFORE_US = 7 * DAY_US
+_DELIVERED_BEFORE_US = 30 * DAY_US
 """A result of another relay may be of a delivery that is older by this."""
 
 _NEWEST = Statement(

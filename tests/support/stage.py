@@ -23,13 +23,14 @@ from starlette.types import ASGIApp
 from crcr.app import Edge
 from crcr.decide.model import RepoName
 from crcr.record.migrations.run import migrate
+from crcr.record.store.database import PostgresTimeouts
 from crcr.settings import PostgresSetting, Settings, SqliteSetting, load_settings
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app
 from github_sim.github import GitHub, JobSpec, Workflow
 from support.clock import ManualClock
-from support.services.postgres import new_database, run_on
+from support.services.postgres import PATIENT_TIMEOUTS, new_database, run_on
 
 UPSTREAM = "pytorch-like/core"
 AUDIENCE = "crcr-test"
@@ -62,6 +63,7 @@ class Stage:
             on_crash=self.crashes.append,
             health_shared_for_s=0,
             check_gathering=check_gathering,
+            postgres_timeouts=PostgresTimeouts() if "CRCR_TEST_TIMEOUTS" in os.environ else PATIENT_TIMEOUTS,
         )
         self.services = build(settings, self.seams)
         self.app = build_app(self.services, work=False)

@@ -27,7 +27,7 @@ from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.store.database import Database
+from crcr.record.store.database import Database, PostgresTimeouts
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.health import HealthViews
 from crcr.settings import Settings, SqliteSetting, UpstreamSetting
@@ -49,6 +49,7 @@ class Seams:
     health_shared_for_s: float = SHARED_FOR_S
     """How long one health reading is shared; 0 for a clock that stands still."""
     check_gathering: timedelta = COALESCE_DELAY
+    postgres_timeouts: PostgresTimeouts = field(default_factory=PostgresTimeouts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ def open_core(settings: Settings, seams: Seams) -> Core:
     require_drivers(settings)
     migrate(database_location(settings))
     signals, metrics = Signals(), build_metrics(settings, seams.clock)
-    database = open_database(settings, signals, metrics.store)
+    database = open_database(settings, signals, metrics.store, seams.postgres_timeouts)
     refresher = check_refresher(settings, seams.check_gathering)
     targets = Downstreams(database, refresher)
     allowlists = Allowlists(database, targets, refresher, read_allowlist)

@@ -2,22 +2,39 @@
 
 from crcr.errors import NotFound
 from crcr.record.migrations.run import revision
-from crcr.record.store.database import Database, DatabaseLocation, PostgresLocation, StoreCounters
+from crcr.record.store.database import (
+    Database,
+    DatabaseLocation,
+    PostgresLocation,
+    PostgresTimeouts,
+    StoreCounters,
+)
 from crcr.record.store.signals import Signals
 from crcr.settings import Settings, SqliteSetting
 
 
-def database_location(settings: Settings) -> DatabaseLocation:
+def database_location(
+    settings: Settings,
+    timeouts: PostgresTimeouts = PostgresTimeouts(),  # noqa: B008 - frozen
+) -> DatabaseLocation:
     database = settings.database
     if isinstance(database, SqliteSetting):
         return database.path
     return PostgresLocation(
-        database.url.get_secret_value(), connections=settings.database_pool, ca=settings.database_ca
+        database.url.get_secret_value(),
+        connections=settings.database_pool,
+        ca=settings.database_ca,
+        timeouts=timeouts,
     )
 
 
-def open_database(settings: Settings, signals: Signals, counters: StoreCounters | None = None) -> Database:
-    location = database_location(settings)
+def open_database(
+    settings: Settings,
+    signals: Signals,
+    counters: StoreCounters | None = None,
+    timeouts: PostgresTimeouts = PostgresTimeouts(),  # noqa: B008 - frozen
+) -> Database:
+    location = database_location(settings, timeouts)
     if isinstance(location, PostgresLocation):
         from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
         from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415

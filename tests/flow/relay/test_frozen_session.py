@@ -35,6 +35,7 @@ asyncio.run(hold())
 @pytest.fixture(autouse=True)
 def _on_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRCR_TEST_STORE", "postgresql")
+    monkeypatch.setenv("CRCR_TEST_TIMEOUTS", "real")
 
 
 def url_of(it: Stage) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import asyncpg
 
 from crcr.record.migrations.run import migrate
-from crcr.record.store.database import PostgresLocation
+from crcr.record.store.database import PostgresLocation, PostgresTimeouts
 
 _QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 _ALWAYS = (
@@ -32,6 +32,8 @@ _ALWAYS = (
     "logging_collector=off",
 )
 _TEMPLATE = "crcr_template"
+PATIENT_TIMEOUTS = PostgresTimeouts(60_000, 60_000, 60_000, 60_000, 60_000)
+"""A busy machine must not fail a story: where the clock stands still, nothing that failed is ever retried."""
 _NUMBERS = count(1)
 
 

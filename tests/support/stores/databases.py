@@ -29,7 +29,7 @@ from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
 from crcr.record.store.sqlite.database import InMemory, SqliteDatabase, connect
 from crcr.record.store.statement import Statement
-from support.services.postgres import new_database
+from support.services.postgres import PATIENT_TIMEOUTS, new_database
 from support.stage import place_empty_database
 
 CORE, OTHER = RepoName("pytorch-like/core"), RepoName("other-up/stream")
@@ -60,7 +60,7 @@ def _memory(folder: Path) -> OpenDatabase:
 
 
 def _postgresql(_: Path) -> OpenDatabase:
-    place = PostgresLocation(new_database())
+    place = PostgresLocation(new_database(), timeouts=PATIENT_TIMEOUTS)
     return lambda: PostgresDatabase(PostgresLink(place), Signals())
 
 

@@ -92,10 +92,10 @@ class NoCounters:
 
 @dataclass(frozen=True, slots=True)
 class PostgresTimeouts:
-    """Server-side time-outs of our connections, in milliseconds; 0 is none.
+    """Time-outs of our connections, in milliseconds; 0 is none. All but `queue_ms` are the server's.
 
     A webhook or a callback must be answered within 8 s, be it with 503: then the proxy tries the next relay, and after
-    10 s GitHub gives up. Of these a write waits for up to 2.5 s in its queue (`postgres.database`), then for one lock.
+    10 s GitHub gives up. Of these a write waits for up to 2.5 s in its queue, then for one lock.
     """
 
     statement_ms: int = 15_000
@@ -106,6 +106,8 @@ class PostgresTimeouts:
     """
     write_ms: int = 5_000
     """For a statement that writes, in place of `statement_ms` where that is longer."""
+    queue_ms: int = 2_500
+    """A unit that no transaction has taken by then fails with 503."""
 
 
 NO_TIMEOUTS = PostgresTimeouts(0, 0, 0, 0)

@@ -42,8 +42,6 @@ _MOST_LANES = 64
 _GROUP = 128
 _CONCURRENT_GROUPS = 2
 """Transactions at once: while one waits for the server or for a lane, the next group gathers."""
-_QUEUED_S = 2.5
-"""A unit that no transaction has taken by then fails with 503 (`PostgresTimeouts`)."""
 _LONG_S = 1.0
 """A transaction that took longer is logged."""
 _TRIES = 5
@@ -148,6 +146,7 @@ class PostgresDatabase:
         self.signals = signals
         self._counters = counters or NoCounters()
         self._link = link
+        self._queue_s = link.location.timeouts.queue_ms / 1_000
         self._wakeups = PostgresWakeups(link, signals, listen=listen)
         self._reads = BatchedReads(link)
         self._queues = LaneQueues()
@@ -163,7 +162,7 @@ class PostgresDatabase:
         self._queues.add(lane_number(lane), queued)
         if self._queues.has_free_lane:
             self._committers.start()
-        deadline = loop.call_later(_QUEUED_S, self._expire, queued)
+        deadline = loop.call_later(self._queue_s, self._expire, queued)
         try:
             return await queued.outcome
         finally:
@@ -199,7 +198,9 @@ class PostgresDatabase:
 
     def _expire(self, queued: QueuedUnit[Any]) -> None:
         if self._queues.remove(lane_number(queued.lane), queued):
-            log.warning("store_waited", lanes=[queued.lane], waited_s=_QUEUED_S, waited_for="earlier writes")
+            log.warning(
+                "store_waited", lanes=[queued.lane], waited_s=self._queue_s, waited_for="earlier writes"
+            )
             fail_units([queued], StoreUnavailable("PostgreSQL is busy: earlier writes have not ended"))
 
     def _recheck_soon(self) -> None:

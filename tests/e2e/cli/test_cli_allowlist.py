@@ -26,7 +26,7 @@ def check(*words: str, given: str | None = None) -> tuple[int, str]:
 
 def test_the_public_file_is_good() -> None:
     code, out = check("check", str(PUBLIC))
-    assert (code, "is good: 10 repositories" in out) == (0, True)
+    assert (code, "is valid: 10 repositories" in out) == (0, True)
 
 
 def test_all_problems_are_told_with_line_and_hint() -> None:

@@ -101,7 +101,7 @@ async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("address", "words"),
-    [("http://127.0.0.1:9", "demo-9.key"), ("https://github.example:443", "no demo on this machine")],
+    [("http://127.0.0.1:9", "demo-9.key"), ("https://github.example:443", "is not a demo on this machine")],
 )
 async def test_without_a_demo_it_says_what_to_do(tmp_path: Path, address: str, words: str) -> None:
     join = ("demo-join", "me/my-backend", "--github", address)

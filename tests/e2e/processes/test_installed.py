@@ -137,7 +137,7 @@ def test_the_wheel_holds_the_reporter_and_all_templates(plain: Installation) -> 
     [wheel] = (plain.folder.parent / "source" / "build" / "wheels").glob("*.whl")
     with ZipFile(wheel) as packed:
         names = set(packed.namelist())
-        assert packed.read("crcr/join/report.py") == (ROOT / "action" / "report.py").read_bytes()
+        assert packed.read("crcr/join/shipped/report.py") == (ROOT / "action" / "report.py").read_bytes()
     source = ROOT / "src"
     data = [path for path in source.glob("crcr/*/templates/*") if path.is_file()]
     assert {str(path.relative_to(source)) for path in data} <= names

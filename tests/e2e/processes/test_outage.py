@@ -231,4 +231,4 @@ async def test_a_github_that_is_away_is_told_with_a_failure(tmp_path: Path) -> N
 
         assert (code, "Traceback" in errors) == (1, False)
         assert "stopped early with 0 left: GitHub cannot be reached" in errors
-        assert "goes on where this one stopped" in errors
+        assert "continues here" in errors

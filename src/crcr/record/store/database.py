@@ -95,18 +95,19 @@ class PostgresTimeouts:
     """Time-outs of our connections, in milliseconds; 0 is none. All but `queue_ms` are the server's.
 
     A webhook or a callback must be answered within 8 s, be it with 503: then the proxy tries the next relay, and after
-    10 s GitHub gives up. Of these a write waits for up to 2.5 s in its queue, then for one lock.
+    10 s GitHub gives up. A frozen process can hold its
+    lock for 4 s (two transactions in turn): a write waits for longer than that in its queue, and for the lock.
     """
 
     statement_ms: int = 15_000
-    lock_ms: int = 4_500
+    lock_ms: int = 4_200
     idle_in_transaction_ms: int = 2_000
     """A process that froze in a transaction holds its locks no longer than this. It has two transactions at once, and
     the second may get its lock when the first is ended: others wait for a lock for longer than both.
     """
     write_ms: int = 5_000
     """For a statement that writes, in place of `statement_ms` where that is longer."""
-    queue_ms: int = 2_500
+    queue_ms: int = 4_200
     """A unit that no transaction has taken by then fails with 503."""
 
 

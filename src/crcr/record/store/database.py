@@ -95,19 +95,18 @@ class PostgresTimeouts:
     """Time-outs of our connections, in milliseconds; 0 is none. All but `queue_ms` are the server's.
 
     A webhook or a callback must be answered within 8 s, be it with 503: then the proxy tries the next relay, and after
-    10 s GitHub gives up. A frozen process can hold its
-    lock for 4 s (two transactions in turn): a write waits for longer than that in its queue, and for the lock.
+    10 s GitHub gives up. A frozen process can hold its locks for 3.4 s: it has two transactions, and the second may get
+    its lock when the first is ended. A write waits for longer than that in its queue, and for the lock, which is 7.6 s
+    together.
     """
 
     statement_ms: int = 15_000
-    lock_ms: int = 4_200
-    idle_in_transaction_ms: int = 2_000
-    """A process that froze in a transaction holds its locks no longer than this. It has two transactions at once, and
-    the second may get its lock when the first is ended: others wait for a lock for longer than both.
-    """
+    lock_ms: int = 3_800
+    idle_in_transaction_ms: int = 1_700
+    """PostgreSQL ends a session that is idle in a transaction for this long."""
     write_ms: int = 5_000
     """For a statement that writes, in place of `statement_ms` where that is longer."""
-    queue_ms: int = 4_200
+    queue_ms: int = 3_800
     """A unit that no transaction has taken by then fails with 503."""
 
 

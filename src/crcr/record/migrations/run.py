@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,6 +62,7 @@ def revision(location: DatabaseLocation) -> str | None:
         engine.dispose()
 
 
+@cache
 def head() -> str:
     return ScriptDirectory.from_config(_config(None)).get_current_head() or ""
 
@@ -95,7 +97,8 @@ def _upgrade_sqlite(path: Path) -> tuple[str | None, str]:
             # Held over all steps, so that of two starting processes one migrates and the other has nothing to do.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             before = current(connection)
-            command.upgrade(_config(connection), "head")
+            if before != head():
+                command.upgrade(_config(connection), "head")
             connection.commit()
             return before, current(connection) or ""
     except DBAPIError as fault:

@@ -100,7 +100,7 @@ def _route_stdlib(stream: TextIO, level: int, shared: list[Processor], render: P
         )
     )
     root = logging.getLogger()
-    for old in [each for each in root.handlers if isinstance(each, _Handler)]:
+    for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
@@ -199,7 +199,10 @@ def _escape(text: str) -> str:
     """Python's own notion of printable leaves out controls, escapes, line ends, bidi marks and surrogates."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def _json(_: WrappedLogger, __: str, event: EventDict) -> str:

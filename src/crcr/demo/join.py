@@ -125,7 +125,9 @@ class DemoJoin:
         self._runner.join(repository, request.folder)
         files = [workflow.path for workflow in repository.workflows]
         event = "pull_request" if request.listed else str(self._trial["event_type"])
-        if not any(each.is_triggered_by("repository_dispatch", event) for each in repository.workflows):
+        if not any(
+            workflow.is_triggered_by("repository_dispatch", event) for workflow in repository.workflows
+        ):
             raise CannotJoin(
                 f"no workflow in {request.folder}/.github/workflows listens to {event} dispatches",
                 f"write one there with `crcr init --relay {self._relay_url} --repo {request.name}`",

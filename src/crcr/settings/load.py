@@ -241,8 +241,8 @@ def _proxy(draft: _Draft) -> str | None:
 
 def _token_names(draft: _Draft) -> str | None:
     admins, readers = draft.values.get("admin_tokens", ()), draft.values.get("hud_tokens", ())
-    names = {each.name.lower() for each in admins} & {each.name.lower() for each in readers}
-    digests = {each.digest for each in admins} & {each.digest for each in readers}
+    names = {admin.name.lower() for admin in admins} & {reader.name.lower() for reader in readers}
+    digests = {admin.digest for admin in admins} & {reader.digest for reader in readers}
     if not names and not digests:
         return None
     both = draft.written("admin_tokens"), draft.written("hud_tokens")
@@ -250,11 +250,11 @@ def _token_names(draft: _Draft) -> str | None:
 
 
 def _kinds(draft: _Draft) -> str | None:
-    kinds = {each.issuer: each.kind for each in draft.values.get("oidc_issuers", ())}
-    for each in draft.values.get("oidc_registrations", ()):
-        if kinds.get(each.issuer, each.kind) is not each.kind:
+    kinds = {issuer.issuer: issuer.kind for issuer in draft.values.get("oidc_issuers", ())}
+    for registration in draft.values.get("oidc_registrations", ()):
+        if kinds.get(registration.issuer, registration.kind) is not registration.kind:
             names = draft.written("oidc_registrations"), draft.written("oidc_issuers")
-            return f"{names[0]} takes {each.issuer} for {each.kind}, {names[1]} for {kinds[each.issuer]}."
+            return f"{names[0]} takes {registration.issuer} for {registration.kind}, {names[1]} for {kinds[registration.issuer]}."
     return None
 
 

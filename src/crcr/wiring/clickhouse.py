@@ -43,7 +43,7 @@ class ClickHouse:
             if await self.feeding.turn_off():
                 log.warning("history_turned_off", setting="CRCR_CLICKHOUSE_URL")
         else:
-            await self.feeding.turn_on([each.key for each in upstreams], now)
+            await self.feeding.turn_on([upstream.key for upstream in upstreams], now)
 
     async def close(self) -> None:
         if self.link is not None:

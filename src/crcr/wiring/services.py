@@ -141,10 +141,10 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
     heartbeat = build_worker_heartbeat(core, owner)
     refreshers = {
-        each.name.key: AllowlistRefresher(
-            each.name, allowlist_source(each, core.github), core.allowlists, clock
+        upstream.name.key: AllowlistRefresher(
+            upstream.name, allowlist_source(upstream, core.github), core.allowlists, clock
         )
-        for each in settings.upstreams
+        for upstream in settings.upstreams
     }
     return Services(
         settings=settings,
@@ -243,7 +243,7 @@ def build_leaders(core: Core, owner: str) -> LeaderElection:
 
 
 def build_worker_heartbeat(core: Core, owner: str) -> WorkerHeartbeat:
-    roll_call = WorkerRegistry(core.database, owner, tuple(each.key for each in core.upstreams))
+    roll_call = WorkerRegistry(core.database, owner, tuple(upstream.key for upstream in core.upstreams))
     return WorkerHeartbeat(roll_call, core.limiter.share_among, clock=core.clock)
 
 

@@ -164,9 +164,9 @@ def _health_routes(
 def _doors(services: Services, problem_page: ProblemPage) -> AccessSettings:
     settings = services.settings
     tokens = TokenStore(
-        NamedToken(each.name, each.digest, admin)
+        NamedToken(token.name, token.digest, admin)
         for admin, group in ((True, settings.admin_tokens), (False, settings.hud_tokens))
-        for each in group
+        for token in group
     )
 
     def refuse(request: Request, problem: CrcrError) -> Response:
@@ -225,9 +225,9 @@ def _welcome(
     return OnboardingSettings(
         audience=services.settings.oidc_audiences[0],
         allowlists={
-            each.name: _on_github(each.allowlist)
-            for each in services.settings.upstreams
-            if isinstance(each.allowlist, AllowlistOnGitHub)
+            upstream.name: _on_github(upstream.allowlist)
+            for upstream in services.settings.upstreams
+            if isinstance(upstream.allowlist, AllowlistOnGitHub)
         },
         app_page=lambda: app_page.address,
         ask=ask,

@@ -218,7 +218,7 @@ def _device(text: str) -> str:
 
 
 def _oncalls(text: str) -> tuple[str, ...]:
-    found = tuple(each.strip() for each in text.split(",") if each.strip())
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
     _refuse_invalid(level=Level.L4, oncalls=found)
     return found
 
@@ -275,11 +275,11 @@ def _place(
     ci: Ci, given: tuple[str, ...], previous: PreviousAnswers, questions: Prompts
 ) -> dict[str, str | None]:
     place: dict[str, str | None] = dict(previous.place)
-    for each in given:
-        name, sign, value = each.partition("=")
+    for pair in given:
+        name, sign, value = pair.partition("=")
         if not sign:
             raise typer.BadParameter(
-                f"{escape_unprintable(each)!r} is not NAME=VALUE, as in --place pipeline=crcr"
+                f"{escape_unprintable(pair)!r} is not NAME=VALUE, as in --place pipeline=crcr"
             )
         place[name] = value
     for part in CI_LOCATION_PARTS[ci]:
@@ -306,7 +306,7 @@ def _reused_flags(flags: InitFlags, previous: PreviousAnswers) -> Iterator[str]:
     for name, value in previous.values.items():
         if getattr(flags, name) is None and value != _DEFAULTS.get(name):
             yield f"--{name.replace('_', '-')} {shlex.quote(value)}"
-    named = {each.partition("=")[0] for each in flags.place}
+    named = {pair.partition("=")[0] for pair in flags.place}
     usual = {(part.name, part.default) for parts in CI_LOCATION_PARTS.values() for part in parts}
     for name, value in previous.place.items():
         if name not in named and (name, value) not in usual:

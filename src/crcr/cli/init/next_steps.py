@@ -41,7 +41,7 @@ def _steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) ->
         yield missing, None
     if unused := find_unused_files(folder, written):
         words = "remove the files of an earlier `crcr init`, or a dispatch may run twice:"
-        yield words, "\n".join(f"- {each}" for each in unused)
+        yield words, "\n".join(f"- {line}" for line in unused)
     if gathered.branch_is_assumed:
         assumed = f"assumed to be {request.branch} because the remote `origin` did not answer (otherwise pass --branch)"
         yield f"commit the files to your default branch, {assumed}", None
@@ -51,7 +51,7 @@ def _steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) ->
     yield f"install the relay's GitHub App on {request.repository}: {app}", None
     yield f"ask {request.upstream} to add this to its allowlist:", allowlist_entry(request)
     if made := manual_steps(request):
-        yield "create these by hand:", "\n".join(f"- {each}" for each in made)
+        yield "create these by hand:", "\n".join(f"- {line}" for line in made)
     if told_operator := registration(request):
         yield "send this to the operator to register your pipeline:", told_operator
     named = None if facts and len(facts.upstreams) == 1 else request.upstream
@@ -76,7 +76,7 @@ def _program(command: str) -> str | None:
     words = shlex.shlex(command, posix=True, punctuation_chars=True)
     words.whitespace_split = True
     try:
-        first = next((each for each in words if not _ASSIGNMENT.fullmatch(each)), "")
+        first = next((word for word in words if not _ASSIGNMENT.fullmatch(word)), "")
     except ValueError:  # quotes without an end
         return None
     return first if "/" in first and _PATH.fullmatch(first) else None

@@ -146,8 +146,8 @@ def _gitlab(tree: object) -> dict[str, object]:
 def _circleci(tree: object) -> dict[str, object]:
     build = _get(tree, "jobs", "crcr-build")
     steps = list(_tables(_get(build, "steps")))
-    runs = [each.get("run") for each in steps]
-    kept = [each["persist_to_workspace"] for each in steps if "persist_to_workspace" in each]
+    runs = [step.get("run") for step in steps]
+    kept = [step["persist_to_workspace"] for step in steps if "persist_to_workspace" in step]
     return {
         "command": _inner(_get(_named(runs, "name", "Build and test"), "command")),
         "job_name": _get(tree, "jobs", "crcr-report", "environment", "CRCR_JOB_NAME"),
@@ -163,7 +163,7 @@ def _inner(command: object) -> object:
 
 
 def _without(told: object, ours: str) -> object:
-    return [each for each in told if each != ours] if isinstance(told, list) else None
+    return [label for label in told if label != ours] if isinstance(told, list) else None
 
 
 _READERS: Mapping[Ci, Callable[[object], dict[str, object]]] = {
@@ -187,14 +187,14 @@ def _only(told: object) -> object:
 
 
 def _tables(steps: object) -> Iterator[dict[str, Any]]:
-    yield from (each for each in steps if isinstance(each, dict)) if isinstance(steps, list) else ()
+    yield from (step for step in steps if isinstance(step, dict)) if isinstance(steps, list) else ()
 
 
 def _named(steps: object, key: str, name: str) -> object:
-    return next((each for each in _tables(steps) if each.get(key) == name), None)
+    return next((step for step in _tables(steps) if step.get(key) == name), None)
 
 
 def _labels(told: object) -> object:
-    if isinstance(told, list) and all(isinstance(each, str) for each in told):
+    if isinstance(told, list) and all(isinstance(label, str) for label in told):
         return ", ".join(told)
     return told

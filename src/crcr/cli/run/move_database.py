@@ -120,11 +120,11 @@ class _MoveProgress:
 
 
 def _say(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> None:
-    filled = sum(1 for each in moved.tables if each.rows)
+    filled = sum(1 for table in moved.tables if table.rows)
     print_line(f"{path} → {to.shown}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
     print_line("verified every table: row counts and checksums agree")
     if moved.replaced:
-        names = ", ".join(f"{each.name} {each.replaced:,}" for each in moved.tables if each.replaced)
+        names = ", ".join(f"{table.name} {table.replaced:,}" for table in moved.tables if table.replaced)
         print_warning(f"PostgreSQL cannot store NUL in texts; replaced by U+FFFD in: {names}")
     if moved.claimed:
         print_warning(

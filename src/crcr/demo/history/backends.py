@@ -77,7 +77,7 @@ class BackendSpec:
 
 
 def characters(listed: Sequence[BackendSpec], seed: int, spell: Spell) -> tuple[BackendCharacter, ...]:
-    return tuple(_backend(each, random.Random(f"{seed} {each.name}"), spell) for each in listed)
+    return tuple(_backend(entry, random.Random(f"{seed} {entry.name}"), spell) for entry in listed)
 
 
 def job_names(number: int) -> tuple[str, ...]:

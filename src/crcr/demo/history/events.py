@@ -59,7 +59,7 @@ class GeneratedPull:
     merged: bool = False
 
     def head(self, now: int) -> tuple[int, str]:
-        return max(each for each in self.heads if each[0] <= now)
+        return max(head for head in self.heads if head[0] <= now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +156,10 @@ class UpstreamHistory:
         if chance.random() < _FORGOTTEN:
             end = until
         if self.all_end and end >= until:
-            times = [each for each in times if each < until - HOUR_US] or [at]
+            times = [time for time in times if time < until - HOUR_US] or [at]
             end = min(max(times[-1] + HOUR_US // 4, until - HOUR_US), until - 1)
-        times = [each for each in times if each < until]
-        pull.heads = [(each, commit(chance)) for each in times]
+        times = [time for time in times if time < until]
+        pull.heads = [(time, commit(chance)) for time in times]
         for place, (moment, sha) in enumerate(pull.heads):
             later = pull.heads[place + 1][0] if place + 1 < len(pull.heads) else None
             self._add(

@@ -46,7 +46,7 @@ def unknown(name: str, text: str, hint: str | None = None) -> SetupFinding:
 def describe_workflows(workflows: Sequence[WorkflowFacts], *, named: bool) -> str:
     """Return their paths; only their number unless they may be `named`."""
     if named:
-        return join_words([each.path for each in workflows])
+        return join_words([workflow.path for workflow in workflows])
     return "One workflow" if len(workflows) == 1 else f"{len(workflows)} workflows"
 
 

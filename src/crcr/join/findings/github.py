@@ -106,9 +106,9 @@ def _permissions(installation: InstallationFacts, entry: AllowlistEntry) -> Setu
     if lack is not None:
         return (problem if lack.is_fatal else warning)(name, lack.meaning, _ACCEPT)
     given = [
-        f"{each}: {right}"
-        for each, right in sorted(installation.permissions.items())
-        if each in _DOWNSTREAM_PERMISSIONS
+        f"{name}: {right}"
+        for name, right in sorted(installation.permissions.items())
+        if name in _DOWNSTREAM_PERMISSIONS
     ]
     return ok(name, f"The App has the permissions it needs ({', '.join(given)}).")
 
@@ -165,7 +165,7 @@ def _workflows(
             "workflow", f"The workflows on {branch} could not be read{trouble}.", "check again later"
         )
         return
-    listening = tuple(each for each in found.workflows if each.listens)
+    listening = tuple(workflow for workflow in found.workflows if workflow.listens)
     first = f"{links.workflow}; commit it to the default branch"
     yield _listening(found, listening, branch, first, named=named)
     if listening:
@@ -180,23 +180,25 @@ def _listening(
 ) -> SetupFinding:
     """`first`: where to get a workflow."""
     name = "workflow"
-    running = [each for each in listening if each.runs]
+    running = [workflow for workflow in listening if workflow.runs]
     if running:
         verb = "listens" if len(running) == 1 else "listen"
         return ok(name, f"{describe_workflows(running, named=named)} on {branch} {verb} to dispatches.")
     if listening:
         disabled = (
-            join_words([f"{each.path} is {(each.state or '').replace('_', ' ')}" for each in listening])
+            join_words(
+                [f"{workflow.path} is {(workflow.state or '').replace('_', ' ')}" for workflow in listening]
+            )
             if named
             else f"{describe_workflows(listening, named=False)} on {branch} {'is' if len(listening) == 1 else 'are'} disabled"
         )
         return problem(
             name, f"{disabled}, so GitHub starts nothing.", "enable it again in the repository's Actions tab"
         )
-    unread = [each for each in found.workflows or () if each.problem]
+    unread = [workflow for workflow in found.workflows or () if workflow.problem]
     if unread:
         why = (
-            join_words([f"{each.path}: {each.problem}" for each in unread[:3]])
+            join_words([f"{workflow.path}: {workflow.problem}" for workflow in unread[:3]])
             if named
             else f"{len(unread)} could not be read"
         )
@@ -219,7 +221,7 @@ def _listening(
 def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> SetupFinding:
     name = "events"
     sent = tuple(sorted(entry.events - SELF_REPORTS))
-    heard = tuple(event for event in sent if any(each.takes(event) for each in listening))
+    heard = tuple(event for event in sent if any(workflow.takes(event) for workflow in listening))
     missing = [event for event in sent if event not in heard]
     if missing:
         hint = (
@@ -230,7 +232,7 @@ def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> Setu
         if heard:
             return warning(name, f"{text}; covered: {join_words(list(heard))}.", hint)
         return problem(name, f"{text}, and nothing else is sent.", hint)
-    if not any(each.takes(TEST_EVENT) for each in listening):
+    if not any(workflow.takes(TEST_EVENT) for workflow in listening):
         return ok(
             name,
             f"Listens to {join_words(list(sent))}.",
@@ -241,18 +243,18 @@ def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> Setu
 
 def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> SetupFinding:
     name = "id_token"
-    holders = [each for each in listening if each.id_token]
+    holders = [workflow for workflow in listening if workflow.id_token]
     if holders:
         return ok(
             name, f"{describe_workflows(holders, named=named)} may ask for an OIDC token (id-token: write)."
         )
-    bridge = next((each for each in listening if each.bridge_to), None)
+    bridge = next((workflow for workflow in listening if workflow.bridge_to), None)
     if bridge is not None:
         ci = _ci(bridge) if named else "another CI"
         return ok(
             name, f"Reports come from {ci}; its tokens count once the operator has registered the pipeline."
         )
-    if any(each.calls_others for each in listening):
+    if any(workflow.calls_others for workflow in listening):
         return unknown(
             name,
             "No id-token: write in the listening workflow itself; it calls reusable workflows, which were not read.",
@@ -288,12 +290,16 @@ def lines_to_add(pin: str | None, ci: Ci = Ci.GITHUB) -> str:
 
 def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, named: bool) -> Iterator[SetupFinding]:
     """Yield one finding: the worst of all workflows that report."""
-    reporting = [each for each in workflows if each.pinning not in {None, Pinning.NONE}]
+    reporting = [workflow for workflow in workflows if workflow.pinning not in {None, Pinning.NONE}]
     if not reporting:
         return
-    worst = Pinning.worst(each.pinning or Pinning.NONE for each in reporting)
-    concerned = [each for each in reporting if each.pinning is worst]
-    others = [each for each in reporting if each.pinning is Pinning.PINNED and not pins_relay(each.pins, pin)]
+    worst = Pinning.worst(workflow.pinning or Pinning.NONE for workflow in reporting)
+    concerned = [workflow for workflow in reporting if workflow.pinning is worst]
+    others = [
+        workflow
+        for workflow in reporting
+        if workflow.pinning is Pinning.PINNED and not pins_relay(workflow.pins, pin)
+    ]
     if others and worst in {Pinning.PINNED, Pinning.UNKNOWN, Pinning.FOREIGN}:
         yield problem(
             PINS,

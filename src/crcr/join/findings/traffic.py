@@ -117,9 +117,9 @@ def _callback(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFindin
             name, f"The last report came {format_age(last.at, now)}: {last.job_name} ({last.event}) {how}."
         )
     found = facts.inspection.workflows if facts.inspection else None
-    listening = [each for each in found or () if each.listens]
+    listening = [workflow for workflow in found or () if workflow.listens]
     hint = f"test the round trip: {links.test}"
-    if listening and not any(each.reports or each.calls_others for each in listening):
+    if listening and not any(workflow.reports or workflow.calls_others for workflow in listening):
         hint = f"no listening workflow seems to use the reporter or its action; for one that does: {links.workflow}"
     first = facts.first_run_at or facts.first_sent_at
     if first is None:

@@ -177,7 +177,7 @@ def _reads(number: int, kind: IssuerKind, value: object) -> Mapping[str, str]:
         raise InvalidValue(
             f"(number {number}): reads is for a generic issuer; what the others sign is known."
         )
-    texts = isinstance(value, dict) and all(isinstance(each, str) and each for each in value.values())
+    texts = isinstance(value, dict) and all(isinstance(text, str) and text for text in value.values())
     if not isinstance(value, dict) or not texts or not set(value) <= _READ:
         raise InvalidValue(
             f"(number {number}): reads must name claims for some of {', '.join(sorted(_READ))}."
@@ -190,9 +190,9 @@ def tokens(command: str) -> Callable[[RawValue], tuple[TokenSetting, ...]]:
 
     def read(given: RawValue) -> tuple[TokenSetting, ...]:
         found = tuple(_token(name.strip(), digest.strip().lower(), command) for name, digest in _pairs(given))
-        if len({each.name.lower() for each in found}) < len(found):
+        if len({token.name.lower() for token in found}) < len(found):
             raise InvalidValue("gives a name twice; every token has a name of its own.")
-        if len({each.digest for each in found}) < len(found):
+        if len({token.digest for token in found}) < len(found):
             raise InvalidValue("gives one token two names; make a token for each.")
         return found
 
@@ -201,16 +201,16 @@ def tokens(command: str) -> Callable[[RawValue], tuple[TokenSetting, ...]]:
 
 def _pairs(given: RawValue) -> list[tuple[str, str]]:
     value = given.value
-    if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+    if isinstance(value, dict) and all(isinstance(digest, str) for digest in value.values()):
         return list(value.items())
     if isinstance(value, str):
         value = re.split(r"[,\n]", value)
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(pair, str) for pair in value):
         raise InvalidValue("must be a list of name=sha256:…, or a table of names.")
-    written = [each.strip() for each in value if each.strip()]
+    written = [pair.strip() for pair in value if pair.strip()]
     if not written:
         raise InvalidValue("must name at least one.")
-    return [(name, digest) for name, _, digest in (each.partition("=") for each in written)]
+    return [(name, digest) for name, _, digest in (pair.partition("=") for pair in written)]
 
 
 def _token(name: str, digest: str, command: str) -> TokenSetting:

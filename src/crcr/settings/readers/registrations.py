@@ -26,7 +26,7 @@ def registrations(given: RawValue) -> tuple[Registration, ...]:
     if not isinstance(tables, list):
         raise InvalidValue(f"must be a list such as {_FORM}.")
     found = tuple(_registration(number, table) for number, table in enumerate(tables, start=1))
-    seen = [(each.issuer, tuple(sorted(each.ids.items()))) for each in found]
+    seen = [(registration.issuer, tuple(sorted(registration.ids.items()))) for registration in found]
     if len(set(seen)) < len(seen):
         raise InvalidValue("registers one pipeline twice; keep one of them.")
     return found
@@ -95,7 +95,7 @@ def _texts(number: int, name: str, value: object) -> tuple[str, ...]:
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list):
         raise InvalidValue(f"(number {number}): {name} must be a list of texts.")
-    return tuple(_text(number, name, each) for each in listed)
+    return tuple(_text(number, name, value) for value in listed)
 
 
 def _text(number: int, name: str, value: object) -> str:

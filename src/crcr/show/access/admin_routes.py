@@ -52,7 +52,7 @@ class AdminForms:
     on: bool
 
     async def take(self, request: Request) -> Response:
-        act = next((each for each in ADMIN_ACTIONS if each.name == request.path_params["act"]), None)
+        act = next((action for action in ADMIN_ACTIONS if action.name == request.path_params["act"]), None)
         if not self.on or act is None:
             raise NotFound("there is no such act" if self.on else _OFF)
         reader = in_session(reader_of(request))

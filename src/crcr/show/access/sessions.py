@@ -39,16 +39,16 @@ class TokenStore:
 
     @property
     def has_admins(self) -> bool:
-        return any(each.admin for each in self._tokens)
+        return any(token.admin for token in self._tokens)
 
     def holder(self, unverified_token: str) -> NamedToken | None:
         """Return whose token it is."""
         shown = sha256(unverified_token[:_LONGEST_TOKEN].encode("utf-8", "replace")).hexdigest()
-        found = [each for each in self._tokens if compare_digest(each.digest, shown)]
+        found = [token for token in self._tokens if compare_digest(token.digest, shown)]
         return found[0] if found and len(unverified_token) <= _LONGEST_TOKEN else None
 
     def named(self, name: str) -> NamedToken | None:
-        return next((each for each in self._tokens if each.name == name), None)
+        return next((token for token in self._tokens if token.name == name), None)
 
 
 LIFE = timedelta(hours=12)

@@ -29,7 +29,7 @@ _REFUSAL = (
 )
 _refusal: Callable[[RefusalView], CsvRow] = attrgetter(*_REFUSAL)
 REFUSALS: CsvTable[RefusalView] = CsvTable(
-    (*_REFUSAL, "meaning"), lambda each: [(*_refusal(each), refusal_meaning(each.code))]
+    (*_REFUSAL, "meaning"), lambda refusal: [(*_refusal(refusal), refusal_meaning(refusal.code))]
 )
 _TRIED = (
     *(

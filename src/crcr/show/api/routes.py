@@ -85,7 +85,7 @@ def _made_once() -> tuple[ReadRoute, ...]:
     setup.add(json)
     joining.add(json)
     # CSV first: `name.csv` would else be taken for a thing of that name.
-    return tuple(each for each in (*csv.routes, *json.routes) if isinstance(each, ReadRoute))
+    return tuple(route for route in (*csv.routes, *json.routes) if isinstance(route, ReadRoute))
 
 
 def _headers(response: Response) -> None:

@@ -137,7 +137,7 @@ def as_model(facts: SetupFacts, now: datetime, pointers: HintLinks) -> models.Se
         inspected_at=facts.inspected_at,
         being_inspected=facts.is_being_inspected,
         reads_actions=installation.reads_actions if installation else None,
-        findings=[models.Finding.model_validate(each) for each in examine(facts, now, pointers)],
+        findings=[models.Finding.model_validate(finding) for finding in examine(facts, now, pointers)],
     )
 
 
@@ -205,7 +205,7 @@ def onboarding_router(
     @api.get("/onboarding", summary="What a repository that joins must know of this relay")
     async def onboarding() -> Onboarding:
         return Onboarding(
-            upstreams=[str(each) for each in upstreams],
+            upstreams=[str(upstream) for upstream in upstreams],
             audience=audience,
             callback_url=f"{public_url.rstrip('/')}/github/callback",
             app_url=app_page(),

@@ -153,7 +153,7 @@ def _dispatched(dispatch: DispatchView | None) -> CsvRow:
 def _matrix(row: MatrixRow) -> Iterator[CsvRow]:
     """A line for each job; an event without any has one line too."""
     head = (*_row(row), *_place(row), *_dispatched(row.dispatch))
-    jobs: Sequence[JobView | None] = [each for each in row.cells if each] or [None]
+    jobs: Sequence[JobView | None] = [cell for cell in row.cells if cell] or [None]
     for job in jobs:
         yield *head, *_cell(job)
 
@@ -185,14 +185,14 @@ _target: Callable[[DispatchView], CsvRow] = attrgetter(*_TARGET)
 
 
 def _deliveries(delivery: DeliveryView) -> Iterator[CsvRow]:
-    for each in delivery.dispatches or (None,):
-        yield *_delivery(delivery), *_to(each)
+    for dispatch in delivery.dispatches or (None,):
+        yield *_delivery(delivery), *_to(dispatch)
 
 
 def _with_jobs(delivery: DeliveryView) -> Iterator[CsvRow]:
-    for each in delivery.dispatches or (None,):
-        for job in (each.jobs if each else ()) or (None,):
-            yield *_delivery(delivery), *_to(each), *_cell(job)
+    for dispatch in delivery.dispatches or (None,):
+        for job in (dispatch.jobs if dispatch else ()) or (None,):
+            yield *_delivery(delivery), *_to(dispatch), *_cell(job)
 
 
 def _to(dispatch: DispatchView | None) -> CsvRow:

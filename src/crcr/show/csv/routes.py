@@ -73,10 +73,12 @@ def _add_numbers(api: APIRouter) -> None:
         one = pick_backend(view.backends, backend)
         until = Window.of(span, view.at).until
         shown = (one,) if one else view.backends
-        each = (tables.MeasuredBackend(backend.figures, backend, until) for backend in shown)
+        measured = (tables.MeasuredBackend(backend.figures, backend, until) for backend in shown)
         name = f"{asked.upstream}-metrics-{kind}-{span}"
         export = CsvExport(request, name, limit or sys.maxsize, cursors.decode(cursor))
-        return await export.all_of(tables.METRICS, [tables.MeasuredBackend(view.total, None, until), *each])
+        return await export.all_of(
+            tables.METRICS, [tables.MeasuredBackend(view.total, None, until), *measured]
+        )
 
 
 def _add_backend(api: APIRouter) -> None:

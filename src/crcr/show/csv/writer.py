@@ -102,7 +102,7 @@ class CsvExport:
             "Cache-Control": "no-cache",
         }
         if following is not None:
-            kept = [each for each in self.request.query_params.multi_items() if each[0] != "cursor"]
+            kept = [pair for pair in self.request.query_params.multi_items() if pair[0] != "cursor"]
             query = urlencode([*kept, ("cursor", cursors.encode(following) or "")], safe="/")
             headers["Link"] = f'<{quote(self.request.scope["path"])}?{query}>; rel="next"'
         return headers

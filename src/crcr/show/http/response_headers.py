@@ -149,5 +149,5 @@ def _may_be_tagged(head: Message) -> bool:
 
 
 def _knows(if_none_match: str, tag: str) -> bool:
-    told = {each.strip().removeprefix("W/") for each in if_none_match.split(",")}
+    told = {value.strip().removeprefix("W/") for value in if_none_match.split(",")}
     return "*" in told or tag.removeprefix("W/") in told

@@ -24,7 +24,7 @@ def load_static_files() -> "StaticFiles":
 class StaticFiles:
     def __init__(self) -> None:
         folder = files("crcr.show") / "static"
-        self._content = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+        self._content = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
         self._digests = {
             name: hashlib.sha256(content).hexdigest()[:16] for name, content in self._content.items()
         }

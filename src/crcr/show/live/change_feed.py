@@ -107,7 +107,7 @@ class ChangeFeed:
         """What to tell after an id, up to which id that is, and whether there is more to read at once."""
         if self._covers_from is not None and change_id >= self._covers_from:
             return (
-                [each for each in self._recent if each.change_id > change_id],
+                [change for change in self._recent if change.change_id > change_id],
                 max(change_id, self._upto),
                 False,
             )

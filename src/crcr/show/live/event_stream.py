@@ -180,8 +180,8 @@ class EventStreams:
         try:
             done, _ = await asyncio.wait([gone, *waits], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in waits:
-                each.cancel()
+            for wait in waits:
+                wait.cancel()
         return beat not in done
 
 
@@ -226,7 +226,7 @@ class _Stream:
 
     async def tell(self, changes: list[Change], upto: int) -> None:
         """Write a batch, equal changes once: a page reads anew anyway, and a burst stays small."""
-        mine = [each for each in changes if self.upstream in (None, each.upstream)]
+        mine = [change for change in changes if self.upstream in (None, change.upstream)]
         newest = {(c.kind, c.upstream, c.downstream, c.delivery, c.number): c for c in mine}
         if newest:
             told = sorted(newest.values(), key=lambda change: change.change_id)
@@ -235,11 +235,11 @@ class _Stream:
 
     async def tell_health(self, marks: dict[str, str]) -> None:
         """Write which upstreams' health changed. Without an id: it is not in the log."""
-        mine = [each for each in marks if self.upstream in (None, each)]
-        changed = [each for each in mine if marks[each] != self.health.get(each)]
+        followed = [key for key in marks if self.upstream in (None, key)]
+        changed = [key for key in followed if marks[key] != self.health.get(key)]
         self.health = marks
-        for each in changed:
-            await self._write(f'event: health\ndata: {{"kind":"health","upstream":{json.dumps(each)}}}\n\n')
+        for key in changed:
+            await self._write(f'event: health\ndata: {{"kind":"health","upstream":{json.dumps(key)}}}\n\n')
 
     async def _write(self, text: str) -> None:
         self._wrote_at = self.clock.now()

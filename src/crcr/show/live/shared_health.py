@@ -154,4 +154,4 @@ class HealthFeed:
             read = await self._health.read()
         except Unavailable:
             return  # pages say so themselves
-        self._marks = {each.key: health_signature(read.get(each)) for each in self._upstreams}
+        self._marks = {upstream.key: health_signature(read.get(upstream)) for upstream in self._upstreams}

@@ -62,14 +62,14 @@ class _Budgets(Collector):
 
     def collect(self) -> Iterator[Metric]:
         budgets = list(self.ask())
-        left = [each.remaining for each in budgets if each.remaining is not None]
-        shares = [share for each in budgets if (share := _share(each)) is not None]
+        left = [budget.remaining for budget in budgets if budget.remaining is not None]
+        shares = [share for budget in budgets if (share := _share(budget)) is not None]
         yield _lowest("crcr_github_least_remaining", "Requests left this hour where fewest are", left)
         yield _lowest("crcr_github_least_remaining_ratio", "The same as a part of the hour's limit", shares)
         standing = GaugeMetricFamily(
             "crcr_github_budgets", "Hourly budgets by how they stand", labels=["standing"]
         )
-        counted = [_standing(each) for each in budgets]
+        counted = [_standing(budget) for budget in budgets]
         for name in (*_STANDINGS, "ample", "blocked"):
             standing.add_metric([name], counted.count(name))
         yield standing
@@ -77,7 +77,7 @@ class _Budgets(Collector):
             "crcr_github_held_back", "Hourly budgets that hold back calls of a class", labels=["urgency"]
         )
         for urgency in Urgency:
-            held.add_metric([_word(urgency)], sum(urgency in each.held for each in budgets))
+            held.add_metric([_word(urgency)], sum(urgency in budget.held for budget in budgets))
         yield held
 
 

@@ -112,7 +112,7 @@ class Probes:
         if self._stopping.is_set():
             raise Stopping
         vitals = await self._pulse.vitals(self._clock.now())
-        without = [str(each.upstream) for each in vitals if not each.has_allowlist]
+        without = [str(vital.upstream) for vital in vitals if not vital.has_allowlist]
         if without:
             whose = ", ".join(without) if self._names else f"{len(without)} of {len(vitals)} upstreams"
             raise NoAllowlist(
@@ -122,20 +122,20 @@ class Probes:
         with_health = await self._with_health(vitals)
         told = [
             {
-                **({"upstream": str(each.upstream)} if self._names else {}),
-                "waiting": each.waiting,
-                "parked": each.parked,
-                "lag_s": each.lag_s or 0.0,
-                "health": each.health.state if each.health else _UNKNOWN,
-                "reasons": [reason.text for reason in each.health.reasons] if each.health else [],
+                **({"upstream": str(vital.upstream)} if self._names else {}),
+                "waiting": vital.waiting,
+                "parked": vital.parked,
+                "lag_s": vital.lag_s or 0.0,
+                "health": vital.health.state if vital.health else _UNKNOWN,
+                "reasons": [reason.text for reason in vital.health.reasons] if vital.health else [],
             }
-            for each in with_health
+            for vital in with_health
         ]
         answer = {
             "ok": True,
             "store": "answers",
             **await self._limits(),
-            "health": _worst([each.health for each in with_health]),
+            "health": _worst([one.health for one in with_health]),
             "upstreams": told,
         }
         return JSONResponse(answer, headers=_NO_CACHE)
@@ -167,9 +167,9 @@ class Probes:
 
     async def _with_health(self, vitals: list[Vitals]) -> list[Vitals]:
         health = await self._health.within(HEALTH_WITHIN_S)
-        return [replace(each, health=health.get(each.upstream)) for each in vitals]
+        return [replace(vital, health=health.get(vital.upstream)) for vital in vitals]
 
 
 def _worst(healths: list[Health | None]) -> str:
-    known = [each for each in healths if each is not None]
+    known = [health for health in healths if health is not None]
     return worst_state(known) if len(known) == len(healths) else _UNKNOWN

@@ -173,8 +173,8 @@ class QueueMetrics:
         self._up.set(0 if vitals is None else 1)
         for gauge in self._gauges:
             gauge.clear()
-        for each in vitals or ():
-            self._take(each.upstream.full_name, each)
+        for vital in vitals or ():
+            self._take(vital.upstream.full_name, vital)
 
     def _take(self, name: str, vitals: Vitals) -> None:
         self._waiting.labels(name).set(vitals.waiting)

@@ -49,11 +49,13 @@ class OperationDoc:
 
     @property
     def schemas(self) -> set[str | None]:
-        return {each.schema for each in self.parameters} | {each.schema for each in self.answers}
+        return {parameter.schema for parameter in self.parameters} | {
+            answer.schema for answer in self.answers
+        }
 
     def holds(self, words: Iterable[str]) -> bool:
         told = [self.method, self.path, self.tag, self.summary, self.description]
-        told += [each.name for each in self.parameters] + [each.type for each in self.answers]
+        told += [parameter.name for parameter in self.parameters] + [answer.type for answer in self.answers]
         text = " ".join(told).lower()
         return all(word in text for word in words)
 
@@ -77,15 +79,15 @@ def docs_endpoint(renderer: Renderer) -> Callable[[Request], Awaitable[Response]
         words = sought.lower().split()
         description = request.app.openapi()
         schemas = description.get("components", {}).get("schemas", {})
-        operations = [each for each in _operations(description) if each.holds(words)]
-        used = {name for each in operations for name in each.schemas}
+        operations = [operation for operation in _operations(description) if operation.holds(words)]
+        used = {name for operation in operations for name in operation.schemas}
         types = [_type_of(name, schema) for name, schema in sorted(schemas.items())]
         context = {
             "title": description["info"]["title"],
             "api_version": description["info"]["version"],
             "sought": sought,
             "groups": _grouped(operations),
-            "types": [each for each in types if each.holds(words) or (words and each.name in used)],
+            "types": [type_ for type_ in types if type_.holds(words) or (words and type_.name in used)],
         }
         return renderer.page("docs.html", context)
 
@@ -94,8 +96,8 @@ def docs_endpoint(renderer: Renderer) -> Callable[[Request], Awaitable[Response]
 
 def _grouped(operations: Iterable[OperationDoc]) -> dict[str, list[OperationDoc]]:
     groups: dict[str, list[OperationDoc]] = {}
-    for each in sorted(operations, key=lambda each: _tag_order(each.tag)):
-        groups.setdefault(each.tag, []).append(each)
+    for operation in sorted(operations, key=lambda operation: _tag_order(operation.tag)):
+        groups.setdefault(operation.tag, []).append(operation)
     return groups
 
 
@@ -117,8 +119,8 @@ def _describe_operation(method: str, path: str, operation: Json) -> OperationDoc
         next(iter(operation.get("tags", ())), "other"),
         operation.get("summary", ""),
         operation.get("description", ""),
-        tuple(_parameter(each) for each in operation.get("parameters", [])),
-        tuple(_answer(code, each) for code, each in operation.get("responses", {}).items()),
+        tuple(_parameter(parameter) for parameter in operation.get("parameters", [])),
+        tuple(_answer(code, answer) for code, answer in operation.get("responses", {}).items()),
     )
 
 
@@ -164,7 +166,7 @@ def _type(schema: Json) -> str:
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema:
-        return " or ".join(_type(each) for each in schema["anyOf"])
+        return " or ".join(_type(option) for option in schema["anyOf"])
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if schema.get("type") == "array":
@@ -174,13 +176,13 @@ def _type(schema: Json) -> str:
 
 def _named(schema: Json) -> str | None:
     """The type that it refers to, be it optional."""
-    found = [each for each in (schema, *schema.get("anyOf", ())) if "$ref" in each]
+    found = [option for option in (schema, *schema.get("anyOf", ())) if "$ref" in option]
     return _type(found[0]) if found else None
 
 
 def _bounds(schema: Json) -> str:
     """What a value must keep to, and what is taken without one."""
-    plain = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
+    plain = next((option for option in schema.get("anyOf", ()) if option.get("type") != "null"), schema)
     told = [
         f"{words} {plain[key]}"
         for key, words in (

@@ -101,7 +101,7 @@ def matrix_parameters(asked: QueryParams) -> dict[str, str]:
     chosen = {name: asked.get(name, "").strip() for name in _KEPT}
     known = {
         **{name: chosen[name][:_LONGEST] for name in ("jobs", "author", "q")},
-        "result": chosen["result"] if chosen["result"] in {each.value for each in CountedAs} else "",
+        "result": chosen["result"] if chosen["result"] in {outcome.value for outcome in CountedAs} else "",
         "older": "1" if chosen["older"] == "1" else "",
         "open": chosen["open"][:_MOST_OPEN],
         "sort": chosen["sort"] if chosen["sort"].removeprefix("-") in ORDERS else "",

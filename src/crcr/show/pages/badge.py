@@ -119,8 +119,8 @@ def draw(badge: BadgePicture) -> bytes:
 def text_width(text: str) -> int:
     """About how many pixels a text takes, rather more than less."""
     thousandths = sum(
-        _WIDTHS.get(each) or (_WIDE_WIDTH if east_asian_width(each) in {"W", "F"} else _OTHER_WIDTH)
-        for each in text
+        _WIDTHS.get(character) or (_WIDE_WIDTH if east_asian_width(character) in {"W", "F"} else _OTHER_WIDTH)
+        for character in text
     )
     return -(-thousandths * _SIZE // 1000)
 
@@ -132,7 +132,7 @@ async def _view(frame: Frame, request: Request) -> BadgeView:
         downstream = RepoName(f"{path['org']}/{path['repo']}")
     except ValueError:
         raise NotFound from None
-    kind = next((each for each in ResultKind if each.value == asked.get("kind")), ResultKind.PUSH)
+    kind = next((kind for kind in ResultKind if kind.value == asked.get("kind")), ResultKind.PUSH)
     span = pick_span(asked.get("range"))
     return await frame.views(request).badge(upstream, downstream, kind, span, frame.clock.now())
 
@@ -151,7 +151,9 @@ def _escaped(text: str) -> str:
 def _picture(request: Request, badge: BadgePicture, *, code: int = 200) -> Response:
     content = draw(badge)
     headers = {**_HEADERS, "ETag": f'"{sha256(content).hexdigest()[:32]}"'}
-    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    known = {
+        value.strip().removeprefix("W/") for value in request.headers.get("if-none-match", "").split(",")
+    }
     if code == 200 and known & {headers["ETag"], "*"}:
         return Response(status_code=304, headers={k: v for k, v in headers.items() if k != "Content-Type"})
     headers["Content-Length"] = str(len(content))

@@ -104,7 +104,7 @@ class LogPages:
             page,
             api="deliveries",
             limit=_DELIVERIES,
-            rows=[_row(each) for each in page.deliveries],
+            rows=[_row(delivery) for delivery in page.deliveries],
             events=EVENTS,
             statuses=status.DELIVERIES,
         )
@@ -249,8 +249,8 @@ def _lag_s(outbox: OutboxState, now: datetime) -> float | None:
 
 
 def _row(delivery: DeliveryView) -> DeliveryRow:
-    counts = Counter(each.state for each in delivery.dispatches)
-    worst_first = sorted(delivery.dispatches, key=lambda each: _WORST.index(each.state))
+    counts = Counter(dispatch.state for dispatch in delivery.dispatches)
+    worst_first = sorted(delivery.dispatches, key=lambda dispatch: _WORST.index(dispatch.state))
     return DeliveryRow(
         delivery,
         tuple((status.DISPATCHES[state], counts[state]) for state in _WORST if counts[state]),

@@ -82,7 +82,7 @@ def make_plan(
     named = None if one_upstream else wanted.upstream
     return OnboardingPlan(
         entry=allowlist_entry(wanted),
-        files=tuple(_shown(number, each, asked, site) for number, each in enumerate(files, start=1)),
+        files=tuple(_shown(number, file, asked, site) for number, file in enumerate(files, start=1)),
         registration=registration(wanted),
         command=init_command(wanted),
         doctor=doctor_command(wanted.relay_url, wanted.repository, named) + "\n",
@@ -122,8 +122,8 @@ def init_command(wanted: JoinRequest) -> str:
     for name in ("device", "command", "job_name", "junit", "runs_on", "branch"):
         if getattr(wanted, name) != getattr(plain, name):
             words += [f"--{name.replace('_', '-')}", str(getattr(wanted, name))]
-    for each in wanted.oncalls:
-        words += ["--oncall", each]
+    for oncall in wanted.oncalls:
+        words += ["--oncall", oncall]
     for name, value in wanted.place.items():
         words += ["--place", f"{name}={value}"]
     if wanted.nightly:
@@ -245,7 +245,7 @@ class OnboardingPages:
         plan = self._plan(self._form(request.query_params, location), request.query_params, location)
         if plan is None:
             raise BadRequest("the address holds a value that cannot be used", hint=f"see {PATH}")
-        found = next((each for each in plan.files if each.number == request.path_params["number"]), None)
+        found = next((file for file in plan.files if file.number == request.path_params["number"]), None)
         if found is None or found.text is None:
             raise NotFound("there is no such file", hint=f"see {PATH}")
         return _plain(found.text, found.path.rpartition("/")[2])
@@ -313,7 +313,7 @@ def _onboarding_state(facts: SetupFacts | None, findings: tuple[SetupFinding, ..
 
 def _states(findings: tuple[SetupFinding, ...]) -> dict[str, str]:
     """How far each step is: done when all that tells of it is well, marked when any of it is wrong."""
-    found = {each.name: each.state for each in findings}
+    found = {finding.name: finding.state for finding in findings}
     states = {
         step: _state([found[name] for name in names if name in found]) for step, names in _STEPS.items()
     }
@@ -323,7 +323,7 @@ def _states(findings: tuple[SetupFinding, ...]) -> dict[str, str]:
 def _state(found: list[State]) -> str:
     if State.PROBLEM in found:
         return State.PROBLEM.value
-    return State.OK.value if found and all(each is State.OK for each in found) else ""
+    return State.OK.value if found and all(state is State.OK for state in found) else ""
 
 
 def _program(name: str) -> Callable[[Request], Awaitable[Response]]:

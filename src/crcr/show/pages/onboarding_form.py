@@ -82,8 +82,8 @@ class OnboardingForm:
     @property
     def has_examples(self) -> bool:
         """Whether the wish says something for what was left open and cannot be."""
-        required = {each.name for each in CI_LOCATION_PARTS[self.chosen_ci] if each.required} | {"repository"}
-        return any(not each.text for each in self.own if each.name in required)
+        required = {part.name for part in CI_LOCATION_PARTS[self.chosen_ci] if part.required} | {"repository"}
+        return any(not entry.text for entry in self.own if entry.name in required)
 
 
 def read_form_values(asked: Mapping[str, str], plain: JoinRequest) -> OnboardingForm:
@@ -115,19 +115,19 @@ def read_form_values(asked: Mapping[str, str], plain: JoinRequest) -> Onboarding
 def _ci(asked: Mapping[str, str]) -> Ci | None:
     """None for what is no CI; nothing asked for is the first."""
     text = asked.get("ci", "").strip().lower()
-    return next((each for each in Ci if each.value == text), None) if text else Ci.GITHUB
+    return next((ci for ci in Ci if ci.value == text), None) if text else Ci.GITHUB
 
 
 def _level(asked: Mapping[str, str]) -> Level | None:
     text = asked.get("level", "").strip().upper()
-    return next((each for each in Level if each.name == text), None) if text else Level.L2
+    return next((level for level in Level if level.name == text), None) if text else Level.L2
 
 
 def _ci_pick(chosen: Ci | None, instead: Ci) -> FormChoice:
     return FormChoice(
         name="ci",
         label="CI",
-        choices={each.value: each.title for each in Ci},
+        choices={ci.value: ci.title for ci in Ci},
         chosen=(chosen or instead).value,
         problem=None if chosen else "choose one of these",
     )
@@ -137,7 +137,7 @@ def _level_pick(chosen: Level | None, instead: Level) -> FormChoice:
     return FormChoice(
         name="level",
         label="Level",
-        choices={each.name: f"{each.name} {LEVELS[each]}" for each in Level},
+        choices={level.name: f"{level.name} {LEVELS[level]}" for level in Level},
         chosen=(chosen or instead).name,
         problem=None if chosen else "choose one of these",
     )
@@ -145,7 +145,7 @@ def _level_pick(chosen: Level | None, instead: Level) -> FormChoice:
 
 def _without_problem(plain: JoinRequest, ci: Ci, level: Level) -> JoinRequest:
     """A wish for this CI and level that leaves nothing out, with an example wherever one must be."""
-    place = {each.name: _PLACE_EXAMPLES[each.name] for each in CI_LOCATION_PARTS[ci] if each.required}
+    place = {part.name: _PLACE_EXAMPLES[part.name] for part in CI_LOCATION_PARTS[ci] if part.required}
     return replace(
         plain,
         ci=ci,
@@ -208,7 +208,7 @@ def _value(name: str, text: str, default: Any) -> Any:
 
 
 def _judged(good: JoinRequest, known: set[str], **changes: Any) -> tuple[str, ...]:
-    return tuple(each for each in check_request(replace(good, **changes)) if each not in known)
+    return tuple(problem for problem in check_request(replace(good, **changes)) if problem not in known)
 
 
 def _first(problems: tuple[str, ...]) -> str | None:
@@ -219,11 +219,11 @@ def _whole(
     good: JoinRequest, entries: tuple[FormField, ...], known: set[str]
 ) -> tuple[JoinRequest | None, tuple[str, ...]]:
     """All fields together, unless one of them is wrong; and what is wrong whatever the fields say."""
-    if any(each.problem for each in entries):
+    if any(entry.problem for entry in entries):
         return None, tuple(sorted(known))
-    given = {each.name: each.text for each in entries}
+    given = {entry.name: entry.text for entry in entries}
     place = {
-        each.name: given[each.name] or good.place.get(each.name, "") for each in CI_LOCATION_PARTS[good.ci]
+        part.name: given[part.name] or good.place.get(part.name, "") for part in CI_LOCATION_PARTS[good.ci]
     }
     wanted = replace(
         good,

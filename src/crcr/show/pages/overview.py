@@ -78,7 +78,7 @@ class OverviewPages:
         metrics = await views.metrics(location.upstream, location.span, now, kind=location.kind, pick=pick)
         chosen = pick_backend(metrics.rows, wanted)
         page = cut_page(arrange(metrics.backends, choice.order), choice.page)
-        in_full = {each.name: each for each in metrics.rows}
+        in_full = {row.name: row for row in metrics.rows}
         drawn: Figures = chosen.figures if chosen else metrics.total
         return self._frame.page(
             request,
@@ -91,14 +91,14 @@ class OverviewPages:
             chosen=chosen,
             drawn=drawn,
             charts=trend_charts(drawn),
-            page=replace(page, rows=arrange((in_full[each.name] for each in page.rows), choice.order)),
+            page=replace(page, rows=arrange((in_full[row.name] for row in page.rows), choice.order)),
             formats=data_links(location, "metrics", {"backend": chosen.name.full_name} if chosen else {}),
         )
 
 
 def _left_out(summary: Summary) -> LeftOut:
-    figures = (each.figures for each in summary.backends if each.figures and not each.probe)
-    return sum((each.left_out for each in figures), LeftOut())
+    figures = (backend.figures for backend in summary.backends if backend.figures and not backend.probe)
+    return sum((figure.left_out for figure in figures), LeftOut())
 
 
 def _order(request: Request) -> SortOrder:

@@ -78,16 +78,16 @@ def ticks(most: float, unit: Unit) -> tuple[float, ...]:
 
 def _step(most: float, unit: Unit) -> float:
     if unit is Unit.SECONDS:
-        fitting = (float(each) for each in _STEPS_S if most <= each * _MOST_TICKS)
+        fitting = (float(step) for step in _STEPS_S if most <= step * _MOST_TICKS)
         found = next(fitting, None)
         if found is not None:
             return found
         return 86_400 * _step(most / 86_400, Unit.COUNT)
     size = 1.0
     while True:
-        for each in (1, 2, 5):
-            if most <= each * size * _MOST_TICKS:
-                return each * size
+        for factor in (1, 2, 5):
+            if most <= factor * size * _MOST_TICKS:
+                return factor * size
         size *= 10
 
 
@@ -311,7 +311,7 @@ def _table(chart: Chart) -> Markup:
 
 
 def _slug(title: str) -> str:
-    return "".join(each if each.isalnum() else "-" for each in title.lower())
+    return "".join(character if character.isalnum() else "-" for character in title.lower())
 
 
 def _number(value: float) -> str:

@@ -88,7 +88,7 @@ def make_panel(site: str, request: Request, links: PageLinks, detail: JobDetail 
         job_url=job_url,
         close=close,
         address=address,
-        attempts=tuple(_attempt(each, detail, links) for each in detail.attempts),
+        attempts=tuple(_attempt(attempt, detail, links) for attempt in detail.attempts),
         environment=parse_environment(detail.environment),
     )
 

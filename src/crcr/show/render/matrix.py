@@ -115,7 +115,9 @@ def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tupl
         key = _key(workflow, family or name, shards=family is not None)
         if key in groups:
             continue
-        members = tuple(each for _, each in sorted(families[family], key=_by_number)) if family else (place,)
+        members = (
+            tuple(member for _, member in sorted(families[family], key=_by_number)) if family else (place,)
+        )
         groups[key] = ColumnGroup(key, family or name, members)
     return tuple(groups.values())
 
@@ -123,9 +125,9 @@ def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tupl
 def _belong_together(members: list[Shard]) -> bool:
     if len(members) == 1:
         return False
-    numbers = sorted(each.number for each in members)
+    numbers = sorted(member.number for member in members)
     whole = numbers[0] in {0, 1} and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
-    return whole or all(each.sure for each in members)
+    return whole or all(member.sure for member in members)
 
 
 def _by_number(member: tuple[Shard, int]) -> tuple[int, int]:
@@ -166,7 +168,7 @@ def combine_jobs(cells: Iterable[JobView | None], total: int) -> CombinedJobs | 
         return None
     counted = [job.counted for job in found]
     grade = min(counted, key=WORST_FIRST.index)
-    worst = next(job for job, each in zip(found, counted, strict=True) if each is grade)
+    worst = next(job for job, outcome in zip(found, counted, strict=True) if outcome is grade)
     return CombinedJobs(worst, counted.count(grade), len(found), total)
 
 

@@ -34,7 +34,7 @@ def decode(cursor: str | None) -> tuple[str | int, ...] | None:
 def _is_plain(part: object) -> bool:
     """Texts that can be stored and numbers that fit a column; `True` is no number."""
     if isinstance(part, str):
-        return not any("\ud800" <= each <= "\udfff" for each in part)
+        return not any("\ud800" <= character <= "\udfff" for character in part)
     return type(part) is int and -_BIGGEST <= part < _BIGGEST
 
 

@@ -37,7 +37,7 @@ class ListFilters:
         return self.asked.get(name)
 
     def one_of(self, kind: type[E], name: str) -> E | None:
-        found = self.choice([each.value for each in kind], name)
+        found = self.choice([member.value for member in kind], name)
         return kind(found) if found else None
 
     def choice(self, known: Iterable[str], name: str) -> str | None:

@@ -16,9 +16,9 @@ def pick_upstream(upstreams: tuple[RepoName, ...], asked: str | None) -> RepoNam
     """The upstream that was asked for; without a wish the first."""
     if not asked:
         return upstreams[0]
-    for each in upstreams:
-        if each.key == asked.lower():
-            return each
+    for upstream in upstreams:
+        if upstream.key == asked.lower():
+            return upstream
     raise NotFound(
         f"this relay serves no upstream {asked[:100]!r}", hint=f"it serves {', '.join(map(str, upstreams))}"
     )

@@ -92,9 +92,9 @@ def pick_backend(backends: Iterable[BackendMetrics], asked: str | None) -> Backe
     """The backend that was asked for; None for all of them together."""
     if not asked:
         return None
-    for each in backends:
-        if each.name.key == asked.lower():
-            return each
+    for backend in backends:
+        if backend.name.key == asked.lower():
+            return backend
     raise NotFound(f"{asked[:150]} is not a backend of this upstream", hint="it may record no results")
 
 
@@ -182,25 +182,25 @@ class BackendTable:
         """The table with just these rows, which are of one page and in its order."""
         chosen = tuple(rows)
         groups = (
-            (level, tuple(each for each in chosen if level is None or each.level is level))
+            (level, tuple(row for row in chosen if level is None or row.level is level))
             for level, _ in self.groups
         )
         return replace(self, groups=tuple((level, group) for level, group in groups if group))
 
     @property
     def rows(self) -> tuple[BackendSummary, ...]:
-        return tuple(each for _, group in self.groups for each in group)
+        return tuple(row for _, group in self.groups for row in group)
 
 
 def tabulate(backends: Iterable[BackendSummary], choice: TableFilters) -> BackendTable:
     everyone = tuple(backends)
-    rows = [each for each in everyone if matches_filters(each, choice)]
+    rows = [backend for backend in everyone if matches_filters(backend, choice)]
     if choice.order.column != BY_LEVEL:
         groups: list[tuple[Level | None, tuple[BackendSummary, ...]]] = [(None, arrange(rows, choice.order))]
     else:
-        levels = sorted({each.level for each in rows}, reverse=True)
+        levels = sorted({row.level for row in rows}, reverse=True)
         groups = [
-            (level, tuple(sorted((each for each in rows if each.level is level), key=_worst_first)))
+            (level, tuple(sorted((row for row in rows if row.level is level), key=_worst_first)))
             for level in levels
         ]
     return BackendTable(tuple(groups) if rows else (), len(rows), len(everyone))
@@ -215,14 +215,14 @@ def matches_filters(backend: BackendSummary, choice: TableFilters) -> bool:
 
 
 def arrange(rows: Iterable[R], order: SortOrder) -> tuple[R, ...]:
-    by_name = sorted(rows, key=lambda each: each.name.key)
+    by_name = sorted(rows, key=lambda row: row.name.key)
     if order.column not in NUMBERS:
         return tuple(reversed(by_name)) if order.down else tuple(by_name)
     number = NUMBERS[order.column]
-    values: list[tuple[Any, R]] = [(number(each.figures) if each.figures else None, each) for each in by_name]
+    values: list[tuple[Any, R]] = [(number(row.figures) if row.figures else None, row) for row in by_name]
     known = sorted((pair for pair in values if pair[0] is not None), key=itemgetter(0), reverse=order.down)
     unknown = [pair for pair in values if pair[0] is None]
-    return tuple(each for _, each in (*known, *unknown))
+    return tuple(row for _, row in (*known, *unknown))
 
 
 def _worst_first(backend: BackendSummary) -> tuple[Any, ...]:

@@ -67,9 +67,9 @@ def _findings(checkout: Checkout) -> Iterator[SetupFinding]:
 def _workflow_files(root: Path) -> list[str]:
     folder = root / _WORKFLOWS
     found = (
-        (each for ending in ("*.yml", "*.yaml") for each in folder.glob(ending)) if folder.is_dir() else ()
+        (path for ending in ("*.yml", "*.yaml") for path in folder.glob(ending)) if folder.is_dir() else ()
     )
-    return sorted(str(each.relative_to(root)) for each in found if each.is_file())
+    return sorted(str(path.relative_to(root)) for path in found if path.is_file())
 
 
 def _listens(file: Path) -> bool:

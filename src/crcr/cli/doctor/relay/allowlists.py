@@ -87,7 +87,7 @@ def allowlist_findings(
             "check CRCR_ALLOWLIST and the App's installation there",
         )
     elif read.checked.allowlist is None:
-        first = next(each for each in read.checked.problems if each.severity == "error")
+        first = next(issue for issue in read.checked.problems if issue.severity == "error")
         yield problem(
             "allowlist",
             f"{name}: {read.source} has errors, {_describe(first)}",
@@ -99,9 +99,9 @@ def allowlist_findings(
             "allowlist",
             f"{name}: {read.source} is valid, {entries:,} downstream{'s' if entries != 1 else ''}.",
         )
-        for each in read.checked.problems[:5]:
+        for issue in read.checked.problems[:5]:
             yield warning(
-                "allowlist", f"{name}: {_describe(each)}", each.hint or "`crcr allowlist check` explains it"
+                "allowlist", f"{name}: {_describe(issue)}", issue.hint or "`crcr allowlist check` explains it"
             )
     if state is not None:
         yield _in_force(name, state, now)
@@ -154,7 +154,7 @@ async def installation_findings(
 
 def _summarize(found: dict[RepoName, SetupFinding]) -> tuple[SetupFinding, ...]:
     """Summarize the good ones in one line, followed by a limited number of the others."""
-    bad = {repo: each for repo, each in found.items() if each.state is not State.OK}
+    bad = {repo: finding for repo, finding in found.items() if finding.state is not State.OK}
     more = len(bad) - _MAX_LISTED
     left = (warning("installations", f"{more:,} more have problems.", "fix these first"),) if more > 0 else ()
     return (_total(found, tuple(bad)), *tuple(bad.values())[:_MAX_LISTED], *left)

@@ -88,7 +88,10 @@ def _encryption_findings(settings: Settings) -> Iterator[SetupFinding]:
 
 async def _feed_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     async def unit(tx: Tx) -> tuple[bool, bool, list[tuple[str, int, float]]]:
-        lags = [(str(each.name), *(await history_lag(tx, each.name.key, now))) for each in settings.upstreams]
+        lags = [
+            (str(upstream.name), *(await history_lag(tx, upstream.name.key, now)))
+            for upstream in settings.upstreams
+        ]
         is_fed, is_whole = [await mark(tx, name) is not None for name in (FeedMark.SINCE, FeedMark.WHOLE)]
         return is_fed, is_whole, [(name, number, lag_s or 0.0) for name, number, lag_s in lags]
 
@@ -108,7 +111,7 @@ async def _feed_findings(settings: Settings, now: datetime) -> tuple[SetupFindin
     whole = (
         () if is_whole else (warning("clickhouse_fed", "It does not hold the complete history.", _BACKFILL),)
     )
-    return (*whole, *(_lag(*each) for each in lags))
+    return (*whole, *(_lag(*lag) for lag in lags))
 
 
 def _lag(upstream: str, number: int, lag_s: float) -> SetupFinding:

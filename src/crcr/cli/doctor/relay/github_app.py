@@ -65,8 +65,8 @@ def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[SetupFinding]:
     )
     yield _missing(
         "app_events",
-        tuple(each for each in repository_setup.EVENTS_ALWAYS if each not in app.events),
-        tuple(each for each in repository_setup.EVENTS_FOR_CHECKS if each not in app.events),
+        tuple(event for event in repository_setup.EVENTS_ALWAYS if event not in app.events),
+        tuple(event for event in repository_setup.EVENTS_FOR_CHECKS if event not in app.events),
         has_checks=has_checks,
     )
 
@@ -119,9 +119,9 @@ def _hook(settings: Settings, hook: HookFacts) -> SetupFinding:
 
 
 def _log(page: DeliveryLogPage, now: datetime) -> SetupFinding:
-    late = [each for each in page.entries if now - each.delivered_at <= _LATELY]
-    arrived = {each.guid for each in late if each.ok}
-    failed = {each.guid for each in late} - arrived
+    late = [entry for entry in page.entries if now - entry.delivered_at <= _LATELY]
+    arrived = {delivery.guid for delivery in late if delivery.ok}
+    failed = {delivery.guid for delivery in late} - arrived
     if not page.entries:
         return unknown(
             "deliveries",

@@ -52,7 +52,7 @@ def has_current_schema(settings: Settings) -> bool:
 
 async def _outbox_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     async def unit(tx: Tx) -> list[Vitals]:
-        return [await vitals_of(tx, each.name, now) for each in settings.upstreams]
+        return [await vitals_of(tx, upstream.name, now) for upstream in settings.upstreams]
 
     try:
         database = open_database(settings, Signals())

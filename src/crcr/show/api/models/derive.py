@@ -70,10 +70,16 @@ def derive_model(
         if field.name not in without and (not only or field.name in only)
     ]
     hints = get_type_hints(value)
-    hints |= {each: get_type_hints(getattr(value, each).fget)["return"] for each in properties}
-    given = {each: _json_type(hints[each]) for each in (*chosen, *properties)} | dict(types or {})
+    hints |= {
+        field_name: get_type_hints(getattr(value, field_name).fget)["return"] for field_name in properties
+    }
+    given = {field_name: _json_type(hints[field_name]) for field_name in (*chosen, *properties)} | dict(
+        types or {}
+    )
     told = described or {}
-    definitions: dict[str, Any] = {each: _definition(hint, told.get(each)) for each, hint in given.items()}
+    definitions: dict[str, Any] = {
+        field_name: _definition(hint, told.get(field_name)) for field_name, hint in given.items()
+    }
     extra = {"json_schema_extra": {"examples": [dict(example)]}} if example else {}
     made = create_model(
         name, __base__=base, __doc__=about, __module__=__name__, __cls_kwargs__=extra, **definitions

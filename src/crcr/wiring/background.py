@@ -58,7 +58,7 @@ class BackgroundTasks:
         """`request_side_tasks` run in a process that serves requests, until it is told to stop."""
         self._services = services
         self._work = work
-        self._beside = request_side_tasks
+        self._request_side_tasks = request_side_tasks
         self._grace_s = grace_s
         self._stopping = services.stopping
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,10 +77,10 @@ class BackgroundTasks:
         services = self._services
         await services.acts.register_upstreams(services.upstreams, services.clock.now())
         self._signal_task = self._create_task(follow_other_processes(services))
-        for start in self._beside:
+        for start in self._request_side_tasks:
             self._run(start(self._stopping))
         if self._work:
-            await services.clickhouse.begin(services.upstreams, services.clock.now())
+            await services.clickhouse.record_switch(services.upstreams, services.clock.now())
             if freed := await self._free_leases(is_gone):
                 log.warning("leases_freed", effects=freed)
             await self._make_ready()
@@ -93,7 +93,7 @@ class BackgroundTasks:
     async def _make_ready(self) -> None:
         """Put the allowlists in force: the leader reads all of them, other processes those that were never read.
 
-        Two processes that start at once may both read one; the store takes what both read as one version.
+        Two processes that start at once may both read one; the store records what both read as one version.
         """
         services = self._services
         if await self.leader_tasks.start():
@@ -128,13 +128,13 @@ class BackgroundTasks:
         if late:
             log.warning("stop_cut_short", tasks=len(late), after_s=self._grace_s)
             with suppress(StoreUnavailable):  # otherwise the leases expire
-                left = await self._free_leases(lambda owner: owner == self._services.owner)
-                log.warning("leases_left", effects=left)
+                freed = await self._free_leases(lambda owner: owner == self._services.owner)
+                log.warning("leases_left", effects=freed)
 
-    async def _free_leases(self, gone: Callable[[str], bool]) -> int:
+    async def _free_leases(self, is_gone: Callable[[str], bool]) -> int:
         services = self._services
         keys = tuple(upstream.key for upstream in services.upstreams)
-        return await free_leases(services.database, keys, services.clock.now(), gone)
+        return await free_leases(services.database, keys, services.clock.now(), is_gone)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(self._create_task(work))

@@ -105,14 +105,14 @@ def build_issuer_table(settings: Settings) -> dict[str, TrustedIssuer]:
         complete_issuer(issuer.issuer, IssuerKind(issuer.kind), jwks_url=issuer.jwks_url, reads=issuer.reads)
         for issuer in settings.oidc_issuers
     ]
-    told = {issuer.issuer for issuer in (*known_issuers(), *extra)}
+    known = {issuer.issuer for issuer in (*known_issuers(), *extra)}
     table = issuer_table(
         [
             *extra,
             *(
                 complete_issuer(registration.issuer, registration.kind)
                 for registration in settings.oidc_registrations
-                if registration.issuer not in told
+                if registration.issuer not in known
             ),
         ]
     )

@@ -189,7 +189,7 @@ async def upgraded(
         clock.advance(AFTER_S)
         url = place.url if isinstance(place, PostgresLocation) else f"sqlite:///{place}"
         await it.open(settings_for(folder, github, allowlist, CRCR_DATABASE_URL=url, **SETTINGS, **more))
-        await it.services.clickhouse.begin(it.services.upstreams, clock.now())
+        await it.services.clickhouse.record_switch(it.services.upstreams, clock.now())
         it.write_allowlist(RELISTED)
         try:
             yield Upgraded(it, hud, names, [json.loads(payload) for payload in forwards(rows)])

@@ -38,7 +38,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
     try:
         async with dispatched_run(tmp_path, CRCR_CLICKHOUSE_URL=server.url) as (it, run):
             now = it.clock.now
-            await it.services.clickhouse.begin(it.services.upstreams, now())
+            await it.services.clickhouse.record_switch(it.services.upstreams, now())
             assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
             assert report_outcome(await post_report(it, run, "build", "completed")) == "applied"
             assert await fed(it) == []
@@ -79,7 +79,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
 
 async def test_who_stops_using_it_has_nothing_noted_any_more(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (it, run):
-        await it.services.clickhouse.begin(it.services.upstreams, it.clock.now())
+        await it.services.clickhouse.record_switch(it.services.upstreams, it.clock.now())
         await post_report(it, run, "build", "in_progress")
         await post_report(it, run, "build", "completed")
         assert it.rows("SELECT * FROM unfed") == []

@@ -65,8 +65,8 @@ def _target(written: str) -> MoveTarget:
         raise typer.BadParameter(
             "--to must be postgresql://user@host/name; to copy a SQLite file, use `crcr backup`"
         )
-    found = _read(_postgres, written, "--to")
-    return MoveTarget(PostgresLocation(found.url.get_secret_value(), ca=_ca()), found.place)
+    setting = _read(_postgres, written, "--to")
+    return MoveTarget(PostgresLocation(setting.url.get_secret_value(), ca=_ca()), setting.place)
 
 
 def _from_settings(config: Path | None) -> MoveTarget:
@@ -79,8 +79,8 @@ def _from_settings(config: Path | None) -> MoveTarget:
     return MoveTarget(place, settings.database.place)
 
 
-def _postgres(given: RawValue) -> PostgresSetting:
-    return PostgresSetting(postgres_url(values.text(given)))
+def _postgres(raw: RawValue) -> PostgresSetting:
+    return PostgresSetting(postgres_url(values.text(raw)))
 
 
 def _read(reader: Callable[[RawValue], T], written: str, option: str) -> T:

@@ -137,10 +137,10 @@ class _Rows:
 
 
 def _insert(connection: sqlite3.Connection, table: str, names: tuple[str, ...]) -> str:
-    known = {row[1]: row for row in connection.execute(f"PRAGMA table_info({table})")}
-    wanted = {name for name, row in known.items() if row[3] and row[4] is None} - set(names)
-    if wanted or set(names) - set(known):
-        raise ValueError(f"{table} has changed: {sorted(wanted | (set(names) - set(known)))}")
+    columns = {row[1]: row for row in connection.execute(f"PRAGMA table_info({table})")}
+    missing = {name for name, row in columns.items() if row[3] and row[4] is None} - set(names)
+    if missing or set(names) - set(columns):
+        raise ValueError(f"{table} has changed: {sorted(missing | (set(names) - set(columns)))}")
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
@@ -182,8 +182,8 @@ class _Filling:
         if happened.event != "nightly":
             self._delivery(happened)
         else:
-            told = (happened.at, happened.at + HOUR_US)
-            self.rows.add("commits", happened.guid, self.plan.upstream.lower(), "base", "main", *told)
+            times = (happened.at, happened.at + HOUR_US)
+            self.rows.add("commits", happened.guid, self.plan.upstream.lower(), "base", "main", *times)
         for backend in self._backends:
             if happened.event == "nightly":
                 if not _away(backend, happened.at):

@@ -175,12 +175,12 @@ def _network(item: str) -> IPv4Network | IPv6Network:
     except ValueError:
         pass
     try:
-        meant = ip_network(item, strict=False)
+        network = ip_network(item, strict=False)
     except ValueError:
         raise InvalidValue(
             f"holds {quote(item)}; write an address or a network such as 10.0.0.0/8."
         ) from None
-    raise InvalidValue(f"holds {quote(item)}, which is inside a network; write {meant}.")
+    raise InvalidValue(f"holds {quote(item)}, which is inside a network; write {network}.")
 
 
 def host(given: RawValue) -> str:

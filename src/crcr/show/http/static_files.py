@@ -39,9 +39,9 @@ class StaticFiles:
         name = request.path_params["name"]
         if name not in self._content:
             raise NotFound("there is no such file")
-        known = request.query_params.get("v") == self._digests[name]
+        is_current = request.query_params.get("v") == self._digests[name]
         headers = {
-            "Cache-Control": "public, max-age=31536000, immutable" if known else "no-cache",
+            "Cache-Control": "public, max-age=31536000, immutable" if is_current else "no-cache",
             "X-Content-Type-Options": "nosniff",
             "Content-Security-Policy": "default-src 'none'; sandbox",
         }

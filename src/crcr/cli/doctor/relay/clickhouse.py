@@ -27,15 +27,19 @@ async def history_findings(settings: Settings, now: datetime, *, store: bool) ->
     if link is None:
         return (ok("clickhouse", "ClickHouse is not used; history comes from the database."),)
     try:
-        found = await _server_findings(link, settings)
+        findings = await _server_findings(link, settings)
     except OutsideHeld:
-        found = (_in_use(settings),)
+        findings = (_in_use(settings),)
     except OutsideFault as fault:
         hint = "check CRCR_CLICKHOUSE_URL and the server; meanwhile pages read the main store, and nothing is lost"
-        found = (problem("clickhouse", f"{fault.detail}.", hint),)
+        findings = (problem("clickhouse", f"{fault.detail}.", hint),)
     finally:
         await link.close()
-    return (*found, *_encryption_findings(settings), *(await _feed_findings(settings, now) if store else ()))
+    return (
+        *findings,
+        *_encryption_findings(settings),
+        *(await _feed_findings(settings, now) if store else ()),
+    )
 
 
 def _in_use(settings: Settings) -> SetupFinding:
@@ -62,14 +66,16 @@ async def _server_findings(link: ClickHouseLink, settings: Settings) -> tuple[Se
             "clickhouse_schema", f"Its schema is {schema}, this release's {VERSION}.", hint
         )
     days = await kept_days(link, JOBS)
-    kept = f"kept for {days} days" if days else "kept forever"
+    retention = f"kept for {days} days" if days else "kept forever"
     if days != settings.clickhouse_keep_days:
         hint = "a worker that starts with the setting applies it"
         return answers, warning(
-            "clickhouse_schema", f"Results are {kept}, which differs from CRCR_CLICKHOUSE_KEEP_DAYS.", hint
+            "clickhouse_schema",
+            f"Results are {retention}, which differs from CRCR_CLICKHOUSE_KEEP_DAYS.",
+            hint,
         )
     return answers, ok(
-        "clickhouse_schema", f"Its tables have this release's schema ({schema}); results are {kept}."
+        "clickhouse_schema", f"Its tables have this release's schema ({schema}); results are {retention}."
     )
 
 

@@ -55,8 +55,8 @@ def examine_relay(
         settings = load_settings(config=config, environ=environ, cwd=Path.cwd())
         require_drivers(settings)
     except BadSettings as bad:
-        found = tuple(problem("settings", text, bad.hint or "") for text in bad.problems)
-        yield FindingSection("Settings", found)
+        problems = tuple(problem("settings", text, bad.hint or "") for text in bad.problems)
+        yield FindingSection("Settings", problems)
         return
     yield FindingSection("Settings", _settings(settings))
     now = SystemClock().now()
@@ -70,10 +70,10 @@ def _settings(settings: Settings) -> tuple[SetupFinding, ...]:
     return (ok("settings", f"The settings are valid, for {names}."), *warnings)
 
 
-def _chosen(settings: Settings, asked: RepoName | None) -> tuple[UpstreamSetting, ...]:
-    if asked is None:
+def _chosen(settings: Settings, requested: RepoName | None) -> tuple[UpstreamSetting, ...]:
+    if requested is None:
         return settings.upstreams
-    picked = choose_upstream_to_read(tuple(upstream.name for upstream in settings.upstreams), asked)
+    picked = choose_upstream_to_read(tuple(upstream.name for upstream in settings.upstreams), requested)
     return tuple(upstream for upstream in settings.upstreams if upstream.name == picked)
 
 
@@ -104,8 +104,8 @@ async def _outside(
         lists = await _lists(settings, upstreams, github, now)
         app = await app_findings(settings, github, SystemClock().now(), has_checks=lists.has_checks)
         answers = not any(finding.name == "app_key" and finding.state is State.PROBLEM for finding in app)
-        asked = await hook_findings(settings, github, now) if answers else ()
-        hook = (*asked, await public_finding(settings, keys_http))
+        webhook_findings = await hook_findings(settings, github, now) if answers else ()
+        hook = (*webhook_findings, await public_finding(settings, keys_http))
         # When GitHub rejects the App, every installation request would fail as well.
         targets = await installation_findings(lists.reads, github, shown=shown) if answers else ()
         allowed = tuple(read.allowlist for read in lists.reads)
@@ -135,11 +135,11 @@ async def _outside(
 async def _lists(
     settings: Settings, upstreams: tuple[UpstreamSetting, ...], github: GitHubClient, now: datetime
 ) -> _Lists:
-    kept = await _kept(settings, upstreams)
+    stored = await _kept(settings, upstreams)
     read = [await read_source(upstream, github) for upstream in upstreams]
-    reads = tuple(replace(one_read, in_force=kept[one_read.upstream.name][1]) for one_read in read)
+    reads = tuple(replace(one_read, in_force=stored[one_read.upstream.name][1]) for one_read in read)
     findings = [
-        finding for read in reads for finding in allowlist_findings(read, kept[read.upstream.name][0], now)
+        finding for read in reads for finding in allowlist_findings(read, stored[read.upstream.name][0], now)
     ]
     return _Lists(reads, tuple(findings))
 
@@ -177,17 +177,17 @@ async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _
 
 async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[SetupFinding, ...]:
     """Check the issuers that the settings name, and GitHub's; skip public ones without a registration."""
-    named = {issuer.issuer for issuer in settings.oidc_issuers}
-    named |= {registration.issuer for registration in settings.oidc_registrations}
+    configured = {issuer.issuer for issuer in settings.oidc_issuers}
+    configured |= {registration.issuer for registration in settings.oidc_registrations}
     table = build_issuer_table(settings).values()
-    used = [issuer for issuer in table if issuer.issuer in named or issuer.kind is IssuerKind.GITHUB]
-    found = await asyncio.gather(*(_issuer(issuer, fetch) for issuer in used))
+    used = [issuer for issuer in table if issuer.issuer in configured or issuer.kind is IssuerKind.GITHUB]
+    findings = await asyncio.gather(*(_issuer(issuer, fetch) for issuer in used))
     if any(issuer.kind is IssuerKind.GITHUB for issuer in used):
-        return tuple(found)
+        return tuple(findings)
     hint = "for a GitHub Enterprise Server, add its issuer to CRCR_OIDC_ISSUERS"
     return (
         warning("issuer", "No GitHub Actions issuer is configured: its tokens are refused.", hint),
-        *found,
+        *findings,
     )
 
 
@@ -208,24 +208,24 @@ def registration_findings(
 ) -> Iterator[SetupFinding]:
     for registration in registrations:
         ids = ", ".join(f"{name} {value}" for name, value in registration.ids.items())
-        what = f"{registration.repository}: {registration.kind.value} ({ids})"
-        if not any(listed.find(registration.repository) for listed in lists):
+        subject = f"{registration.repository}: {registration.kind.value} ({ids})"
+        if not any(allowlist.find(registration.repository) for allowlist in lists):
             yield warning(
                 "registration",
-                f"{what} is not on an allowlist: its reports are refused.",
+                f"{subject} is not on an allowlist: its reports are refused.",
                 "correct the name, or remove it",
             )
         elif registration.by_slugs:
             yield warning(
                 "registration",
-                f"{what} is registered by names, which others can take over.",
+                f"{subject} is registered by names, which others can take over.",
                 "register the ids instead",
             )
         elif not registration.tells_steps_apart:
             yield warning(
                 "registration",
-                f"{what} may report from any of its steps, including those that run a pull request's code.",
+                f"{subject} may report from any of its steps, including those that run a pull request's code.",
                 f"unless no step runs such code, add {RULES[registration.kind].wise}",
             )
         else:
-            yield ok("registration", f"{what} is registered.")
+            yield ok("registration", f"{subject} is registered.")

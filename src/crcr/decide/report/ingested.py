@@ -92,16 +92,16 @@ class RunAttempt:
 def is_superseded(turn: RunAttempt, among: Iterable[RunAttempt]) -> bool:
     """Whether a newer run of the same workflow replaces it; only numeric ids tell which of two runs is newer."""
     return turn.run_id.isdecimal() and any(
-        each.run_id.isdecimal() and int(each.run_id) > int(turn.run_id) for each in among
+        other.run_id.isdecimal() and int(other.run_id) > int(turn.run_id) for other in among
     )
 
 
 def has_later_attempt(turn: RunAttempt, among: Iterable[RunAttempt]) -> bool:
     """Whether a later attempt counts instead."""
     return any(
-        each.attempt > turn.attempt
-        for each in among
-        if each.run_id == turn.run_id or not (each.run_id.isdecimal() and turn.run_id.isdecimal())
+        other.attempt > turn.attempt
+        for other in among
+        if other.run_id == turn.run_id or not (other.run_id.isdecimal() and turn.run_id.isdecimal())
     )
 
 
@@ -109,7 +109,7 @@ def choose_ingest_upstream(
     about: EchoedEvent, upstreams: tuple[RepoName, ...], listing: list[RepoName]
 ) -> RepoName:
     """Return the upstream of a result: the one it names, else the only one that lists its sender, else the first."""
-    for each in upstreams:
-        if about.upstream and each.key == about.upstream.lower():
-            return each
+    for upstream in upstreams:
+        if about.upstream and upstream.key == about.upstream.lower():
+            return upstream
     return listing[0] if len(listing) == 1 else upstreams[0]

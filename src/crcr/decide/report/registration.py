@@ -126,7 +126,7 @@ def make_registration(
         )
     required: dict[str, tuple[str, ...]] = dict(rules.always)
     if allowed and rules.branch is not None:
-        required[rules.branch] = tuple(rules.branch_form.format(each) for each in allowed)
+        required[rules.branch] = tuple(rules.branch_form.format(branch) for branch in allowed)
     if kind is IssuerKind.CIRCLECI:
         # A pipeline for a fork's change has the project's id and the fork's origin.
         required[f"{CIRCLE}vcs-origin"] = (f"github.com/{repository}",)
@@ -168,9 +168,9 @@ def find_registration(
     registrations: Iterable[Registration], claims: Mapping[str, object]
 ) -> Registration | None:
     """Return the registration whose ids are all in the claims."""
-    for each in registrations:
-        if all(claim_text(claims.get(name)) == value for name, value in each.ids.items()):
-            return each
+    for registration in registrations:
+        if all(claim_text(claims.get(name)) == value for name, value in registration.ids.items()):
+            return registration
     return None
 
 

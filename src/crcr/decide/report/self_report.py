@@ -62,8 +62,10 @@ def choose_upstream(
 
     Raises `BadReport` when several list it and it names none of them.
     """
-    listing = [each for each in standings if each.entry is not None]
-    named = [each for each in listing if each.upstream.key == (report.said_upstream or "").lower()]
+    listing = [standing for standing in standings if standing.entry is not None]
+    named = [
+        standing for standing in listing if standing.upstream.key == (report.said_upstream or "").lower()
+    ]
     if not listing:
         return RejectedReport(
             "not_allowlisted",

@@ -177,8 +177,8 @@ class Durations:
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Durations":
         buckets = [0] * BUCKETS
-        for each in seconds:
-            buckets[bucket_of(each)] += 1
+        for second in seconds:
+            buckets[bucket_of(second)] += 1
         low_s, high_s = min(seconds, default=None), max(seconds, default=None)
         few = tuple(sorted(seconds)) if 0 < len(seconds) < FEW else None
         return cls(sum(seconds), len(seconds), tuple(buckets), low_s, high_s, few)
@@ -308,7 +308,9 @@ class Figures:
     def __add__(self, more: "Figures") -> "Figures":
         parts = tuple(_add_parts(mine, other) for mine, other in zip(self.parts, more.parts, strict=True))
         last = max(
-            (each for each in (self.last_result, more.last_result) if each), key=_result_time, default=None
+            (result for result in (self.last_result, more.last_result) if result),
+            key=_result_time,
+            default=None,
         )
         return Figures(
             parts=parts,

@@ -132,12 +132,12 @@ class Summary:
 
     @property
     def backends(self) -> tuple[BackendSummary, ...]:
-        return tuple(each for _, group in self.levels for each in group)
+        return tuple(backend for _, group in self.levels for backend in group)
 
     @property
     def tally(self) -> Tally:
         """The total of all backends but the probes, which fail on purpose."""
-        counted = (each.figures for each in self.backends if each.figures and not each.probe)
+        counted = (backend.figures for backend in self.backends if backend.figures and not backend.probe)
         return sum((figures.tally for figures in counted), Tally())
 
 

@@ -159,7 +159,8 @@ class OidcVerifier:
 
     def _find(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Registration | None:
         return find_registration(
-            (each for each in self._registrations if each.issuer == issuer.issuer), claims
+            (registration for registration in self._registrations if registration.issuer == issuer.issuer),
+            claims,
         )
 
     def _registered(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Registration:
@@ -199,7 +200,9 @@ class OidcVerifier:
             raise NotAuthentic(f"the token is not issued by {issuer.issuer}", hint=NEW_TOKEN)
         audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
         # Another recipient of the token could send it to us, so every entry of a list must be ours.
-        if not audiences or not all(isinstance(each, str) and each in self._audiences for each in audiences):
+        if not audiences or not all(
+            isinstance(audience, str) and audience in self._audiences for audience in audiences
+        ):
             raise self._wrong_audience()
 
     def _jose_key(self, key: RSAPublicKey) -> RSAKey:

@@ -43,7 +43,7 @@ class HttpAdminOperations:
         ids = await self._acts.parked_ids(upstream, which)
         parts = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
         batches = [replace(which, between=(part[0], part[-1])) for part in parts]
-        return sum([await self._acts.retry_parked(upstream, each, who=who, now=now) for each in batches])
+        return sum([await self._acts.retry_parked(upstream, batch, who=who, now=now) for batch in batches])
 
     async def suspend(
         self, upstream: RepoName, downstream: RepoName, *, who: str, lift: bool, reason: str | None

@@ -129,7 +129,7 @@ class AdminOperations:
         self._allowlists = allowlists
 
     async def register_upstreams(self, names: tuple[RepoName, ...], now: datetime) -> None:
-        rows = [{"upstream": each.key, "name": each.full_name, "created_at": to_us(now)} for each in names]
+        rows = [{"upstream": name.key, "name": name.full_name, "created_at": to_us(now)} for name in names]
         await self._database.write(lambda tx: tx.many(_REGISTER, rows))
 
     async def pause(

@@ -291,6 +291,6 @@ def _failed_tests(text_: str | None) -> tuple[FailedTestExcerpt, ...]:
     if not text_:
         return ()
     return tuple(
-        FailedTestExcerpt(name=each["name"], file=each.get("file"), message=each.get("message"))
-        for each in json.loads(text_)[:_FIRST_FAILURES]
+        FailedTestExcerpt(name=test["name"], file=test.get("file"), message=test.get("message"))
+        for test in json.loads(text_)[:_FIRST_FAILURES]
     )

@@ -134,7 +134,7 @@ class Inbox:
         await _follow_installation(tx, event, known)
         await self._write_plan(tx, receipt, event, planned, facts)
         await self._write_consequences(tx, receipt, event, planned, facts)
-        return AcceptedDelivery(sum(each.leaves for each in planned.dispatches), planned.state)
+        return AcceptedDelivery(sum(dispatch.leaves for dispatch in planned.dispatches), planned.state)
 
     async def _alarm(self, tx: Tx, event: DispatchedEvent, now: datetime) -> None:
         """Say once that somebody else has the upstream's name."""
@@ -200,7 +200,7 @@ class Inbox:
                 await reconsider_left_out(tx, event.upstream, planned.pull, facts.allowlist, now)
             if planned.reconsiders:
                 await reconsider_held(tx, event.upstream, planned.pull, facts.allowlist, now)
-            elif facts.pull is not None or any(each.reason == PATHS for each in planned.dispatches):
+            elif facts.pull is not None or any(dispatch.reason == PATHS for dispatch in planned.dispatches):
                 await request_changed_files(tx, event.upstream, event.number, now)
         if not isinstance(event, PushEvent) and (facts.gate_on or facts.allowlist.has_checks):
             heads, labels = _heads(event, facts.pull, planned), _labels(event, facts.pull)

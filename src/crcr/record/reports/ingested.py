@@ -63,7 +63,7 @@ _COMPARED = (*_KEY, *_FIRST, *_WHOLE[:-2], *_FILLED, "disputed_conclusion", "end
 
 def _standing(of: Any) -> ColumnElement[Any]:
     """Two reports that stand alike are the same report; numbers first, then their very bytes."""
-    seconds = (func.coalesce(each, -1.0) for each in (of.queue_s, of.execution_s))
+    seconds = (func.coalesce(duration, -1.0) for duration in (of.queue_s, of.execution_s))
     return tuple_(of.rank, of.attempt, of.run_id, *seconds, of.untrusted)
 
 
@@ -73,7 +73,9 @@ def _merging() -> Statement:
     outranked = _standing(new) > _standing(old)
 
     def filled(name: str) -> ColumnElement[Any]:
-        mine, other = (func.nullif(each[name], "") if name == "event" else each[name] for each in (new, old))
+        mine, other = (
+            func.nullif(version[name], "") if name == "event" else version[name] for version in (new, old)
+        )
         return case((outranked, func.coalesce(mine, old[name])), else_=func.coalesce(other, new[name]))
 
     # A relay that counts the outcomes of a job says itself whether the later one corrects or contradicts the other.
@@ -119,9 +121,11 @@ class IngestedResults:
         """Merge a result in; `origin` is the address that it came from."""
 
         async def unit(tx: Tx) -> IngestReceipt:
-            seen = {each: await visible_backends(tx, self._lists, each) for each in self._upstreams}
+            seen = {
+                upstream: await visible_backends(tx, self._lists, upstream) for upstream in self._upstreams
+            }
             key = told.repository.key
-            listing = [each for each in self._upstreams if key in seen[each].reporting]
+            listing = [upstream for upstream in self._upstreams if key in seen[upstream].reporting]
             upstream = choose_ingest_upstream(told.about, self._upstreams, listing)
             entry = seen[upstream].reporting.get(key)
             expected = entry.expected(told.report.job_name) if entry else None
@@ -152,11 +156,11 @@ class IngestedResults:
 async def _merge(tx: Tx, row: dict[str, Any], now: datetime) -> Row | None:
     """The row that was made or changed, with its sums put right; None when all of it was known."""
     job = {name: row[name] for name in _JOB}
-    before = {each["check_run"]: each for each in await tx.all(_OF_JOB, **job)}
+    before = {row["check_run"]: row for row in await tx.all(_OF_JOB, **job)}
     await tx.run(_MERGE, **row)
     after = await tx.all(_OF_JOB, **job)
     await _recount(tx, before, after, now)
-    now_is = next(each for each in after if each["check_run"] == row["check_run"])
+    now_is = next(merged for merged in after if merged["check_run"] == row["check_run"])
     was = before.get(row["check_run"])
     same = was is not None and all(was[name] == now_is[name] for name in _COMPARED)
     if same:
@@ -174,9 +178,9 @@ async def _recount(tx: Tx, before: dict[str, Row], after: list[Row], now: dateti
     for row in after:
         turn = RunAttempt(row["run_id"], row["attempt"])
         turns = [
-            RunAttempt(each["run_id"], each["attempt"])
-            for each in after
-            if each["upstream"] == row["upstream"]
+            RunAttempt(other["run_id"], other["attempt"])
+            for other in after
+            if other["upstream"] == row["upstream"]
         ]
         was = before.get(row["check_run"])
         ended = _belongs(row, superseded=is_superseded(turn, turns), earlier=has_later_attempt(turn, turns))

@@ -168,7 +168,7 @@ class ReportContext:
     def ended_as(self, outcome: CloseJob) -> EndedAs | None:
         """Where a result belongs in the sums, if this report alone says so; None when rows must be asked."""
         dispatch, report = self.dispatch, self.report
-        job = next((each for each in self.facts.jobs if each.job_name == outcome.job_name), None)
+        job = next((job for job in self.facts.jobs if job.job_name == outcome.job_name), None)
         if dispatch is None or dispatch["test"] or job is None or job.state is not JobState.IN_PROGRESS:
             return None
         if (dispatch["run_attempt"] or 1) > report.run_attempt:
@@ -185,7 +185,7 @@ class ReportContext:
         """What the result adds to the sums."""
         if self.dispatch is None or (kind := result_kind(self.dispatch["event"])) is None:
             return None
-        job = next(each for each in self.facts.jobs if each.job_name == outcome.job_name)
+        job = next(job for job in self.facts.jobs if job.job_name == outcome.job_name)
         return Share(
             upstream=self.key["upstream"],
             downstream=self.key["downstream"],

@@ -161,11 +161,11 @@ def _closed(report: Report, identity: Identity, now: datetime) -> dict[str, Any]
     kept = () if identity.private else report.failed_tests[:_MOST_TESTS]
     listed = [
         {
-            "name": cut(each.name, _LONGEST_NAME),
-            "file": cut(each.file, _LONGEST_NAME),
-            "message": cut(each.message, _LONGEST_MESSAGE),
+            "name": cut(test.name, _LONGEST_NAME),
+            "file": cut(test.file, _LONGEST_NAME),
+            "message": cut(test.message, _LONGEST_MESSAGE),
         }
-        for each in kept
+        for test in kept
     ]
     return {
         "state": JobState.COMPLETED.value,

@@ -19,7 +19,13 @@ def _texts(*values: str) -> str:
 
 
 def _concluded(counted: CountedAs) -> str:
-    return _texts(*(each.value for each in Conclusion if count_as(JobState.COMPLETED, each) is counted))
+    return _texts(
+        *(
+            conclusion.value
+            for conclusion in Conclusion
+            if count_as(JobState.COMPLETED, conclusion) is counted
+        )
+    )
 
 
 _KIND = " ".join(
@@ -49,8 +55,8 @@ _ENDED_AS = f"""CASE
   ELSE '{EndedAs.FAILURE}' END"""
 # A row that is right stays as it is: writing a table anew takes longer than reading it.
 _PLACE = f"UPDATE jobs SET ended_as = {_ENDED_AS} WHERE ended_as IS DISTINCT FROM {_ENDED_AS}"
-_TIMED = _texts(*(each.value for each in sorted(TIMED)))
-_RAN = _texts(*(each.value for each in sorted(TIMED - {EndedAs.SILENT})))
+_TIMED = _texts(*(ended.value for ended in sorted(TIMED)))
+_RAN = _texts(*(ended.value for ended in sorted(TIMED - {EndedAs.SILENT})))
 
 
 def _bucket(column: str, where: str) -> str:
@@ -68,8 +74,8 @@ def _numbers(column: str, number: int) -> str:
     return ", ".join(f"sum(CASE WHEN {column} = {place} THEN number ELSE 0 END)" for place in range(number))
 
 
-_COUNTS = [f"sum(CASE WHEN ended_as = '{each}' THEN 1 ELSE 0 END)" for each in ENDED]
-_NUMBERS = [f"sum(CASE WHEN ended_as = '{each}' THEN number ELSE 0 END)" for each in ENDED]
+_COUNTS = [f"sum(CASE WHEN ended_as = '{ended}' THEN 1 ELSE 0 END)" for ended in ENDED]
+_NUMBERS = [f"sum(CASE WHEN ended_as = '{ended}' THEN number ELSE 0 END)" for ended in ENDED]
 # First how many of a kind an hour had, then a column for each: far fewer rows meet the many columns.
 _HOURS = f"""
 INSERT INTO hours (upstream, downstream, kind, hour_at, {", ".join(ENDED)}, queue_sum_s, execution_sum_s,

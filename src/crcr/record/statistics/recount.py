@@ -77,8 +77,8 @@ async def recount(tx: Tx, where: dict[str, Any], now: datetime) -> None:
     if moved:
         await tx.many(_STAYS, moved)
         sums.move(tx, moves)
-        for each in moved:
-            note_job(tx, each, now)
+        for job in moved:
+            note_job(tx, job, now)
 
 
 async def heads_before(tx: Tx, upstream: RepoName, pull: KnownPull, *, any_head: bool) -> list[str]:

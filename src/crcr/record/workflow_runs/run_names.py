@@ -96,10 +96,12 @@ class RunNames:
                 for dispatch in await tx.all(_SENT, guid=guid, repository_id=repository_id)
             ]
             other = other_delivery_named(
-                run.display_title, row["delivery"], [each["delivery"] for each in sent]
+                run.display_title, row["delivery"], [dispatch["delivery"] for dispatch in sent]
             )
             if other is not None:
-                await self._move(tx, row, next(each for each in sent if each["delivery"] == other), run, now)
+                await self._move(
+                    tx, row, next(dispatch for dispatch in sent if dispatch["delivery"] == other), run, now
+                )
                 return other
         return None
 
@@ -129,7 +131,7 @@ class RunNames:
         """The newest of the runs that are left counts, if this one had superseded them all."""
         of_dispatch = {name: row[name] for name in ("delivery", *_PLACE)}
         left = await tx.all(_SIBLINGS, workflow=row["workflow"], **of_dispatch)
-        if not left or not all(each["superseded"] for each in left):
+        if not left or not all(run["superseded"] for run in left):
             return
         newest = max(left, key=_age)
         await tx.run(_MARK_RUN, superseded=0, run_id=newest["run_id"], **{name: row[name] for name in _PLACE})

@@ -134,7 +134,7 @@ async def verify_jobs(
         candidates = by_attempt.get(row["attempt"])
         if candidates is None or row["verification"] != Verification.UNCHECKED:
             continue
-        reported = [_reported(each) for each in rows if each["attempt"] == row["attempt"]]
+        reported = [_reported(other) for other in rows if other["attempt"] == row["attempt"]]
         matched = match_github_jobs(_reported(row), reported, candidates)
         if await _verify_one(tx, row, matched, outcomes, now, whole=whole):
             note_job(tx, {name: row[name] for name in _KEY}, now)
@@ -178,7 +178,7 @@ async def _end_silent(
     verdict = LIFECYCLE[JobState(row["state"]), event]
     if not isinstance(verdict, Apply):
         return False
-    ended_at = max((each.completed_at for each in seen if each.completed_at), default=now)
+    ended_at = max((job.completed_at for job in seen if job.completed_at), default=now)
     began_at = from_us(row["in_progress_at"])
     await outcomes.end(tx, _key_of(row), end, verdict.state, ended_at=max(ended_at, began_at), now=now)
     return True

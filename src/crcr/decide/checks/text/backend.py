@@ -71,7 +71,7 @@ def _join_names(parts: list[JudgedPart]) -> str:
 
 
 def _waiver_authors(parts: Iterable[JudgedPart]) -> str:
-    return join_items([f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(parts)], 2)
+    return join_items([f"@{one_line(waiver.who).removeprefix('@')}" for waiver in waivers_of(parts)], 2)
 
 
 def _count_noun(number: int, noun: str) -> str:
@@ -136,9 +136,9 @@ def _job_table(jobs: list[tuple[JudgedPart, JobResult]]) -> MarkdownSection:
     """Return one row for each job; the column of verdicts only where there is one."""
     several = len({job.workflow for _, job in jobs}) > 1
     rows = [_job_row(part, job, with_workflow=several) for part, job in jobs]
-    left_out = set() if any(each[_VERDICT] for each in rows) else {_VERDICT}
+    left_out = set() if any(cells[_VERDICT] for cells in rows) else {_VERDICT}
     columns = [name for name in rows[0] if name not in left_out]
-    return table("### Jobs", columns, (row(each[name] for name in columns) for each in rows), "jobs")
+    return table("### Jobs", columns, (row(cells[name] for name in columns) for cells in rows), "jobs")
 
 
 def _job_row(part: JudgedPart, job: JobResult, *, with_workflow: bool) -> dict[str, str]:

@@ -358,7 +358,7 @@ def _with_told(reader: BackendReader, found: dict[str, Figures], window: Window)
         for key, rows in reader.told.figures.items()
         if key not in reader.told.unfed
     }
-    return {**{key: each for key, each in found.items() if key in reader.told.unfed}, **told}
+    return {**{key: figures for key, figures in found.items() if key in reader.told.unfed}, **told}
 
 
 async def _running(reader: BackendReader, standing: BackendStates) -> dict[str, int]:

@@ -81,7 +81,7 @@ async def _state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: ResultK
         return _together(await _last_night(tx, where))
     ended_as = _ENDED_INGESTED if kind is ResultKind.INGESTED else _ENDED
     for row in await _newest(tx, kind, where):
-        ended = {each["ended_as"] for each in await tx.all(ended_as, delivery=row["delivery"], **where)}
+        ended = {job["ended_as"] for job in await tx.all(ended_as, delivery=row["delivery"], **where)}
         if (state := _together(ended)) is not None:
             return state
     return None

@@ -154,7 +154,7 @@ def job_view(
         expected=_CONCLUSIONS[known["expected"]],
         ended=_ENDED[known["ended_as"]],
         swept_at=from_us_or_none(known["swept_at"]),
-        failed_tests=tuple(FailedTest(**each) for each in tests[:most]) if tests else (),
+        failed_tests=tuple(FailedTest(**test) for test in tests[:most]) if tests else (),
         failed_tests_more=max(0, len(tests) - most) + cut,
         **{name: known[name] for name in _AS_STORED},
     )
@@ -193,11 +193,14 @@ _AS_STORED: tuple[Any, ...] = (
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
 # A matrix has thousands of jobs: a dictionary is much faster than calling the enum.
-_STATES = {each.value: each for each in JobState}
-_CONCLUSIONS: dict[str | None, Conclusion | None] = {None: None, **{each.value: each for each in Conclusion}}
-_VERIFICATIONS = {each.value: each for each in Verification}
-_ENDED: dict[str | None, EndedAs | None] = {None: None, **{each.value: each for each in EndedAs}}
-_MARKS = tuple(each.value for each in JobMark)
+_STATES = {state.value: state for state in JobState}
+_CONCLUSIONS: dict[str | None, Conclusion | None] = {
+    None: None,
+    **{conclusion.value: conclusion for conclusion in Conclusion},
+}
+_VERIFICATIONS = {verification.value: verification for verification in Verification}
+_ENDED: dict[str | None, EndedAs | None] = {None: None, **{ended.value: ended for ended in EndedAs}}
+_MARKS = tuple(mark.value for mark in JobMark)
 _VIEW_NAMES = tuple(column.name for column in VIEW_COLUMNS)
 
 

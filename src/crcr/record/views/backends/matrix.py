@@ -54,7 +54,8 @@ _LOOKED_AT = Statement(
     text(f"SELECT c.created_at, c.delivery FROM ({_CANDIDATES}) AS c")  # noqa: S608  ours
 )
 _CONCLUDED = " ".join(
-    f"WHEN j.conclusion = '{each}' THEN '{count_as(JobState.COMPLETED, each)}'" for each in Conclusion
+    f"WHEN j.conclusion = '{conclusion}' THEN '{count_as(JobState.COMPLETED, conclusion)}'"
+    for conclusion in Conclusion
 )
 # What a cell shows (`count_as`), which is not where the sums have it: a superseded commit's failure is one too.
 _WITH_RESULT = (
@@ -92,7 +93,7 @@ _NIGHTLY = Statement(
         text("jobs.ended_as IN ('success', 'failure', 'timed_out', 'other')"),
         text("jobs.completed_at >= :since"),
     )
-    .order_by(jobs.c.completed_at.desc(), jobs.c.delivery.desc(), *(each.desc() for each in IN_ORDER))
+    .order_by(jobs.c.completed_at.desc(), jobs.c.delivery.desc(), *(column.desc() for column in IN_ORDER))
     .limit(bindparam("most"))
 )
 
@@ -114,7 +115,7 @@ class MatrixReader:
         columns = sorted(
             (Column(*key) for key in {_key(job) for _, cells in shown for job in cells}), key=_order
         )
-        wanted = [each for each in columns if self._names(each)]
+        wanted = [column for column in columns if self._names(column)]
         kept = tuple(wanted[:_MOST_COLUMNS])
         return Matrix(
             columns=kept,
@@ -188,7 +189,7 @@ class MatrixReader:
                     job_view(row, self.reader.visible)
                 )
         found = [(_nightly_facts(cells), cells) for cells in runs.values() if self._keeps(cells)]
-        found.sort(key=lambda each: each[0]["at"], reverse=True)
+        found.sort(key=lambda row: row[0]["at"], reverse=True)
         for facts, _ in found[:_MOST_NIGHTS]:
             facts["place"] = await read_place(self.reader.tx, self.query.upstream, facts["head_sha"])
         return found
@@ -232,7 +233,7 @@ async def read_failures(reader: BackendReader, rows: Iterable[MatrixRow]) -> tup
     failed = [cell for row in counted for cell in row.cells if cell and cell.counted is CountedAs.FAILURE]
     detailed = ingested_with_tests if reader.kind is ResultKind.INGESTED else with_tests
     return tuple(
-        [await detailed(reader.tx, reader.upstream, reader.visible, each) for each in failed[:_MOST_FAILURES]]
+        [await detailed(reader.tx, reader.upstream, reader.visible, job) for job in failed[:_MOST_FAILURES]]
     )
 
 
@@ -295,7 +296,9 @@ def _row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...
         test=dispatch is not None and dispatch.test,
         dispatch=dispatch,
         place=facts.get("place"),
-        cells=tuple([by_column.get((each.workflow, each.workflow_name, each.job_name)) for each in columns]),
+        cells=tuple(
+            [by_column.get((column.workflow, column.workflow_name, column.job_name)) for column in columns]
+        ),
     )
 
 

@@ -45,9 +45,9 @@ async def summary(
 ) -> Summary:
     standing = await read_standing(reader.tx, reader.upstream)
     overview = await read_overview(reader, standing)
-    backends = [line(reader, each, standing, overview) for each in reader.visible.shown.values()]
+    backends = [line(reader, entry, standing, overview) for entry in reader.visible.shown.values()]
     chosen = backends if pick is None else pick(backends)
-    rows = [await reader.summary(reader.visible.entry(each.name), standing) for each in chosen]
+    rows = [await reader.summary(reader.visible.entry(backend.name), standing) for backend in chosen]
     if pick is None:
         backends = rows
     return Summary(
@@ -94,13 +94,15 @@ async def metrics_view(
     standing = await read_standing(reader.tx, reader.upstream)
     overview = await read_all_figures(reader, standing)
     backends = [_metrics(entry, reader.kind, overview) for entry in reader.visible.public.values()]
-    counted = [each for each in backends if _is_counted(each, overview)]
+    counted = [backend for backend in backends if _is_counted(backend, overview)]
     chosen = backends if pick is None else pick(backends)
-    rows = [await _read_in_full(reader, each, standing) for each in chosen]
+    rows = [await _read_in_full(reader, backend, standing) for backend in chosen]
     if sum(map(_has_durations, counted)) <= _MOST_IN_FULL:
-        read = {each.name: each for each in rows}
-        counted = [read.get(each.name) or await _read_in_full(reader, each, standing) for each in counted]
-    total = sum((each.figures for each in counted), overview.empty)
+        read = {row.name: row for row in rows}
+        counted = [
+            read.get(backend.name) or await _read_in_full(reader, backend, standing) for backend in counted
+        ]
+    total = sum((backend.figures for backend in counted), overview.empty)
     return MetricsView(
         upstream=reader.upstream,
         span=span,
@@ -150,7 +152,9 @@ def _has_durations(backend: BackendMetrics) -> bool:
 
 
 async def _newest_of(reader: BackendReader, backends: list[BackendMetrics]) -> LastResult | None:
-    ended = [(each.figures.last_result.at, each.name) for each in backends if each.figures.last_result]
+    ended = [
+        (backend.figures.last_result.at, backend.name) for backend in backends if backend.figures.last_result
+    ]
     if not ended:
         return None
     _, name = max(ended)
@@ -185,13 +189,13 @@ async def _detail(reader: BackendReader, query: BackendQuery) -> JobDetail | Non
 async def _health(reader: BackendReader, backends: list[BackendSummary], overview: Overview) -> RelayHealth:
     """The relay's own state, which is the same whatever kind of event the reader looks at."""
     health = await relay_health(reader.tx, reader.upstream, reader.window.since, reader.now)
-    ended = (overview.last_at(each.name.key, *OWN_KINDS) for each in backends if each.figures)
+    ended = (overview.last_at(backend.name.key, *OWN_KINDS) for backend in backends if backend.figures)
     newest: datetime | None = max((at for at in ended if at is not None), default=None)
-    probes = [each for each in backends if each.probe and not each.name_only]
+    probes = [backend for backend in backends if backend.probe and not backend.name_only]
     return replace(
         health,
         last_result_at=newest,
-        probes=tuple([await _probe(reader, each) for each in probes]),
+        probes=tuple([await _probe(reader, probe) for probe in probes]),
     )
 
 

@@ -212,7 +212,9 @@ async def _arrival(
     tx: Tx, upstream: RepoName, visible: VisibleBackends, row: Row, head_sha: str, *, older: bool
 ) -> Arrival:
     dispatches = await tx.all(_STATES, delivery=row["guid"], upstream=upstream.key)
-    counted = Counter(each["state"] for each in dispatches if each["downstream"] in visible.public)
+    counted = Counter(
+        dispatch["state"] for dispatch in dispatches if dispatch["downstream"] in visible.public
+    )
     state = DeliveryState(row["state"])
     older = older or (row["head_sha"] is not None and row["head_sha"] != head_sha)
     return Arrival(
@@ -224,7 +226,7 @@ async def _arrival(
         head_sha=row["head_sha"],
         superseded=older or state is DeliveryState.SUPERSEDED,
         received_at=from_us(row["received_at"]),
-        dispatches=tuple(StateCount(each, counted[each]) for each in DispatchState if counted[each]),
+        dispatches=tuple(StateCount(state, counted[state]) for state in DispatchState if counted[state]),
     )
 
 

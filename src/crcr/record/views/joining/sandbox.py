@@ -58,7 +58,7 @@ async def not_shown(tx: Tx, lists: AllowlistReader, upstreams: tuple[RepoName, .
             entries = (await lists.in_force(tx, upstream)).entries
         except NoAllowlist:
             continue
-        found |= {each.name.key for each in entries if each.visibility is not Visibility.PUBLIC}
+        found |= {entry.name.key for entry in entries if entry.visibility is not Visibility.PUBLIC}
     return frozenset(found)
 
 
@@ -148,7 +148,7 @@ async def _view(tx: Tx, row: Row, *, everything: bool) -> SandboxJob:
         started_at=from_us(row["in_progress_at"]),
         completed_at=from_us_or_none(row["completed_at"]),
         reported_at=from_us(row["reported_at"]),
-        failed_tests=tuple(FailedTest(**each) for each in failed),
+        failed_tests=tuple(FailedTest(**test) for test in failed),
         failed_tests_more=row["failed_tests_cut"],
         **{name: row[name] for name in _AS_STORED},
     )

@@ -136,7 +136,11 @@ async def _known(
         asked_at=asked_at,
         inspected_at=inspected_at,
         inspection=inspection,
-        last_dispatch=max((each for each in sent if each), key=lambda each: each.created_at, default=None),
+        last_dispatch=max(
+            (dispatch for dispatch in sent if dispatch),
+            key=lambda dispatch: dispatch.created_at,
+            default=None,
+        ),
         last_test=await _dispatch(tx, key, TEST_EVENT),
         waiting=unsent.get("waiting", 0) + unsent.get("held", 0),
         parked=unsent.get("parked", 0),

@@ -135,7 +135,7 @@ async def effect_page(
 async def _rows(
     tx: Tx, query: EffectQuery, keep: Callable[[Row], bool], shown: dict[str, str | int]
 ) -> tuple[list[Row], Key | None]:
-    sections = [_for_target(each, query.target) for each in _SECTIONS[query.state]]
+    sections = [_for_target(section, query.target) for section in _SECTIONS[query.state]]
     first, start = _start(sections, query.after)
     found: list[Row] = []
     for section in sections[first:]:

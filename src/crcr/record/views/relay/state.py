@@ -175,7 +175,10 @@ async def changes_after(
     if after is None:
         return Changes((), newest, oldest, newest)
     rows = await tx.all(_CHANGES, after=after, newest=newest, limit=limit)
-    visible = {each.key: await visible_backends(tx, lists, each, everything=everything) for each in upstreams}
+    visible = {
+        upstream.key: await visible_backends(tx, lists, upstream, everything=everything)
+        for upstream in upstreams
+    }
     shown = tuple(Change(**{**row, "at": from_us(row["at"])}) for row in rows if _may_be_told(row, visible))
     return Changes(shown, rows[-1]["change_id"] if rows else after, oldest, newest)
 

@@ -15,15 +15,15 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import ReceivedDelivery
+from crcr.decide.jobs.ingested import IngestReceipt
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report.ingested import IngestReceipt
 from crcr.decide.statistics.figures import CountedAs, EndedAs, LastResult, Tally
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures, JobKey
 from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
 from crcr.receive.ingest.parse_envelope import parse_envelope
-from crcr.record.reports.ingested import IngestedResults
+from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us

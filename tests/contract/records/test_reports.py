@@ -15,19 +15,19 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistReading
+from crcr.decide.jobs.judge import OpenJob, RejectedReport, RepeatedReport, ReportOutcome
 from crcr.decide.model import RepoName
-from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import OpenJob, RejectedReport, RepeatedReport, ReportOutcome
+from crcr.decide.oidc.identity import Identity
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.reports import Reports
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.schema.core import deliveries, dispatches
+from crcr.record.schema.main_tables import deliveries, dispatches
 from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.sqlite.database import InMemory

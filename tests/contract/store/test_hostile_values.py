@@ -13,11 +13,11 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.dispatch.plan import ReceivedDelivery
+from crcr.decide.jobs.refusal import RefusedReport
 from crcr.decide.model import DeliveryState, RepoName
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.decide.outbox.effect import FailedAttempt
 from crcr.decide.outbox.retry import TryAgain
-from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.refusal import RefusedReport
 from crcr.decide.views.backend import BackendQuery, JobKey
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
@@ -26,12 +26,12 @@ from crcr.errors import BadReport, BadRequest, CrcrError, NotFound
 from crcr.receive.callback.parse_report import MAX_ATTEMPT, parse_report
 from crcr.receive.ingest.parse_envelope import parse_envelope
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.ingested import IngestedResults
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.refusals import Refusals
-from crcr.record.reports.reports import Reports
-from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.ingested import IngestedResults
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.refusals import Refusals
+from crcr.record.jobs.reports import Reports
+from crcr.record.jobs.sandbox import SandboxJobs
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, storable
 from crcr.record.views.sql_views import SqlViews

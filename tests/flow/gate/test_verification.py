@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.judge import RejectedReport
+from crcr.decide.jobs.judge import RejectedReport
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.receive.callback.parse_report import parse_report
 from github_sim.bodies import webhooks
 from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun

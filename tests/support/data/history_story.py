@@ -7,15 +7,15 @@ from itertools import product
 from random import Random
 from typing import Any
 
+from crcr.decide.jobs.ingested import EchoedEvent, IngestedResult
+from crcr.decide.jobs.report import Report, ReportStatus
 from crcr.decide.model import Conclusion, Level, RepoName
-from crcr.decide.report.ingested import EchoedEvent, IngestedResult
-from crcr.decide.report.report import Report, ReportStatus
 from crcr.decide.statistics.figures import Durations, Figures
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
 from crcr.record.clickhouse.feeder import ClickHouseFeeder, FeedQueue
 from crcr.record.clickhouse.history import ClickHouseHistory
-from crcr.record.reports.ingested import IngestedResults
+from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.times import from_us
 from crcr.record.views.backends.figures import figures_of, read_figures

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from crcr.decide.checks.commit import BackendResults, DispatchRun, JobResult, Verification
-from crcr.decide.github.values import ActionsJob
+from crcr.decide.github.requests_and_answers import ActionsJob
+from crcr.decide.jobs.lifecycle import badness, worse_conclusion
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.lifecycle import badness, worse_conclusion
 
 
 class Confirmation(StrEnum):

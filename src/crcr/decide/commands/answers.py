@@ -20,7 +20,7 @@ from crcr.decide.commands.grammar import (
     WaiveCommand,
     format_command,
 )
-from crcr.decide.github.values import Role
+from crcr.decide.github.requests_and_answers import Role
 
 MOST_OFFERED = 10
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from operator import attrgetter
 
 from crcr.decide.events import USED_ACTIONS
-from crcr.decide.github.values import LoggedDelivery
+from crcr.decide.github.requests_and_answers import LoggedDelivery
 
 LOG_KEPT = timedelta(days=3)
 """How long github.com keeps its delivery log; GitHub Enterprise Server keeps it longer, which is not needed."""

@@ -13,8 +13,8 @@ from typing import TypeVar
 from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.checks.commit import Verification
 from crcr.decide.health.relay import Health
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
-from crcr.decide.report.report import FailedTest
 from crcr.decide.statistics.figures import CountedAs, EndedAs, Figures, LastResult, Tally, count_as
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
 

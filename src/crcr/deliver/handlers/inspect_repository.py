@@ -18,7 +18,7 @@ from crcr.decide.github.repository_setup import (
     ListedFile,
     WorkflowFacts,
 )
-from crcr.decide.github.values import Target
+from crcr.decide.github.requests_and_answers import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.workflow_yaml import workflow_facts

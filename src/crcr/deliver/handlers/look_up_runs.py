@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from crcr.decide.checks.completeness import QUIET
-from crcr.decide.github.values import ActionsJob, ActionsRun, Target, Urgency
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun, Target, Urgency
 from crcr.decide.github.workflow_runs import RemainingLookup, RunLookup, has_run_webhooks, next_lookup_delay
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import NotYet, OutsideRefused

@@ -1,6 +1,6 @@
 """An upstream as the target of calls: its repository, and the App's installation on it."""
 
-from crcr.decide.github.values import Target
+from crcr.decide.github.requests_and_answers import Target
 from crcr.decide.model import RepoName
 from crcr.github.client import RepositoriesApi
 from crcr.record.repositories.downstreams import Downstreams

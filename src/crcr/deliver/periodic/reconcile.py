@@ -28,7 +28,7 @@ from crcr.decide.github.missed_webhooks import (
     possibly_missing,
     read_since,
 )
-from crcr.decide.github.values import LoggedDelivery
+from crcr.decide.github.requests_and_answers import LoggedDelivery
 from crcr.deliver.waiting import sleep_until_stopping
 from crcr.errors import (
     BadRequest,

@@ -15,7 +15,7 @@ from crcr.demo.history.generate import GeneratedCounts, HistoryPlan, generate_hi
 from crcr.demo.world import ALLOWLIST, BACKENDS, UPSTREAM
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.migrations.run import migrate
-from crcr.record.statistics.rebuild import find_extremes, sum_anew
+from crcr.record.statistics.rebuild_all_sums import find_extremes, sum_anew
 from crcr.record.store.times import to_us
 
 _OF_SUMS = 0.25

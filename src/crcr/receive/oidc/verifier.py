@@ -22,8 +22,8 @@ from joserfc.jwk import RSAKey
 from joserfc.jws import JWSRegistry
 
 from crcr.decide.model import is_repo_name
-from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.registration import (
+from crcr.decide.oidc.identity import Identity, IssuerKind
+from crcr.decide.oidc.registration import (
     RULES,
     Registration,
     find_registration,

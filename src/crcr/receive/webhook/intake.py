@@ -26,7 +26,7 @@ from crcr.decide.events import (
     WorkflowEvent,
 )
 from crcr.decide.github.missed_webhooks import RecoveryOutcome
-from crcr.decide.github.values import FileLocation
+from crcr.decide.github.requests_and_answers import FileLocation
 from crcr.decide.model import RepoName
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType

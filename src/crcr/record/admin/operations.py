@@ -15,11 +15,11 @@ from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.deliveries.dispatches import held_of_delivery, reconsider_held, send, write_dispatches
 from crcr.record.deliveries.pull_requests import load_pull
-from crcr.record.reports.forwards import is_overtaken
+from crcr.record.jobs.forwards import is_overtaken
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.schema.core import deliveries, upstreams
-from crcr.record.statistics.recount import recount
+from crcr.record.schema.main_tables import deliveries, upstreams
+from crcr.record.statistics.recount_changed_jobs import recount
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.signals import EFFECTS
 from crcr.record.store.statement import Statement, inserting

@@ -26,12 +26,12 @@ from crcr.decide.checks.commit import (
 from crcr.decide.dispatch.ordering import has_landed
 from crcr.decide.dispatch.plan import base_branch
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.record.checks.waivers import waivers_in_force
 from crcr.record.deliveries.merge_groups import load_group
 from crcr.record.deliveries.pull_requests import newest_delivery
 from crcr.record.repositories.renames import Listing, find_listings
-from crcr.record.schema.core import jobs
+from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us

@@ -22,9 +22,9 @@ from crcr.record.clickhouse.feed_queue import note_dispatch
 from crcr.record.deliveries.pull_requests import is_approved, newest_delivery
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.renames import find_listing
-from crcr.record.schema.core import dispatches, repositories
+from crcr.record.schema.main_tables import dispatches, repositories
 from crcr.record.statistics import sums
-from crcr.record.statistics.recount import heads_before, recount
+from crcr.record.statistics.recount_changed_jobs import heads_before, recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us

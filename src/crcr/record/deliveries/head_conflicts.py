@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from crcr.decide.dispatch.ordering import agrees_with_github, apply_github_answer
 from crcr.decide.dispatch.plan import Drop
-from crcr.decide.github.values import PullFacts
+from crcr.decide.github.requests_and_answers import PullFacts
 from crcr.decide.model import DeliveryState, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher

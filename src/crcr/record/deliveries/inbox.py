@@ -46,7 +46,7 @@ from crcr.record.deliveries.pull_requests import (
 from crcr.record.deliveries.webhooks import is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.schema.core import deliveries
+from crcr.record.schema.main_tables import deliveries
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us

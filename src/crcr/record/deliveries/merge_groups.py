@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, select, text, update
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.dispatch.selection import matches_paths
 from crcr.decide.events import MergeGroupEvent
-from crcr.decide.github.values import ChangedFiles
+from crcr.decide.github.requests_and_answers import ChangedFiles
 from crcr.decide.model import RepoName
 from crcr.record.deliveries.dispatches import drop_delivery, held_of_delivery, hold_for, leave_out, release
 from crcr.record.repositories.renames import find_listings

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.dispatch.selection import PATHS, matches_paths
-from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery
+from crcr.decide.github.requests_and_answers import ChangedFiles, ChangedFilesQuery
 from crcr.decide.model import KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher

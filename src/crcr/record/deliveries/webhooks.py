@@ -17,7 +17,7 @@ from crcr.decide.events import Event
 from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome
 from crcr.decide.model import DeliveryState
 from crcr.record.schema.checks import recovered, watermarks, webhook_bodies
-from crcr.record.schema.core import deliveries
+from crcr.record.schema.main_tables import deliveries
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import from_us, from_us_or_none, to_us

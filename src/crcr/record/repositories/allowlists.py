@@ -24,7 +24,7 @@ from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.downstreams import Downstreams, follow_levels
-from crcr.record.schema.core import allowlist_versions as versions
+from crcr.record.schema.main_tables import allowlist_versions as versions
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.signals import ALLOWLIST
 from crcr.record.store.statement import Statement

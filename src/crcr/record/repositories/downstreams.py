@@ -11,14 +11,14 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.github.repository_setup import InstallationFacts
-from crcr.decide.github.values import RepositoryFacts
+from crcr.decide.github.requests_and_answers import RepositoryFacts
 from crcr.decide.model import Binding, EffectKind, Level, RepoName
 from crcr.decide.views.backend import LevelChange
 from crcr.errors import NotFound
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.outbox.effects import add_effects, effect_row
-from crcr.record.schema.core import repositories
+from crcr.record.schema.main_tables import repositories
 from crcr.record.schema.statistics import levels
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement, inserting

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from crcr.decide.statistics.figures import BUCKETS, COUNTING, EndedAs
-from crcr.record.schema.core import SERIAL, key, metadata
+from crcr.record.schema.main_tables import SERIAL, key, metadata
 
 
 def number(name: str) -> Column[int]:
@@ -83,7 +83,7 @@ COUNTED = "(" + ", ".join(f"'{ended}'" for ended in COUNTING) + ")"
 _COUNTS = text(f"ended_as IN {COUNTED}")
 
 # Another relay's results: shown, and read by no decision. `downstream` is the repository that it verified, `rank`
-# orders the reports of one job (`decide.report.ingested`), `delivery_at` is when the delivery's first result was seen.
+# orders the reports of one job (`decide.jobs.ingested`), `delivery_at` is when the delivery's first result was seen.
 ingested = Table(
     "ingested",
     metadata,

@@ -5,14 +5,14 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 
 from crcr.decide.checks.commit import Verification
+from crcr.decide.jobs.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.decide.model import JobState, RepoName
-from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.tested_commits import ask_again
 from crcr.record.outbox.effects import add_once
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.tested_commits import ask_again
-from crcr.record.statistics.recount import recount
+from crcr.record.statistics.recount_changed_jobs import recount
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us

@@ -50,10 +50,11 @@ from crcr.decide.views.overview import (
 from crcr.errors import NotFound
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer, HistoryReader
 from crcr.record.store.database import Database, Tx
-from crcr.record.views.backends.backend_rows import BackendReader
+from crcr.record.views.backends.backend_page import backend_page
+from crcr.record.views.backends.backend_reader import BackendReader
 from crcr.record.views.backends.badge import badge_view
 from crcr.record.views.backends.jobs import job_detail, job_page
-from crcr.record.views.backends.overview import backend_page, metrics_view, summary
+from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.completeness import QUIET
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.github.workflow_runs import (
     KnownRun,
     RemainingLookup,
@@ -22,7 +22,7 @@ from crcr.decide.github.workflow_runs import (
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.jobs import JobOutcomes
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.renames import PRESENT
 from crcr.record.store.database import Database, Row, Tx

@@ -11,14 +11,14 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.github.values import ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsRun
 from crcr.decide.github.workflow_runs import RunLookup, delivery_ids_in, other_delivery_named
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.outbox.effects import add_once
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.statistics.recount import recount
+from crcr.record.statistics.recount_changed_jobs import recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.workflow_runs.lookup_effects import look_up

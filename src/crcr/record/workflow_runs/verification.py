@@ -17,13 +17,13 @@ from crcr.decide.checks.verification import (
     compare_with_github,
     match_github_jobs,
 )
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
+from crcr.decide.jobs.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.clickhouse.feed_queue import note_job
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.schema.core import jobs
-from crcr.record.statistics.recount import recount
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.schema.main_tables import jobs
+from crcr.record.statistics.recount_changed_jobs import recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us

@@ -15,7 +15,7 @@ from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.webhooks import is_new_body
-from crcr.record.reports.jobs import JobOutcomes
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.repositories.default_branches import compare_default_branch
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from crcr.record.statistics.rebuild import sum_anew
+from crcr.record.statistics.rebuild_all_sums import sum_anew
 
 revision = "0003"
 down_revision = "0002"

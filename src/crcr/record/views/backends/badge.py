@@ -9,7 +9,7 @@ from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
-from crcr.record.views.backends.backend_rows import BackendReader, read_standing
+from crcr.record.views.backends.backend_reader import BackendReader, read_standing
 
 _LOOKED_AT = 50
 

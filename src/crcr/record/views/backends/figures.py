@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.jobs.ingested import RUNS_AT_MOST, RunAttempt, has_later_attempt, is_superseded
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.ingested import RUNS_AT_MOST, RunAttempt, has_later_attempt, is_superseded
 from crcr.decide.statistics.figures import (
     FEW,
     TIMED,

@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, tuple_
 
+from crcr.decide.jobs.ingested import RunAttempt, has_later_attempt, is_superseded
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
-from crcr.decide.report.ingested import RunAttempt, has_later_attempt, is_superseded
-from crcr.decide.report.report import FailedTest
 from crcr.decide.statistics.figures import EndedAs
 from crcr.decide.views.backend import BackendQuery, JobDetail, JobKey
 from crcr.decide.views.overview import JobView

@@ -12,16 +12,16 @@ from typing import Any
 from sqlalchemy import ColumnElement, bindparam, select, text, tuple_
 
 from crcr.decide.checks.commit import Verification
+from crcr.decide.jobs.ingested import OLDEST_CLAIM
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
-from crcr.decide.report.ingested import OLDEST_CLAIM
-from crcr.decide.report.report import FailedTest
 from crcr.decide.statistics.figures import EndedAs, Tally
 from crcr.decide.statistics.window import ResultKind, Window, result_kind
 from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
 from crcr.decide.views.overview import JobPage, JobQuery, JobView
 from crcr.errors import NotFound
-from crcr.record.reports.tested_commits import read_place
-from crcr.record.schema.core import jobs
+from crcr.record.jobs.tested_commits import read_place
+from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import added_up_s, from_us, from_us_or_none, to_us

@@ -26,7 +26,7 @@ from crcr.decide.views.timeline import TimelineFacts, build_timeline
 from crcr.errors import NotFound
 from crcr.record.deliveries.merge_groups import load_group
 from crcr.record.deliveries.pull_requests import load_pull
-from crcr.record.reports.tested_commits import read_place
+from crcr.record.jobs.tested_commits import read_place
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none

@@ -11,11 +11,11 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import Visibility
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report.report import FailedTest
 from crcr.decide.views.joining import SandboxJob, SandboxPage, SandboxQuery
 from crcr.errors import NoAllowlist
-from crcr.record.reports.sandbox import KEPT_FOR, MOST
+from crcr.record.jobs.sandbox import KEPT_FOR, MOST
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us

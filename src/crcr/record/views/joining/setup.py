@@ -14,12 +14,12 @@ from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, R
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.joining import RefusalList, RefusalView
 from crcr.decide.views.overview import DispatchAnswer
-from crcr.record.reports.refusals import KEPT
+from crcr.record.jobs.refusals import KEPT
 from crcr.record.repositories.inspections import read_inspection
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
-from crcr.record.views.backends.backend_rows import BackendReader
+from crcr.record.views.backends.backend_reader import BackendReader
 from crcr.record.views.visibility import VisibleBackends, allowlist_state
 
 SENT_EVENTS = ("pull_request", "push", "merge_group")

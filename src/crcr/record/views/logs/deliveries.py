@@ -13,7 +13,7 @@ from crcr.decide.views.logs import DeliveryQuery
 from crcr.decide.views.overview import DeliveryPage, DeliveryView, DispatchAnswer, DispatchView, JobView
 from crcr.errors import NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_fields
-from crcr.record.schema.core import jobs
+from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none

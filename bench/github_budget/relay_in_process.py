@@ -1,4 +1,4 @@
-"""A whole relay and a simulated GitHub in one process and in simulated time, with what is measured of both.
+"""The relay and the simulated GitHub in one process and in simulated time, with the measurements of both.
 
 The relay is the real one: its app, worker and duties. Both sides exchange HTTP through ASGI transports, and the
 simulated GitHub takes `LATENCY_S` for each call.
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import httpx
 
-from bench.lateness import StoreLog
-from bench.shown_gates import CallListener
-from bench.simulated_time import SimulatedClock
+from bench.github_budget.lateness import StoreLog
+from bench.github_budget.published_gates import CallListener
+from bench.github_budget.simulated_time import SimulatedClock
 from crcr import log as logs
 from crcr.record.migrations.run import migrate
 from crcr.settings import Settings
@@ -30,7 +30,7 @@ LATENCY_S = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulatedRelay:
     github: GitHub
     services: Services
     listener: CallListener
@@ -51,15 +51,15 @@ class Simulated:
 
 
 @asynccontextmanager
-async def simulated_relay(
+async def run_simulated_relay(
     folder: Path,
     *,
     seed: int,
     make_world: Callable[[GitHub], None],
     settings_for: Callable[[Path, GitHub, str], Settings],
     latency_s: float = LATENCY_S,
-) -> AsyncIterator[Simulated]:
-    """A relay at work for the world that `make_world` makes; it stops when the body ends."""
+) -> AsyncIterator[SimulatedRelay]:
+    """Run a relay for the repositories that `make_world` creates, until the body ends."""
     clock = SimulatedClock()
     async with GitHub(
         clock=clock, seed=seed, base_url=GITHUB_URL, webhook_url=f"{RELAY_URL}/github/webhook"
@@ -80,7 +80,7 @@ async def simulated_relay(
         app = build_app(services)
         github.use_transport(httpx.ASGITransport(app))
         async with app.inner.router.lifespan_context(app.inner):
-            yield Simulated(github, services, listener, log, crashes)
+            yield SimulatedRelay(github, services, listener, log, crashes)
             await github.stop_activity()
 
 

@@ -1,7 +1,7 @@
-"""What a head costs in requests to GitHub: the relay in process, the simulated GitHub, and a clock that is moved.
+"""Calls to GitHub per head commit: the relay in process with the simulated GitHub and a clock that is moved by hand.
 
-Two L4 backends and an L3 backend with its label, of ten jobs each, every one in an installation of its own. The jobs
-report one by one over ten minutes, and the calls of each installation are counted. No time is measured.
+Two L4 backends and a labelled L3 backend have ten jobs each, and each backend has its own installation. The jobs report
+one by one over ten minutes; the calls of each installation are counted. No time is measured.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import structlog
 
-from bench.world import AUDIENCE, Row
+from bench.relay_process.relay_setup import AUDIENCE, Row
 from crcr.settings import load_settings
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
@@ -44,7 +44,7 @@ _HEADS: Mapping[str, tuple[Mapping[str, Collection[str]], int]] = {
 """Which jobs fail, and the bar for the calls on the upstream's installation."""
 
 
-class _MovedClock:
+class _ManualClock:
     def __init__(self) -> None:
         self._now = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -56,8 +56,8 @@ class _MovedClock:
 
 
 @asynccontextmanager
-async def _relay(folder: Path) -> AsyncIterator[tuple[GitHub, Services, _MovedClock]]:
-    clock = _MovedClock()
+async def _run_relay(folder: Path) -> AsyncIterator[tuple[GitHub, Services, _ManualClock]]:
+    clock = _ManualClock()
     async with GitHub(
         clock=clock, seed=1, base_url="http://127.0.0.1:9", webhook_url=f"{_RELAY}/github/webhook"
     ) as github:
@@ -96,8 +96,8 @@ def _environment(folder: Path, github: GitHub) -> dict[str, str]:
     }
 
 
-async def _one_head(folder: Path, failing: Mapping[str, Collection[str]]) -> tuple[GitHub, CallCounts]:
-    async with _relay(folder) as (github, services, clock):
+async def _count_calls(folder: Path, failing: Mapping[str, Collection[str]]) -> tuple[GitHub, CallCounts]:
+    async with _run_relay(folder) as (github, services, clock):
 
         async def pass_time(seconds: float) -> None:
             await clock.sleep(seconds)
@@ -105,7 +105,9 @@ async def _one_head(folder: Path, failing: Mapping[str, Collection[str]]) -> tup
             await services.sweeper.sweep()
             await services.worker.drain()
 
-        await github.open_pr(UPSTREAM, labels=[LABEL])  # tokens are minted once an hour; this is the once
+        await github.open_pr(
+            UPSTREAM, labels=[LABEL]
+        )  # The first pull request mints the tokens, which last an hour.
         for _ in range(3):
             await pass_time(_BETWEEN_REPORTS_S)
         mark = len(github.calls)
@@ -138,18 +140,18 @@ def _rows(what: str, github: GitHub, counts: CallCounts, bar: int) -> list[Row]:
         ),
     ]
     for name in BACKENDS:
-        spent = counts.of(github.installation(name).id)
-        told = f"{spent.calls}, of them {spent.dispatches} dispatch"
-        rows.append((f"{what}: calls on {name}", told, "", True))
+        calls = counts.of(github.installation(name).id)
+        text = f"{calls.calls}, of them {calls.dispatches} dispatch"
+        rows.append((f"{what}: calls on {name}", text, "", True))
     return rows
 
 
-def github_calls(folder: Path) -> list[Row]:
+def measure_calls_per_head(folder: Path) -> list[Row]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     rows: list[Row] = []
     for number, (what, (failing, bar)) in enumerate(_HEADS.items()):
-        place = folder / f"calls-{number}"
-        place.mkdir()
-        rows += _rows(what, *asyncio.run(_one_head(place, failing)), bar)
+        run_folder = folder / f"calls-{number}"
+        run_folder.mkdir()
+        rows += _rows(what, *asyncio.run(_count_calls(run_folder, failing)), bar)
     structlog.reset_defaults()
     return rows

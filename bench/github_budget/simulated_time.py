@@ -1,8 +1,8 @@
 """An event loop whose time is simulated: it jumps to the next timer as soon as nothing can run any more.
 
 Everything that waits by asyncio (`sleep`, `timeout`, timers) runs in this time, so hours pass in minutes and code
-under measurement needs no changes. What would be done in a thread, such as a commit of SQLite, is done at once and takes
-no time. Sockets and other processes have no place here.
+under measurement needs no changes. Work for a thread, such as SQLite's commit, runs at once and takes no time. Sockets
+and other processes do not work in it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Looks for events without waiting: where the loop would wait for a timer, its time is moved instead."""
+    """Polls without waiting: where the loop would wait for a timer, its time moves on instead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         func: Callable[[*Ts], T],
         *args: *Ts,
     ) -> asyncio.Future[T]:
-        """Do the work here and now: in simulated time it takes none."""
+        """Call the function at once: in simulated time it takes none."""
         work: asyncio.Future[T] = self.create_future()
         try:
             work.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001  whoever waits for the work gets it
+        except Exception as error:  # noqa: BLE001  the awaiting task gets it
             work.set_exception(error)
         return work
 

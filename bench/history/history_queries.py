@@ -1,6 +1,6 @@
 """History queries on the main store's sums and on ClickHouse: how long each takes, and how many bytes a job takes.
 
-`python -m bench.history_queries --jobs 300000 --folder FOLDER` prints one line per query. SQLite is the main store, and
+`python -m bench.history.history_queries --jobs 300000 --folder FOLDER` prints one line per query. SQLite is the main store, and
 chDB, ClickHouse's engine in this process, is ClickHouse. Every query runs once to warm up and then five times.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.history_world import BIG, backends, make_past
-from bench.world import UPSTREAM
+from bench.history.history_database import BIG, backends, make_history
+from bench.relay_process.relay_setup import UPSTREAM
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.record.clickhouse.backfill import Backfill
@@ -32,7 +32,7 @@ from crcr.record.views.backends.figures import read_figures
 from crcr.record.views.backends.jobs import jobs_by_name
 
 _RUNS = 5
-# Questions that no page asks, so that no sums exist for them.
+# Queries that no page needs, so that no sums exist for them.
 _SLOWEST_JOBS = (
     "SELECT downstream, job_name, avg(execution_s) AS mean_s, count(*) AS number FROM {table}"
     " WHERE ended_as = 'success' GROUP BY downstream, job_name ORDER BY mean_s DESC LIMIT 20"
@@ -47,19 +47,19 @@ Query = Callable[[], Awaitable[Any]]
 
 
 async def measure(folder: Path, jobs: int, console: Console) -> None:
-    past = make_past(folder, jobs, console)
-    database = SqliteDatabase(past.database, Signals())
+    history = make_history(folder, jobs, console)
+    database = SqliteDatabase(history.database, Signals())
     link = ClickHouseLink(ClickHouseLocation(f"chdb://{folder}/chdb-{jobs}"))
     queue = FeedQueue(database)
     began = time.perf_counter()
     await Backfill(database, queue, ClickHouseFeeder(queue, link, None), link).run(
         lambda *_: None, datetime.now(UTC)
     )
-    console.print(f"{past.jobs:,} jobs; backfill {time.perf_counter() - began:.0f} s")
-    for name, by_sums, by_clickhouse in queries(database, ClickHouseHistory(link), link, past.database):
-        found = [await median_ms(by_sums), await median_ms(by_clickhouse)]
-        console.print(f"{name}: main store {found[0]:.1f} ms, ClickHouse {found[1]:.1f} ms")
-    await print_sizes(past.database, link, past.jobs, console)
+    console.print(f"{history.jobs:,} jobs; backfill {time.perf_counter() - began:.0f} s")
+    for name, by_sums, by_clickhouse in queries(database, ClickHouseHistory(link), link, history.database):
+        medians = [await median_ms(by_sums), await median_ms(by_clickhouse)]
+        console.print(f"{name}: main store {medians[0]:.1f} ms, ClickHouse {medians[1]:.1f} ms")
+    await print_sizes(history.database, link, history.jobs, console)
     await link.close()
     await database.close()
 
@@ -86,21 +86,21 @@ def queries(
             lambda: history.by_name(upstream.key, big.key, ResultKind.PULLS, window),
         )
 
-    def by_hand(on_sqlite: str, on_clickhouse: str) -> tuple[Query, Query]:
+    def ad_hoc(on_sqlite: str, on_clickhouse: str) -> tuple[Query, Query]:
         def read() -> list[Any]:
             with closing(sqlite3.connect(path)) as connection:
                 return connection.execute(on_sqlite).fetchall()
 
         return lambda: asyncio.to_thread(read), lambda: link.query_slowly(on_clickhouse)
 
-    slowest = by_hand(_SLOWEST_JOBS.format(table="jobs"), _SLOWEST_JOBS.format(table="crcr_jobs FINAL"))
+    slowest = ad_hoc(_SLOWEST_JOBS.format(table="jobs"), _SLOWEST_JOBS.format(table="crcr_jobs FINAL"))
     return [
         ("figures of all backends, 14 days", *figures(Span.FORTNIGHT)),
         ("figures of all backends, 90 days", *figures(Span.QUARTER)),
         ("jobs of one backend by name, 24 hours", *by_name(Span.DAY)),
         ("jobs of one backend by name, 90 days", *by_name(Span.QUARTER)),
-        ("own question: slowest jobs of all time", *slowest),
-        ("own question: queue time by hour of day", *by_hand(*_BY_HOUR_OF_DAY.values())),
+        ("ad-hoc query: slowest jobs of all time", *slowest),
+        ("ad-hoc query: queue time by hour of day", *ad_hoc(*_BY_HOUR_OF_DAY.values())),
     ]
 
 

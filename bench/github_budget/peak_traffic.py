@@ -104,7 +104,7 @@ class PeakTraffic:
             pull = await self._open_pull()
         if len(self._open) > 120:
             await self._github.close_pr(self._unqueued()[0])
-        self._open = [each for each in self._open if each.state == "open"]
+        self._open = [pull for pull in self._open if pull.state == "open"]
         self._github.drop_old_records(KEPT_RECORDS)
 
     async def _open_pull(self) -> PullRequest:

@@ -1,4 +1,4 @@
-"""Processes, keys and requests for a run: everything is made anew, in a temporary folder, on free ports."""
+"""The set-up of one measured relay (folder, ports, keys, environment), and the signed requests to send to it."""
 
 import asyncio
 import copy
@@ -32,7 +32,7 @@ UPSTREAM = "bench/upstream"
 SECRET = uuid.uuid4().hex
 
 Row = tuple[str, str, str, bool]
-"""What was measured, the figure, its bar, and whether it was reached."""
+"""What was measured, the figure, its bar, and whether the bar was reached."""
 
 
 def free_port() -> int:
@@ -42,23 +42,23 @@ def free_port() -> int:
 
 
 @dataclass(slots=True)
-class World:
+class RelaySetup:
     folder: Path
     targets: int
-    outside: int = field(default_factory=free_port)
-    relay: int = field(default_factory=free_port)
+    stub_port: int = field(default_factory=free_port)
+    relay_port: int = field(default_factory=free_port)
     database: Path | None = None
-    """One with a past; else an empty one is made."""
+    """A SQLite file with a history; None for an empty one."""
     url: str | None = None
-    """A database that is no file."""
+    """The URL of a PostgreSQL database; None for SQLite."""
     allowlist: str | None = None
-    """Else everybody is at L2."""
-    known: dict[str, Any] = field(default_factory=dict)
+    """None for an allowlist with every target at L2."""
+    repositories: dict[str, Any] = field(default_factory=dict)
     key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
 
     @property
     def issuer(self) -> str:
-        return f"http://127.0.0.1:{self.outside}/issuer"
+        return f"http://127.0.0.1:{self.stub_port}/issuer"
 
     def public_jwk(self) -> dict[str, Any]:
         jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key()))
@@ -69,8 +69,8 @@ class World:
 
     def environment(self) -> dict[str, str]:
         allowlist = self.folder / "allowlist.yml"
-        everybody = "".join(f"  - {name}\n" for name in self.names())
-        allowlist.write_text(self.allowlist or f"L2:\n{everybody}")
+        entries = "".join(f"  - {name}\n" for name in self.names())
+        allowlist.write_text(self.allowlist or f"L2:\n{entries}")
         pem = self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -82,8 +82,8 @@ class World:
             "CRCR_GITHUB_APP_ID": "1",
             "CRCR_GITHUB_APP_PRIVATE_KEY": pem.decode(),
             "CRCR_GITHUB_WEBHOOK_SECRET": SECRET,
-            "CRCR_GITHUB_API_URL": f"http://127.0.0.1:{self.outside}",
-            "CRCR_PUBLIC_URL": f"http://127.0.0.1:{self.relay}",
+            "CRCR_GITHUB_API_URL": f"http://127.0.0.1:{self.stub_port}",
+            "CRCR_PUBLIC_URL": f"http://127.0.0.1:{self.relay_port}",
             "CRCR_DATABASE_URL": self.url or f"sqlite:///{self.database or self.folder / 'crcr.db'}",
             "CRCR_OIDC_AUDIENCE": AUDIENCE,
             "CRCR_OIDC_ISSUERS": json.dumps(issuer),
@@ -94,8 +94,8 @@ class World:
     def token(self, repository: str, run: int, check_run: int) -> str:
         owner = repository.partition("/")[0]
         now = int(time.time())
-        ids = self.known.get(repository) or self.known.setdefault(
-            repository, self.ask_outside(f"/repos/{repository}")
+        ids = self.repositories.get(repository) or self.repositories.setdefault(
+            repository, self.request_stub(f"/repos/{repository}")
         )
         claims = {
             "iss": self.issuer, "aud": AUDIENCE, "sub": f"repo:{repository}", "iat": now, "nbf": now, "exp": now + 300,
@@ -106,9 +106,9 @@ class World:
         }  # fmt: skip
         return jwt.encode(claims, self.key, algorithm="RS256", headers={"kid": "bench"})
 
-    def ask_outside(self, path: str, body: bytes | None = None) -> Any:
+    def request_stub(self, path: str, body: bytes | None = None) -> Any:
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.outside}{path}", data=body, timeout=10
+            f"http://127.0.0.1:{self.stub_port}{path}", data=body, timeout=10
         ) as answer:
             return json.load(answer)
 
@@ -117,7 +117,7 @@ class World:
         began = time.perf_counter()
         while True:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.relay}{path}", timeout=1):
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.relay_port}{path}", timeout=1):
                     return time.perf_counter() - began
             except OSError:
                 if time.perf_counter() - began > 30:
@@ -126,24 +126,26 @@ class World:
 
 
 @contextmanager
-def process(*command: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    running = subprocess.Popen([sys.executable, *command], env=environment)
+def start_process(
+    *command: str, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen([sys.executable, *command], env=environment)
     try:
-        yield running
+        yield child
     finally:
-        running.terminate()
-        running.wait(20)
+        child.terminate()
+        child.wait(20)
 
 
 @cache
-def _real_payload() -> dict[str, Any]:
+def _pull_request_payload() -> dict[str, Any]:
     """A `pull_request` body as the simulator builds it: full GitHub shape, some 25 KB."""
 
-    async def taken(scope: Any, receive: Any, send: Any) -> None:
+    async def accept(scope: Any, receive: Any, send: Any) -> None:
         await PlainTextResponse("")(scope, receive, send)
 
     async def build() -> dict[str, Any]:
-        transport = httpx.ASGITransport(taken)
+        transport = httpx.ASGITransport(accept)
         async with GitHub(seed=1, webhook_url="http://bench/", transport=transport) as github:
             github.create_repository(UPSTREAM)
             pull = await github.open_pr(UPSTREAM, title="A change", body="What it does, and why.\n" * 100)
@@ -157,9 +159,9 @@ def _real_payload() -> dict[str, Any]:
     return asyncio.run(build())
 
 
-def webhook(number: int) -> tuple[bytes, dict[str, str], str]:
+def signed_webhook(number: int) -> tuple[bytes, dict[str, str], str]:
     """A `pull_request.opened` of realistic size and shape, signed."""
-    event = copy.deepcopy(_real_payload())
+    event = copy.deepcopy(_pull_request_payload())
     pull = event["pull_request"]
     event["number"] = pull["number"] = number
     pull["head"]["sha"] = hashlib.sha1(f"{number}".encode(), usedforsecurity=False).hexdigest()
@@ -174,7 +176,7 @@ def webhook(number: int) -> tuple[bytes, dict[str, str], str]:
     return body, headers, guid
 
 
-def report(guid: str, payload: Any, run: int, job: int, status: str) -> bytes:
+def report_body(guid: str, payload: Any, run: int, job: int, status: str) -> bytes:
     workflow = {
         "status": status, "conclusion": "success", "name": "CI", "run_id": str(run), "run_attempt": "1",
         "job_name": f"job {job}", "url": "https://example.org/run", "test_results": {"passed": 42, "failed": 0},

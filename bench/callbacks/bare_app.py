@@ -1,7 +1,7 @@
-"""The yardstick: a bare ASGI app that verifies RS256, decodes the body and commits in groups. Nothing else.
+"""The baseline: a bare ASGI app that verifies RS256, decodes the body and commits in groups. Nothing else.
 
-It has no allowlist, no limits, no lifecycle, no records but the body; what a callback costs more in the relay is
-what those are worth.
+It has no allowlist, no limits, no lifecycle, no records but the body: the difference to the relay is the cost
+of those.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ _ANSWER = b'{"ok":true}'
 _HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(_ANSWER)).encode())]
 
 
-Reported = tuple[str, bytes]
+ReportRow = tuple[str, bytes]
 
 
-class Keeping(Protocol):
-    async def keep(self, rows: list[Reported]) -> None:
-        """Commit them together."""
+class ReportStore(Protocol):
+    async def insert(self, rows: list[ReportRow]) -> None:
+        """Commit the rows in one transaction."""
         ...
 
 
-class OnSqlite:
+class SqliteReports:
     def __init__(self, database: str) -> None:
         self._connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
@@ -36,18 +36,18 @@ class OnSqlite:
         self._connection.execute("CREATE TABLE reports (id INTEGER PRIMARY KEY, job TEXT, body BLOB)")
         self._thread = ThreadPoolExecutor(1)
 
-    async def keep(self, rows: list[Reported]) -> None:
+    async def insert(self, rows: list[ReportRow]) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         self._connection.executemany("INSERT INTO reports (job, body) VALUES (?, ?)", rows)
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.execute, "COMMIT")
 
 
-class OnPostgres:
+class PostgresReports:
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
 
-    async def keep(self, rows: list[Reported]) -> None:
+    async def insert(self, rows: list[ReportRow]) -> None:
         if self._connection is None:
             self._connection = await asyncpg.connect(self._url)
             await self._connection.execute(
@@ -56,12 +56,12 @@ class OnPostgres:
         await self._connection.executemany("INSERT INTO reports (job, body) VALUES ($1, $2)", rows)
 
 
-class Bare:
-    def __init__(self, keeping: Keeping, public_key: str, audience: str) -> None:
+class BareApp:
+    def __init__(self, store: ReportStore, public_key: str, audience: str) -> None:
         self._key = jwt.PyJWK(json.loads(public_key)).key
         self._audience = audience
-        self._keeping = keeping
-        self._waiting: list[tuple[Reported, asyncio.Future[None]]] = []
+        self._store = store
+        self._waiting: list[tuple[ReportRow, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -92,14 +92,14 @@ class Bare:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(((job, body), done))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._groups())
+            self._task = asyncio.create_task(self._commit_groups())
         await done
 
-    async def _groups(self) -> None:
+    async def _commit_groups(self) -> None:
         while self._waiting:
             await asyncio.sleep(0)
             group, self._waiting = self._waiting, []
-            await self._keeping.keep([row for row, _ in group])
+            await self._store.insert([row for row, _ in group])
             for _, done in group:
                 if not done.done():
                     done.set_result(None)
@@ -107,6 +107,8 @@ class Bare:
 
 if __name__ == "__main__":
     port, database, public_key, audience = sys.argv[1:]
-    keeping: Keeping = OnPostgres(database) if database.startswith("postgresql:") else OnSqlite(database)
-    app = Bare(keeping, public_key, audience)
+    store: ReportStore = (
+        PostgresReports(database) if database.startswith("postgresql:") else SqliteReports(database)
+    )
+    app = BareApp(store, public_key, audience)
     uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="error", access_log=False, lifespan="off")

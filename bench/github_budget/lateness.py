@@ -1,10 +1,10 @@
-"""How late a relay's gates and effects are, read from its store beside the simulated GitHub's record.
+"""Delays of a relay's gates and effects, from its store and from the gates that the simulated GitHub received.
 
-Triggers in the store keep what its tables forget: every state that a gate had, and when each effect was first due.
+Triggers record what the tables do not keep: every state of a gate, and when each effect was first due.
 A gate is *late* for as long as GitHub shows another state than the one that the relay has committed. An effect's age
-is the time from its first due moment to its end. A look-up that GitHub answered with "not over yet" is due anew at the
-moment of its next question, and a second one about the same dispatch when the first has ended; so is a re-run
-whose run is not over yet, at its next question.
+is the time from its first due moment to its end. A look-up that GitHub answered with "not over yet" is due again at its
+next poll, and a second look-up of the same dispatch is due when the first has ended. A re-run whose run is not over
+yet is due again at its next poll as well.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.shown_gates import ShownGate
+from bench.github_budget.published_gates import PublishedGate
 
 _DECIDED = ("passed", "failed", "pending")
 _TRIGGERS = """
@@ -58,7 +58,7 @@ class GateDelay:
 
 
 class StoreLog:
-    """Watches the SQLite store of a relay from the moment of its making."""
+    """Adds triggers to a relay's new SQLite store, and reads what they recorded."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,14 +67,14 @@ class StoreLog:
         connection.close()
 
     def effect_ages(self, now: datetime) -> list[EffectAge]:
-        """Of all effects that were due by now."""
+        """The ages of all effects that were due by now."""
         ages: list[EffectAge] = []
-        asked_until: dict[tuple[str, str], int] = {}
+        polled_until: dict[tuple[str, str], int] = {}
         for kind, target, lane, state, first_due, finished_at in self._rows(_EFFECTS):
             ended_at, due_at = finished_at or _to_us(now), first_due
             if kind == "look_up":
-                due_at = max(due_at, asked_until.get((target, lane), 0))
-                asked_until[target, lane] = ended_at
+                due_at = max(due_at, polled_until.get((target, lane), 0))
+                polled_until[target, lane] = ended_at
             if due_at > _to_us(now):
                 continue
             seconds = (ended_at - due_at) / 1e6
@@ -82,15 +82,15 @@ class StoreLog:
         return ages
 
     def parked(self) -> Counter[str]:
-        """Effects that were given up, by their kind."""
+        """Number of effects that were given up, by kind."""
         return Counter(row[0] for row in self._rows("SELECT kind FROM effects WHERE state = 'parked'"))
 
-    def gate_delays(self, shown: Sequence[ShownGate], now: datetime) -> list[GateDelay]:
+    def gate_delays(self, shown: Sequence[PublishedGate], now: datetime) -> list[GateDelay]:
         """Every time that a committed state of a gate differed from the one that GitHub showed."""
         decided: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
         for head_sha, state, at in self._rows("SELECT head_sha, state, at FROM decided_gates ORDER BY rowid"):
             decided[head_sha].append((_from_us(at), state))
-        on_github: dict[str, list[ShownGate]] = defaultdict(list)
+        on_github: dict[str, list[PublishedGate]] = defaultdict(list)
         for gate in shown:
             on_github[gate.head_sha].append(gate)
         return [
@@ -111,7 +111,7 @@ class StoreLog:
 
 
 def _delays(
-    head_sha: str, decided: list[tuple[datetime, str]], shown: list[ShownGate], now: datetime
+    head_sha: str, decided: list[tuple[datetime, str]], shown: list[PublishedGate], now: datetime
 ) -> list[GateDelay]:
     """Follow both histories of one gate. A decision that changes back before it was published costs no delay.
 
@@ -119,7 +119,7 @@ def _delays(
     """
     moments = sorted(
         [(at, 0, state) for at, state in decided if state in _DECIDED]
-        + [(each.at, 1, each.state) for each in shown]
+        + [(gate.at, 1, gate.state) for gate in shown]
     )
     let_go = decided[-1][1] not in _DECIDED
     committed = visible = None

@@ -1,7 +1,7 @@
-"""The cheapest GitHub that can answer a relay: tokens at once, dispatches after a fixed time.
+"""A stub of GitHub's API: it answers token requests at once and dispatches after a fixed time.
 
-Not the simulator: here nothing is checked, so that the machine's time goes to what is measured. Arrivals are
-kept with their times and read back over HTTP.
+Unlike the simulator it checks nothing, so that it takes little of the machine's time. It keeps the time of each dispatch;
+benchmarks read them over HTTP.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from typing import Any
 import uvicorn
 
 LATENCY_S = 0.1
-_NOTHING: dict[str, Any] = {"total_count": 0, "workflow_runs": [], "jobs": [], "check_runs": []}
+_EMPTY_LISTS: dict[str, Any] = {"total_count": 0, "workflow_runs": [], "jobs": [], "check_runs": []}
 
 
-class Outside:
+class GithubStub:
     def __init__(self) -> None:
         self.arrivals: list[tuple[float, str]] = []
         self.calls = 0
@@ -56,9 +56,9 @@ class Outside:
             self.arrivals.append((time.time(), path))
             await asyncio.sleep(LATENCY_S)
             return 204, b""
-        return self._small_answer(path)
+        return self._answer_lookup(path)
 
-    def _small_answer(self, path: str) -> tuple[int, bytes]:
+    def _answer_lookup(self, path: str) -> tuple[int, bytes]:
         if path.endswith("/installation"):
             return 200, json.dumps({"id": self._id(path)}).encode()
         if path.endswith("/access_tokens"):
@@ -67,15 +67,15 @@ class Outside:
         if path.endswith("/hook/deliveries"):
             return 200, b"[]"
         if "/actions/runs" in path or path.endswith("/check-runs"):
-            return 200, json.dumps({"id": self._id(path), **_NOTHING}).encode()
+            return 200, json.dumps({"id": self._id(path), **_EMPTY_LISTS}).encode()
         name = "/".join(path.split("/")[2:4])
         owner = {"id": self._id(name.split("/")[0]), "login": name.split("/")[0]}
         return 200, json.dumps({"id": self._id(name), "full_name": name, "owner": owner}).encode()
 
     def _id(self, name: str) -> int:
-        """The same in every run: a database that was kept knows its repositories by it."""
+        """The same id in every run, because a cached database refers to repositories by id."""
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]) + 1000
 
 
 if __name__ == "__main__":
-    uvicorn.run(Outside(), host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False)
+    uvicorn.run(GithubStub(), host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False)

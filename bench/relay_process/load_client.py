@@ -1,4 +1,4 @@
-"""An HTTP client that costs little: prepared bytes over kept connections, one request at a time on each."""
+"""A cheap HTTP client for load: it sends prepared bytes over keep-alive connections, one request at a time on each."""
 
 import asyncio
 import time
@@ -13,7 +13,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is none of asyncio's
+        self._transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's class does not derive from asyncio's
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -29,7 +31,7 @@ class Connection(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(exc or ConnectionError("the server closed the connection"))
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
+    async def send(self, request: bytes) -> tuple[int, bytes]:
         if self._transport is None:
             raise RuntimeError("not connected")
         self._answer = asyncio.get_running_loop().create_future()
@@ -41,13 +43,13 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def request(path: str, body: bytes, headers: dict[str, str]) -> bytes:
+def post_bytes(path: str, body: bytes, headers: dict[str, str]) -> bytes:
     lines = [f"POST {path} HTTP/1.1", "Host: bench", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def get(path: str) -> bytes:
+def get_bytes(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: text/html, */*\r\n\r\n".encode()
 
 
@@ -65,16 +67,18 @@ async def send_all(
 async def send_spread(
     ports: list[int], requests: list[bytes], clients: int
 ) -> tuple[float, list[float], dict[int, int]]:
-    """The same, with the connections spread over several servers."""
+    """Like `send_all`, with the connections spread over several servers."""
     latencies: list[float] = []
     statuses: dict[int, int] = {}
     waiting = iter(requests)
     connections = [await connect(ports[number % len(ports)]) for number in range(clients)]
     began = time.perf_counter()
-    await asyncio.gather(*(_work(each, waiting, latencies, statuses) for each in connections))
+    await asyncio.gather(
+        *(_send_waiting(connection, waiting, latencies, statuses) for connection in connections)
+    )
     took = time.perf_counter() - began
-    for each in connections:
-        each.close()
+    for connection in connections:
+        connection.close()
     return took, latencies, statuses
 
 
@@ -88,18 +92,18 @@ async def send_steadily(
     sending = []
     for data in requests:
         connection = (await loop.create_connection(Connection, "127.0.0.1", port))[1]
-        sending.append(asyncio.create_task(_work(connection, iter([data]), latencies, statuses)))
+        sending.append(asyncio.create_task(_send_waiting(connection, iter([data]), latencies, statuses)))
         await asyncio.sleep(every_s)
     await asyncio.gather(*sending)
     return latencies, statuses
 
 
-async def _work(
+async def _send_waiting(
     connection: Connection, waiting: Iterator[bytes], latencies: list[float], statuses: dict[int, int]
 ) -> None:
     for data in waiting:
         began = time.perf_counter()
-        status, _ = await connection.ask(data)
+        status, _ = await connection.send(data)
         latencies.append(time.perf_counter() - began)
         statuses[status] = statuses.get(status, 0) + 1
 

@@ -1,13 +1,13 @@
-"""The figures of a simulated run, and their bars: budget, lateness, ages."""
+"""The figures of a simulated run and their bars: API budget, delay of gates, age of effects."""
 
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from bench.client import percentile
-from bench.in_process import Simulated
-from bench.lateness import EffectAge, GateDelay
-from bench.world import Row
+from bench.github_budget.lateness import EffectAge, GateDelay
+from bench.github_budget.relay_in_process import SimulatedRelay
+from bench.relay_process.load_client import percentile
+from bench.relay_process.relay_setup import Row
 from github_sim.world.call_counts import InstallationCalls
 
 BUDGET = 5_000
@@ -57,7 +57,7 @@ class Figures:
 
     @property
     def old_effects(self) -> Counter[str]:
-        """By kind and class of target, so that one sees what starves."""
+        """Effects past the bar, by kind and class of target."""
         old = (effect for effect in self.effects if effect.seconds > OLDEST_EFFECT_S)
         return Counter(
             f"{effect.kind} {effect.target}" if effect.target.startswith("checks/") else effect.kind
@@ -65,7 +65,9 @@ class Figures:
         )
 
 
-def figures_of(run: Simulated, upstream: str, downstreams: tuple[str, ...], seconds: float) -> Figures:
+def collect_figures(
+    run: SimulatedRelay, upstream: str, downstreams: tuple[str, ...], seconds: float
+) -> Figures:
     now: datetime = run.services.clock.now()
     counts, own = run.github.call_counts, run.installation_of(upstream)
     others = {name: counts.of(run.installation_of(name)) for name in downstreams}
@@ -86,21 +88,21 @@ def figures_of(run: Simulated, upstream: str, downstreams: tuple[str, ...], seco
     )
 
 
-def rows_of(name: str, figures: Figures) -> list[Row]:
-    """What was measured with its bars, each row named after the run."""
-    rows = (*_life(figures), *_budget(figures), *_lateness(figures))
+def figure_rows(name: str, figures: Figures) -> list[Row]:
+    """One row per figure, each prefixed with the run's name."""
+    rows = (*_run_rows(figures), *_budget_rows(figures), *_delay_rows(figures))
     return [(f"{name}: {what}", measured, bar, reached) for what, measured, bar, reached in rows]
 
 
-def _life(figures: Figures) -> list[Row]:
-    told = (
+def _run_rows(figures: Figures) -> list[Row]:
+    text = (
         f"{figures.seconds / 3600:.2g} h: {figures.heads} heads, {figures.groups} merge groups,"
         f" {figures.merged} merged, {figures.jobs:,} jobs"
     )
-    return [("simulated", told, "", True)]
+    return [("simulated", text, "", True)]
 
 
-def _budget(figures: Figures) -> list[Row]:
+def _budget_rows(figures: Figures) -> list[Row]:
     upstream, (name, busiest) = figures.upstream, figures.busiest
     most, points, refused = upstream.most_in_an_hour, upstream.most_points_in_a_minute, figures.refused
     elsewhere = (
@@ -121,7 +123,7 @@ def _budget(figures: Figures) -> list[Row]:
     ]
 
 
-def _lateness(figures: Figures) -> list[Row]:
+def _delay_rows(figures: Figures) -> list[Row]:
     delays = sorted(delay.seconds for delay in figures.delays) or [0.0]
     gates = f"{len(figures.delays):,} publications, P99 {percentile(delays, 0.99):.1f} s, latest {delays[-1]:.1f} s"
     effects = f"{len(figures.effects):,}, oldest {figures.oldest_effect_s:.0f} s; too old: {_counts(figures.old_effects)}"

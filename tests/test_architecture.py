@@ -277,7 +277,7 @@ def test_a_jobs_outcome_is_written_in_one_place_that_forwards_it() -> None:
     assert writers == {"outcomes.py"}
     names = {"open_job", "close_job", "dispute_job", "time_out_job", "verify_job", "end_job"}
     callers = {path.name for path in modules() if names & names_in(path)}
-    assert callers == {"jobs.py"}
+    assert callers == {"outcomes.py"}
 
 
 def names_in(path: Path) -> set[str]:

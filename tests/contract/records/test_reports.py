@@ -110,7 +110,7 @@ class Relay:
     ) -> ReportOutcome:
         said = {"status": status, "name": "CI", "run_id": who.run_id, "job_name": "build", **workflow}
         body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
-        standing = (await self.reports.standings(who.repository, guid))[0]
+        standing = (await self.reports.read_standings(who.repository, guid))[0]
         return await self.reports.take(parse_report(body), who, standing, body, NOW)
 
     async def jobs(self) -> list[dict[str, Any]]:
@@ -246,8 +246,8 @@ async def test_a_run_answers_one_delivery_of_one_upstream(store: Store) -> None:
 
 async def test_a_caller_stands_with_the_upstream_of_its_delivery(store: Store) -> None:
     relay = store.open()
-    known = await relay.reports.standings(BACKEND, "guid")
-    unknown = await relay.reports.standings(BACKEND, "never seen")
+    known = await relay.reports.read_standings(BACKEND, "guid")
+    unknown = await relay.reports.read_standings(BACKEND, "never seen")
     assert [each.upstream for each in known] == [UPSTREAM]
     assert [each.upstream for each in unknown] == [UPSTREAM, SECOND]
     assert all(each.entry is not None for each in (*known, *unknown))
@@ -258,18 +258,18 @@ async def test_the_first_report_binds_the_repository_and_never_again(store: Stor
     await relay.report()
     stranger = replace(WHO, repository_id=999, run_id="11")
     await relay.report(who=stranger)
-    [standing] = await relay.reports.standings(BACKEND, "guid")
+    [standing] = await relay.reports.read_standings(BACKEND, "guid")
     assert standing.binding is not None
     assert (standing.binding.repository_id, standing.binding.confirmed) == (5, False)
 
 
 async def test_an_alarm_is_raised_once_for_each_reason(store: Store) -> None:
     relay = store.open()
-    [standing] = await relay.reports.standings(BACKEND, "guid")
+    [standing] = await relay.reports.read_standings(BACKEND, "guid")
     raised = [await relay.reports.raise_alarm(standing, WHO, reason, NOW) for reason in ("a", "a", "b", "b")]
     assert raised == [True, False, True, False]
 
 
 async def test_without_an_allowlist_nobody_is_judged(open_database: OpenDatabase) -> None:
     with pytest.raises(NoAllowlist):
-        await Store(open_database).open().reports.standings(BACKEND, "guid")
+        await Store(open_database).open().reports.read_standings(BACKEND, "guid")

@@ -300,7 +300,7 @@ async def take(it: Stage, body: Any, caller: Any) -> None:
     """What the callback does once a token has proved who is calling."""
     raw = json.dumps(body).encode()
     report = parse_report(raw)
-    [standing] = await it.services.reports.standings(caller.repository, report.delivery_id)
+    [standing] = await it.services.reports.read_standings(caller.repository, report.delivery_id)
     taken = await it.services.reports.take(report, caller, standing, raw, it.clock.now())
     assert not isinstance(taken, RejectedReport), taken
     await it.act()

@@ -22,7 +22,7 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema import checks, main_tables, statistics
-from crcr.record.statistics.rebuild_all_sums import find_extremes, sum_anew
+from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
 from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.sqlite.database import SqliteDatabase
@@ -61,8 +61,8 @@ class StoreRows:
         with self.engine.begin() as connection:
             for table in (statistics.hours, statistics.days, statistics.job_days):
                 connection.execute(delete(table).where(table.c.kind != ResultKind.INGESTED.value))
-            sum_anew(connection)
-            find_extremes(connection)
+            rebuild_sums(connection)
+            rebuild_extremes(connection)
 
     def ago(self, **by: float) -> int:
         return to_us(self.clock.now() - timedelta(**by))

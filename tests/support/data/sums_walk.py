@@ -289,7 +289,7 @@ class RandomWalk:
             job_name=job_name,
             **{"workflow_name": workflow_name, **said},
         )
-        standings = await self.reports.standings(who.repository, where["delivery"])
+        standings = await self.reports.read_standings(who.repository, where["delivery"])
         if standings:
             await self.reports.take(report, who, standings[0], b"{}", self.now)
 

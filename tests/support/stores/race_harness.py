@@ -62,7 +62,7 @@ class Process:
         caller = who or a_caller()
         said = {"status": status, "name": "CI", "run_id": caller.run_id, "job_name": "build", **workflow}
         body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
-        standing = (await self.reports.standings(caller.repository, guid))[0]
+        standing = (await self.reports.read_standings(caller.repository, guid))[0]
         return await self.reports.take(parse_report(body), caller, standing, body, NOW)
 
     async def pull(self, number: int) -> str:

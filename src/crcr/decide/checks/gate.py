@@ -156,7 +156,7 @@ def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJu
     subjects = tuple(_judge_subject(subject, policy, now) for subject in commit.subjects)
     rechecks = [backend.recheck_at for one in subjects for backend in one.backends]
     waiving = [head for one in commit.subjects for head in (one, *one.own_heads)]
-    rechecks += [waiver.until_at for one in waiving for waiver in one.waivers_at(now)]
+    rechecks += [waiver.until_at for one in waiving for waiver in one.unexpired_waivers(now)]
     return GateJudgement(
         min((one.state for one in subjects), key=tuple(GateState).index),
         subjects,
@@ -181,7 +181,7 @@ def judge_for_subject(
     subject: MergeSubject, backend: BackendResults, policy: GatePolicy, now: datetime
 ) -> BackendJudgement:
     """Judge a backend for one subject, with the waivers that count there."""
-    waivers = subject.waivers_at(now)
+    waivers = subject.unexpired_waivers(now)
     if subject.number is not None or not waivers:
         return judge_backend(backend, waivers, policy, now)
     own_heads = tuple(
@@ -200,7 +200,7 @@ def _judge_own_head(
     )
     if own is None:
         return OwnHead(number=number)
-    waivers = own.waivers_at(now)
+    waivers = own.unexpired_waivers(now)
     same = next(
         (own_backend for own_backend in own.backends if own_backend.gates and own_backend.is_same(backend)),
         None,

@@ -17,7 +17,7 @@ from crcr.decide.checks.check_run import CheckContent, CheckStatus, Tier, Wanted
 from crcr.decide.checks.commit import BackendResults, GrantedWaiver, MergeSubject
 from crcr.decide.checks.gate import GateJudgement
 from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
-from crcr.decide.checks.text.parts import waivers_of
+from crcr.decide.checks.text.parts import collect_waivers
 from crcr.decide.model import Conclusion, JobState, Level
 
 HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.NEUTRAL, Conclusion.SKIPPED})
@@ -82,7 +82,7 @@ def _held_reasons(judged: BackendJudgement) -> list[str]:
 
 
 def _waiver_keys(parts: Iterable[JudgedPart]) -> list[tuple[str, str, str, str]]:
-    return [_waiver_key(waiver) for waiver in waivers_of(parts)]
+    return [_waiver_key(waiver) for waiver in collect_waivers(parts)]
 
 
 def _waiver_key(waiver: GrantedWaiver) -> tuple[str, str, str, str]:

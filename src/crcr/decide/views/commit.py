@@ -418,14 +418,14 @@ def _without_hidden(judged: BackendJudgement, public: Collection[str]) -> Backen
 
 def _gate_row(judged: BackendJudgement, head: str | None) -> GateRow:
     backend = judged.backend
-    telling = [part for part in worst_first(judged.parts) if part.standing is not GateStatus.PASSED]
+    deciding_parts = [part for part in worst_first(judged.parts) if part.standing is not GateStatus.PASSED]
     return GateRow(
         backend=_listed_name(backend),
         level=backend.level,
         standing=judged.standing,
-        parts=tuple(_part_view(part) for part in telling[:_MOST_PARTS]),
-        parts_left_out=max(0, len(telling) - _MOST_PARTS),
-        passed=len(judged.parts) - len(telling),
+        parts=tuple(_part_view(part) for part in deciding_parts[:_MOST_PARTS]),
+        parts_left_out=max(0, len(deciding_parts) - _MOST_PARTS),
+        passed=len(judged.parts) - len(deciding_parts),
         since=judged.since,
         deadline=judged.deadline if judged.standing is GateStatus.WAITING else None,
         advice=advice_for(judged, head, "`{}`".format),

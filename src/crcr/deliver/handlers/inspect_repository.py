@@ -43,7 +43,7 @@ class InspectRepository:
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         downstream = RepoName(effect.lane)
-        known = await self._inspections.known(effect.upstream, downstream)
+        known = await self._inspections.find(effect.upstream, downstream)
         bound_id = await self._inspections.bound_id(effect.upstream, downstream)
         try:
             async with asyncio.timeout(MOST_S):

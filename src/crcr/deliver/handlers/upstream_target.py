@@ -12,7 +12,7 @@ class UpstreamTargets:
         self._repositories = repositories
 
     async def target(self, upstream: RepoName) -> Target:
-        name, repository_id, installation_id = await self._targets.place(upstream)
+        name, repository_id, installation_id = await self._targets.read_upstream(upstream)
         if installation_id is None:
             installation_id = await self._repositories.find_installation(name)
         return Target(name, repository_id, installation_id)

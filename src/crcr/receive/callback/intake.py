@@ -139,7 +139,7 @@ class CallbackIntake:
     ) -> IntakeResponse | RejectedReport:
         if report.event_type in SELF_REPORTS:
             return await self._take_self_report(report, identity, body)
-        standings = await self.reports.standings(
+        standings = await self.reports.read_standings(
             identity.repository, report.delivery_id, identity.repository_id
         )
         standing, verdict = _choose_upstream(identity, standings)

@@ -48,7 +48,7 @@ class HttpAdminOperations:
     async def suspend(
         self, upstream: RepoName, downstream: RepoName, *, who: str, lift: bool, reason: str | None
     ) -> None:
-        known = await self._database.read(lambda tx: self._targets.known(tx, upstream, downstream))
+        known = await self._database.read(lambda tx: self._targets.find(tx, upstream, downstream))
         if known is None:
             raise NotFound(f"{downstream} is not known to {upstream}", hint="check the name's spelling")
         await self._targets.suspend(

@@ -13,7 +13,7 @@ from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
 from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.deliveries.dispatches import held_of_delivery, reconsider_held, send, write_dispatches
+from crcr.record.deliveries.dispatches import find_held_of_delivery, reconsider_held, send, write_dispatches
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.jobs.forwards import is_overtaken
 from crcr.record.repositories.allowlists import Allowlists
@@ -200,7 +200,7 @@ class AdminOperations:
         held = {
             (row["delivery"], row["downstream"])
             for delivery in {row["delivery"] for row in rows}
-            for row in await held_of_delivery(tx, upstream, delivery)
+            for row in await find_held_of_delivery(tx, upstream, delivery)
         }
         return sum((row["delivery"], row["downstream"]) not in held for row in rows)
 
@@ -248,7 +248,7 @@ class AdminOperations:
             entry = (await self._allowlists.in_force(tx, upstream)).find(downstream)
             if entry is None:
                 raise NotFound(f"{downstream} is not on the allowlist of {upstream}")
-            if downstream.key in await self._targets.suspended(tx, upstream):
+            if downstream.key in await self._targets.read_suspended(tx, upstream):
                 raise NotPossible(f"{downstream} is suspended", hint="`crcr suspend --lift` takes it back")
             body = json.dumps(
                 {"action": "test", "repository": {"full_name": str(upstream)}, "sender": {"login": who}}
@@ -305,7 +305,7 @@ class AdminOperations:
         """Return the backends that may be sent dispatches now: listed and not suspended."""
         allowlist = await self._allowlists.in_force(tx, upstream)
         listed = frozenset(entry.name.key for entry in allowlist.entries)
-        return listed - await self._targets.suspended(tx, upstream)
+        return listed - await self._targets.read_suspended(tx, upstream)
 
 
 def _was_cut_off(row: Row) -> bool:

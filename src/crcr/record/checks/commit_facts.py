@@ -29,7 +29,7 @@ from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoNa
 from crcr.decide.oidc.identity import IssuerKind
 from crcr.record.checks.waivers import waivers_in_force
 from crcr.record.deliveries.merge_groups import load_group
-from crcr.record.deliveries.pull_requests import newest_delivery
+from crcr.record.deliveries.pull_requests import find_newest_delivery
 from crcr.record.repositories.renames import Listing, find_listings
 from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
@@ -129,7 +129,7 @@ async def _pull_subject(
 ) -> MergeSubject:
     number = pull["number"]
     where = {"head_sha": head_sha, "base_ref": pull["base_ref"]}
-    delivery = await newest_delivery(tx, upstream, number, **where)
+    delivery = await find_newest_delivery(tx, upstream, number, **where)
     if delivery is None:
         return _unheard(pull)
     return MergeSubject(

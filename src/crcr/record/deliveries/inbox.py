@@ -28,8 +28,8 @@ from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import (
+    dispatch_lane,
     drop_unsent,
-    lane_of,
     reconsider_held,
     reconsider_left_out,
     request_changed_files,
@@ -275,7 +275,7 @@ def _read_group(event: MergeGroupEvent, receipt: ReceivedDelivery) -> dict[str, 
         event.upstream,
         EffectKind.READ_GROUP,
         target=event.upstream.key,
-        lane=lane_of(event),
+        lane=dispatch_lane(event),
         delivery=receipt.guid,
         payload=event.head_sha.encode(),
         now=receipt.received_at,
@@ -331,6 +331,6 @@ def _dispatch_columns(
         "event": receipt.event,
         **{name: place[name] for name in ("number", "head_sha")},
         "action": planned.sent_as or place["action"],
-        "lane": lane_of(event),
+        "lane": dispatch_lane(event),
         "created_at": to_us(receipt.received_at),
     }

@@ -156,7 +156,7 @@ _DISPATCHED = Statement(
 )
 
 
-async def newest_delivery(
+async def find_newest_delivery(
     tx: Tx, upstream: RepoName, number: int, *, head_sha: str, base_ref: str
 ) -> Row | None:
     """Find the delivery whose dispatches count for this head on this base."""

@@ -94,7 +94,7 @@ class Refusals:
         return found
 
     async def _keep(self, tx: Tx, upstream: RepoName, refusal: RefusedReport, now: datetime) -> None:
-        known = await self._targets.known(tx, upstream, refusal.caller)
+        known = await self._targets.find(tx, upstream, refusal.caller)
         kept = for_bound_repository(refusal, known.binding if known else None)
         where = {"upstream": upstream.key, "downstream": kept.caller.key}
         if kept.code in KEPT_ONCE:

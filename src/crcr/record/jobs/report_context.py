@@ -116,7 +116,7 @@ class ReportContext:
         # A run meets its siblings once, when it is bound; from then on its own row says whether it counts.
         siblings = [] if bound else await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
         run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
-        found = await named_jobs(tx, run, report.job_name)
+        found = await find_named_jobs(tx, run, report.job_name)
         facts = ReportFacts(
             dispatch=await _dispatch_facts(tx, dispatch),
             run_delivery=bound,
@@ -146,7 +146,7 @@ class ReportContext:
         return self.standing.upstream
 
     @property
-    def run_was_told(self) -> bool:
+    def run_came_by_webhook(self) -> bool:
         """Whether a webhook created the run before its first report."""
         return self.dispatch is not None and self.dispatch["run_reported"] == 0
 
@@ -224,7 +224,7 @@ class ReportContext:
         )
 
 
-async def named_jobs(tx: Tx, run: dict[str, Any], name: str) -> tuple[JobFacts, ...]:
+async def find_named_jobs(tx: Tx, run: dict[str, Any], name: str) -> tuple[JobFacts, ...]:
     """The jobs of a run's attempt that have the name, or could be a leg of it."""
     legs = {"name": name, "legs_from": f"{name} (", "legs_to": f"{name} )"}
     return tuple(

@@ -33,7 +33,7 @@ from crcr.record.jobs.report_context import ReportContext, bind_build
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.default_branches import ask_default_branch
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.repositories.renames import entry_of_id, find_dispatched_name
+from crcr.record.repositories.renames import find_dispatched_name, find_entry_by_id
 from crcr.record.schema.main_tables import runs
 from crcr.record.statistics import sums
 from crcr.record.statistics.recount_changed_jobs import recount
@@ -131,7 +131,7 @@ class Reports:
         self._upstreams = {upstream.key: upstream for upstream in upstreams}
         self._job_timeout = job_timeout
 
-    async def standings(
+    async def read_standings(
         self, caller: RepoName, delivery: str, caller_id: int | None = None
     ) -> tuple[CallerStanding, ...]:
         """How the caller stands with the delivery's upstream; with every upstream when the delivery is unknown.
@@ -146,7 +146,7 @@ class Reports:
                 for row in rows
                 if row["upstream"] in self._upstreams
             ]
-            return tuple(found) or await self.standings_anywhere(tx, caller)
+            return tuple(found) or await self.read_all_standings(tx, caller)
 
         return await self._database.quick_read(unit)
 
@@ -223,31 +223,31 @@ class Reports:
         allowlist = await self._allowlists.version(tx, upstream, row["version"])
         entry = allowlist.find(caller)
         if entry is None:
-            entry = await entry_of_id(tx, upstream, allowlist, caller_id)
+            entry = await find_entry_by_id(tx, upstream, allowlist, caller_id)
         bound = row["repository_id"]
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
         suspended = row["suspended_at"] is not None
         return CallerStanding(upstream, entry, binding, suspended, row["default_branch"])
 
-    async def standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[CallerStanding, ...]:
+    async def read_all_standings(self, tx: Tx, caller: RepoName) -> tuple[CallerStanding, ...]:
         """With every upstream that has a list; none of them having one is an outage, not an answer."""
         found: list[CallerStanding] = []
         missing: NoAllowlist | None = None
         for upstream in self._upstreams.values():
             try:
-                found.append(await self.standing(tx, upstream, caller))
+                found.append(await self.read_standing(tx, upstream, caller))
             except NoAllowlist as none:
                 missing = none
         if not found and missing is not None:
             raise missing
         return tuple(found)
 
-    def serves(self, name: str) -> bool:
+    def is_upstream(self, name: str) -> bool:
         return name.lower() in self._upstreams
 
-    async def standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> CallerStanding:
+    async def read_standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> CallerStanding:
         allowlist = await self._allowlists.in_force(tx, upstream)
-        known = await self._targets.known(tx, upstream, caller)
+        known = await self._targets.find(tx, upstream, caller)
         binding = known.binding if known else None
         suspended, branch = (known.suspended, known.default_branch) if known else (False, None)
         return CallerStanding(upstream, allowlist.find(caller), binding, suspended, branch)
@@ -337,7 +337,7 @@ class Reports:
             "issuer": context.identity.kind.value,
             "superseded": int(outcome.superseded),
         }
-        if context.run_was_told:
+        if context.run_came_by_webhook:
             await tx.run(_ADOPT_RUN, **run)
         else:
             await tx.run(_BIND_RUN, first_seen_at=to_us(now), **run)

@@ -34,9 +34,9 @@ from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.jobs.outcomes import JobOutcomes, JobRow
-from crcr.record.jobs.report_context import bind_build, named_jobs, read_build
+from crcr.record.jobs.report_context import bind_build, find_named_jobs, read_build
 from crcr.record.jobs.reports import Reports
-from crcr.record.jobs.tested_commits import see_commit
+from crcr.record.jobs.tested_commits import note_commit
 from crcr.record.repositories.default_branches import ask_default_branch
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.statistics.recount_changed_jobs import recount
@@ -94,11 +94,15 @@ class SelfReports:
         """The upstream that the report is for, and whether its sender may speak there."""
 
         async def unit(tx: Tx) -> tuple[CallerStanding, ...]:
-            return await self._reports.standings_anywhere(tx, identity.repository)
+            return await self._reports.read_all_standings(tx, identity.repository)
 
         standings = await self._database.quick_read(unit)
         said = report.said_upstream
-        if said and self._reports.serves(said) and said.lower() not in {s.upstream.key for s in standings}:
+        if (
+            said
+            and self._reports.is_upstream(said)
+            and said.lower() not in {s.upstream.key for s in standings}
+        ):
             # If it was recorded for another upstream meanwhile, it stays there.
             raise NoAllowlist(f"no valid allowlist was ever read for {said}")
         standing = choose_upstream(report, identity, standings)
@@ -113,13 +117,13 @@ class SelfReports:
 
         async def unit(tx: Tx) -> SelfReportOutcome | IgnoredReport:
             # Check admission again inside the transaction: it may have ended, or the name been bound, since.
-            known = await self._reports.standing(tx, standing.upstream, identity.repository)
+            known = await self._reports.read_standing(tx, standing.upstream, identity.repository)
             admitted = admit_self_report(report, identity, known)
             if not isinstance(admitted, AdmittedCaller):
                 return admitted
             context = _Context(report, identity, known, admitted, body)
             facts = SelfReportFacts(
-                jobs=await named_jobs(tx, context.run, report.job_name),
+                jobs=await find_named_jobs(tx, context.run, report.job_name),
                 build=await read_build(tx, identity, report.run_id),
                 default_branch=known.default_branch,
             )
@@ -167,5 +171,5 @@ class SelfReports:
             tx, row, report, opened=opened, closed=closed, body=context.body, now=now
         )
         if report.said_commit is not None:
-            await see_commit(tx, context.upstream, identity.repository, report.said_commit, now)
+            await note_commit(tx, context.upstream, identity.repository, report.said_commit, now)
         return row

@@ -76,7 +76,7 @@ _SETTLE = Statement(
 )
 
 
-async def see_commit(tx: Tx, upstream: RepoName, downstream: RepoName, sha: str, now: datetime) -> None:
+async def note_commit(tx: Tx, upstream: RepoName, downstream: RepoName, sha: str, now: datetime) -> None:
     """Note a commit that a downstream reported about, and have GitHub asked where it belongs."""
     key = {"sha": sha, "upstream": upstream.key}
     at = to_us(now)
@@ -85,7 +85,7 @@ async def see_commit(tx: Tx, upstream: RepoName, downstream: RepoName, sha: str,
         await _ask(tx, upstream, f"{QUEUE} {downstream.key}", (sha,), now)
 
 
-async def ask_again(tx: Tx, upstream: RepoName, now: datetime) -> int:
+async def verify_unanswered_commits(tx: Tx, upstream: RepoName, now: datetime) -> int:
     """Have GitHub asked about commits that have no question open and no answer; return how many were looked at.
 
     What nobody has answered for so long is left as it is, until somebody reports about it again.
@@ -124,7 +124,7 @@ async def _is_doubtful(tx: Tx, key: dict[str, str], now: datetime) -> bool:
     return bool((row["checked_at"] or row["seen_at"]) <= to_us(now - _ASK_AGAIN))
 
 
-async def read_place(tx: Tx, upstream: RepoName | str, sha: str | None) -> CommitPlace:
+async def read_commit_place(tx: Tx, upstream: RepoName | str, sha: str | None) -> CommitPlace:
     """Where a commit stands that somebody reported about; one that nobody named is unknown."""
     if sha is None:
         return UNKNOWN

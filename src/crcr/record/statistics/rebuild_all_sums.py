@@ -60,7 +60,7 @@ _RAN = _texts(*(ended.value for ended in sorted(TIMED - {EndedAs.SILENT})))
 
 
 def _bucket(column: str, where: str) -> str:
-    """Where a duration is counted, as `bucket_of` says; NULL for one that is not."""
+    """Where a duration is counted, as `find_bucket` says; NULL for one that is not."""
     places = " ".join(f"WHEN {column} <= {edge} THEN {place}" for place, edge in enumerate(EDGES_S))
     known = f"WHEN ended_as NOT IN ({where}) OR {column} IS NULL THEN NULL"
     return f"CASE {known} {places} ELSE {len(EDGES_S)} END"
@@ -136,13 +136,13 @@ def _extremes(table: str, at: str, width_us: int) -> str:
     )
 
 
-def sum_anew(connection: Connection) -> None:
+def rebuild_sums(connection: Connection) -> None:
     """Work out every sum of our own jobs; there must be none yet."""
     for statement in (_PLACE, _HOURS, _DELAYS, _SENT, _DAYS, _JOB_DAYS):
         connection.execute(text(statement))
 
 
-def find_extremes(connection: Connection) -> None:
+def rebuild_extremes(connection: Connection) -> None:
     """Work out the shortest and longest durations of our own jobs, for sums that have none yet."""
     for table, at, width_us in (("hours", "hour_at", HOUR_US), ("days", "day_at", DAY_US)):
         connection.execute(text(_extremes(table, at, width_us)))

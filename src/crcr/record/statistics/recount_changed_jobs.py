@@ -81,7 +81,9 @@ async def recount(tx: Tx, where: dict[str, Any], now: datetime) -> None:
             note_job(tx, job, now)
 
 
-async def heads_before(tx: Tx, upstream: RepoName, pull: KnownPull, *, any_head: bool) -> list[str]:
+async def find_superseded_deliveries(
+    tx: Tx, upstream: RepoName, pull: KnownPull, *, any_head: bool
+) -> list[str]:
     """The deliveries with jobs that a newer head or base, or the end of the pull request, is about to supersede."""
     where = {"upstream": upstream.key, "number": pull.number, "any_head": int(any_head)}
     rows = await tx.all(_OLDER_HEADS, head_sha=pull.head_sha, base_ref=pull.base_ref, **where)

@@ -21,8 +21,8 @@ from crcr.record.outbox.effects import add_once
 from crcr.record.statistics.recount_changed_jobs import recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
-from crcr.record.workflow_runs.lookup_effects import look_up
-from crcr.record.workflow_runs.verification import see_run
+from crcr.record.workflow_runs.lookup_effects import look_up_effect
+from crcr.record.workflow_runs.verification import record_run
 
 _REPORTED = Statement(
     text(
@@ -111,7 +111,7 @@ class RunNames:
         await tx.run(_MARK_JOBS, superseded=1, **of_run)
         await recount(tx, of_run, now)
         await self._count_again(tx, row, now)
-        await see_run(tx, to, run, now)
+        await record_run(tx, to, run, now)
         await self._outcomes.take_off(tx, of_run, now)
         await note_act(
             tx,
@@ -146,7 +146,7 @@ class RunNames:
         )
         await self._refresher.request_refresh_for(tx, dispatch, now)
         if dispatch["level"] >= Level.L3:
-            await add_once(tx, look_up(dispatch["upstream"], now=now, **key))
+            await add_once(tx, look_up_effect(dispatch["upstream"], now=now, **key))
 
 
 def _age(run: Row) -> tuple[int, int]:

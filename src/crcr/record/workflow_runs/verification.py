@@ -80,7 +80,7 @@ _RUN_JOBS = Statement(
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 
 
-async def see_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: datetime) -> None:
+async def record_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: datetime) -> None:
     """Write down how a run stands; `where` is the dispatch that it answers."""
     key = {name: where[name] for name in ("upstream", "downstream")}
     at = to_us(now)
@@ -105,7 +105,7 @@ async def see_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: dateti
     )
 
 
-async def hasten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
+async def shorten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
     """Nobody reports from a run that is over: what is open of it need not be waited for as long as a running job."""
     key = {name: run[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
     await tx.run(_HASTEN, at=to_us(now + GRACE), attempt=attempt, **key)

@@ -12,7 +12,7 @@ import pytest
 from crcr.decide.statistics.window import Span
 from crcr.errors import StoreUnavailable
 from crcr.record.schema import main_tables
-from crcr.record.statistics.rebuild_all_sums import sum_anew
+from crcr.record.statistics.rebuild_all_sums import rebuild_sums
 from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
@@ -203,7 +203,7 @@ async def test_fault_41_page_and_backend_show_the_same_rate(
     for number in range(3):
         world.job(delivery, "success" if number else "failure", job_name=str(number))
     with world.engine.begin() as connection:
-        sum_anew(connection)
+        rebuild_sums(connection)
     for path in ("/crcr", "/crcr/good/backend", "/crcr/metrics"):
         assert "66.6%" in (await browser.get(path)).text
     summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())

@@ -27,12 +27,12 @@ from crcr.decide.checks.text.parts import (
     NAME_CHARACTERS,
     OPEN,
     advice_for,
+    collect_waivers,
     doubt_words,
     live_sections,
     oncall_words,
     verdict_words,
     waiver_words,
-    waivers_of,
 )
 from crcr.decide.checks.verification import Confirmation, confirm_result
 from crcr.decide.commands.grammar import HEAD_DIGITS
@@ -86,7 +86,7 @@ def _blocked_phrase(judged: BackendJudgement) -> str:
         return f"{name} is missing"
     if judged.standing is GateStatus.DECLINED:
         return f"{name} declined"
-    jobs = [part.name for part in judged.telling if part.name is not None]
+    jobs = [part.name for part in judged.deciding_parts if part.name is not None]
     return f"{name} {judged.standing}" + (f" ({join_items(jobs, 2, _shorten)})" if jobs else "")
 
 
@@ -107,7 +107,7 @@ def _pending_phrases(backends: list[BackendJudgement]) -> list[str]:
 
 
 def _hold_reason(judged: BackendJudgement) -> str:
-    return _shorten(judged.telling[0].reason)
+    return _shorten(judged.deciding_parts[0].reason)
 
 
 def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
@@ -126,7 +126,7 @@ def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
 
 def _waived_phrase(judged: BackendJudgement) -> str:
     people = dict.fromkeys(
-        f"@{one_line(waiver.who).removeprefix('@')}" for waiver in waivers_of(judged.parts)
+        f"@{one_line(waiver.who).removeprefix('@')}" for waiver in collect_waivers(judged.parts)
     )
     return f"{judged.backend.name} waived by {join_items(list(people), 2)}"
 
@@ -222,11 +222,11 @@ def _backend_name(backend: BackendResults) -> str:
 def _status_reason(judged: BackendJudgement) -> str:
     if judged.standing is GateStatus.PASSED:
         return _passed_words(judged)
-    phrases = [join_items(judged.telling, _MOST_PARTS, _part_text, "; ")]
+    phrases = [join_items(judged.deciding_parts, _MOST_PARTS, _part_text, "; ")]
     also = [part for part in judged.parts if part.standing is GateStatus.EXCUSED]
     if also and judged.standing is not GateStatus.EXCUSED:
         phrases.append(f"excused: {join_items(also, _MOST_PARTS, _part_text, '; ')}")
-    phrases.append(waiver_words(waivers_of(judged.parts)))
+    phrases.append(waiver_words(collect_waivers(judged.parts)))
     waiting = sum(part.standing in OPEN for part in judged.parts)
     if waiting and judged.standing not in OPEN:
         phrases.append(f"{waiting} still waiting")

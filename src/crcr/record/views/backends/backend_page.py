@@ -26,15 +26,15 @@ from crcr.decide.views.backend import (
 )
 from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest, NotFound
-from crcr.record.jobs.tested_commits import read_place
-from crcr.record.repositories.downstreams import level_history
+from crcr.record.jobs.tested_commits import read_commit_place
+from crcr.record.repositories.downstreams import read_level_history
 from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row
 from crcr.record.store.statement import Statement, ascii_lower
 from crcr.record.store.times import from_us, to_us
 from crcr.record.views.backends.backend_reader import (
     BackendReader,
-    read_standing,
+    read_backend_states,
 )
 from crcr.record.views.backends.ingested import ingested_matrix, ingested_with_tests
 from crcr.record.views.backends.jobs import (
@@ -48,7 +48,7 @@ from crcr.record.views.backends.jobs import (
     with_tests,
     worst_first,
 )
-from crcr.record.views.joining.setup import refusals_of
+from crcr.record.views.joining.setup import read_refusals
 from crcr.record.views.logs.deliveries import dispatch_view
 from crcr.record.views.visibility import VisibleBackends
 
@@ -126,19 +126,19 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
         cursor=await reader.cursor(),
         history=reader.told.state,
         ingests=ingests,
-        summary=await reader.summary(entry, await read_standing(tx, upstream), parts=True),
+        summary=await reader.summary(entry, await read_backend_states(tx, upstream), parts=True),
         matrix=matrix,
         jobs=by_name,
         jobs_left_out=more,
         failures=await read_failures(reader, matrix.rows),
-        levels=await level_history(tx, upstream, entry.name) if public else (),
+        levels=await read_level_history(tx, upstream, entry.name) if public else (),
         detail=await _detail(reader, query),
-        refusals=await refusals_of(tx, upstream, entry.name, reader.visible, reader.now),
+        refusals=await read_refusals(tx, upstream, entry.name, reader.visible, reader.now),
     )
 
 
 async def _by_name(reader: BackendReader, name: RepoName) -> tuple[tuple[JobFigures, ...], int]:
-    told = reader.told.by_name_of(name.key)
+    told = reader.told.backend_jobs(name.key)
     if told is not None:
         return worst_first(told)
     return await jobs_by_name(reader.tx, reader.upstream, name, reader.kind, reader.window)
@@ -249,7 +249,7 @@ class MatrixReader:
         found = [(_nightly_facts(cells), cells) for cells in runs.values() if self._keeps(cells)]
         found.sort(key=lambda row: row[0]["at"], reverse=True)
         for facts, _ in found[:_MOST_NIGHTS]:
-            facts["place"] = await read_place(self.reader.tx, self.query.upstream, facts["head_sha"])
+            facts["place"] = await read_commit_place(self.reader.tx, self.query.upstream, facts["head_sha"])
         return found
 
     def _keeps(self, cells: list[JobView]) -> bool:

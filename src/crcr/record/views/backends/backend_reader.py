@@ -16,8 +16,8 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us_or_none, to_us
 from crcr.record.views.backends.figures import (
     Running,
-    figures_of,
-    ingested_running,
+    count_ingested_running,
+    make_figures,
     read_extremes,
     read_few,
     read_figures,
@@ -80,7 +80,7 @@ class BackendStates:
     running: Running
 
 
-async def read_standing(tx: Tx, upstream: RepoName) -> BackendStates:
+async def read_backend_states(tx: Tx, upstream: RepoName) -> BackendStates:
     rows = await tx.all(_REPOSITORIES, upstream=upstream.key)
     parked = await tx.all(_PARKED, upstream=upstream.key)
     waiting = await tx.all(_UNSENT, upstream=upstream.key)
@@ -115,10 +115,10 @@ class BackendReader:
     ) -> BackendSummary:
         key = entry.name.key
         if key not in self.visible.public:
-            return by_name_only(entry)
+            return make_name_only_summary(entry)
         figures, silent = await self.figures(key, standing, parts=parts), await self.silent(entry)
         return replace(
-            line_of(entry, figures, standing, silent=silent), last_sent_at=await self._last_sent(key)
+            make_summary(entry, figures, standing, silent=silent), last_sent_at=await self._last_sent(key)
         )
 
     async def figures(self, key: str, standing: BackendStates, *, parts: bool = False) -> Figures:
@@ -128,16 +128,16 @@ class BackendReader:
         found = await read_few(*asked, figures=found, parts=parts)
         running = standing.running.of(key, self.kind)
         if self.kind is ResultKind.INGESTED:
-            running = await ingested_running(self.tx, self.upstream.key, key, self.window, self.now)
+            running = await count_ingested_running(self.tx, self.upstream.key, key, self.window, self.now)
         last = await read_last(self.tx, self.upstream.key, key, self.kind)
         return replace(found, running=running, last_result=last)
 
     async def _counted(self, key: str) -> Figures:
         asked = (self.tx, self.upstream.key, key, self.kind, self.window)
-        told = self.told.figures_of(key)
+        told = self.told.backend_figures(key)
         if told is None:
             return await read_figures(*asked)
-        return figures_of(told, self.window, await read_extremes(*asked))
+        return make_figures(told, self.window, await read_extremes(*asked))
 
     async def silent(self, entry: AllowlistEntry) -> bool:
         where = {"upstream": self.upstream.key, "downstream": entry.name.key}
@@ -154,7 +154,7 @@ class BackendReader:
         return from_us_or_none(max((row["sent_at"] for row in rows if row), default=None))
 
 
-def line_of(
+def make_summary(
     entry: AllowlistEntry, figures: Figures, standing: BackendStates, *, silent: bool
 ) -> BackendSummary:
     """A backend's line with all but when something was sent to it last."""
@@ -178,7 +178,7 @@ def line_of(
     )
 
 
-def by_name_only(entry: AllowlistEntry) -> BackendSummary:
+def make_name_only_summary(entry: AllowlistEntry) -> BackendSummary:
     return BackendSummary(
         name=entry.name,
         level=entry.level,

@@ -149,8 +149,8 @@ async def read_figures(tx: Tx, upstream: str, downstream: str, kind: ResultKind,
     statement = _BY_DAYS if window.whole_days else _BY_HOURS
     sums = await tx.all(statement, **_asked(upstream, downstream, kind, window))
     if kind is not ResultKind.INGESTED:
-        return figures_of(sums, window)
-    return figures_of(sums, window, await read_extremes(tx, upstream, downstream, kind, window))
+        return make_figures(sums, window)
+    return make_figures(sums, window, await read_extremes(tx, upstream, downstream, kind, window))
 
 
 async def read_extremes(
@@ -177,7 +177,7 @@ def _asked(upstream: str, downstream: str, kind: ResultKind, window: Window) -> 
     }
 
 
-def figures_of(
+def make_figures(
     sums: Iterable[Row], window: Window, extremes: Mapping[int, Row] = MappingProxyType({})
 ) -> Figures:
     """Figures from the sums of the window's parts, whoever summed them up; `extremes` where the sums have none."""
@@ -204,7 +204,9 @@ async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: ResultKind) 
     return max((_last(row) for row in found if row), key=lambda result: result.at, default=None)
 
 
-async def ingested_running(tx: Tx, upstream: str, downstream: str, window: Window, now: datetime) -> int:
+async def count_ingested_running(
+    tx: Tx, upstream: str, downstream: str, window: Window, now: datetime
+) -> int:
     """What another relay began to tell of lately; not what a newer run or attempt took the place of."""
     since = to_us(max(window.since, now - RUNS_AT_MOST))
     rows = await tx.all(_BEGUN_INGESTED, upstream=upstream, downstream=downstream, since=since)

@@ -20,7 +20,7 @@ from crcr.decide.statistics.window import ResultKind, Window, result_kind
 from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
 from crcr.decide.views.overview import JobPage, JobQuery, JobView
 from crcr.errors import NotFound
-from crcr.record.jobs.tested_commits import read_place
+from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -294,7 +294,7 @@ async def job_detail(
         sent_at=from_us_or_none(around["sent_at"]) if around else None,
         superseded=bool(around and around["superseded_at"] is not None),
         test=bool(around and around["test"]),
-        place=await read_place(tx, upstream, asked["head_sha"]) if _is_own(asked) else None,
+        place=await read_commit_place(tx, upstream, asked["head_sha"]) if _is_own(asked) else None,
     )
 
 

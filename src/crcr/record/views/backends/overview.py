@@ -35,14 +35,14 @@ from crcr.record.views.backends.backend_reader import (
     AWAITED,
     BackendReader,
     BackendStates,
-    by_name_only,
-    line_of,
-    read_standing,
+    make_name_only_summary,
+    make_summary,
+    read_backend_states,
 )
 from crcr.record.views.backends.figures import (
     PART_SUMS,
-    figures_of,
-    ingested_running,
+    count_ingested_running,
+    make_figures,
     read_last,
 )
 from crcr.record.views.relay.state import relay_health
@@ -124,9 +124,9 @@ class Overview:
     empty: Figures = field(default_factory=lambda: Figures(parts=()))
     """Of a backend without rows."""
 
-    def figures_of(self, key: str, kind: ResultKind) -> Figures:
+    def backend_figures(self, key: str, kind: ResultKind) -> Figures:
         """A backend's figures; of its last result only the time is known."""
-        at = self.last_at(key, kind)
+        at = self.last_result_time(key, kind)
         return replace(
             self.figures.get(key, self.empty),
             running=self.running.get(key, 0),
@@ -137,7 +137,7 @@ class Overview:
         ever_reported, unanswered = self.silences.get(entry.name.key, (False, 0))
         return is_silent(entry.level, ever_reported=ever_reported, unanswered=unanswered)
 
-    def last_at(self, key: str, *kinds: ResultKind) -> datetime | None:
+    def last_result_time(self, key: str, *kinds: ResultKind) -> datetime | None:
         found = (self.ended_at.get((key, event)) for kind in kinds for event in kind.events)
         return max((at for at in found if at is not None), default=None)
 
@@ -172,31 +172,31 @@ async def read_all_figures(reader: BackendReader, standing: BackendStates) -> Ov
     by_backend: defaultdict[str, list[Row]] = defaultdict(list)
     for row in await reader.tx.all(asked, width=width, **_asked(reader)):
         by_backend[row["downstream"]].append(row)
-    figures = {key: figures_of(rows, reader.window) for key, rows in by_backend.items()}
+    figures = {key: make_figures(rows, reader.window) for key, rows in by_backend.items()}
     return Overview(
         _with_told(reader, figures, reader.window),
         await _running(reader, standing),
         await _silences(reader),
         await _ended_at(reader),
-        empty=figures_of((), reader.window),
+        empty=make_figures((), reader.window),
     )
 
 
-def line(
+def make_overview_row(
     reader: BackendReader, entry: AllowlistEntry, standing: BackendStates, overview: Overview
 ) -> BackendSummary:
     """A backend's line as far as it is needed to count and order it."""
     if entry.name.key not in reader.visible.public:
-        return by_name_only(entry)
-    figures = overview.figures_of(entry.name.key, reader.kind)
-    return line_of(entry, figures, standing, silent=overview.silent(entry))
+        return make_name_only_summary(entry)
+    figures = overview.backend_figures(entry.name.key, reader.kind)
+    return make_summary(entry, figures, standing, silent=overview.silent(entry))
 
 
 async def _figures(reader: BackendReader) -> dict[str, Figures]:
     asked = _WHOLE_BY_DAYS if reader.window.whole_days else _WHOLE_BY_HOURS
     whole = replace(reader.window, parts=1)
     rows = await reader.tx.all(asked, **_asked(reader))
-    found = {row["downstream"]: figures_of((row,), whole) for row in rows}
+    found = {row["downstream"]: make_figures((row,), whole) for row in rows}
     return _with_told(reader, found, reader.window)
 
 
@@ -205,7 +205,7 @@ def _with_told(reader: BackendReader, found: dict[str, Figures], window: Window)
     if reader.told.figures is None:
         return found
     told = {
-        key: figures_of(rows, window)
+        key: make_figures(rows, window)
         for key, rows in reader.told.figures.items()
         if key not in reader.told.unfed
     }
@@ -221,7 +221,7 @@ async def _running(reader: BackendReader, standing: BackendStates) -> dict[str, 
     rows = await reader.tx.all(_INGESTED_BEGUN, upstream=reader.upstream.key)
     where = (reader.tx, reader.upstream.key)
     return {
-        row["downstream"]: await ingested_running(*where, row["downstream"], reader.window, reader.now)
+        row["downstream"]: await count_ingested_running(*where, row["downstream"], reader.window, reader.now)
         for row in rows
     }
 
@@ -238,9 +238,11 @@ _MOST_IN_FULL = 100
 async def summary(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendSummary] | None
 ) -> Summary:
-    standing = await read_standing(reader.tx, reader.upstream)
+    standing = await read_backend_states(reader.tx, reader.upstream)
     overview = await read_overview(reader, standing)
-    backends = [line(reader, entry, standing, overview) for entry in reader.visible.shown.values()]
+    backends = [
+        make_overview_row(reader, entry, standing, overview) for entry in reader.visible.shown.values()
+    ]
     chosen = backends if pick is None else pick(backends)
     rows = [await reader.summary(reader.visible.entry(backend.name), standing) for backend in chosen]
     if pick is None:
@@ -263,7 +265,7 @@ async def summary(
 async def metrics_view(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendMetrics] | None
 ) -> MetricsView:
-    standing = await read_standing(reader.tx, reader.upstream)
+    standing = await read_backend_states(reader.tx, reader.upstream)
     overview = await read_all_figures(reader, standing)
     backends = [_metrics(entry, reader.kind, overview) for entry in reader.visible.public.values()]
     counted = [backend for backend in backends if _is_counted(backend, overview)]
@@ -294,7 +296,7 @@ def _metrics(entry: AllowlistEntry, kind: ResultKind, overview: Overview) -> Bac
         name=entry.name,
         level=entry.level,
         probe=bool(entry.expect),
-        figures=_recorded(entry.level, overview.figures_of(entry.name.key, kind)),
+        figures=_recorded(entry.level, overview.backend_figures(entry.name.key, kind)),
         silent=overview.silent(entry),
     )
 
@@ -345,7 +347,9 @@ def _recorded(level: Level, figures: Figures) -> Figures:
 async def _health(reader: BackendReader, backends: list[BackendSummary], overview: Overview) -> RelayHealth:
     """The relay's own state, which is the same whatever kind of event the reader looks at."""
     health = await relay_health(reader.tx, reader.upstream, reader.window.since, reader.now)
-    ended = (overview.last_at(backend.name.key, *OWN_KINDS) for backend in backends if backend.figures)
+    ended = (
+        overview.last_result_time(backend.name.key, *OWN_KINDS) for backend in backends if backend.figures
+    )
     newest: datetime | None = max((at for at in ended if at is not None), default=None)
     probes = [backend for backend in backends if backend.probe and not backend.name_only]
     return replace(

@@ -50,7 +50,9 @@ _AS_STORED = (
 )
 
 
-async def not_shown(tx: Tx, lists: AllowlistReader, upstreams: tuple[RepoName, ...]) -> frozenset[str]:
+async def find_hidden_names(
+    tx: Tx, lists: AllowlistReader, upstreams: tuple[RepoName, ...]
+) -> frozenset[str]:
     """Who has since come to an allowlist and does not want to be seen."""
     found: set[str] = set()
     for upstream in upstreams:

@@ -232,11 +232,11 @@ async def refusal_list(
     return RefusalList(
         upstream=upstream,
         backend=entry.name,
-        refusals=await refusals_of(tx, upstream, entry.name, visible, now),
+        refusals=await read_refusals(tx, upstream, entry.name, visible, now),
     )
 
 
-async def refusals_of(
+async def read_refusals(
     tx: Tx, upstream: RepoName, downstream: RepoName, visible: VisibleBackends, now: datetime
 ) -> tuple[RefusalView, ...]:
     if downstream.key not in visible.public:

@@ -394,8 +394,8 @@ class JobFinder:
         return -(-to_us(self.now - JOBS_BACK) // DAY_US) * DAY_US
 
     async def _of_backend(self, name: str, asked: Mapping[str, Any]) -> list[_Found]:
-        told = [row for kind in ResultKind for row in self.told.named_of(name, kind) or ()]
-        if self.told.named_of(name, ResultKind.PULLS) is not None:
+        told = [row for kind in ResultKind for row in self.told.named_jobs(name, kind) or ()]
+        if self.told.named_jobs(name, ResultKind.PULLS) is not None:
             return [_found(name, row) for row in told]
         where = {"upstream": self.upstream, "downstream": name}
         found = [_found(name, row) for row in await self.tx.all(_NEWEST, **where, **asked)]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.judge import RejectedReport
+from crcr.decide.jobs.judge import RejectedReport
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.receive.callback.parse_report import parse_report
 from github_sim.bodies import webhooks
 from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun
@@ -300,7 +300,7 @@ async def take(it: Stage, body: Any, caller: Any) -> None:
     """What the callback does once a token has proved who is calling."""
     raw = json.dumps(body).encode()
     report = parse_report(raw)
-    [standing] = await it.services.reports.standings(caller.repository, report.delivery_id)
+    [standing] = await it.services.reports.read_standings(caller.repository, report.delivery_id)
     taken = await it.services.reports.take(report, caller, standing, raw, it.clock.now())
     assert not isinstance(taken, RejectedReport), taken
     await it.act()

@@ -21,7 +21,7 @@ from crcr.cli.main import app as cli
 from crcr.decide.allowlist.check import _OPTIONS
 from crcr.decide.dispatch.payload import STEPS
 from crcr.decide.model import DispatchState, EffectKind, JobMark, Level
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.tables import TABLES
 from crcr.settings import Settings, UpstreamSetting, settings_of
@@ -182,7 +182,7 @@ def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a dotted name is a module, or something that a module defines, as `record.reports.reports.take` is."""
+    """Whether a dotted name is a module, or something that a module defines, as `record.jobs.reports.take` is."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         place = SOURCE.joinpath(*parts[:length])

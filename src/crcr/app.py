@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr import __version__
-from crcr.decide.report.judge import RejectedReport
+from crcr.decide.jobs.judge import RejectedReport
 from crcr.errors import CrcrError, NotSignedIn, Unavailable
 from crcr.receive.http.response import IntakeResponse
 

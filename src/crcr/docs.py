@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from crcr.decide.jobs.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Transition, lifecycle_diagram
 from crcr.decide.model import JobState
-from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Transition, lifecycle_diagram
 from crcr.settings import Setting, Settings, UpstreamSetting, settings_of
 
 _LIFECYCLE_PART = re.compile(r"(<!-- generated: lifecycle -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -21,7 +21,7 @@ import structlog
 
 from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
 from crcr.errors import StoreUnavailable
-from crcr.record.outbox.leases import free_leases
+from crcr.record.outbox.leader_and_workers import free_leases
 from crcr.record.store.sqlite.database import SqliteDatabase
 from github_sim.github import Match, PullRequest, WorkflowJob, WorkflowRun
 from support.github.gate_oracle import HARMLESS, GateOracle, GatingEntry

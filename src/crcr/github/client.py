@@ -17,7 +17,7 @@ from crcr.decide.github.repository_setup import (
     InstallationFacts,
     ListedFile,
 )
-from crcr.decide.github.values import (
+from crcr.decide.github.requests_and_answers import (
     ActionsJob,
     ActionsRun,
     ChangedFiles,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from crcr.decide.report.registration import Registration
+from crcr.decide.oidc.registration import Registration
 from crcr.settings.readers import locations, registrations, service_urls, values
 from crcr.settings.readers.locations import IssuerSetting, PostgresSetting, SqliteSetting, TokenSetting
 from crcr.settings.readers.service_urls import ServiceUrl

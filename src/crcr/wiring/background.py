@@ -14,7 +14,7 @@ from crcr.deliver.periodic.leader_tasks import LeaderTask, LeaderTasks
 from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.periodic.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
 from crcr.errors import NoAllowlist, StoreUnavailable
-from crcr.record.outbox.leases import free_leases, is_gone
+from crcr.record.outbox.leader_and_workers import free_leases, is_gone
 from crcr.record.store.signals import ALLOWLIST, EFFECTS
 from crcr.wiring.services import Services
 

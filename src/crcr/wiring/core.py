@@ -22,9 +22,9 @@ from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamPolicy
 from crcr.record.checks.requests import PeopleRequests
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.migrations.run import migrate
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database, PostgresTimeouts

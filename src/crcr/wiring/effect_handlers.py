@@ -22,7 +22,7 @@ from crcr.record.deliveries.dispatch_payloads import DispatchPayloads
 from crcr.record.deliveries.head_conflicts import HeadConflicts
 from crcr.record.deliveries.merge_group_contents import MergeGroups
 from crcr.record.deliveries.path_filters import PathFilters
-from crcr.record.reports.tested_commits import ReportedCommits
+from crcr.record.jobs.tested_commits import ReportedCommits
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import Settings

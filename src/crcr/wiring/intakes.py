@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.ports import Clock, RequestLimiter
 from crcr.receive.callback.intake import (
     CallbackIntake,
@@ -23,11 +23,11 @@ from crcr.receive.webhook.intake import WebhookIntake
 from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.webhooks import RefusalCounts
-from crcr.record.reports.ingested import IngestedResults
-from crcr.record.reports.refusals import Refusals
-from crcr.record.reports.reports import Reports
-from crcr.record.reports.sandbox import SandboxJobs
-from crcr.record.reports.self_reports import SelfReports
+from crcr.record.jobs.ingested import IngestedResults
+from crcr.record.jobs.refusals import Refusals
+from crcr.record.jobs.reports import Reports
+from crcr.record.jobs.sandbox import SandboxJobs
+from crcr.record.jobs.self_reports import SelfReports
 from crcr.record.repositories.installations import Installations
 from crcr.record.workflow_runs.webhook_events import WorkflowEvents
 from crcr.settings import AllowlistFile, Settings

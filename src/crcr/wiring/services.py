@@ -16,7 +16,7 @@ from crcr.deliver.allowlist_source import (
     AllowlistRefresher,
     AllowlistSource,
 )
-from crcr.deliver.leases import LEASE, Presence
+from crcr.deliver.held_effects import LEASE, Presence
 from crcr.deliver.periodic.leader_tasks import LEASE as LEADER_LEASE
 from crcr.deliver.periodic.reconcile import Reconciler, Recovery, RecoveryIntake
 from crcr.deliver.periodic.sweeper import Sweeper
@@ -39,10 +39,10 @@ from crcr.record.admin.operations import AdminOperations
 from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.webhooks import RecoveryStore
+from crcr.record.jobs.reports import Reports
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
-from crcr.record.outbox.leases import LeaderElection, WorkerRegistry, new_owner
-from crcr.record.reports.reports import Reports
+from crcr.record.outbox.leader_and_workers import LeaderElection, WorkerRegistry, new_owner
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database

@@ -17,7 +17,7 @@ from crcr.deliver.periodic.app_link import AppPage
 from crcr.errors import CrcrError
 from crcr.receive.http.client_address import client_address, limit_subject
 from crcr.receive.ingest.intake import IngestIntake
-from crcr.record.admin.http import HttpAdminOperations
+from crcr.record.admin.http_operations import HttpAdminOperations
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.store.signals import CHANGES
 from crcr.record.views.sql_views import SqlViews

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from crcr.decide.allowlist.entries import AllowlistReading
+from crcr.decide.jobs.refusal import RefusedReport
+from crcr.decide.jobs.report import ReportStatus
 from crcr.decide.model import Conclusion, DeliveryState, JobState, RepoName
-from crcr.decide.report.refusal import RefusedReport
-from crcr.decide.report.report import ReportStatus
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery, JobKey
@@ -26,8 +26,8 @@ from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
 from crcr.errors import CrcrError
-from crcr.record.reports.refusals import Refusals
-from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.jobs.refusals import Refusals
+from crcr.record.jobs.sandbox import SandboxJobs
 from crcr.record.schema import checks
 from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.times import to_us

@@ -13,8 +13,8 @@ import pytest
 from crcr.decide.model import RepoName
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.upkeep.timeouts import Sweeps
 from github_sim.github import Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import (

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse
 
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.errors import KeysUnavailable
 from crcr.receive.oidc.issuers import complete_issuer
 from crcr.receive.oidc.jwks import parse_discovery

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.judge import RejectedReport
+from crcr.decide.jobs.judge import RejectedReport
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.receive.callback.parse_report import parse_report
 from github_sim.bodies import webhooks
 from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun
@@ -299,7 +299,7 @@ async def take(relay: RunningRelay, body: Any, caller: Any) -> None:
     """What the callback does once a token has proved who is calling."""
     raw = json.dumps(body).encode()
     report = parse_report(raw)
-    [standing] = await relay.services.reports.standings(caller.repository, report.delivery_id)
+    [standing] = await relay.services.reports.read_standings(caller.repository, report.delivery_id)
     taken = await relay.services.reports.take(report, caller, standing, raw, relay.clock.now())
     assert not isinstance(taken, RejectedReport), taken
     await relay.drain()

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from crcr.deliver.periodic.leader_tasks import UPKEEP
 from crcr.deliver.worker import Worker
-from crcr.record.outbox.leases import LeaderElection
+from crcr.record.outbox.leader_and_workers import LeaderElection
 from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build

@@ -12,9 +12,9 @@ import httpx
 from crcr.app import Edge
 from crcr.errors import StoreUnavailable
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.reports import Reports
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.reports import Reports
 from crcr.record.store.database import Database, Unit
 from crcr.wiring.web_app import build_app
 from github_sim.github import JobSpec, Workflow, WorkflowJob, WorkflowRun

@@ -12,7 +12,7 @@ import pytest
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.worker_presence import GONE_AFTER
-from crcr.deliver.leases import LEASE
+from crcr.deliver.held_effects import LEASE
 from crcr.deliver.worker import Worker
 from crcr.ports import check_lease
 from support.clock import ManualClock, settle

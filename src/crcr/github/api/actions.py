@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from crcr.decide.github.values import ActionsJob, ActionsRun, Urgency
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun, Urgency
 from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.model import RepoName
 from crcr.github.api.core import Id, Request, Response, Time, decode, listing, moment

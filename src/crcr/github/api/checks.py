@@ -17,7 +17,7 @@ from crcr.decide.checks.check_run import (
     CheckContent,
     CheckStatus,
 )
-from crcr.decide.github.values import ListedCheck, Urgency
+from crcr.decide.github.requests_and_answers import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
 from crcr.github.api.core import (
     Id,

@@ -18,7 +18,7 @@ from crcr.decide.github.repository_setup import (
     InstallationFacts,
     ListedFile,
 )
-from crcr.decide.github.values import Urgency
+from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
 from crcr.github.api.core import RAW_TYPE, Id, Request, Response, Time, decode, listing, segment

@@ -9,7 +9,7 @@ seconds since the epoch, as in GitHub's headers.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from crcr.decide.github.values import Urgency
+from crcr.decide.github.requests_and_answers import Urgency
 
 RESERVED_SHARE = 0.2
 """The first class's share of the hourly limit: 1,000 of 5,000 calls."""

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from crcr.decide.github.values import Budget, Urgency
+from crcr.decide.github.requests_and_answers import Budget, Urgency
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.github.http.errors import LONGEST_WAIT_S, header_number
 from crcr.github.http.hour_budget import (

@@ -16,7 +16,7 @@ from typing import Protocol
 import httpx
 
 from crcr import __version__
-from crcr.decide.github.values import CallKind, Target, Urgency
+from crcr.decide.github.requests_and_answers import CallKind, Target, Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.github.api import core
 from crcr.github.api.core import Permissions, Request, Response, Token

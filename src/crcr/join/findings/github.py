@@ -17,8 +17,8 @@ from crcr.decide.github.repository_setup import (
     downstream_shortfall,
     read_pins,
 )
+from crcr.decide.jobs.report import SELF_REPORTS
 from crcr.decide.model import Level
-from crcr.decide.report.report import SELF_REPORTS
 from crcr.join.ci_kinds import Ci
 from crcr.join.findings.finding import (
     SetupFinding,

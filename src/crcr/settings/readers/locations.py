@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from crcr.decide.github.values import FileLocation
+from crcr.decide.github.requests_and_answers import FileLocation
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.settings.readers import values
 from crcr.settings.readers.service_urls import ServiceUrl, postgres_url
 from crcr.settings.setting import InvalidValue, RawValue

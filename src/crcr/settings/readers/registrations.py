@@ -1,6 +1,6 @@
 """Reader of registrations: which pipeline of which issuer may report for which repository.
 
-`decide.report.registration` defines what each kind needs; this module parses the operator's tables. A public issuer's
+`decide.oidc.registration` defines what each kind needs; this module parses the operator's tables. A public issuer's
 kind follows from its address; others name it. Registering a pipeline also makes its issuer known.
 """
 
@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.registration import RULES, Registration, make_registration
+from crcr.decide.oidc.identity import IssuerKind
+from crcr.decide.oidc.registration import RULES, Registration, make_registration
 from crcr.settings.setting import InvalidValue, RawValue
 
 _BY_ADDRESS = (

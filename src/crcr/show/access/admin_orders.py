@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.errors import BadRequest
-from crcr.record.admin.http import HttpAdminOperations
+from crcr.record.admin.http_operations import HttpAdminOperations
 from crcr.show.urls.location import pick_upstream
 
 Name = Annotated[str, Field(max_length=150, description="`owner/repo`")]

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from crcr.decide.github.values import Budget, CallKind, Urgency
+from crcr.decide.github.requests_and_answers import Budget, CallKind, Urgency
 from crcr.errors import HeldBy
 
 PAUSES = (HeldBy.HOUR, HeldBy.MINUTE, HeldBy.CONTENT, HeldBy.SECONDARY, "concurrent")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.checks.check_run import Annotation, Button, CheckContent, CheckStatus
-from crcr.decide.github.values import ListedCheck, Urgency
+from crcr.decide.github.requests_and_answers import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import checks

@@ -15,8 +15,8 @@ from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.decide.checks.commit import Verification
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.report.report import FailedTest
 from crcr.decide.statistics.figures import CountedAs, LeftOut, Tally
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import (

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.decide.commands.grammar import WaiveCommand, parse_commands
 from crcr.errors import StoreUnavailable
-from crcr.record.schema import core, statistics
+from crcr.record.schema import main_tables, statistics
 from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
@@ -72,7 +72,7 @@ def links_of(answer: httpx.Response) -> list[str]:
 
 def act(world: StoreRows, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": name, "subject": subject}
-    world.add(core.audit, {**row, "detail": json.dumps(more)})
+    world.add(main_tables.audit, {**row, "detail": json.dumps(more)})
 
 
 def ran(world: StoreRows, job_name: str, downstream: str = "good/backend") -> None:
@@ -317,7 +317,7 @@ async def test_a_paused_upstream_is_told_and_can_be_let_go(
 ) -> None:
     world.allowlist(LISTED)
     with world.engine.begin() as connection:
-        connection.execute(core.upstreams.update().values(paused_at=world.ago(hours=1)))
+        connection.execute(main_tables.upstreams.update().values(paused_at=world.ago(hours=1)))
     answer = await admin.get("/crcr/deliveries")
     assert "Dispatching is paused" in text_of(answer)
     assert 'action="/crcr/admin/unpause"' in answer.text

@@ -26,8 +26,8 @@ from crcr.cli.operator_session import choose_upstream_to_read
 from crcr.clock import SystemClock
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
-from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.registration import RULES, Registration
+from crcr.decide.oidc.identity import IssuerKind
+from crcr.decide.oidc.registration import RULES, Registration
 from crcr.decide.views.overview import AllowlistState
 from crcr.errors import BadSettings, KeysUnavailable, StoreUnavailable
 from crcr.github.client import GitHubClient

@@ -9,7 +9,7 @@ from crcr.cli.doctor.reachability import clock_finding, parse_version, unreachab
 from crcr.cli.http_client import is_on_this_machine
 from crcr.decide.github import repository_setup
 from crcr.decide.github.repository_setup import AppFacts, HookFacts
-from crcr.decide.github.values import DeliveryLogPage
+from crcr.decide.github.requests_and_answers import DeliveryLogPage
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.join.findings.finding import SetupFinding, format_age, join_words, ok, problem, unknown, warning

@@ -17,7 +17,7 @@ from crcr.record.migrations.run import head, is_known
 from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.signals import Signals
 from crcr.record.store.sqlite.file import is_open_to_others
-from crcr.record.views.relay.state import vitals_of
+from crcr.record.views.relay.state import read_vitals
 from crcr.settings import Settings
 from crcr.wiring.database import database_location, open_database
 
@@ -52,7 +52,7 @@ def has_current_schema(settings: Settings) -> bool:
 
 async def _outbox_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     async def unit(tx: Tx) -> list[Vitals]:
-        return [await vitals_of(tx, each.name, now) for each in settings.upstreams]
+        return [await read_vitals(tx, each.name, now) for each in settings.upstreams]
 
     try:
         database = open_database(settings, Signals())

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, computed_field
 from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.github.commit_origin import CommitPlace as CommitPlaceValue
 from crcr.decide.health.relay import HealthState, Reason
-from crcr.decide.report import report
+from crcr.decide.jobs import report
 from crcr.decide.statistics import figures
 from crcr.decide.views import overview as views
 from crcr.decide.views.backend import JobKey

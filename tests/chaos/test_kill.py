@@ -24,7 +24,7 @@ import pytest
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
 from github_sim.world.faults import Match
-from support.stage import AUDIENCE, UPSTREAM, environment
+from support.running_relay import AUDIENCE, UPSTREAM, environment
 
 ROUNDS = 52
 PULLS_A_ROUND = 3

@@ -90,7 +90,7 @@ class AsAdmin:
         await self._app(scope, receive, send)
 
 
-class Stage:
+class RunningRelay:
     """Views that show what the running test gives: templates are then compiled once for all tests."""
 
     now: Shown
@@ -103,8 +103,8 @@ class Stage:
 
 
 @cache
-def site() -> tuple[Stage, ASGIApp]:
-    views = Stage()
+def site() -> tuple[RunningRelay, ASGIApp]:
+    views = RunningRelay()
     frame = Frame(
         views,  # type: ignore[arg-type]
         upstreams=(UPSTREAM,),

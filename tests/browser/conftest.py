@@ -12,7 +12,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
 from github_sim.rest.server import Server
-from support.stage import Stage, stage
+from support.running_relay import RunningRelay, running_relay
 
 ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -55,8 +55,8 @@ async def browser(chromium: Browser) -> AsyncIterator[Browser]:
 
 
 class Site:
-    def __init__(self, it: Stage, url: str, page: Page) -> None:
-        self.it = it
+    def __init__(self, relay: RunningRelay, url: str, page: Page) -> None:
+        self.relay = relay
         self.url = url
         self.page = page
         self.troubles: list[str] = []
@@ -70,7 +70,7 @@ class Site:
 
 
 @asynccontextmanager
-async def site(
+async def open_site(
     folder: Path,
     browser: Browser,
     *,
@@ -79,15 +79,15 @@ async def site(
     downstreams: tuple[str, ...] = ("org/notified", "org/reporter", "org/silent"),
     **more: str,
 ) -> AsyncIterator[Site]:
-    async with stage(folder, allowlist, downstreams=downstreams, **more) as it:  # type: ignore[arg-type]
-        server = Server(it.app, "127.0.0.1", 0)
+    async with running_relay(folder, allowlist, downstreams=downstreams, **more) as relay:  # type: ignore[arg-type]
+        server = Server(relay.app, "127.0.0.1", 0)
         await server.start()
         context = await browser.new_context(java_script_enabled=javascript)
         try:
-            yield Site(it, server.url, await context.new_page())
+            yield Site(relay, server.url, await context.new_page())
         finally:
             await context.close()
-            it.services.closing.set()
+            relay.services.closing.set()
             await server.stop()
 
 

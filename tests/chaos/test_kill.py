@@ -24,7 +24,7 @@ import pytest
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
 from github_sim.world.faults import Match
-from support.stage import AUDIENCE, UPSTREAM, environment
+from support.running_relay import AUDIENCE, UPSTREAM, environment
 
 PULLS_A_ROUND = 3
 TARGETS = tuple(f"owner{number}/backend" for number in range(5))

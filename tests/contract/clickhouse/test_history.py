@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.statistics.figures import TIMED, EndedAs, bucket_of, ended_as
+from crcr.decide.statistics.figures import TIMED, EndedAs, ended_as, find_bucket
 from crcr.decide.statistics.window import result_kind
 from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
@@ -169,9 +169,9 @@ def test_the_sums_hold_every_job_once(made: sqlite3.Connection) -> None:
             each[row["ended_as"]] += 1
         if EndedAs(row["ended_as"]) in TIMED:
             if row["queue_s"] is not None:
-                hour[QUEUE[bucket_of(row["queue_s"])]] += 1
+                hour[QUEUE[find_bucket(row["queue_s"])]] += 1
             if row["execution_s"] is not None:
-                hour[EXECUTION[bucket_of(row["execution_s"])]] += 1
+                hour[EXECUTION[find_bucket(row["execution_s"])]] += 1
     names = (*(each.value for each in EndedAs), *QUEUE, *EXECUTION)
     sums = {
         tuple(row[:4]): Counter({name: row[name] for name in names if row[name]})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from crcr.decide.jobs.report import ReportStatus
 from crcr.decide.model import Conclusion
-from crcr.decide.report.report import ReportStatus
 from crcr.errors import NotPossible, OutsideUnreachable
 from crcr.record.clickhouse.backfill import Backfill, RowCounts
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation

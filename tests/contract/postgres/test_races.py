@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from crcr.decide.jobs.judge import RejectedReport, ReportOutcome
 from crcr.decide.model import Conclusion, EffectKind, RepoName
+from crcr.decide.oidc.identity import Identity
 from crcr.decide.outbox.effect import FailedAttempt
 from crcr.decide.outbox.retry import TryAgain
-from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import RejectedReport, ReportOutcome
 from crcr.errors import NotFound
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.store.database import Tx

@@ -15,25 +15,25 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import ReceivedDelivery
+from crcr.decide.jobs.ingested import IngestReceipt
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report.ingested import IngestReceipt
 from crcr.decide.statistics.figures import CountedAs, EndedAs, LastResult, Tally
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures, JobKey
 from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
 from crcr.receive.ingest.parse_envelope import parse_envelope
-from crcr.record.reports.ingested import IngestedResults
+from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
-from crcr.record.views.backends.figures import ingested_running, read_figures, read_last
+from crcr.record.views.backends.figures import count_ingested_running, read_figures, read_last
 from crcr.record.views.backends.ingested import ingested_job, ingested_matrix
 from crcr.record.views.backends.jobs import jobs_by_name
 from crcr.record.views.sql_views import SqlViews
 from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_pull
-from support.stage import place_empty_database
+from support.running_relay import place_empty_database
 from support.stores.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
 
 NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
@@ -306,7 +306,7 @@ async def test_what_runs_and_what_ended_last_are_told(hud: Hud) -> None:
 
     async def unit(tx: Tx) -> tuple[int, LastResult | None]:
         window = Window.of(Span.WEEK, NOW)
-        running = await ingested_running(tx, CORE.key, BACKEND.key, window, NOW)
+        running = await count_ingested_running(tx, CORE.key, BACKEND.key, window, NOW)
         return running, await read_last(tx, CORE.key, BACKEND.key, ResultKind.INGESTED)
 
     running, last = await hud.stores.database.read(unit)
@@ -345,7 +345,7 @@ async def test_every_order_of_reports_that_contradict_each_other_gives_the_same(
 
 async def running_at(hud: Hud, now: datetime, upstream: RepoName = CORE) -> int:
     async def unit(tx: Tx) -> int:
-        return await ingested_running(tx, upstream.key, BACKEND.key, Window.of(Span.WEEK, now), now)
+        return await count_ingested_running(tx, upstream.key, BACKEND.key, Window.of(Span.WEEK, now), now)
 
     return await hud.stores.database.read(unit)
 

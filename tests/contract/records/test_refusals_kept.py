@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.jobs.refusal import RefusedReport
 from crcr.decide.model import RepoName
-from crcr.decide.report.refusal import RefusedReport
-from crcr.record.reports.refusals import KEPT, Refusals
+from crcr.record.jobs.refusals import KEPT, Refusals
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from crcr.record.upkeep.retention import Retention

@@ -9,7 +9,7 @@ import pytest
 
 from crcr.receive.ingest.parse_envelope import parse_envelope
 from crcr.record.change_and_audit_log import note_act
-from crcr.record.reports.ingested import IngestedResults
+from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.upkeep.retention import MOST_ROWS
 from support.data.retention_data import (

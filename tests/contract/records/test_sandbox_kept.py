@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from crcr.decide.jobs.judge import RejectedReport, RepeatedReport
+from crcr.decide.jobs.report import FailedTest, Report, ReportStatus, TestCounts
+from crcr.decide.jobs.sandbox import SandboxOutcome
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report.judge import RejectedReport, RepeatedReport
-from crcr.decide.report.report import FailedTest, Report, ReportStatus, TestCounts
-from crcr.decide.report.sandbox import SandboxOutcome
 from crcr.decide.views.joining import SandboxJob, SandboxQuery
 from crcr.errors import BadRequest, NotFound
-from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.jobs.sandbox import SandboxJobs
 from crcr.record.schema.all_tables import metadata
 from crcr.record.store.database import Database
 from crcr.record.upkeep.retention import Retention

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistReading
+from crcr.decide.jobs.report import ReportStatus
 from crcr.decide.model import Conclusion
-from crcr.decide.report.report import ReportStatus
 from crcr.decide.statistics.figures import Figures
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery
-from crcr.record.statistics.rebuild import find_extremes, sum_anew
+from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
 from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from support.data.sums_oracle import (
@@ -147,8 +147,8 @@ async def _summed_anew(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
             "UPDATE jobs SET ended_as = NULL",
         ):
             connection.execute(text(statement))
-        sum_anew(connection)
-        find_extremes(connection)
+        rebuild_sums(connection)
+        rebuild_extremes(connection)
     engine.dispose()
     return await seen(walk)
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from crcr.decide.github.values import Urgency
+from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.worker import Worker

@@ -13,11 +13,11 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.dispatch.plan import ReceivedDelivery
+from crcr.decide.jobs.refusal import RefusedReport
 from crcr.decide.model import DeliveryState, RepoName
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.decide.outbox.effect import FailedAttempt
 from crcr.decide.outbox.retry import TryAgain
-from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.refusal import RefusedReport
 from crcr.decide.views.backend import BackendQuery, JobKey
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
@@ -26,12 +26,12 @@ from crcr.errors import BadReport, BadRequest, CrcrError, NotFound
 from crcr.receive.callback.parse_report import MAX_ATTEMPT, parse_report
 from crcr.receive.ingest.parse_envelope import parse_envelope
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.ingested import IngestedResults
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.refusals import Refusals
-from crcr.record.reports.reports import Reports
-from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.ingested import IngestedResults
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.refusals import Refusals
+from crcr.record.jobs.reports import Reports
+from crcr.record.jobs.sandbox import SandboxJobs
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, storable
 from crcr.record.views.sql_views import SqlViews
@@ -87,7 +87,7 @@ async def test_counts_beyond_all_tests_there_are_lose_no_result(
 ) -> None:
     counts = {"passed": count, "failed": 1, "skipped": str(count), "total": count}
     for body in (told(), told(status="completed", conclusion="success", test_results=counts)):
-        standing = (await relay.standings(BACKEND, "d1"))[0]
+        standing = (await relay.read_standings(BACKEND, "d1"))[0]
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
     [job] = await stores.rows("SELECT state, tests_passed, tests_failed, tests_total FROM jobs")
     known = count if 0 <= count <= INT4 else None
@@ -185,7 +185,7 @@ async def test_whatever_somebody_asks_for_is_answered(relay: Reports, stores: St
         views.audit(AuditQuery(upstream=CORE, who=nasty, act=nasty)),
         views.waiver_page(WaiverQuery(upstream=CORE, who=nasty, backend=nasty), NOW),
         views.sandbox(SandboxQuery(repository=nasty), NOW),
-        relay.standings(BACKEND, nasty),
+        relay.read_standings(BACKEND, nasty),
     )
     for each in asked:
         with suppress(NotFound, BadRequest):
@@ -201,7 +201,7 @@ async def test_what_names_a_job_is_refused_with_a_nul_and_kept_with_everything_e
     names = ["3", "build:linux", "a/b", "🦆", "x" * 256, "'; --", "\u202e", "%_!", "İ", "\x01\x7f"]
     for name in names:
         body = told(job_name=name)
-        standing = (await relay.standings(BACKEND, "d1"))[0]
+        standing = (await relay.read_standings(BACKEND, "d1"))[0]
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
     found = await stores.rows("SELECT job_name FROM jobs")
@@ -221,7 +221,7 @@ async def test_the_longest_names_of_all_can_be_kept_together(relay: Reports, sto
         kind=IssuerKind.GENERIC, run_id=None, check_run_id=None, workflow_path=None, event_name=None
     )
     body = told(run_id=run, job_name=job, name=workflow)
-    standing = (await relay.standings(BACKEND, "d1"))[0]
+    standing = (await relay.read_standings(BACKEND, "d1"))[0]
     await relay.take(parse_report(body), other, standing, body, NOW)
     await SandboxJobs(stores.database, stores.allowlists, UPSTREAMS).take(parse_report(body), a_caller(), NOW)
     [row] = await stores.rows("SELECT job_name, workflow_name, run_id FROM jobs")
@@ -250,7 +250,7 @@ async def test_nasty_details_of_a_result_lose_no_result(relay: Reports, stores: 
         "check_run_id": 10**30,
     }
     for body in (told(), told(status="completed", conclusion="failure", **details)):
-        standing = (await relay.standings(BACKEND, "d1"))[0]
+        standing = (await relay.read_standings(BACKEND, "d1"))[0]
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
     assert [row["state"] for row in await stores.rows("SELECT state FROM jobs")] == ["completed"]
     views = SqlViews(stores.database, stores.allowlists, (CORE,))

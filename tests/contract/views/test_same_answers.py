@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from crcr.decide.allowlist.entries import AllowlistReading
+from crcr.decide.jobs.refusal import RefusedReport
+from crcr.decide.jobs.report import ReportStatus
 from crcr.decide.model import Conclusion, DeliveryState, JobState, RepoName
-from crcr.decide.report.refusal import RefusedReport
-from crcr.decide.report.report import ReportStatus
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery, JobKey
@@ -26,8 +26,8 @@ from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
 from crcr.errors import CrcrError
-from crcr.record.reports.refusals import Refusals
-from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.jobs.refusals import Refusals
+from crcr.record.jobs.sandbox import SandboxJobs
 from crcr.record.schema import checks
 from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.times import to_us
@@ -37,7 +37,7 @@ from crcr.record.views.sql_views import SqlViews
 from support.data.events_and_reports import a_caller, a_start
 from support.data.history_story import OtherRelay
 from support.data.sums_walk import BACKENDS, RandomWalk
-from support.stage import place_empty_database
+from support.running_relay import place_empty_database
 from support.stores.databases import CORE, OTHER, Stores
 from support.stores.tables import open_handle, open_table_engine
 from support.stores.two_stores import copy_to_postgresql, outline_differences, typed_outline

@@ -27,8 +27,8 @@ from crcr.decide.views.commit import (
 )
 from crcr.decide.views.overview import DispatchAnswer
 from crcr.errors import BadRequest, NotFound
-from crcr.record.schema.core import pulls
 from crcr.record.schema.joining import commits
+from crcr.record.schema.main_tables import pulls
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 HEAD = f"{7:040x}"

@@ -16,7 +16,7 @@ from crcr.decide.model import DeliveryState
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, HitKind, SearchView, WaiverQuery
 from crcr.errors import BadRequest
-from crcr.record.schema import core, statistics
+from crcr.record.schema import main_tables, statistics
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
@@ -75,7 +75,7 @@ async def guids(world: StoreRows, query: DeliveryQuery) -> list[str]:
 def audit(world: StoreRows, act: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     detail = more.pop("detail", {})
     row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": act, "subject": subject}
-    world.add(core.audit, {**row, "detail": json.dumps(detail), **more})
+    world.add(main_tables.audit, {**row, "detail": json.dumps(detail), **more})
 
 
 def ran(
@@ -179,7 +179,7 @@ async def test_pages_know_the_newest_change_and_that_dispatching_is_paused(world
     assert (await world.views.deliveries(DELIVERIES)).outbox.paused_at is None
     world.change()
     with world.engine.begin() as connection:
-        connection.execute(core.upstreams.update().values(paused_at=to_us(world.clock.now())))
+        connection.execute(main_tables.upstreams.update().values(paused_at=to_us(world.clock.now())))
     for page in (await world.views.deliveries(DELIVERIES), await world.views.effect_page(EFFECTS)):
         assert (page.cursor, page.outbox.paused_at) == (1, world.clock.now())
     assert (await world.views.audit(AUDIT)).cursor == 1
@@ -291,7 +291,7 @@ async def test_a_backlog_of_a_hidden_backend_neither_ends_a_page_early_nor_stand
     row = {"upstream": UPSTREAM.key, "kind": "send_dispatch", "lane": "x", "state": "waiting"}
     times = {"due_at": world.ago(minutes=1), "created_at": world.ago(minutes=1)}
     hidden = {**row, **times, "target": "secret/one"}
-    world.add(core.effects, *[hidden] * (paging.LOOKED_THROUGH + 10))
+    world.add(main_tables.effects, *[hidden] * (paging.LOOKED_THROUGH + 10))
     world.effect("waiting", UPSTREAM.key)
     first = await world.views.effect_page(replace(EFFECTS, limit=1))
     assert first.next is not None

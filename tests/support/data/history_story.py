@@ -7,18 +7,18 @@ from itertools import product
 from random import Random
 from typing import Any
 
+from crcr.decide.jobs.ingested import EchoedEvent, IngestedResult
+from crcr.decide.jobs.report import Report, ReportStatus
 from crcr.decide.model import Conclusion, Level, RepoName
-from crcr.decide.report.ingested import EchoedEvent, IngestedResult
-from crcr.decide.report.report import Report, ReportStatus
 from crcr.decide.statistics.figures import Durations, Figures
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
 from crcr.record.clickhouse.feeder import ClickHouseFeeder, FeedQueue
 from crcr.record.clickhouse.history import ClickHouseHistory
-from crcr.record.reports.ingested import IngestedResults
+from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.times import from_us
-from crcr.record.views.backends.figures import figures_of, read_figures
+from crcr.record.views.backends.figures import make_figures, read_figures
 from crcr.record.views.backends.jobs import jobs_by_name, worst_first
 from crcr.record.views.logs.search import JOBS_BACK, search
 from crcr.record.views.visibility import visible_backends
@@ -142,7 +142,7 @@ async def answers_by_clickhouse(history: ClickHouseHistory, now: datetime) -> An
     async def asked(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
         rows = figures[kind, spans[window]].get(downstream, [])
         jobs, _ = worst_first(await history.by_name(CORE.key, downstream, kind, window))
-        return figures_of(rows, window), jobs
+        return make_figures(rows, window), jobs
 
     return await collect_answers(now, asked)
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 from sqlalchemy import text
 
+from crcr.decide.jobs.report import ReportStatus
 from crcr.decide.model import Conclusion
-from crcr.decide.report.report import ReportStatus
 from crcr.record.store.database import Database, Row, Tx, Unit
 from crcr.record.store.statement import Statement
 from crcr.record.upkeep.retention import Retention, RetentionPeriods

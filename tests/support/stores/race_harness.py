@@ -12,13 +12,13 @@ from typing import TypeVar
 from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import ReceivedDelivery
-from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import ReportOutcome
+from crcr.decide.jobs.judge import ReportOutcome
+from crcr.decide.oidc.identity import Identity
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.reports import Reports
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.reports import Reports
 from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.postgres.connection import Connection, PostgresLink
 from crcr.record.store.postgres.database import PostgresDatabase
@@ -62,7 +62,7 @@ class Process:
         caller = who or a_caller()
         said = {"status": status, "name": "CI", "run_id": caller.run_id, "job_name": "build", **workflow}
         body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
-        standing = (await self.reports.standings(caller.repository, guid))[0]
+        standing = (await self.reports.read_standings(caller.repository, guid))[0]
         return await self.reports.take(parse_report(body), caller, standing, body, NOW)
 
     async def pull(self, number: int) -> str:

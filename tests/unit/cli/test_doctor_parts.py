@@ -14,7 +14,7 @@ from crcr.cli.doctor.output import format_summary
 from crcr.cli.doctor.reachability import check_reachable, clock_finding, parse_version
 from crcr.cli.doctor.relay.github_app import _log
 from crcr.cli.doctor.relay.store import sqlite_findings
-from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
+from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.join.findings.finding import SetupFinding, State
 from crcr.record.migrations.run import head
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome, RecoveryProgress
-from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
+from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.deliver.periodic.reconcile import Recovery
 from crcr.errors import (
     BadRequest,
@@ -54,19 +54,19 @@ class Store:
     notes: dict[str, RecoveryOutcome] = field(default_factory=dict)
     read_to: datetime | None = None
 
-    async def known(self, guids: Sequence[str]) -> KnownWebhooks:
+    async def find_known(self, guids: Sequence[str]) -> KnownWebhooks:
         return KnownWebhooks(recovered=frozenset(self.notes))
 
-    async def superseded(self, guids: Sequence[str]) -> int:
+    async def count_superseded(self, guids: Sequence[str]) -> int:
         return 0
 
-    async def upstream_ids(self) -> frozenset[int] | None:
+    async def read_upstream_ids(self) -> frozenset[int] | None:
         return None
 
     async def note(self, guid: str, outcome: RecoveryOutcome, now: datetime) -> None:
         self.notes[guid] = outcome
 
-    async def watermark(self) -> datetime | None:
+    async def read_watermark(self) -> datetime | None:
         return self.read_to
 
     async def complete(self, until: datetime, now: datetime) -> None:

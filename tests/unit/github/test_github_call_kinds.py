@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus
-from crcr.decide.github.values import Budget, CallKind, FileLocation, Target, Urgency
+from crcr.decide.github.requests_and_answers import Budget, CallKind, FileLocation, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideFault
 from crcr.github.api import actions, checks, comments_and_roles, commits, core, delivery_log, setup

@@ -8,7 +8,14 @@ import httpx
 import pytest
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus
-from crcr.decide.github.values import DeliveryLogPage, ListedCheck, PostedComment, Role, Target, Urgency
+from crcr.decide.github.requests_and_answers import (
+    DeliveryLogPage,
+    ListedCheck,
+    PostedComment,
+    Role,
+    Target,
+    Urgency,
+)
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api.core import MAX_LIST_BYTES

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.github.values import Urgency
+from crcr.decide.github.requests_and_answers import Urgency
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.github.api.core import READ_POINTS, WRITE_POINTS
 from crcr.github.http.hour_budget import ANSWER_S, RETURN_AFTER_S

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from crcr.decide.model import Level, RepoName
-from crcr.decide.report.registration import Registration, unmet_requirement
+from crcr.decide.oidc.registration import Registration, unmet_requirement
 from crcr.join.files import NewFile, allowlist_entry, generate, registration
 from crcr.join.request import Ci, JoinRequest
 from crcr.join.shipped.bridge import FORMS

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import RSAAlgorithm
 
 from crcr.decide.model import RepoName
-from crcr.decide.report.identity import Identity, IssuerKind
+from crcr.decide.oidc.identity import Identity, IssuerKind
 from crcr.errors import CrcrError, KeysUnavailable, NotAuthentic, NotRegistered
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS, TrustedIssuer, complete_issuer, issuer_table
 from crcr.receive.oidc.jwks import KeyCache

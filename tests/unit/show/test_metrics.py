@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from crcr.app import STATUS
-from crcr.decide.github.values import Budget, CallKind, Urgency
+from crcr.decide.github.requests_and_answers import Budget, CallKind, Urgency
 from crcr.decide.health.relay import Health
 from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.views.overview import AlarmFacts, EffectQueue, Vitals

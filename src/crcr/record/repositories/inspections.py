@@ -73,9 +73,9 @@ class Inspections:
 
         return await self._database.write(unit)
 
-    async def known(self, upstream: RepoName, downstream: RepoName) -> Inspection | None:
+    async def find(self, upstream: RepoName, downstream: RepoName) -> Inspection | None:
         row = await self._database.quick_read(lambda tx: tx.one(_ONE, **_key(upstream, downstream)))
-        return found_in(row)
+        return inspection_from(row)
 
     async def bound_id(self, upstream: RepoName, downstream: RepoName) -> int | None:
         """The id of the repository that was admitted; None while nobody knows it."""
@@ -101,10 +101,10 @@ async def read_inspection(
     row = await tx.one(_ONE, **_key(upstream, downstream))
     if row is None:
         return None, None, None
-    return from_us_or_none(row["asked_at"]), from_us_or_none(row["inspected_at"]), found_in(row)
+    return from_us_or_none(row["asked_at"]), from_us_or_none(row["inspected_at"]), inspection_from(row)
 
 
-def found_in(row: Row | None) -> Inspection | None:
+def inspection_from(row: Row | None) -> Inspection | None:
     if row is None or row["found"] is None:
         return None
     try:

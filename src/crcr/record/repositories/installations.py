@@ -18,7 +18,7 @@ from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.deliveries.webhooks import is_new_body
 from crcr.record.outbox.effects import add_effects
 from crcr.record.repositories.default_branches import compare_default_branch
-from crcr.record.repositories.downstreams import identify
+from crcr.record.repositories.downstreams import identify_effect
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement
 
@@ -126,4 +126,4 @@ class Installations:
     async def _identify(self, tx: Tx, name: RepoName, now: datetime) -> None:
         """Find out who bears a listed name that nobody could be asked about before."""
         for row in await tx.all(_UNCONFIRMED, downstream=name.key):
-            await add_effects(tx, [identify(RepoName(row["upstream"]), name.key, now)])
+            await add_effects(tx, [identify_effect(RepoName(row["upstream"]), name.key, now)])

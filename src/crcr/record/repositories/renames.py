@@ -71,7 +71,7 @@ async def find_listing(
     gates = dispatch["level"] == Level.L4
     if own is not None and repository_id == bound_id and (own.level is Level.L4 or not gates):
         return Listing(own, repository_id)
-    entry = await entry_of_id(tx, upstream, allowlist, repository_id, own)
+    entry = await find_entry_by_id(tx, upstream, allowlist, repository_id, own)
     if not gates or (entry is not None and entry.level is Level.L4):
         return Listing(entry, repository_id)
     return Listing(
@@ -79,7 +79,7 @@ async def find_listing(
     )
 
 
-async def entry_of_id(
+async def find_entry_by_id(
     tx: Tx,
     upstream: RepoName,
     allowlist: Allowlist,

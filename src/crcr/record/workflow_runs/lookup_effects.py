@@ -36,7 +36,7 @@ _RUNNING = Statement(
 )
 
 
-def look_up(
+def look_up_effect(
     upstream: RepoName | str, delivery: str, downstream: str, now: datetime, *, after: timedelta = timedelta()
 ) -> dict[str, Any]:
     """Build the effect that asks GitHub about a dispatch."""
@@ -63,13 +63,13 @@ async def look_up_result(tx: Tx, dispatch: Row, now: datetime) -> None:
         if not webhooks:
             listed_at = from_us_or_none(dispatch["listed_at"])
             pause = max(listed_at + TOGETHER - now, timedelta()) if listed_at else FIRST_TOGETHER
-            await add_once(tx, look_up(**key, now=now, after=pause))
+            await add_once(tx, look_up_effect(**key, now=now, after=pause))
     elif dispatch["level"] < Level.L4:
-        await add_once(tx, look_up(**key, now=now, after=SETTLING))
+        await add_once(tx, look_up_effect(**key, now=now, after=SETTLING))
     elif webhooks:
-        await add_paced(tx, look_up(**key, now=now, after=WEBHOOK_GRACE), FAST_PHASE)
+        await add_paced(tx, look_up_effect(**key, now=now, after=WEBHOOK_GRACE), FAST_PHASE)
     else:
-        await add_paced(tx, look_up(**key, now=now), timedelta())
+        await add_paced(tx, look_up_effect(**key, now=now), timedelta())
 
 
 async def ensure_look_up(
@@ -82,7 +82,7 @@ async def ensure_look_up(
     after: timedelta = timedelta(),
 ) -> None:
     """Add the look-up of a dispatch where none is under way: after an upgrade, or when one was given up."""
-    row = look_up(upstream, delivery, downstream.key, now, after=after)
+    row = look_up_effect(upstream, delivery, downstream.key, now, after=after)
     if await tx.one(_ASKED, **{name: row[name] for name in ("upstream", "target", "lane")}) is None:
         await add_once(tx, row)
 
@@ -92,5 +92,5 @@ async def look_up_ended_run(tx: Tx, dispatch: Row, now: datetime) -> None:
     key = dispatch["upstream"], dispatch["delivery"], dispatch["downstream"]
     if dispatch["level"] >= Level.L3:
         await add_once(
-            tx, look_up(*key, now, after=SETTLING if dispatch["level"] < Level.L4 else timedelta())
+            tx, look_up_effect(*key, now, after=SETTLING if dispatch["level"] < Level.L4 else timedelta())
         )

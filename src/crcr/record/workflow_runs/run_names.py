@@ -11,18 +11,18 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.github.values import ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsRun
 from crcr.decide.github.workflow_runs import RunLookup, delivery_ids_in, other_delivery_named
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.outbox.effects import add_once
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.statistics.recount import recount
+from crcr.record.statistics.recount_changed_jobs import recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
-from crcr.record.workflow_runs.lookup_effects import look_up
-from crcr.record.workflow_runs.verification import see_run
+from crcr.record.workflow_runs.lookup_effects import look_up_effect
+from crcr.record.workflow_runs.verification import record_run
 
 _REPORTED = Statement(
     text(
@@ -96,10 +96,12 @@ class RunNames:
                 for dispatch in await tx.all(_SENT, guid=guid, repository_id=repository_id)
             ]
             other = other_delivery_named(
-                run.display_title, row["delivery"], [each["delivery"] for each in sent]
+                run.display_title, row["delivery"], [dispatch["delivery"] for dispatch in sent]
             )
             if other is not None:
-                await self._move(tx, row, next(each for each in sent if each["delivery"] == other), run, now)
+                await self._move(
+                    tx, row, next(dispatch for dispatch in sent if dispatch["delivery"] == other), run, now
+                )
                 return other
         return None
 
@@ -109,7 +111,7 @@ class RunNames:
         await tx.run(_MARK_JOBS, superseded=1, **of_run)
         await recount(tx, of_run, now)
         await self._count_again(tx, row, now)
-        await see_run(tx, to, run, now)
+        await record_run(tx, to, run, now)
         await self._outcomes.take_off(tx, of_run, now)
         await note_act(
             tx,
@@ -129,7 +131,7 @@ class RunNames:
         """The newest of the runs that are left counts, if this one had superseded them all."""
         of_dispatch = {name: row[name] for name in ("delivery", *_PLACE)}
         left = await tx.all(_SIBLINGS, workflow=row["workflow"], **of_dispatch)
-        if not left or not all(each["superseded"] for each in left):
+        if not left or not all(run["superseded"] for run in left):
             return
         newest = max(left, key=_age)
         await tx.run(_MARK_RUN, superseded=0, run_id=newest["run_id"], **{name: row[name] for name in _PLACE})
@@ -144,7 +146,7 @@ class RunNames:
         )
         await self._refresher.request_refresh_for(tx, dispatch, now)
         if dispatch["level"] >= Level.L3:
-            await add_once(tx, look_up(dispatch["upstream"], now=now, **key))
+            await add_once(tx, look_up_effect(dispatch["upstream"], now=now, **key))
 
 
 def _age(run: Row) -> tuple[int, int]:

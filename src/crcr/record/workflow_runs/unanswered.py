@@ -16,7 +16,7 @@ from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
-from crcr.record.workflow_runs.lookup_effects import look_up
+from crcr.record.workflow_runs.lookup_effects import look_up_effect
 
 _BACK = timedelta(days=2)
 _HABIT = timedelta(days=14)
@@ -62,7 +62,7 @@ class UnansweredDispatches:
         self._upstreams = upstreams
         self._job_timeout = job_timeout
 
-    async def ask(self, now: datetime) -> int:
+    async def request_look_ups(self, now: datetime) -> int:
         """Have unanswered dispatches looked up whose answer is expected; return how many."""
         asked = 0
         for upstream in self._upstreams:
@@ -87,7 +87,7 @@ class UnansweredDispatches:
             asked = 0
             for row in rows:
                 if await self._is_expected(tx, entry, row["event"], where, now):
-                    await add_once(tx, look_up(upstream, row["delivery"], entry.name.key, now))
+                    await add_once(tx, look_up_effect(upstream, row["delivery"], entry.name.key, now))
                     asked += 1
                 else:
                     await tx.run(_NOT_LISTENING, delivery=row["delivery"], **where)

@@ -17,13 +17,13 @@ from crcr.decide.checks.verification import (
     compare_with_github,
     match_github_jobs,
 )
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
+from crcr.decide.jobs.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.clickhouse.feed_queue import note_job
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.schema.core import jobs
-from crcr.record.statistics.recount import recount
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.schema.main_tables import jobs
+from crcr.record.statistics.recount_changed_jobs import recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
@@ -80,7 +80,7 @@ _RUN_JOBS = Statement(
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 
 
-async def see_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: datetime) -> None:
+async def record_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: datetime) -> None:
     """Write down how a run stands; `where` is the dispatch that it answers."""
     key = {name: where[name] for name in ("upstream", "downstream")}
     at = to_us(now)
@@ -105,7 +105,7 @@ async def see_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: dateti
     )
 
 
-async def hasten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
+async def shorten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
     """Nobody reports from a run that is over: what is open of it need not be waited for as long as a running job."""
     key = {name: run[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
     await tx.run(_HASTEN, at=to_us(now + GRACE), attempt=attempt, **key)
@@ -134,7 +134,7 @@ async def verify_jobs(
         candidates = by_attempt.get(row["attempt"])
         if candidates is None or row["verification"] != Verification.UNCHECKED:
             continue
-        reported = [_reported(each) for each in rows if each["attempt"] == row["attempt"]]
+        reported = [_reported(other) for other in rows if other["attempt"] == row["attempt"]]
         matched = match_github_jobs(_reported(row), reported, candidates)
         if await _verify_one(tx, row, matched, outcomes, now, whole=whole):
             note_job(tx, {name: row[name] for name in _KEY}, now)
@@ -178,7 +178,7 @@ async def _end_silent(
     verdict = LIFECYCLE[JobState(row["state"]), event]
     if not isinstance(verdict, Apply):
         return False
-    ended_at = max((each.completed_at for each in seen if each.completed_at), default=now)
+    ended_at = max((job.completed_at for job in seen if job.completed_at), default=now)
     began_at = from_us(row["in_progress_at"])
     await outcomes.end(tx, _key_of(row), end, verdict.state, ended_at=max(ended_at, began_at), now=now)
     return True

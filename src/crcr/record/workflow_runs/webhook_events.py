@@ -15,14 +15,14 @@ from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.webhooks import is_new_body
-from crcr.record.reports.jobs import JobOutcomes
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.repositories.default_branches import compare_default_branch
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.workflow_runs.lookup_effects import look_up_ended_run
 from crcr.record.workflow_runs.run_names import RunNames
-from crcr.record.workflow_runs.verification import hasten_silence, see_run, verify_jobs
+from crcr.record.workflow_runs.verification import record_run, shorten_silence, verify_jobs
 
 _RUN = Statement(
     text(
@@ -59,7 +59,7 @@ class WorkflowEvents:
         self._outcomes = outcomes
         self._run_names = RunNames(refresher, outcomes)
 
-    async def hear(
+    async def record_event(
         self, receipt: ReceivedDelivery, event: WorkflowRunEvent | WorkflowJobEvent
     ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
         """Write down what GitHub told, where it concerns something of ours."""
@@ -89,10 +89,10 @@ class WorkflowEvents:
         await self._run_names.compare(tx, event.repository_id, run, now)
         answers = await self._known(tx, event, run.run_id) or await self._named(tx, event)
         for row in answers:
-            await see_run(tx, row, run, now)
+            await record_run(tx, row, run, now)
         for row in await self._known(tx, event, run.run_id):
             if run.is_over:
-                await hasten_silence(tx, row, run.attempt, now)
+                await shorten_silence(tx, row, run.attempt, now)
                 await look_up_ended_run(tx, row, now)
             await self._tell(tx, row, now)
         if answers:

@@ -170,10 +170,10 @@ def networks(given: RawValue) -> tuple[IPv4Network | IPv6Network, ...]:
 
 def cover_all_addresses(networks: Collection[IPv4Network | IPv6Network]) -> bool:
     """Whether the networks together cover all IPv4 or all IPv6 addresses."""
-    fours = [each for each in networks if isinstance(each, IPv4Network)]
-    sixes = [each for each in networks if isinstance(each, IPv6Network)]
-    merged = [*(each.prefixlen for each in collapse_addresses(fours))]
-    merged += [each.prefixlen for each in collapse_addresses(sixes)]
+    fours = [network for network in networks if isinstance(network, IPv4Network)]
+    sixes = [network for network in networks if isinstance(network, IPv6Network)]
+    merged = [*(network.prefixlen for network in collapse_addresses(fours))]
+    merged += [network.prefixlen for network in collapse_addresses(sixes)]
     return 0 in merged
 
 
@@ -183,12 +183,12 @@ def _network(item: str) -> IPv4Network | IPv6Network:
     except ValueError:
         pass
     try:
-        meant = ip_network(item, strict=False)
+        network = ip_network(item, strict=False)
     except ValueError:
         raise InvalidValue(
             f"holds {quote(item)}; write an address or a network such as 10.0.0.0/8."
         ) from None
-    raise InvalidValue(f"holds {quote(item)}, which is inside a network; write {meant}.")
+    raise InvalidValue(f"holds {quote(item)}, which is inside a network; write {network}.")
 
 
 def host(given: RawValue) -> str:

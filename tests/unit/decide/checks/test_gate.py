@@ -223,7 +223,7 @@ def test_the_gate_is_the_worst_of_its_backends_whatever_the_other_is(way: Way) -
 @pytest.mark.parametrize("way", WAYS, ids=[way.said for way in WAYS])
 def test_each_judgement_names_what_makes_it(way: Way) -> None:
     waivers = (way.waiver("org/one"),) if way.waiver else ()
-    telling = judge_one(way.backend("org/one"), *waivers).telling
+    telling = judge_one(way.backend("org/one"), *waivers).deciding_parts
     assert telling
     assert all(part.reason and (part.waiver in waivers) is (way.standing is S.WAIVED) for part in telling)
 
@@ -388,7 +388,7 @@ def test_a_known_job_that_nobody_named_must_end_too() -> None:
 
 def test_what_is_missing_is_told_by_name() -> None:
     judged = judge_one(a_backend(a_job(), options={"jobs": ("build", "test-*")}), now=DEADLINE)
-    assert [part.name for part in judged.telling] == ["test-*"]
+    assert [part.name for part in judged.deciding_parts] == ["test-*"]
 
 
 # Complete by runs

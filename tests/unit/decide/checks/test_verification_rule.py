@@ -13,7 +13,7 @@ from crcr.decide.checks.verification import (
     compare_with_github,
     match_github_jobs,
 )
-from crcr.decide.github.values import ActionsJob
+from crcr.decide.github.requests_and_answers import ActionsJob
 from crcr.decide.github.workflow_runs import next_lookup_delay
 from crcr.decide.model import Conclusion, JobState
 

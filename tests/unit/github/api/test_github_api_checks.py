@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.checks.check_run import Annotation, Button, CheckContent, CheckStatus
-from crcr.decide.github.values import ListedCheck, Urgency
+from crcr.decide.github.requests_and_answers import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import checks
@@ -43,7 +43,7 @@ def output(shown: CheckContent) -> Any:
 
 def test_a_check_is_created_with_all_that_it_shows() -> None:
     request = checks.create_check(
-        REPO, head_sha=SHA, name="crcr/gate", external_id="g/1", shown=DONE, urgency=Urgency.CHECKS
+        REPO, head_sha=SHA, name="crcr/gate", external_id="g/1", content=DONE, urgency=Urgency.CHECKS
     )
     assert (request.method, request.path, request.points, request.urgency) == (
         "POST",

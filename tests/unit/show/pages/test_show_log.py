@@ -14,13 +14,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.decide.commands.grammar import WaiveCommand, parse_commands
 from crcr.errors import StoreUnavailable
-from crcr.record.schema import core, statistics
+from crcr.record.schema import main_tables, statistics
 from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
 from support.page_reader import HOSTILE, ParsedPage, assert_inert
-from support.stage import stage
+from support.running_relay import running_relay
 
 LISTED = """
 L2:
@@ -31,7 +31,7 @@ L4:
   - gate/one: [ada]
 """
 LISTS = ("/crcr/deliveries", "/crcr/deliveries?show=effects", "/crcr/waivers", "/crcr/audit")
-ADMIN = Reader("ops", admin=True, csrf="signed", way=SignInMethod.SESSION)
+ADMIN = Reader("ops", admin=True, csrf="signed", method=SignInMethod.SESSION)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def links_of(answer: httpx.Response) -> list[str]:
 
 def act(world: StoreRows, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": name, "subject": subject}
-    world.add(core.audit, {**row, "detail": json.dumps(more)})
+    world.add(main_tables.audit, {**row, "detail": json.dumps(more)})
 
 
 def ran(world: StoreRows, job_name: str, downstream: str = "good/backend") -> None:
@@ -317,7 +317,7 @@ async def test_a_paused_upstream_is_told_and_can_be_let_go(
 ) -> None:
     world.allowlist(LISTED)
     with world.engine.begin() as connection:
-        connection.execute(core.upstreams.update().values(paused_at=world.ago(hours=1)))
+        connection.execute(main_tables.upstreams.update().values(paused_at=world.ago(hours=1)))
     answer = await admin.get("/crcr/deliveries")
     assert "Dispatching is paused" in text_of(answer)
     assert 'action="/crcr/admin/unpause"' in answer.text
@@ -510,13 +510,13 @@ async def test_every_link_to_the_data_is_answered(tmp_path: Path) -> None:
         "/crcr/audit?who=@mia&act=pause&sort=at",
         "/crcr/search?q=x%26y",
     )
-    async with stage(tmp_path, "L1: [org/repo]", downstreams=("org/repo",)) as it:
+    async with running_relay(tmp_path, "L1: [org/repo]", downstreams=("org/repo",)) as relay:
         for path in asked:
-            answer = await it.http.get(path)
+            answer = await relay.http.get(path)
             exports = [link for link in links_of(answer) if link.startswith("/api/v1/")]
             assert exports
             for link in exports:
-                assert (await it.http.get(link)).status_code == 200, link
+                assert (await relay.http.get(link)).status_code == 200, link
 
 
 async def test_signing_in_leads_back_to_what_was_chosen(world: StoreRows) -> None:

@@ -9,7 +9,7 @@ from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
-from crcr.record.views.backends.backend_rows import BackendReader, read_standing
+from crcr.record.views.backends.backend_reader import BackendReader, read_backend_states
 
 _LOOKED_AT = 50
 
@@ -64,7 +64,7 @@ async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) ->
     entry = reader.visible.reporting.get(downstream.key)
     if entry is None:
         raise NotFound(f"{downstream} is not a backend of this upstream", hint="see /api/v1/allowlist")
-    figures = await reader.figures(entry.name.key, await read_standing(reader.tx, reader.upstream))
+    figures = await reader.figures(entry.name.key, await read_backend_states(reader.tx, reader.upstream))
     return BadgeView(
         name=entry.name,
         kind=reader.kind,
@@ -81,7 +81,7 @@ async def _state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: ResultK
         return _together(await _last_night(tx, where))
     ended_as = _ENDED_INGESTED if kind is ResultKind.INGESTED else _ENDED
     for row in await _newest(tx, kind, where):
-        ended = {each["ended_as"] for each in await tx.all(ended_as, delivery=row["delivery"], **where)}
+        ended = {job["ended_as"] for job in await tx.all(ended_as, delivery=row["delivery"], **where)}
         if (state := _together(ended)) is not None:
             return state
     return None

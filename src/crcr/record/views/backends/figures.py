@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.jobs.ingested import RUNS_AT_MOST, RunAttempt, has_later_attempt, is_superseded
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.ingested import RUNS_AT_MOST, RunAttempt, has_later_attempt, is_superseded
 from crcr.decide.statistics.figures import (
     FEW,
     TIMED,
@@ -149,8 +149,8 @@ async def read_figures(tx: Tx, upstream: str, downstream: str, kind: ResultKind,
     statement = _BY_DAYS if window.whole_days else _BY_HOURS
     sums = await tx.all(statement, **_asked(upstream, downstream, kind, window))
     if kind is not ResultKind.INGESTED:
-        return figures_of(sums, window)
-    return figures_of(sums, window, await read_extremes(tx, upstream, downstream, kind, window))
+        return make_figures(sums, window)
+    return make_figures(sums, window, await read_extremes(tx, upstream, downstream, kind, window))
 
 
 async def read_extremes(
@@ -177,7 +177,7 @@ def _asked(upstream: str, downstream: str, kind: ResultKind, window: Window) -> 
     }
 
 
-def figures_of(
+def make_figures(
     sums: Iterable[Row], window: Window, extremes: Mapping[int, Row] = MappingProxyType({})
 ) -> Figures:
     """Figures from the sums of the window's parts, whoever summed them up; `extremes` where the sums have none."""
@@ -201,10 +201,12 @@ async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: ResultKind) 
             found.append(await tx.one(_LAST_INGESTED, **where))
         else:
             found += [await tx.one(_LAST, event=event, **where) for event in kind.events]
-    return max((_last(row) for row in found if row), key=lambda each: each.at, default=None)
+    return max((_last(row) for row in found if row), key=lambda result: result.at, default=None)
 
 
-async def ingested_running(tx: Tx, upstream: str, downstream: str, window: Window, now: datetime) -> int:
+async def count_ingested_running(
+    tx: Tx, upstream: str, downstream: str, window: Window, now: datetime
+) -> int:
     """What another relay began to tell of lately; not what a newer run or attempt took the place of."""
     since = to_us(max(window.since, now - RUNS_AT_MOST))
     rows = await tx.all(_BEGUN_INGESTED, upstream=upstream, downstream=downstream, since=since)
@@ -270,7 +272,7 @@ _MOST_ROWS = 5_000
 """Read for one stretch of time; what has more keeps what its sums say."""
 _DELIVERED_BEFORE = timedelta(days=7)
 """Another relay's result may be of a delivery that is older by this."""
-_ENDED = ", ".join(f"'{each}'" for each in sorted(TIMED))
+_ENDED = ", ".join(f"'{ended}'" for ended in sorted(TIMED))
 _JOBS = Statement(
     text(
         "SELECT in_progress_at AS began_at, ended_as, queue_s, execution_s FROM jobs WHERE upstream = :upstream"  # noqa: S608  our own words
@@ -291,7 +293,7 @@ _INGESTED = Statement(
 
 def has_few(figures: Figures) -> bool:
     """Whether percentiles of the whole window are of few durations."""
-    return any(0 < each.known < FEW for each in (figures.queue, figures.execution))
+    return any(0 < times.known < FEW for times in (figures.queue, figures.execution))
 
 
 def few_parts(figures: Figures) -> list[int]:
@@ -299,7 +301,7 @@ def few_parts(figures: Figures) -> list[int]:
     return [
         place
         for place, part in enumerate(figures.parts)
-        if any(0 < each.known < FEW for each in (part.queue, part.execution))
+        if any(0 < times.known < FEW for times in (part.queue, part.execution))
     ]
 
 
@@ -338,7 +340,7 @@ def _ran_s(row: Row) -> float | None:
 
 
 def _exactly(durations: Durations, seconds: Collection[float | None], *, whole: bool) -> Durations:
-    known = tuple(sorted(each for each in seconds if each is not None))
+    known = tuple(sorted(second for second in seconds if second is not None))
     if len(known) != durations.known or not 0 < len(known) < FEW:
         return durations
     if not whole:
@@ -350,7 +352,7 @@ def _exactly(durations: Durations, seconds: Collection[float | None], *, whole: 
 def _stretches(window: Window, places: list[int]) -> Iterator[tuple[datetime, datetime]]:
     """The times of these parts, those beside each other as one."""
     starts = (*window.starts(), window.until)
-    for _, run in groupby(enumerate(places), key=lambda each: each[1] - each[0]):
+    for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
         beside = [place for _, place in run]
         yield starts[beside[0]], starts[beside[-1] + 1]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, tuple_
 
+from crcr.decide.jobs.ingested import RunAttempt, has_later_attempt, is_superseded
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
-from crcr.decide.report.ingested import RunAttempt, has_later_attempt, is_superseded
-from crcr.decide.report.report import FailedTest
 from crcr.decide.statistics.figures import EndedAs
 from crcr.decide.views.backend import BackendQuery, JobDetail, JobKey
 from crcr.decide.views.overview import JobView
@@ -54,7 +54,7 @@ def _deliveries(*, paged: bool) -> Statement:
     if paged:
         before = tuple_(bindparam("after_at"), bindparam("after_delivery"))
         clause = clause.where(tuple_(*_PLACE) < before, ingested.c.delivery_at <= bindparam("after_at"))
-    return Statement(clause.order_by(*(each.desc() for each in _PLACE)).limit(bindparam("limit")))
+    return Statement(clause.order_by(*(column.desc() for column in _PLACE)).limit(bindparam("limit")))
 
 
 _FIRST_PAGE, _NEXT_PAGE = _deliveries(paged=False), _deliveries(paged=True)
@@ -127,7 +127,7 @@ def _is_asked_for(query: BackendQuery, facts: dict[str, Any], cells: list[JobVie
     if query.result and all(cell.counted is not query.result for cell in cells):
         return False
     told = (facts[name] for name in ("number", "head_sha", "ref", "title", "author"))
-    return not query.text or any(query.text.lower() in str(each or "").lower() for each in told)
+    return not query.text or any(query.text.lower() in str(value or "").lower() for value in told)
 
 
 async def ingested_job(
@@ -200,7 +200,7 @@ def _about(jobs: Iterable[Row]) -> dict[str, Any]:
 
 
 def _is_over(row: Row, jobs: Iterable[Row]) -> bool:
-    turns = [_turn(each) for each in jobs if _job_of(each) == _job_of(row)]
+    turns = [_turn(job) for job in jobs if _job_of(job) == _job_of(row)]
     return is_superseded(_turn(row), turns) or has_later_attempt(_turn(row), turns)
 
 
@@ -247,7 +247,7 @@ def _job_view(row: Row, job_name: str, visible: VisibleBackends, details: Row | 
         completed_at=from_us_or_none(row["completed_at"]),
         expected=_conclusion(row["expected"]),
         ended=EndedAs(row["ended_as"]) if row["ended_as"] else None,
-        failed_tests=tuple(FailedTest(**each) for each in tests[:_MOST_FAILED_TESTS]),
+        failed_tests=tuple(FailedTest(**test) for test in tests[:_MOST_FAILED_TESTS]),
         failed_tests_more=max(0, len(tests) - _MOST_FAILED_TESTS) + cut,
         **{name: row[name] for name in _AS_STORED},
     )

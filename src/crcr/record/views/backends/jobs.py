@@ -12,16 +12,16 @@ from typing import Any
 from sqlalchemy import ColumnElement, bindparam, select, text, tuple_
 
 from crcr.decide.checks.commit import Verification
+from crcr.decide.jobs.ingested import OLDEST_CLAIM
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
-from crcr.decide.report.ingested import OLDEST_CLAIM
-from crcr.decide.report.report import FailedTest
 from crcr.decide.statistics.figures import EndedAs, Tally
 from crcr.decide.statistics.window import ResultKind, Window, result_kind
 from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
 from crcr.decide.views.overview import JobPage, JobQuery, JobView
 from crcr.errors import NotFound
-from crcr.record.reports.tested_commits import read_place
-from crcr.record.schema.core import jobs
+from crcr.record.jobs.tested_commits import read_commit_place
+from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import added_up_s, from_us, from_us_or_none, to_us
@@ -154,7 +154,7 @@ def job_view(
         expected=_CONCLUSIONS[known["expected"]],
         ended=_ENDED[known["ended_as"]],
         swept_at=from_us_or_none(known["swept_at"]),
-        failed_tests=tuple(FailedTest(**each) for each in tests[:most]) if tests else (),
+        failed_tests=tuple(FailedTest(**test) for test in tests[:most]) if tests else (),
         failed_tests_more=max(0, len(tests) - most) + cut,
         **{name: known[name] for name in _AS_STORED},
     )
@@ -193,11 +193,14 @@ _AS_STORED: tuple[Any, ...] = (
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
 # A matrix has thousands of jobs: a dictionary is much faster than calling the enum.
-_STATES = {each.value: each for each in JobState}
-_CONCLUSIONS: dict[str | None, Conclusion | None] = {None: None, **{each.value: each for each in Conclusion}}
-_VERIFICATIONS = {each.value: each for each in Verification}
-_ENDED: dict[str | None, EndedAs | None] = {None: None, **{each.value: each for each in EndedAs}}
-_MARKS = tuple(each.value for each in JobMark)
+_STATES = {state.value: state for state in JobState}
+_CONCLUSIONS: dict[str | None, Conclusion | None] = {
+    None: None,
+    **{conclusion.value: conclusion for conclusion in Conclusion},
+}
+_VERIFICATIONS = {verification.value: verification for verification in Verification}
+_ENDED: dict[str | None, EndedAs | None] = {None: None, **{ended.value: ended for ended in EndedAs}}
+_MARKS = tuple(mark.value for mark in JobMark)
 _VIEW_NAMES = tuple(column.name for column in VIEW_COLUMNS)
 
 
@@ -291,7 +294,7 @@ async def job_detail(
         sent_at=from_us_or_none(around["sent_at"]) if around else None,
         superseded=bool(around and around["superseded_at"] is not None),
         test=bool(around and around["test"]),
-        place=await read_place(tx, upstream, asked["head_sha"]) if _is_own(asked) else None,
+        place=await read_commit_place(tx, upstream, asked["head_sha"]) if _is_own(asked) else None,
     )
 
 

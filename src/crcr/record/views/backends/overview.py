@@ -1,40 +1,235 @@
-"""The views that are mostly numbers: all backends of an upstream, one backend's page, and how they did over time."""
+"""All backends of an upstream: the summary and the metrics page.
 
-from dataclasses import replace
-from datetime import datetime
+All of them are counted, filtered and sorted by a few statements (`Overview`); the rows of a page are then read in full
+(`BackendReader.summary`). Each statement jumps along an index from one backend that has rows to the next, so its cost
+follows the backends with something to show, not the whole allowlist.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.model import Level, RepoName
-from crcr.decide.statistics.figures import Figures, LastResult, Part, is_stale
-from crcr.decide.statistics.window import ResultKind, Span
+from crcr.decide.model import JobState, Level, RepoName
+from crcr.decide.statistics.figures import (
+    ANSWER_WITHIN,
+    SILENT_WITHIN,
+    Figures,
+    LastResult,
+    Part,
+    is_silent,
+    is_stale,
+)
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import (
     BackendMetrics,
-    BackendPage,
-    BackendQuery,
-    JobDetail,
-    JobFigures,
-    Matrix,
     MetricsView,
 )
 from crcr.decide.views.overview import BackendSummary, ChooseRows, Probe, RelayHealth, Summary
-from crcr.errors import NotFound
-from crcr.record.repositories.downstreams import level_history
-from crcr.record.views.backends.backend_rows import (
-    OWN_KINDS,
+from crcr.record.store.database import Row
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+from crcr.record.views.backends.backend_reader import (
+    AWAITED,
     BackendReader,
     BackendStates,
-    Overview,
-    line,
-    read_all_figures,
-    read_overview,
-    read_standing,
+    make_name_only_summary,
+    make_summary,
+    read_backend_states,
 )
-from crcr.record.views.backends.figures import read_last
-from crcr.record.views.backends.jobs import job_detail, jobs_by_name, worst_first
-from crcr.record.views.backends.matrix import MatrixReader, read_failures
-from crcr.record.views.joining.setup import refusals_of
+from crcr.record.views.backends.figures import (
+    PART_SUMS,
+    count_ingested_running,
+    make_figures,
+    read_last,
+)
 from crcr.record.views.relay.state import relay_health
 from crcr.record.views.visibility import allowlist_state
+
+OWN_KINDS = (ResultKind.PULLS, ResultKind.PUSH, ResultKind.NIGHTLY)
+"""What reached us through our own callbacks."""
+
+
+def _names_in(table: str, where: str = "upstream = :upstream") -> str:
+    """A common table expression `known` with the backends that have rows in a table, and a NULL at its end."""
+    return (
+        f"WITH RECURSIVE known(downstream) AS (SELECT min(downstream) FROM {table} WHERE {where} AND downstream > ''"  # noqa: S608  our own names
+        f" UNION ALL SELECT (SELECT min(downstream) FROM {table} WHERE {where} AND downstream > known.downstream)"
+        " FROM known WHERE known.downstream IS NOT NULL)"
+    )
+
+
+def _sums(table: str, at: str, part: str, group: str) -> Statement:
+    return Statement(
+        text(
+            f"{_names_in(table)} SELECT known.downstream, {part} AS part, {PART_SUMS} FROM known CROSS JOIN {table} s"  # noqa: S608  our own names
+            " WHERE s.upstream = :upstream AND s.downstream = known.downstream AND s.kind = :kind"
+            f" AND s.{at} >= :since AND s.{at} < :until GROUP BY {group}"
+        )
+    )
+
+
+_WHOLE_BY_HOURS = _sums("hours", "hour_at", "0", "known.downstream")
+_WHOLE_BY_DAYS = _sums("days", "day_at", "0", "known.downstream")
+_PARTS_BY_HOURS = _sums("hours", "hour_at", "(s.hour_at - :since) / :width", "1, 2")
+_PARTS_BY_DAYS = _sums("days", "day_at", "(s.day_at - :since) / :width", "1, 2")
+_UNANSWERED_OF_ALL = Statement(
+    text(
+        f"{_names_in('dispatches')} SELECT found.downstream, found.reported_at, (SELECT count(*) FROM (SELECT 1"  # noqa: S608  our own names
+        " FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = found.downstream"
+        " AND d.created_at > CASE WHEN found.reported_at > :since THEN found.reported_at ELSE :since END"
+        f" AND {AWAITED} LIMIT 10) AS few) AS unanswered"
+        " FROM (SELECT known.downstream, (SELECT max(j.in_progress_at) FROM jobs j WHERE j.upstream = :upstream"
+        " AND j.downstream = known.downstream) AS reported_at FROM known WHERE known.downstream IS NOT NULL) AS found"
+    )
+)
+_EVENTS = " UNION ALL ".join(f"SELECT '{event}' AS event" for kind in OWN_KINDS for event in kind.events)
+_LAST_ENDED = Statement(
+    text(
+        f"{_names_in('jobs')} SELECT known.downstream, e.event, (SELECT j.completed_at FROM jobs j"  # noqa: S608  our own names
+        " WHERE j.upstream = :upstream AND j.downstream = known.downstream AND j.event = e.event"
+        " AND j.ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY j.completed_at DESC LIMIT 1) AS at"
+        f" FROM known CROSS JOIN ({_EVENTS}) AS e WHERE known.downstream IS NOT NULL"
+    )
+)
+_LAST_INGESTED = Statement(
+    text(
+        f"{_names_in('ingested')} SELECT known.downstream, 'ingested' AS event, (SELECT i.completed_at FROM ingested i"  # noqa: S608  our own names
+        " WHERE i.upstream = :upstream AND i.downstream = known.downstream"
+        " AND i.ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY i.completed_at DESC LIMIT 1) AS at"
+        " FROM known WHERE known.downstream IS NOT NULL"
+    )
+)
+_RUNS = "upstream = :upstream AND state = 'in_progress'"
+_INGESTED_BEGUN = Statement(
+    text(
+        f"{_names_in('ingested', _RUNS)} SELECT downstream FROM known WHERE downstream IS NOT NULL"  # noqa: S608  our own names
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Facts of all backends over one window and kind. A backend without rows is in none of the mappings."""
+
+    figures: dict[str, Figures]
+    """Sums over the whole window as a single part."""
+    running: dict[str, int]
+    silences: dict[str, tuple[bool, int]] = field(default_factory=dict)
+    """Whether it ever reported, and how many dispatches it has not answered since."""
+    ended_at: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """When the newest result of a backend and an event ended."""
+    empty: Figures = field(default_factory=lambda: Figures(parts=()))
+    """Of a backend without rows."""
+
+    def backend_figures(self, key: str, kind: ResultKind) -> Figures:
+        """A backend's figures; of its last result only the time is known."""
+        at = self.last_result_time(key, kind)
+        return replace(
+            self.figures.get(key, self.empty),
+            running=self.running.get(key, 0),
+            last_result=LastResult(JobState.COMPLETED, None, "", at) if at else None,
+        )
+
+    def silent(self, entry: AllowlistEntry) -> bool:
+        ever_reported, unanswered = self.silences.get(entry.name.key, (False, 0))
+        return is_silent(entry.level, ever_reported=ever_reported, unanswered=unanswered)
+
+    def last_result_time(self, key: str, *kinds: ResultKind) -> datetime | None:
+        found = (self.ended_at.get((key, event)) for kind in kinds for event in kind.events)
+        return max((at for at in found if at is not None), default=None)
+
+
+async def read_overview(reader: BackendReader, standing: BackendStates) -> Overview:
+    return Overview(
+        await _figures(reader),
+        await _running(reader, standing),
+        await _silences(reader),
+        await _ended_at(reader),
+    )
+
+
+async def _ended_at(reader: BackendReader) -> dict[tuple[str, str], datetime]:
+    rows = await reader.tx.all(_LAST_ENDED, upstream=reader.upstream.key)
+    if reader.kind is ResultKind.INGESTED:
+        rows = [*rows, *await reader.tx.all(_LAST_INGESTED, upstream=reader.upstream.key)]
+    return {(row["downstream"], row["event"]): from_us(row["at"]) for row in rows if row["at"] is not None}
+
+
+async def _silences(reader: BackendReader) -> dict[str, tuple[bool, int]]:
+    since, before = reader.now - SILENT_WITHIN, reader.now - ANSWER_WITHIN
+    times = {"since": to_us(since), "before": to_us(before)}
+    rows = await reader.tx.all(_UNANSWERED_OF_ALL, upstream=reader.upstream.key, **times)
+    return {row["downstream"]: (row["reported_at"] is not None, row["unanswered"]) for row in rows}
+
+
+async def read_all_figures(reader: BackendReader, standing: BackendStates) -> Overview:
+    """The same facts, with the window's parts in the figures."""
+    width = reader.window.width // timedelta(microseconds=1)
+    asked = _PARTS_BY_DAYS if reader.window.whole_days else _PARTS_BY_HOURS
+    by_backend: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in await reader.tx.all(asked, width=width, **_asked(reader)):
+        by_backend[row["downstream"]].append(row)
+    figures = {key: make_figures(rows, reader.window) for key, rows in by_backend.items()}
+    return Overview(
+        _with_told(reader, figures, reader.window),
+        await _running(reader, standing),
+        await _silences(reader),
+        await _ended_at(reader),
+        empty=make_figures((), reader.window),
+    )
+
+
+def make_overview_row(
+    reader: BackendReader, entry: AllowlistEntry, standing: BackendStates, overview: Overview
+) -> BackendSummary:
+    """A backend's line as far as it is needed to count and order it."""
+    if entry.name.key not in reader.visible.public:
+        return make_name_only_summary(entry)
+    figures = overview.backend_figures(entry.name.key, reader.kind)
+    return make_summary(entry, figures, standing, silent=overview.silent(entry))
+
+
+async def _figures(reader: BackendReader) -> dict[str, Figures]:
+    asked = _WHOLE_BY_DAYS if reader.window.whole_days else _WHOLE_BY_HOURS
+    whole = replace(reader.window, parts=1)
+    rows = await reader.tx.all(asked, **_asked(reader))
+    found = {row["downstream"]: make_figures((row,), whole) for row in rows}
+    return _with_told(reader, found, reader.window)
+
+
+def _with_told(reader: BackendReader, found: dict[str, Figures], window: Window) -> dict[str, Figures]:
+    """The figures with those of ClickHouse in the place of the main store's, where it is used."""
+    if reader.told.figures is None:
+        return found
+    told = {
+        key: make_figures(rows, window)
+        for key, rows in reader.told.figures.items()
+        if key not in reader.told.unfed
+    }
+    return {**{key: figures for key, figures in found.items() if key in reader.told.unfed}, **told}
+
+
+async def _running(reader: BackendReader, standing: BackendStates) -> dict[str, int]:
+    if reader.kind is not ResultKind.INGESTED:
+        found: defaultdict[str, int] = defaultdict(int)
+        for (key, event), number in standing.running.by_event.items():
+            found[key] += number if event in reader.kind.events else 0
+        return found
+    rows = await reader.tx.all(_INGESTED_BEGUN, upstream=reader.upstream.key)
+    where = (reader.tx, reader.upstream.key)
+    return {
+        row["downstream"]: await count_ingested_running(*where, row["downstream"], reader.window, reader.now)
+        for row in rows
+    }
+
+
+def _asked(reader: BackendReader) -> dict[str, str | int]:
+    times = {"since": to_us(reader.window.since), "until": to_us(reader.window.until)}
+    return {"upstream": reader.upstream.key, "kind": reader.kind.value, **times}
+
 
 _MOST_IN_FULL = 100
 """Of more backends the total's percentiles are read from their sums alone, whichever of them the page shows."""
@@ -43,11 +238,13 @@ _MOST_IN_FULL = 100
 async def summary(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendSummary] | None
 ) -> Summary:
-    standing = await read_standing(reader.tx, reader.upstream)
+    standing = await read_backend_states(reader.tx, reader.upstream)
     overview = await read_overview(reader, standing)
-    backends = [line(reader, each, standing, overview) for each in reader.visible.shown.values()]
+    backends = [
+        make_overview_row(reader, entry, standing, overview) for entry in reader.visible.shown.values()
+    ]
     chosen = backends if pick is None else pick(backends)
-    rows = [await reader.summary(reader.visible.entry(each.name), standing) for each in chosen]
+    rows = [await reader.summary(reader.visible.entry(backend.name), standing) for backend in chosen]
     if pick is None:
         backends = rows
     return Summary(
@@ -65,42 +262,21 @@ async def summary(
     )
 
 
-async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: bool) -> BackendPage:
-    entry = reader.visible.entry(query.downstream)
-    tx, upstream = reader.tx, reader.upstream
-    public, reporting = entry.name.key in reader.visible.public, entry.name.key in reader.visible.reporting
-    matrix = await MatrixReader(reader, query).read() if public else Matrix()
-    by_name, more = await _by_name(reader, entry.name) if reporting else ((), 0)
-    return BackendPage(
-        query=replace(query, downstream=entry.name),
-        at=reader.now,
-        cursor=await reader.cursor(),
-        history=reader.told.state,
-        ingests=ingests,
-        summary=await reader.summary(entry, await read_standing(tx, upstream), parts=True),
-        matrix=matrix,
-        jobs=by_name,
-        jobs_left_out=more,
-        failures=await read_failures(reader, matrix.rows),
-        levels=await level_history(tx, upstream, entry.name) if public else (),
-        detail=await _detail(reader, query),
-        refusals=await refusals_of(tx, upstream, entry.name, reader.visible, reader.now),
-    )
-
-
 async def metrics_view(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendMetrics] | None
 ) -> MetricsView:
-    standing = await read_standing(reader.tx, reader.upstream)
+    standing = await read_backend_states(reader.tx, reader.upstream)
     overview = await read_all_figures(reader, standing)
     backends = [_metrics(entry, reader.kind, overview) for entry in reader.visible.public.values()]
-    counted = [each for each in backends if _is_counted(each, overview)]
+    counted = [backend for backend in backends if _is_counted(backend, overview)]
     chosen = backends if pick is None else pick(backends)
-    rows = [await _read_in_full(reader, each, standing) for each in chosen]
+    rows = [await _read_in_full(reader, backend, standing) for backend in chosen]
     if sum(map(_has_durations, counted)) <= _MOST_IN_FULL:
-        read = {each.name: each for each in rows}
-        counted = [read.get(each.name) or await _read_in_full(reader, each, standing) for each in counted]
-    total = sum((each.figures for each in counted), overview.empty)
+        read = {row.name: row for row in rows}
+        counted = [
+            read.get(backend.name) or await _read_in_full(reader, backend, standing) for backend in counted
+        ]
+    total = sum((backend.figures for backend in counted), overview.empty)
     return MetricsView(
         upstream=reader.upstream,
         span=span,
@@ -120,7 +296,7 @@ def _metrics(entry: AllowlistEntry, kind: ResultKind, overview: Overview) -> Bac
         name=entry.name,
         level=entry.level,
         probe=bool(entry.expect),
-        figures=_recorded(entry.level, overview.figures_of(entry.name.key, kind)),
+        figures=_recorded(entry.level, overview.backend_figures(entry.name.key, kind)),
         silent=overview.silent(entry),
     )
 
@@ -150,7 +326,9 @@ def _has_durations(backend: BackendMetrics) -> bool:
 
 
 async def _newest_of(reader: BackendReader, backends: list[BackendMetrics]) -> LastResult | None:
-    ended = [(each.figures.last_result.at, each.name) for each in backends if each.figures.last_result]
+    ended = [
+        (backend.figures.last_result.at, backend.name) for backend in backends if backend.figures.last_result
+    ]
     if not ended:
         return None
     _, name = max(ended)
@@ -166,32 +344,18 @@ def _recorded(level: Level, figures: Figures) -> Figures:
     )
 
 
-async def _by_name(reader: BackendReader, name: RepoName) -> tuple[tuple[JobFigures, ...], int]:
-    told = reader.told.by_name_of(name.key)
-    if told is not None:
-        return worst_first(told)
-    return await jobs_by_name(reader.tx, reader.upstream, name, reader.kind, reader.window)
-
-
-async def _detail(reader: BackendReader, query: BackendQuery) -> JobDetail | None:
-    if query.detail is None:
-        return None
-    try:
-        return await job_detail(reader.tx, reader.upstream, query.downstream, query.detail, reader.visible)
-    except NotFound:
-        return None
-
-
 async def _health(reader: BackendReader, backends: list[BackendSummary], overview: Overview) -> RelayHealth:
     """The relay's own state, which is the same whatever kind of event the reader looks at."""
     health = await relay_health(reader.tx, reader.upstream, reader.window.since, reader.now)
-    ended = (overview.last_at(each.name.key, *OWN_KINDS) for each in backends if each.figures)
+    ended = (
+        overview.last_result_time(backend.name.key, *OWN_KINDS) for backend in backends if backend.figures
+    )
     newest: datetime | None = max((at for at in ended if at is not None), default=None)
-    probes = [each for each in backends if each.probe and not each.name_only]
+    probes = [backend for backend in backends if backend.probe and not backend.name_only]
     return replace(
         health,
         last_result_at=newest,
-        probes=tuple([await _probe(reader, each) for each in probes]),
+        probes=tuple([await _probe(reader, probe) for probe in probes]),
     )
 
 

@@ -30,7 +30,7 @@ from crcr.decide.views.overview import JobView
 from crcr.decide.views.timeline import running_time
 from crcr.errors import NoAllowlist
 from crcr.record.checks.commit_facts import load_commit
-from crcr.record.schema.core import jobs
+from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none

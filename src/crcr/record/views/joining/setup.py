@@ -148,7 +148,7 @@ async def _known(
         first_run_at=first_run_at,
         last_callback=last_callback,
         last_refusal=_refusal(await tx.one(_LAST_REFUSAL, **key)),
-        silent=await reader.silent(entry),
+        silent=await reader.is_silent(entry),
         last_nightly=_job(await tx.one(_LAST_NIGHTLY, **key)),
     )
 

@@ -26,7 +26,7 @@ from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.tables import TABLES
 from crcr.settings import Settings, UpstreamSetting, settings_of
 from crcr.show.metrics.registry import RelayMetrics
-from support.stage import stage
+from support.running_relay import running_relay
 from test_architecture import ALLOWED
 
 ROOT = Path(__file__).parent.parent
@@ -296,12 +296,12 @@ async def test_the_routes_are_those_of_the_app(tmp_path: Path) -> None:
     written = {
         route for row in table(section(DOCS / "protocol.md", "HTTP surface")) for route in names(row[0])
     }
-    async with stage(tmp_path, "L1:\n  - org/repo\n", downstreams=("org/repo",)) as it:
-        served = {f"POST {path}" for path in it.app._hot}
-        for route in it.app.inner.routes:
+    async with running_relay(tmp_path, "L1:\n  - org/repo\n", downstreams=("org/repo",)) as relay:
+        served = {f"POST {path}" for path in relay.app._hot}
+        for route in relay.app.inner.routes:
             methods = getattr(route, "methods", None) or {"GET"}
             served |= {f"{method} {getattr(route, 'path', '')}" for method in methods - {"HEAD"}}
-        for path, item in it.app.inner.openapi()["paths"].items():
+        for path, item in relay.app.inner.openapi()["paths"].items():
             served |= {f"{method.upper()} {path}" for method in item}
     assert written == {route for route in served if not route.endswith(" ")}
 

@@ -15,7 +15,7 @@ import httpx
 
 from chaos.world import ANSWERING, LABEL
 from github_sim.github import GitHub, MergeGroup, PullRequest, WorkflowJob, WorkflowRun
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 AGAIN = frozenset({408, 425, 429})
 TRIES_FOR_S = 150.0

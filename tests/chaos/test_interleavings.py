@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from github_sim.github import JobSpec, Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import BACKEND, LISTED, report_outcome
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 pytestmark = pytest.mark.timeout(600)  # a failure takes minutes to shrink to the steps that matter
 
@@ -188,7 +188,7 @@ class Interleavings(RuleBasedStateMachine):
         self.stack = AsyncExitStack()
         self.folder = self.stack.enter_context(tempfile.TemporaryDirectory())
         self.model = Model()
-        self.it: Stage
+        self.relay: RunningRelay
         self.runs: list[WorkflowRun]
 
     @initialize()
@@ -196,13 +196,15 @@ class Interleavings(RuleBasedStateMachine):
         self.loop.run_until_complete(self._dispatch())
 
     async def _dispatch(self) -> None:
-        staged = stage(Path(self.folder), LISTED, downstreams=(BACKEND,), CRCR_RATE_LIMIT_PER_MIN="1000000")
-        self.it = await self.stack.enter_async_context(staged)
-        self.it.github.repository(BACKEND).workflows = WORKFLOWS
+        staged = running_relay(
+            Path(self.folder), LISTED, downstreams=(BACKEND,), CRCR_RATE_LIMIT_PER_MIN="1000000"
+        )
+        self.relay = await self.stack.enter_async_context(staged)
+        self.relay.github.repository(BACKEND).workflows = WORKFLOWS
         for _ in range(2):
-            await self.it.github.open_pr(UPSTREAM)
-        await self.it.act()
-        self.runs = self.it.github.runs(BACKEND)
+            await self.relay.github.open_pr(UPSTREAM)
+        await self.relay.drain()
+        self.runs = self.relay.github.runs(BACKEND)
 
     @rule(
         which=st.tuples(FEW, FEW, JOB),
@@ -279,7 +281,7 @@ class Interleavings(RuleBasedStateMachine):
         assert Counter(self.loop.run_until_complete(self._send(said, copies))) == expected
 
     async def _send(self, said: Said, copies: int) -> list[str]:
-        github = self.it.github
+        github = self.relay.github
         body = github.ci.report_body(
             said.run,
             said.signer,
@@ -296,29 +298,29 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 60.0, 3600.0, TIMEOUT_S, TIMEOUT_S]), swept=st.booleans())
     def pass_time(self, seconds: float, *, swept: bool) -> None:
-        self.it.clock.advance(seconds)
+        self.relay.clock.advance(seconds)
         self.model.now += seconds
         if swept:
             self.sweep()
 
     @rule()
     def sweep(self) -> None:
-        self.loop.run_until_complete(self.it.services.sweeper.sweep())
+        self.loop.run_until_complete(self.relay.services.sweeper.sweep())
         self.model.sweep()
 
     @precondition(lambda self: max(run.attempt for run in self.runs) < 3)
     @rule(which=st.integers(0, 9))
     def rerun(self, which: int) -> None:
-        self.loop.run_until_complete(self.it.github.rerun(self.runs[which % len(self.runs)]))
+        self.loop.run_until_complete(self.relay.github.rerun(self.runs[which % len(self.runs)]))
 
     @precondition(lambda self: len(self.runs) < 7)
     @rule(which=st.integers(0, 9))
     def dispatch_arrives_twice(self, which: int) -> None:
         run = self.runs[which % len(self.runs)]
-        repository = self.it.github.repository(BACKEND)
+        repository = self.relay.github.repository(BACKEND)
         repository.workflows = [run.workflow]
         again: dict[str, Any] = {"event_type": run.event_type, "client_payload": run.client_payload}
-        self.runs.append(self.it.github.start_run(BACKEND, event="repository_dispatch", **again))
+        self.runs.append(self.relay.github.start_run(BACKEND, event="repository_dispatch", **again))
 
     @invariant()
     def the_record_is_the_models(self) -> None:
@@ -328,9 +330,9 @@ class Interleavings(RuleBasedStateMachine):
             (row["delivery"], row["run_id"], row["attempt"], row["job_name"]): {
                 name: row[name] for name in FIELDS
             }
-            for row in self.it.jobs()
+            for row in self.relay.jobs()
         }
-        told = self.it.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
+        told = self.relay.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
         assert stored == {
             key: {name: getattr(row, name) for name in FIELDS} for key, row in self.model.rows.items()
         }

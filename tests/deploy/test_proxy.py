@@ -28,7 +28,7 @@ from github_sim.rest.server import serve
 from support.deploy.certificates import Authority
 from support.deploy.proxies import FOLDER, PROXIES, PUBLIC_HOST, Proxy, find_program, nginx, run_proxy
 from support.process import CrcrProcess, crcr, free_port
-from support.stage import UPSTREAM, environment
+from support.running_relay import UPSTREAM, environment
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[World
         relays = []
         for port, more in zip(ports, ((), ("--no-worker",)), strict=True):
             relays.append(await stack.enter_async_context(world.start(port, *more)))
-            await relays[-1].says("crcr is listening on")
+            await relays[-1].wait_for_line("crcr is listening on")
         yield world, relays
         github.finish()
 
@@ -358,7 +358,7 @@ async def test_relays_are_replaced_one_after_the_other_and_every_webhook_is_take
             before = len(world.github.deliveries())
             assert await relay.stopped() == 0
             new = await stack.enter_async_context(world.start(port, *more))
-            await new.says("crcr is listening on")
+            await new.wait_for_line("crcr is listening on")
             while len(world.github.deliveries()) < before + 10:
                 await asyncio.sleep(0.05)
         stop.set()

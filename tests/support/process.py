@@ -36,7 +36,7 @@ class CrcrProcess:
         self.process = process
         self.lines: list[str] = []
 
-    async def says(self, words: str) -> str:
+    async def wait_for_line(self, words: str) -> str:
         """Wait for a line on stdout that holds these words."""
         assert self.process.stdout is not None
         async with asyncio.timeout(STARTS_WITHIN_S):

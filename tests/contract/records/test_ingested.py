@@ -33,7 +33,7 @@ from crcr.record.views.backends.jobs import read_jobs_by_name
 from crcr.record.views.sql_views import SqlViews
 from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_pull
-from support.stage import place_empty_database
+from support.running_relay import place_empty_database
 from support.stores.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
 
 NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)

@@ -37,7 +37,7 @@ from crcr.record.views.sql_views import SqlViews
 from support.data.events_and_reports import a_caller, a_start
 from support.data.history_story import OtherRelay
 from support.data.sums_walk import BACKENDS, RandomWalk
-from support.stage import place_empty_database
+from support.running_relay import place_empty_database
 from support.stores.databases import CORE, OTHER, Stores
 from support.stores.tables import open_handle, open_table_engine
 from support.stores.two_stores import copy_to_postgresql, outline_differences, typed_outline

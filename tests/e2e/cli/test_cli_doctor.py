@@ -20,7 +20,7 @@ from github_sim.rest.server import serve
 from support.data.operator_database import relay_environment
 from support.downstream.setup import GOOD, NO_TOKEN, PATH, PINNED, UNPINNED
 from support.process import crcr, free_port
-from support.stage import AUDIENCE, RELAY_URL, UPSTREAM
+from support.running_relay import AUDIENCE, RELAY_URL, UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ async def served(folder: Path, workflow: str = GOOD) -> AsyncIterator[World]:
         github.create_repository("org/secret")
         environ = settings(folder, github, port)
         async with crcr("serve", folder=folder, environ=environ) as relay:
-            await relay.says("crcr is listening on")
+            await relay.wait_for_line("crcr is listening on")
             yield World(folder, github, f"http://127.0.0.1:{port}", environ)
             assert await relay.stopped() == 0
         github.finish()

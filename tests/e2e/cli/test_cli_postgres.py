@@ -139,9 +139,9 @@ def test_the_doctor_tells_a_database_without_tables_or_of_a_newer_release_and_a_
 
 def test_migrating_settings_and_backup_speak_of_the_server_without_its_password(tmp_path: Path) -> None:
     url = new_database(empty=True).replace("crcr@", f"crcr:{PASSWORD}@")
-    it = desk(tmp_path, url)
-    assert it.json("migrate")["before"] is None
-    assert "already at revision" in it.ok("migrate")
+    shell = desk(tmp_path, url)
+    assert shell.json("migrate")["before"] is None
+    assert "already at revision" in shell.ok("migrate")
     for words in (
         ("migrate",),
         ("check-config",),
@@ -149,10 +149,10 @@ def test_migrating_settings_and_backup_speak_of_the_server_without_its_password(
         ("effects", "list"),
         ("reconcile",),
     ):
-        done = it.run(*words)
+        done = shell.run(*words)
         assert PASSWORD not in done.stdout + done.stderr, words
         assert "Traceback" not in done.stderr, words
-    assert "the data is in PostgreSQL" in it.run("backup", "copy.db").stderr
+    assert "the data is in PostgreSQL" in shell.run("backup", "copy.db").stderr
 
 
 def test_commands_before_any_relay_make_no_tables(tmp_path: Path) -> None:

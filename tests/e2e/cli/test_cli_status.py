@@ -16,7 +16,7 @@ from support.github.gated_upstream import (
     open_pull,
     start_jobs,
 )
-from support.stage import UPSTREAM, environment
+from support.running_relay import UPSTREAM, environment
 
 
 def now() -> datetime:
@@ -43,14 +43,14 @@ def relay_with(
 
 
 async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) -> dict[str, str]:
-    async with gated_upstream(folder) as it:
-        it.clock.advance(at - it.clock.now())
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it))
-        it.github.spend_hour(UPSTREAM, leave=calls_left)
-        await finish_jobs(it, newest_run(it))
-        assert gate_state(it, pull) == gate_shown
-        return environment(folder, it.github, folder / "allowlist.yml")
+    async with gated_upstream(folder) as relay:
+        relay.clock.advance(at - relay.clock.now())
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay))
+        relay.github.spend_hour(UPSTREAM, leave=calls_left)
+        await finish_jobs(relay, newest_run(relay))
+        assert gate_state(relay, pull) == gate_shown
+        return environment(folder, relay.github, folder / "allowlist.yml")
 
 
 def test_a_relay_in_order_is_green(tmp_path: Path) -> None:

@@ -56,11 +56,11 @@ async def test_backends_in_more_than_one_state_and_a_clean_end(tmp_path: Path) -
     port, environ = free_port(), demo_environ(tmp_path)
     words = ("demo", "--for", "8s", "--speed", "5", "--port", str(port), "--github-port", "0")
     async with crcr(*words, folder=tmp_path, environ=environ) as demo:
-        await demo.says("to stop")
+        await demo.wait_for_line("to stop")
         assert f"http://127.0.0.1:{port}/crcr" in "".join(demo.lines)
         async with asyncio.timeout(8):
             assert len(await different_looks(f"http://127.0.0.1:{port}")) > 1
-        await demo.says("the demo has ended")
+        await demo.wait_for_line("the demo has ended")
         assert await demo.ended() == 0
         assert await demo.errors() == ""
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -70,7 +70,7 @@ async def test_a_gate_blocks_is_waived_and_lets_the_queue_merge(tmp_path: Path) 
     port = free_port()
     words = ("demo", "--speed", "2", "--port", "0", "--github-port", str(port))
     async with crcr(*words, folder=tmp_path, environ=demo_environ(tmp_path)) as demo:
-        await demo.says("to stop")
+        await demo.wait_for_line("to stop")
         upstream = f"http://127.0.0.1:{port}/tensorium/tensorium"
         blocked, labelled = f"{upstream}/pull/2", f"{upstream}/pull/1"
         said = "".join(demo.lines)
@@ -100,7 +100,7 @@ async def test_it_stops_when_asked_and_keeps_data_where_told(tmp_path: Path, by:
         folder=tmp_path,
         environ=demo_environ(tmp_path),
     ) as demo:
-        await demo.says("to stop")
+        await demo.wait_for_line("to stop")
         await asyncio.sleep(1)
         assert await demo.stopped(by) == 0
         assert await demo.errors() == ""

@@ -49,7 +49,7 @@ async def test_from_an_empty_folder_to_a_result_on_the_dashboard(tmp_path: Path)
     mine.mkdir()
     started = ("demo", "--port", str(port), "--github-port", str(github_port), "--speed", "2")
     async with crcr(*started, folder=tmp_path, environ=env) as demo:
-        await demo.says("to stop")
+        await demo.wait_for_line("to stop")
         assert f"{relay}/crcr/onboarding" in "".join(demo.lines)
         told = ("--relay", relay, "--upstream", "tensorium/tensorium", "--audience", "crcr-demo")
         asked = (*told, "--repo", "me/my-backend", "--command", "true", "--yes")
@@ -85,7 +85,7 @@ async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(tmp_path: Pat
     started = ("demo", "--port", str(port), "--github-port", str(github_port))
     join = ("demo-join", "me/newcomer", "--unlisted", "--github", github)
     async with crcr(*started, folder=tmp_path, environ=env) as demo:
-        await demo.says("to stop")
+        await demo.wait_for_line("to stop")
         async with crcr(*join, folder=mine, environ=env) as early:
             errors = await early.errors()
             assert await early.ended() == 1

@@ -28,7 +28,7 @@ from crcr.record.store.times import to_us
 from support.data.operator_database import relay_environment
 from support.process import crcr, free_port
 from support.replicas import TARGETS, github_with_backends, query_value, replica_environment, wait_until
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -80,7 +80,7 @@ async def test_a_relay_lives_on_chdb_and_the_doctor_finds_it_well(tmp_path: Path
         env = replica_environment(tmp_path, github, url, CRCR_CLICKHOUSE_URL=f"chdb://{engine}", **place)
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         async with crcr("serve", folder=tmp_path, environ=env) as relay:
-            await relay.says("crcr is listening on")
+            await relay.wait_for_line("crcr is listening on")
             await github.open_pr(UPSTREAM)
             await wait_until(lambda: bool(github.runs(TARGETS[0])))
             [job] = github.runs(TARGETS[0])

@@ -30,7 +30,7 @@ async def test_fault_69_the_database_its_log_its_copy_and_the_history_are_privat
     history = tmp_path / "history"
     env = relay_environment(tmp_path, CRCR_PORT=str(free_port()), CRCR_CLICKHOUSE_URL=f"chdb://{history}")
     async with crcr("serve", folder=tmp_path, environ=env, umask=0) as relay:
-        await relay.says("crcr is listening on")
+        await relay.wait_for_line("crcr is listening on")
         assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, 0o600)
         async with crcr("backup", "copy.db", folder=tmp_path, environ=env, umask=0) as backup:
             assert await backup.ended() == 0

@@ -17,8 +17,8 @@ import pytest
 import pytest_asyncio
 
 from support.github.gated_upstream import GATING, INFORMING
+from support.running_relay import RELAY_URL, RunningRelay
 from support.served_relay import ADMIN, ONLY_TOLD, SECRET
-from support.stage import RELAY_URL, Stage
 from support.stores.moved_installation import moved_relay, relay_with_long_history
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
@@ -37,7 +37,7 @@ _LINK = re.compile(r'(?:href|action|src)="([^"]+)"')
 
 @dataclass(frozen=True)
 class House:
-    old: Stage
+    old: RunningRelay
     new: httpx.AsyncClient
 
     def addresses(self) -> Iterator[str]:
@@ -123,10 +123,10 @@ class House:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
     async with (
-        relay_with_long_history(tmp_path_factory.mktemp("house"), jobs=3000) as it,
-        moved_relay(it) as new,
+        relay_with_long_history(tmp_path_factory.mktemp("house"), jobs=3000) as relay,
+        moved_relay(relay) as new,
     ):
-        yield House(it, new)
+        yield House(relay, new)
 
 
 @pytest.mark.parametrize("reader", ["anybody", "administrator"])
@@ -196,17 +196,17 @@ def _links(address: str, told: Told) -> Iterator[str]:
                 yield f"/api/v1/backends{parts.path.removeprefix('/crcr')}/jobs/{job}"
 
 
-def _routes(it: Stage) -> list[str]:
+def _routes(relay: RunningRelay) -> list[str]:
     paths = [
         getattr(route, "path", "")
-        for route in it.app.inner.routes
+        for route in relay.app.inner.routes
         if "GET" in (getattr(route, "methods", None) or {"GET"})
     ]
-    return [path for path in dict.fromkeys([*paths, *_api(it)]) if path]
+    return [path for path in dict.fromkeys([*paths, *_api(relay)]) if path]
 
 
-def _api(it: Stage) -> list[str]:
-    return [path for path, item in it.app.inner.openapi()["paths"].items() if "get" in item]
+def _api(relay: RunningRelay) -> list[str]:
+    return [path for path, item in relay.app.inner.openapi()["paths"].items() if "get" in item]
 
 
 def _route_of(address: str, routes: list[str]) -> str:

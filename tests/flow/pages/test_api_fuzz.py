@@ -25,8 +25,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from support.github.gated_upstream import GATING, INFORMING
+from support.running_relay import UPSTREAM
 from support.served_relay import ADMIN, SECRET, serve_relay
-from support.stage import UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

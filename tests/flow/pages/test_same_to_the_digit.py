@@ -19,7 +19,7 @@ import pytest_asyncio
 from crcr.record.store.times import to_us
 from support.data.numbers_story import EVERYBODY, LISTED, QUIET, REPORTING, SeededHistory
 from support.data.sums_oracle import HOUR_US, durations, pass_rate, percentile, places
-from support.stage import Stage, stage
+from support.running_relay import RunningRelay, running_relay
 
 RANGES = {"24h": 1, "7d": 7, "14d": 14, "30d": 30, "90d": 90}
 KINDS = ("pull_request", "push")
@@ -46,13 +46,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def told(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+async def told(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningRelay]:
     folder = tmp_path_factory.mktemp("story")
-    async with stage(folder, LISTED, downstreams=EVERYBODY) as it:
-        story = SeededHistory(it, Random(41))
+    async with running_relay(folder, LISTED, downstreams=EVERYBODY) as relay:
+        story = SeededHistory(relay, Random(41))
         await story.tell()
         assert story.reports > 300
-        yield it
+        yield relay
 
 
 def window(span: str, now: datetime) -> tuple[int, int]:
@@ -64,21 +64,21 @@ def window(span: str, now: datetime) -> tuple[int, int]:
     return to_us(until - timedelta(days=RANGES[span])), to_us(until)
 
 
-def wanted(it: Stage, backend: str, span: str, kind: str) -> Wanted:
-    since, until = window(span, it.clock.now())
-    jobs, dispatches = it.rows("SELECT * FROM jobs"), it.rows("SELECT * FROM dispatches")
+def wanted(relay: RunningRelay, backend: str, span: str, kind: str) -> Wanted:
+    since, until = window(span, relay.clock.now())
+    jobs, dispatches = relay.rows("SELECT * FROM jobs"), relay.rows("SELECT * FROM dispatches")
     found = pass_rate(jobs, dispatches, downstream=backend, kind=kind, since_us=since, until_us=until)
     return Wanted(*found)
 
 
-async def page(it: Stage, path: str, span: str, kind: str) -> str:
-    answer = await it.http.get(path, params={"range": span, "kind": kind})
+async def page(relay: RunningRelay, path: str, span: str, kind: str) -> str:
+    answer = await relay.http.get(path, params={"range": span, "kind": kind})
     assert answer.status_code == 200, answer.text
     return answer.text
 
 
-async def answer(it: Stage, path: str, span: str, kind: str) -> Any:
-    got = await it.http.get(path, params={"range": span, "kind": kind})
+async def answer(relay: RunningRelay, path: str, span: str, kind: str) -> Any:
+    got = await relay.http.get(path, params={"range": span, "kind": kind})
     assert got.status_code == 200, got.text
     return got.json()
 
@@ -108,7 +108,7 @@ def said(tally: dict[str, Any]) -> Wanted:
     return Wanted(tally["success"], tally["failure"], tally["pass_rate"])
 
 
-async def test_the_story_has_everything_that_could_be_counted_wrongly(told: Stage) -> None:
+async def test_the_story_has_everything_that_could_be_counted_wrongly(told: RunningRelay) -> None:
     jobs = told.rows("SELECT * FROM jobs")
     placed = set(places(jobs, told.rows("SELECT * FROM dispatches")).values())
     assert placed >= {"success", "failure", "timed_out", "silent", "other", "superseded", "earlier", None}
@@ -122,7 +122,7 @@ async def test_the_story_has_everything_that_could_be_counted_wrongly(told: Stag
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_page_of_all_backends(told: Stage, span: str, kind: str) -> None:
+async def test_the_page_of_all_backends(told: RunningRelay, span: str, kind: str) -> None:
     html = await page(told, "/crcr", span, kind)
     for each in (*REPORTING, QUIET):
         right, line = wanted(told, each, span, kind), line_of(html, each)
@@ -131,7 +131,7 @@ async def test_the_page_of_all_backends(told: Stage, span: str, kind: str) -> No
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_backends_own_page(told: Stage, span: str, kind: str) -> None:
+async def test_the_backends_own_page(told: RunningRelay, span: str, kind: str) -> None:
     for each in (*REPORTING, QUIET):
         right = wanted(told, each, span, kind)
         html = words(await page(told, f"/crcr/{each}", span, kind))
@@ -145,7 +145,7 @@ async def test_the_backends_own_page(told: Stage, span: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_json_of_all_backends_and_of_one(told: Stage, span: str, kind: str) -> None:
+async def test_the_json_of_all_backends_and_of_one(told: RunningRelay, span: str, kind: str) -> None:
     summary = await answer(told, "/api/v1/summary", span, kind)
     by_name = {each["name"].lower(): each for each in summary["backends"]}
     for each in (*REPORTING, QUIET):
@@ -162,7 +162,7 @@ async def test_the_json_of_all_backends_and_of_one(told: Stage, span: str, kind:
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_total_is_of_all_but_the_probes(told: Stage, span: str, kind: str) -> None:
+async def test_the_total_is_of_all_but_the_probes(told: RunningRelay, span: str, kind: str) -> None:
     each = [wanted(told, name, span, kind) for name in REPORTING if name != "org/probe"]
     success, failure = sum(one.success for one in each), sum(one.failure for one in each)
     right = Wanted(success, failure, success / (success + failure) if success + failure else None)
@@ -179,7 +179,7 @@ def _total(html: str) -> str:
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_csv(told: Stage, span: str, kind: str) -> None:
+async def test_the_csv(told: RunningRelay, span: str, kind: str) -> None:
     rows = list(csv.DictReader(io.StringIO(await page(told, "/api/v1/summary.csv", span, kind))))
     by_name = {row["name"].lower(): row for row in rows}
     metrics = list(csv.DictReader(io.StringIO(await page(told, "/api/v1/metrics.csv", span, kind))))
@@ -194,7 +194,7 @@ async def test_the_csv(told: Stage, span: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_badge(told: Stage, span: str, kind: str) -> None:
+async def test_the_badge(told: RunningRelay, span: str, kind: str) -> None:
     for each in REPORTING:
         right = wanted(told, each, span, kind)
         svg = words(await page(told, f"/badge/{each}.svg", span, kind))
@@ -205,7 +205,7 @@ async def test_the_badge(told: Stage, span: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_metrics(told: Stage, span: str, kind: str) -> None:
+async def test_the_metrics(told: RunningRelay, span: str, kind: str) -> None:
     html = await page(told, "/crcr/metrics", span, kind)
     metrics = await answer(told, "/api/v1/metrics", span, kind)
     by_name = {each["name"].lower(): each["figures"]["tally"] for each in metrics["backends"]}
@@ -216,10 +216,10 @@ async def test_the_metrics(told: Stage, span: str, kind: str) -> None:
         assert (cell_of(line, "success"), cell_of(line, "failed")) == (str(right.success), str(right.failure))
 
 
-def counted_s(it: Stage, backend: str, span: str, kind: str) -> dict[str, list[float]]:
+def counted_s(relay: RunningRelay, backend: str, span: str, kind: str) -> dict[str, list[float]]:
     """How long the jobs that count waited and ran, one by one."""
-    since, until = window(span, it.clock.now())
-    found = durations(it.rows("SELECT * FROM jobs"), it.rows("SELECT * FROM dispatches"), HOUR_US)
+    since, until = window(span, relay.clock.now())
+    found = durations(relay.rows("SELECT * FROM jobs"), relay.rows("SELECT * FROM dispatches"), HOUR_US)
     times = [
         each
         for (_, name, of_kind, at), each in found.items()
@@ -230,7 +230,7 @@ def counted_s(it: Stage, backend: str, span: str, kind: str) -> dict[str, list[f
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
 async def test_percentiles_are_the_same_everywhere_and_of_few_jobs_they_are_theirs(
-    told: Stage, span: str, kind: str
+    told: RunningRelay, span: str, kind: str
 ) -> None:
     summary = await answer(told, "/api/v1/summary", span, kind)
     metrics = await answer(told, "/api/v1/metrics", span, kind)

@@ -29,7 +29,7 @@ from crcr.record.store.sqlite.database import SqliteDatabase
 from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from support.clock import ManualClock
-from support.stage import database_url, in_postgresql, place_empty_database
+from support.running_relay import database_url, in_postgresql, place_empty_database
 from support.stores.tables import TableConnection, TableEngine, Where, open_handle, open_table_engine
 
 UPSTREAM = RepoName("Torch/torch")

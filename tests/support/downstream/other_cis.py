@@ -7,7 +7,7 @@ from typing import Any
 
 from github_sim.github import GitHub
 from support.downstream.callbacks import BACKEND
-from support.stage import AUDIENCE
+from support.running_relay import AUDIENCE
 
 SIM = "http://127.0.0.1:9"
 IDS = ("organization_id", "pipeline_id")

@@ -20,7 +20,7 @@ from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
 from support.page_reader import HOSTILE, ParsedPage, assert_inert
-from support.stage import stage
+from support.running_relay import running_relay
 
 LISTED = """
 L2:
@@ -31,7 +31,7 @@ L4:
   - gate/one: [ada]
 """
 LISTS = ("/crcr/deliveries", "/crcr/deliveries?show=effects", "/crcr/waivers", "/crcr/audit")
-ADMIN = Reader("ops", admin=True, csrf="signed", way=SignInMethod.SESSION)
+ADMIN = Reader("ops", admin=True, csrf="signed", method=SignInMethod.SESSION)
 
 
 @pytest.fixture
@@ -510,13 +510,13 @@ async def test_every_link_to_the_data_is_answered(tmp_path: Path) -> None:
         "/crcr/audit?who=@mia&act=pause&sort=at",
         "/crcr/search?q=x%26y",
     )
-    async with stage(tmp_path, "L1: [org/repo]", downstreams=("org/repo",)) as it:
+    async with running_relay(tmp_path, "L1: [org/repo]", downstreams=("org/repo",)) as relay:
         for path in asked:
-            answer = await it.http.get(path)
+            answer = await relay.http.get(path)
             exports = [link for link in links_of(answer) if link.startswith("/api/v1/")]
             assert exports
             for link in exports:
-                assert (await it.http.get(link)).status_code == 200, link
+                assert (await relay.http.get(link)).status_code == 200, link
 
 
 async def test_signing_in_leads_back_to_what_was_chosen(world: StoreRows) -> None:

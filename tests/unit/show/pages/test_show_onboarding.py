@@ -82,7 +82,9 @@ def browse(
 
 @pytest.fixture
 async def browser(world: StoreRows, asked: Asked) -> AsyncIterator[httpx.AsyncClient]:
-    async with browse(world, OnboardingSettings(audience="relay-aud", ask=asked.ask)) as client:
+    async with browse(
+        world, OnboardingSettings(audience="relay-aud", request_inspection=asked.ask)
+    ) as client:
         yield client
 
 
@@ -273,7 +275,7 @@ async def test_the_check_shows_what_was_found(browser: httpx.AsyncClient) -> Non
 
 async def test_a_hidden_backend_looks_like_one_that_is_not_listed(world: StoreRows, asked: Asked) -> None:
     world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n", version=2)
-    async with browse(world, OnboardingSettings(ask=asked.ask)) as browser:
+    async with browse(world, OnboardingSettings(request_inspection=asked.ask)) as browser:
         hidden = (await browser.get(ONBOARDING, params={"repository": "secret/one"})).text
         nobody = (await browser.get(ONBOARDING, params={"repository": "secret/two"})).text
     assert hidden.replace("secret/one", "secret/two").replace("secret%2Fone", "secret%2Ftwo") == nobody
@@ -457,4 +459,4 @@ def parsed(line: str) -> dict[str, Any]:
 
 def test_a_field_that_was_left_out_has_the_generators_default() -> None:
     form = read_form_values({"repository": "a/b", "command": "  "}, PLAIN)
-    assert form.wanted == PLAIN
+    assert form.request == PLAIN

@@ -39,7 +39,7 @@ RELAY_URL = "http://relay.test"
 WORKFLOW = Workflow(jobs=(JobSpec("build"), JobSpec("test")))
 
 
-class Stage:
+class RunningRelay:
     def __init__(
         self, folder: Path, github: GitHub, clock: ManualClock, outside: Mapping[str, ASGIApp] | None = None
     ) -> None:
@@ -80,13 +80,13 @@ class Stage:
         for refresher in self.services.refreshers.values():
             await refresher.refresh_or_log()
 
-    async def act(self) -> int:
+    async def drain(self) -> int:
         """Let the relay do everything that is due now."""
         return await self.services.worker.drain()
 
     async def pass_time(self, seconds: float) -> int:
         self.clock.advance(seconds)
-        return await self.act()
+        return await self.drain()
 
     def write_allowlist(self, text: str, name: str = "allowlist.yml") -> Path:
         path = self.folder / name
@@ -181,7 +181,7 @@ def _database_of(_: Path) -> str:
 
 
 @asynccontextmanager
-async def stage(
+async def running_relay(
     folder: Path,
     allowlist: str | Mapping[str, str],
     *,
@@ -190,7 +190,7 @@ async def stage(
     outside: Mapping[str, ASGIApp] | None = None,
     check_gathering: timedelta = timedelta(),
     **more: str,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[RunningRelay]:
     """A relay with this allowlist, its upstream, and a repository for each downstream that the App is on.
 
     Several upstreams are a mapping of their names to their allowlists; `prepare` sees GitHub before the relay does.
@@ -206,16 +206,16 @@ async def stage(
         for name in downstreams:
             github.create_repository(name, workflows=[WORKFLOW])
         prepare(github)
-        it = Stage(folder, github, clock, outside)
-        settings = settings_for(folder, github, it.write_allowlists(allowlist), **more)
-        await it.open(settings, check_gathering)
+        relay = RunningRelay(folder, github, clock, outside)
+        settings = settings_for(folder, github, relay.write_allowlists(allowlist), **more)
+        await relay.open(settings, check_gathering)
         try:
-            await it.act()
-            yield it
+            await relay.drain()
+            yield relay
         finally:
-            await it.close()
+            await relay.close()
         github.finish()
-        assert it.crashes == []
+        assert relay.crashes == []
 
 
 def repo(name: str) -> RepoName:

@@ -100,8 +100,8 @@ class GitHubTransport:
         """Read a list page by page: to its end, to `most` pages, or to one that is too large to read."""
         pages: list[Response] = []
         for number in range(1, most + 1):
-            pages.append(await self.send_in_scope(core.for_page(request, number), scope))
-            if pages[-1].cut or core.next_link(pages[-1]) is None:
+            pages.append(await self.send_in_scope(core.with_page(request, number), scope))
+            if pages[-1].cut or core.find_next_link(pages[-1]) is None:
                 break
         return pages
 
@@ -139,10 +139,12 @@ class GitHubTransport:
         self._reserve(scope.installation_id, 0)
         ids = () if scope.repository_id is None else (scope.repository_id,)
         names = () if scope.repository is None else (scope.repository,)
-        request = core.installation_token(scope.installation_id, ids, scope.permissions, repositories=names)
+        request = core.create_installation_token(
+            scope.installation_id, ids, scope.permissions, repositories=names
+        )
         # GitHub counts it for the App, on an endpoint per installation, and there is at most one an hour and scope:
         # points for it would delay a start with a thousand installations for minutes. Blocks do count.
-        return core.minted_token(await self.send_as_app(request, points=0))
+        return core.parse_token(await self.send_as_app(request, points=0))
 
     # Within which limits
 

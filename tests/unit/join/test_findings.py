@@ -21,7 +21,7 @@ from crcr.decide.github.repository_setup import (
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.overview import DispatchAnswer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
-from crcr.github.api.core import Response, create_dispatch
+from crcr.github.api.request_response import Response, create_dispatch
 from crcr.github.http.errors import error_from_response
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate

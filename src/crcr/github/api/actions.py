@@ -11,7 +11,7 @@ import msgspec
 from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun, Urgency
 from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.model import RepoName
-from crcr.github.api.core import Id, Request, Response, Time, decode, format_time, list_first_page
+from crcr.github.api.request_response import Id, Request, Response, Time, decode, format_time, list_first_page
 
 RUNS_A_PAGE = 50
 

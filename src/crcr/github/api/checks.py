@@ -19,7 +19,7 @@ from crcr.decide.checks.check_run import (
 )
 from crcr.decide.github.requests_and_answers import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
-from crcr.github.api.core import (
+from crcr.github.api.request_response import (
     Id,
     Request,
     Response,

@@ -10,7 +10,7 @@ import msgspec
 
 from crcr.decide.github.requests_and_answers import PostedComment, Role
 from crcr.decide.model import RepoName
-from crcr.github.api.core import (
+from crcr.github.api.request_response import (
     MAX_LARGE_BYTES,
     Id,
     Request,

@@ -14,7 +14,7 @@ import msgspec
 from crcr.decide.github.requests_and_answers import ChangedFiles, Comparison, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
-from crcr.github.api.core import (
+from crcr.github.api.request_response import (
     MAX_LIST_BYTES,
     Id,
     Request,

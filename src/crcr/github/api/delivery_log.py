@@ -12,7 +12,7 @@ import msgspec
 
 from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.errors import OutsideUnsure
-from crcr.github.api.core import (
+from crcr.github.api.request_response import (
     MAX_LARGE_BYTES,
     Id,
     Request,

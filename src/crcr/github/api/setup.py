@@ -21,7 +21,16 @@ from crcr.decide.github.repository_setup import (
 from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
-from crcr.github.api.core import RAW_TYPE, Id, Request, Response, Time, decode, list_first_page, quote_segment
+from crcr.github.api.request_response import (
+    RAW_TYPE,
+    Id,
+    Request,
+    Response,
+    Time,
+    decode,
+    list_first_page,
+    quote_segment,
+)
 
 WORKFLOWS = ".github/workflows"
 MAX_FILE_BYTES = 256 * 1024

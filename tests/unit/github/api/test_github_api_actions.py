@@ -9,7 +9,7 @@ from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import OutsideUnsure
 from crcr.github.api import actions
-from crcr.github.api.core import Response
+from crcr.github.api.request_response import Response
 
 REPO = RepoName("Org/Down")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.errors import OutsideUnsure
 from crcr.github.api import delivery_log
-from crcr.github.api.core import MAX_LARGE_BYTES, MAX_LIST_BYTES, Response
+from crcr.github.api.request_response import MAX_LARGE_BYTES, MAX_LIST_BYTES, Response
 
 ENTRY: dict[str, object] = {
     "id": 12_345_678_901_234,

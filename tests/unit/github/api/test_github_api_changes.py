@@ -8,7 +8,7 @@ from crcr.decide.github.requests_and_answers import ChangedFiles, Comparison, Ta
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import commits
-from crcr.github.api.core import MAX_LIST_BYTES, Response, find_next_link, with_page
+from crcr.github.api.request_response import MAX_LIST_BYTES, Response, find_next_link, with_page
 
 REPO = RepoName("Org/Up")
 HERE = Target(REPO, 9, 5)

@@ -14,7 +14,7 @@ from crcr.decide.github.requests_and_answers import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import checks
-from crcr.github.api.core import MAX_LIST_BYTES, Request, Response
+from crcr.github.api.request_response import MAX_LIST_BYTES, Request, Response
 
 REPO = RepoName("Org/Up")
 SHA = "a" * 40

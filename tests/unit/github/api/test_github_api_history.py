@@ -9,7 +9,7 @@ from crcr.decide.github.requests_and_answers import Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import commits
-from crcr.github.api.core import Response
+from crcr.github.api.request_response import Response
 from crcr.github.client import GitHubClient
 from support.clock import ManualClock
 from support.github.fake_github import FakeGitHub, connect

@@ -9,7 +9,7 @@ from crcr.decide.github.requests_and_answers import PostedComment, Role
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import comments_and_roles
-from crcr.github.api.core import MAX_LARGE_BYTES, Response
+from crcr.github.api.request_response import MAX_LARGE_BYTES, Response
 
 REPO = RepoName("Org/Up")
 SINCE = datetime(2026, 1, 1, 0, 0, 0, 5, tzinfo=UTC)

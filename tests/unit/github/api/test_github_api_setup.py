@@ -8,7 +8,7 @@ from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import setup
-from crcr.github.api.core import Response
+from crcr.github.api.request_response import Response
 
 REPO = RepoName("org/backend")
 

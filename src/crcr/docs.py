@@ -109,9 +109,9 @@ def _cell(text: str) -> str:
 def pages(folder: Path) -> dict[Path, str]:
     """Return every page with generated text, up to date."""
     lifecycle = folder / "lifecycle.md"
-    written = lifecycle.read_text(encoding="utf-8")
-    part = lifecycle_markdown()
-    text, count = _LIFECYCLE_PART.subn(lambda found: f"{found[1]}{part}{found[2]}", written)
+    old_text = lifecycle.read_text(encoding="utf-8")
+    table = lifecycle_markdown()
+    text, count = _LIFECYCLE_PART.subn(lambda match: f"{match[1]}{table}{match[2]}", old_text)
     if count != 1:
         raise ValueError(f"{lifecycle} must hold the markers of the generated part once")
     return {folder / "configuration.md": configuration_markdown(), lifecycle: text}

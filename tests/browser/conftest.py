@@ -8,6 +8,7 @@ from shutil import which
 from urllib.parse import urlsplit
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
 from github_sim.rest.server import Server
@@ -26,15 +27,31 @@ L2:
 """
 
 
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    chromium = which("chromium") or which("chromium-browser")
-    if chromium is None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder run in one event loop, so that they can share one Chromium."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    program = which("chromium") or which("chromium-browser")
+    if program is None:
         pytest.fail("Chromium is missing: `make test` installs it, or install the package chromium")
     async with async_playwright() as playwright:
-        running = await playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
+        running = await playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
         yield running
         await running.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(chromium: Browser) -> AsyncIterator[Browser]:
+    """A Chromium without pages, cookies or storage: each test opens its own contexts."""
+    yield chromium
+    for context in chromium.contexts:
+        await context.close()
 
 
 class Site:

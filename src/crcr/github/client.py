@@ -206,7 +206,7 @@ class ChecksApi:
             head_sha=head_sha,
             name=name,
             external_id=external_id,
-            shown=shown,
+            content=shown,
             urgency=urgency,
         )
         return checks.check_run_id(await self._transport.send(where, request, core.CHECKS_WRITE))

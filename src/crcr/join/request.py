@@ -69,7 +69,7 @@ class JoinRequest:
 
     def where(self, name: str) -> str | None:
         """Return a part of `place`, or its default; an empty one counts as absent."""
-        default = next((each.default for each in CI_LOCATION_PARTS[self.ci] if each.name == name), None)
+        default = next((part.default for part in CI_LOCATION_PARTS[self.ci] if part.name == name), None)
         return self.place.get(name) or default
 
     @property
@@ -161,18 +161,18 @@ def _requirements(request: JoinRequest) -> Iterator[str]:
 
 
 def _place(ci: Ci, place: Mapping[str, str]) -> Iterator[str]:
-    known = {each.name: each for each in CI_LOCATION_PARTS[ci]}
+    parts = {part.name: part for part in CI_LOCATION_PARTS[ci]}
     for name, value in place.items():
-        if name not in known:
-            words = f"it has {', '.join(known)}" if known else "leave it out"
-            yield f"{ci.title} has no {_shown(name)}: {words}"
-        elif value and not re.fullmatch(known[name].form, value):
-            yield f"{known[name].meaning} {_shown(value)} cannot be used"
-    for each in known.values():
-        if each.required and not place.get(each.name):
-            yield f"{ci.title} needs {each.meaning} ({each.name})"
+        if name not in parts:
+            hint = f"it has {', '.join(parts)}" if parts else "leave it out"
+            yield f"{ci.title} has no {_shown(name)}: {hint}"
+        elif value and not re.fullmatch(parts[name].form, value):
+            yield f"{parts[name].meaning} {_shown(value)} cannot be used"
+    for part in parts.values():
+        if part.required and not place.get(part.name):
+            yield f"{ci.title} needs {part.meaning} ({part.name})"
     if ci is Ci.GITLAB and place.get("url"):
-        yield from address_problems(known["url"].meaning, place["url"])
+        yield from address_problems(parts["url"].meaning, place["url"])
 
 
 def _shown(value: str) -> str:
@@ -187,7 +187,7 @@ def unusual_secret_targets(request: JoinRequest) -> tuple[str, ...]:
     """Return where the bridge sends its secret, if it is not the CI's public address."""
     if request.ci is not Ci.GITLAB:
         return ()
-    usual = next(each.default for each in CI_LOCATION_PARTS[Ci.GITLAB] if each.name == "url")
+    usual = next(part.default for part in CI_LOCATION_PARTS[Ci.GITLAB] if part.name == "url")
     there = _host(request.where("url") or "")
     if there == _host(usual or ""):
         return ()
@@ -201,8 +201,10 @@ def chosen_programs(request: JoinRequest) -> tuple[str, ...]:
 
 def _run(request: JoinRequest) -> Iterator[str]:
     if request.command != DEFAULT_COMMAND:
-        shown = request.command if len(request.command) <= _LONGEST else request.command[: _LONGEST - 1] + "…"
-        yield f"runs the command: {shown}"
+        command = (
+            request.command if len(request.command) <= _LONGEST else request.command[: _LONGEST - 1] + "…"
+        )
+        yield f"runs the command: {command}"
     if request.action is not None:
         yield f"runs the action {request.action}"
 

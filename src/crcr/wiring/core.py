@@ -128,7 +128,7 @@ def build_outcomes(core: Core) -> JobOutcomes:
 
 
 def check_refresher(settings: Settings, coalesce_delay: timedelta = COALESCE_DELAY) -> CheckRefresher:
-    policies = {each.name.key: _policy(each) for each in settings.upstreams}
+    policies = {upstream.name.key: _policy(upstream) for upstream in settings.upstreams}
     return CheckRefresher(policies, coalesce_delay=coalesce_delay)
 
 

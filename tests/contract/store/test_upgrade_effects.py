@@ -189,7 +189,7 @@ async def upgraded(
         clock.advance(AFTER_S)
         url = place.url if isinstance(place, PostgresLocation) else f"sqlite:///{place}"
         await relay.open(settings_for(folder, github, allowlist, CRCR_DATABASE_URL=url, **SETTINGS, **more))
-        await relay.services.clickhouse.begin(relay.services.upstreams, clock.now())
+        await relay.services.clickhouse.record_switch(relay.services.upstreams, clock.now())
         relay.write_allowlist(RELISTED)
         try:
             yield Upgraded(relay, hud, names, [json.loads(payload) for payload in forwards(rows)])

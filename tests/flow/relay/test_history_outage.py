@@ -38,7 +38,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
     try:
         async with dispatched_run(tmp_path, CRCR_CLICKHOUSE_URL=server.url) as (relay, run):
             now = relay.clock.now
-            await relay.services.clickhouse.begin(relay.services.upstreams, now())
+            await relay.services.clickhouse.record_switch(relay.services.upstreams, now())
             assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
             assert report_outcome(await post_report(relay, run, "build", "completed")) == "applied"
             assert await fed(relay) == []
@@ -79,7 +79,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
 
 async def test_who_stops_using_it_has_nothing_noted_any_more(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
-        await relay.services.clickhouse.begin(relay.services.upstreams, relay.clock.now())
+        await relay.services.clickhouse.record_switch(relay.services.upstreams, relay.clock.now())
         await post_report(relay, run, "build", "in_progress")
         await post_report(relay, run, "build", "completed")
         assert relay.rows("SELECT * FROM unfed") == []

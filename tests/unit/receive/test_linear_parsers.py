@@ -37,7 +37,7 @@ from crcr.receive.http.client_address import client_address
 from crcr.receive.oidc.claims_to_identity import _workflow_ref
 from crcr.receive.webhook.parse import parse_event
 from crcr.record.views.logs.search import history_search_text
-from crcr.show.csv.writer import cell, file_name
+from crcr.show.csv.writer import file_name, format_cell
 from crcr.show.render.matrix import parse_shard, shorten_names
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.urls.cursors import decode
@@ -298,7 +298,7 @@ PARSERS = (
     Parser("cursor", _cursor, NAMES | JSON),
     Parser("shard", parse_shard, NAMES),
     Parser("heads of a matrix", lambda text: shorten_names([f"{text}a", f"{text}b"]), NAMES),
-    Parser("csv cell", cell, NAMES),
+    Parser("csv cell", format_cell, NAMES),
     Parser("csv file name", file_name, NAMES),
     Parser("forwarded for", lambda text: client_address("10.0.0.1", [text], PROXIES), NAMES | {"hops": repeat("10.0.0.1,")}),
     Parser("link header", _link_header, NAMES),

@@ -17,7 +17,7 @@ from crcr.app import create_app, problem_response
 from crcr.errors import CrcrError
 from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.show.access.middleware import FAILED_SIGN_IN, AccessMiddleware, AccessSettings
-from crcr.show.access.reader import reader_of
+from crcr.show.access.reader import get_reader
 from crcr.show.access.sessions import NamedToken, Sessions, TokenStore
 from crcr.show.http import response_headers
 from crcr.show.http.same_site import local_path
@@ -92,9 +92,9 @@ class GuardedApp:
         self.http = httpx.AsyncClient(transport=transport, base_url=url)
 
     def cookie(self, token: str = ADMIN) -> dict[str, str]:
-        holder = self.doors.tokens.holder(token)
+        holder = self.doors.tokens.find_holder(token)
         assert holder is not None
-        return {"cookie": f"{self.sessions.cookie_name}={self.sessions.begin(holder)}"}
+        return {"cookie": f"{self.sessions.cookie_name}={self.sessions.create(holder)}"}
 
     async def get(self, path: str, **more: str) -> httpx.Response:
         return await self.http.get(path, headers={"accept": "text/html", **more})
@@ -113,9 +113,9 @@ def problem_page(request: Request, problem: CrcrError, status: int, told: Any) -
 
 def addresses() -> list[BaseRoute]:
     async def who(request: Request) -> Response:
-        reader = reader_of(request)
+        reader = get_reader(request)
         return JSONResponse(
-            {"name": reader.name, "admin": reader.admin, "csrf": reader.csrf, "way": reader.way}
+            {"name": reader.name, "admin": reader.admin, "csrf": reader.csrf, "way": reader.method}
         )
 
     async def long_page(_: Request) -> Response:

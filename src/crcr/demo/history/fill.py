@@ -71,11 +71,11 @@ def fill_demo(
 def _demo_backends() -> list[BackendSpec]:
     allowlist = read_allowlist(ALLOWLIST).allowlist
     entries = allowlist.entries if allowlist else ()
-    found = []
+    backends = []
     for entry in entries:
         _, workflow = BACKENDS[entry.name.full_name]
         names = [name for spec in workflow.jobs for name in spec.names()]
-        found.append(
+        backends.append(
             BackendSpec(
                 entry.name.full_name,
                 int(entry.level),
@@ -84,4 +84,4 @@ def _demo_backends() -> list[BackendSpec]:
                 probe=bool(entry.expect),
             )
         )
-    return found
+    return backends

@@ -19,8 +19,8 @@ RUNS_A_PAGE = 50
 
 
 def rerun(repo: RepoName, run_id: int, *, failed_only: bool) -> Request:
-    what = "rerun-failed-jobs" if failed_only else "rerun"
-    return Request("POST", f"/repos/{repo}/actions/runs/{run_id:d}/{what}", writes=True)
+    action = "rerun-failed-jobs" if failed_only else "rerun"
+    return Request("POST", f"/repos/{repo}/actions/runs/{run_id:d}/{action}", writes=True)
 
 
 def read_run(repo: RepoName, run_id: int, *, urgency: Urgency = Urgency.FIRST) -> Request:

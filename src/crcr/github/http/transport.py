@@ -274,8 +274,8 @@ def _until(now: datetime, wait_s: float) -> str:
     return f"until {until:%H:%M:%S} UTC"
 
 
-def _error_text(what: str, error: Exception) -> str:
-    return f"{what}: {type(error).__name__} {readable(str(error))}".rstrip()
+def _error_text(label: str, error: Exception) -> str:
+    return f"{label}: {type(error).__name__} {readable(str(error))}".rstrip()
 
 
 # ETags

@@ -43,10 +43,10 @@ def unknown(name: str, text: str, hint: str | None = None) -> SetupFinding:
     return SetupFinding(name, State.UNKNOWN, text, hint)
 
 
-def describe_workflows(workflows: Sequence[WorkflowFacts], *, named: bool) -> str:
-    """Return their paths; only their number unless they may be `named`."""
-    if named:
-        return join_words([each.path for each in workflows])
+def describe_workflows(workflows: Sequence[WorkflowFacts], *, show_names: bool) -> str:
+    """Return their paths; only their number unless they may be `show_names`."""
+    if show_names:
+        return join_words([workflow.path for workflow in workflows])
     return "One workflow" if len(workflows) == 1 else f"{len(workflows)} workflows"
 
 

@@ -42,8 +42,8 @@ class NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def stop(words: str) -> NoReturn:
-    print(f"::error title=CRCR bridge::{words}")
+def stop(message: str) -> NoReturn:
+    print(f"::error title=CRCR bridge::{message}")
     sys.exit(1)
 
 
@@ -63,17 +63,17 @@ def told(env: Mapping[str, str]) -> dict[str, str]:
 def check_relay(values: Mapping[str, str], pinned: str) -> None:
     """Stop unless the dispatch names a pinned relay: everyone who may write to the repository can send a dispatch."""
     lines = [line.split(None, 1) for line in pinned.splitlines() if line.strip()]
-    pins = [(callback_address(words[0]), words[1].strip()) for words in lines if len(words) == 2]
+    pins = [(callback_address(fields[0]), fields[1].strip()) for fields in lines if len(fields) == 2]
     if not pins:
         stop(
             "no relay is pinned, so nothing was started. Add CRCR_RELAYS to `env` of this step: the relay's callback"
             " address, a space, its audience. Its page /crcr/onboarding and `crcr init` write them; do not take them"
             " from a dispatch"
         )
-    named = (callback_address(values["CRCR_CALLBACK_URL"]), values["CRCR_AUDIENCE"])
-    if named not in pins:
+    relay = (callback_address(values["CRCR_CALLBACK_URL"]), values["CRCR_AUDIENCE"])
+    if relay not in pins:
         stop(
-            f"the dispatch names the relay {' with the audience '.join(named)}, which CRCR_RELAYS of this workflow"
+            f"the dispatch names the relay {' with the audience '.join(relay)}, which CRCR_RELAYS of this workflow"
             f" does not pin; nothing was started. Pinned: {'; '.join(map(' with the audience '.join, pins))}"
         )
 
@@ -147,12 +147,12 @@ class Buildkite:
         self.api.call("POST", self.builds, self.headers, body)
 
     def cancel(self, values: Mapping[str, str]) -> None:
-        asked = [("meta_data[crcr_change]", change(values)), ("per_page", "100")]
-        asked += [("state[]", state) for state in ("scheduled", "running", "failing")]
-        found: list[dict[str, Any]] = self.api.call(
-            "GET", f"{self.builds}?{urllib.parse.urlencode(asked)}", self.headers
+        query = [("meta_data[crcr_change]", change(values)), ("per_page", "100")]
+        query += [("state[]", state) for state in ("scheduled", "running", "failing")]
+        builds: list[dict[str, Any]] = self.api.call(
+            "GET", f"{self.builds}?{urllib.parse.urlencode(query)}", self.headers
         )
-        for build in found:
+        for build in builds:
             self.api.call("PUT", f"{self.builds}/{int(build['number'])}/cancel", self.headers)
 
 

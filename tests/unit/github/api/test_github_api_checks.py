@@ -43,7 +43,7 @@ def output(shown: CheckContent) -> Any:
 
 def test_a_check_is_created_with_all_that_it_shows() -> None:
     request = checks.create_check(
-        REPO, head_sha=SHA, name="crcr/gate", external_id="g/1", shown=DONE, urgency=Urgency.CHECKS
+        REPO, head_sha=SHA, name="crcr/gate", external_id="g/1", content=DONE, urgency=Urgency.CHECKS
     )
     assert (request.method, request.path, request.points, request.urgency) == (
         "POST",

@@ -31,7 +31,7 @@ from crcr.decide.views.backend import (
 from crcr.decide.views.overview import DispatchAnswer, JobView
 from crcr.errors import NotFound
 from crcr.show.access.reader import Reader, SignInMethod
-from crcr.show.pages.backend import in_order, matrix_parameters
+from crcr.show.pages.backend import matrix_parameters, sort_jobs
 from crcr.show.pages.frame import Frame
 from crcr.show.render.job_panel import parse_environment, split_job_url
 from crcr.show.render.matrix import ROOM, shorten_names
@@ -85,7 +85,7 @@ class AsAdmin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["reader"] = Reader(
-            "root", admin=True, csrf="secret", way=SignInMethod.SESSION
+            "root", admin=True, csrf="secret", method=SignInMethod.SESSION
         )
         await self._app(scope, receive, send)
 
@@ -490,7 +490,7 @@ JOBS = (
     ],
 )
 def test_the_table_of_jobs_sorts(sort: str | None, names: str) -> None:
-    assert [job.column.job_name for job in in_order(JOBS, sort)] == [*names]
+    assert [job.column.job_name for job in sort_jobs(JOBS, sort)] == [*names]
 
 
 async def test_a_jobs_row_filters_the_matrix() -> None:

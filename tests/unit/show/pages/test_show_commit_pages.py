@@ -21,7 +21,7 @@ from crcr.show.api import routes as api
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.render import status
-from crcr.show.render.templates import _spans
+from crcr.show.render.templates import _mark_code
 from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import is_sha
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
@@ -261,7 +261,7 @@ async def test_an_unknown_pull_request_has_a_code(world: StoreRows, browser: htt
         (DispatchState, status.DISPATCHES),
         (DispatchAnswer, status.ANSWERS),
         (GateShown, status.GATES),
-        (GateStatus, status.STANDINGS),
+        (GateStatus, status.GATE_STATUSES),
         (BackendState, status.BACKENDS),
         (PullState, status.PULLS),
         (WaiverState, status.WAIVERS),
@@ -281,7 +281,7 @@ def test_every_state_has_a_look(kinds: Any, statuses: Any) -> None:
     ],
 )
 def test_code_in_text_is_escaped(text: str, shown: str) -> None:
-    assert _spans(text) == Markup(shown)  # noqa: S704
+    assert _mark_code(text) == Markup(shown)  # noqa: S704
 
 
 def test_only_a_whole_sha_is_one() -> None:

@@ -31,7 +31,7 @@ L4:
   - gate/one: [ada]
 """
 LISTS = ("/crcr/deliveries", "/crcr/deliveries?show=effects", "/crcr/waivers", "/crcr/audit")
-ADMIN = Reader("ops", admin=True, csrf="signed", way=SignInMethod.SESSION)
+ADMIN = Reader("ops", admin=True, csrf="signed", method=SignInMethod.SESSION)
 
 
 @pytest.fixture

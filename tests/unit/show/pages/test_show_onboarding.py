@@ -82,7 +82,9 @@ def browse(
 
 @pytest.fixture
 async def browser(world: StoreRows, inspections: FakeInspections) -> AsyncIterator[httpx.AsyncClient]:
-    async with browse(world, OnboardingSettings(audience="relay-aud", ask=inspections.ask)) as client:
+    async with browse(
+        world, OnboardingSettings(audience="relay-aud", request_inspection=inspections.ask)
+    ) as client:
         yield client
 
 
@@ -275,7 +277,7 @@ async def test_a_hidden_backend_looks_like_one_that_is_not_listed(
     world: StoreRows, inspections: FakeInspections
 ) -> None:
     world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n", version=2)
-    async with browse(world, OnboardingSettings(ask=inspections.ask)) as browser:
+    async with browse(world, OnboardingSettings(request_inspection=inspections.ask)) as browser:
         hidden = (await browser.get(ONBOARDING, params={"repository": "secret/one"})).text
         nobody = (await browser.get(ONBOARDING, params={"repository": "secret/two"})).text
     assert hidden.replace("secret/one", "secret/two").replace("secret%2Fone", "secret%2Ftwo") == nobody
@@ -459,4 +461,4 @@ def parsed(line: str) -> dict[str, Any]:
 
 def test_a_field_that_was_left_out_has_the_generators_default() -> None:
     form = read_form_values({"repository": "a/b", "command": "  "}, PLAIN)
-    assert form.wanted == PLAIN
+    assert form.request == PLAIN

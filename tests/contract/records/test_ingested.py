@@ -27,9 +27,9 @@ from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
-from crcr.record.views.backends.figures import count_ingested_running, read_figures, read_last
-from crcr.record.views.backends.ingested import ingested_job, ingested_matrix
-from crcr.record.views.backends.jobs import jobs_by_name
+from crcr.record.views.backends.figures import FigureScope, count_ingested_running, read_figures, read_last
+from crcr.record.views.backends.ingested import read_ingested_job, read_ingested_rows
+from crcr.record.views.backends.jobs import read_jobs_by_name
 from crcr.record.views.sql_views import SqlViews
 from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_pull
@@ -95,7 +95,7 @@ class Hud:
     ) -> list[tuple[dict[str, Any], list[JobView]]]:
         async def unit(tx: Tx) -> list[tuple[dict[str, Any], list[JobView]]]:
             seen = await visible_backends(tx, self.stores.allowlists, CORE)
-            return (await ingested_matrix(tx, query, seen, since)).rows
+            return (await read_ingested_rows(tx, query, seen, since)).rows
 
         return await self.stores.database.read(unit)
 
@@ -396,8 +396,8 @@ async def test_figures_and_jobs_of_the_last_hours_hold_the_same(hud: Hud) -> Non
 
     async def unit(tx: Tx) -> tuple[Tally, list[JobFigures]]:
         window = Window.of(Span.DAY, NOW)
-        found = await read_figures(tx, CORE.key, BACKEND.key, ResultKind.INGESTED, window)
-        jobs, _ = await jobs_by_name(tx, CORE, BACKEND, ResultKind.INGESTED, window)
+        found = await read_figures(tx, FigureScope(CORE.key, BACKEND.key, ResultKind.INGESTED, window))
+        jobs, _ = await read_jobs_by_name(tx, CORE, BACKEND, ResultKind.INGESTED, window)
         return found.tally, list(jobs)
 
     tally, jobs = await hud.stores.database.read(unit)
@@ -504,8 +504,8 @@ async def test_a_jobs_details_have_its_attempts_and_failed_tests(hud: Hud) -> No
         seen = await visible_backends(tx, hud.stores.allowlists, CORE)
         other = JobKey(delivery="d-1", workflow="CI", run_id="78", attempt=1, job_name="build")
         return (
-            await ingested_job(tx, CORE, BACKEND, key, seen),
-            await ingested_job(tx, CORE, BACKEND, other, seen),
+            await read_ingested_job(tx, CORE, BACKEND, key, seen),
+            await read_ingested_job(tx, CORE, BACKEND, other, seen),
         )
 
     detail, none = await hud.stores.database.read(unit)

@@ -9,12 +9,12 @@ from sqlalchemy import text
 
 from crcr.decide.jobs.refusal import RefusedReport
 from crcr.decide.model import RepoName
-from crcr.record.jobs.refusals import KEPT, Refusals
+from crcr.record.jobs.refusals import KEPT_PER_BACKEND, Refusals
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from crcr.record.upkeep.retention import Retention
 from crcr.record.views.sql_views import SqlViews
-from support.data.retention_data import KEEP_ALL
+from support.data.retention_data import FOR_EVER
 from support.stores.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -91,22 +91,24 @@ async def test_the_newest_fifty_of_each_backend_stay(stores: Stores) -> None:
     await stores.prepare({CORE: BOTH[CORE]}, NOW)
     book = refusals(stores)
     await book.note(a_refusal(caller=RepoName("org/second")), NOW)
-    for number in range(KEPT + 7):
+    for number in range(KEPT_PER_BACKEND + 7):
         await book.note(a_refusal(run_id=str(number)), NOW)
 
     rows = await stored_refusals(stores)
     own = [row["run_id"] for row in rows if row["downstream"] == "org/backend"]
-    assert own == [str(number) for number in range(7, KEPT + 7)]
-    assert len(rows) == KEPT + 1
+    assert own == [str(number) for number in range(7, KEPT_PER_BACKEND + 7)]
+    assert len(rows) == KEPT_PER_BACKEND + 1
 
 
 async def test_two_writers_keep_no_more_than_fifty_between_them(open_database: OpenDatabase) -> None:
     one, other = Stores.over(open_database()), Stores.over(open_database())
     await one.prepare({CORE: BOTH[CORE]}, NOW)
     books = (refusals(one), refusals(other))
-    await asyncio.gather(*(books[n % 2].note(a_refusal(run_id=str(n)), NOW) for n in range(2 * KEPT)))
+    await asyncio.gather(
+        *(books[n % 2].note(a_refusal(run_id=str(n)), NOW) for n in range(2 * KEPT_PER_BACKEND))
+    )
 
-    assert len(await stored_refusals(one)) == KEPT
+    assert len(await stored_refusals(one)) == KEPT_PER_BACKEND
 
 
 async def test_a_storm_of_the_same_takes_the_place_of_itself(stores: Stores) -> None:
@@ -114,14 +116,14 @@ async def test_a_storm_of_the_same_takes_the_place_of_itself(stores: Stores) -> 
     await stores.prepare({CORE: BOTH[CORE]}, NOW)
     book = refusals(stores)
     await book.note(a_refusal("bad_report"), NOW)
-    for number in range(2 * KEPT):
+    for number in range(2 * KEPT_PER_BACKEND):
         await book.note(a_refusal("rate_limited", detail=str(number)), NOW)
         await book.note(a_refusal("not_authentic", detail=str(number)), NOW)
 
     assert [(row["code"], row["detail"]) for row in await stored_refusals(stores)] == [
         ("bad_report", "d"),
-        ("rate_limited", str(2 * KEPT - 1)),
-        ("not_authentic", str(2 * KEPT - 1)),
+        ("rate_limited", str(2 * KEPT_PER_BACKEND - 1)),
+        ("not_authentic", str(2 * KEPT_PER_BACKEND - 1)),
     ]
 
 
@@ -130,7 +132,7 @@ async def test_fault_26_a_stranger_with_the_name_leaves_one_line_in_our_words(st
     await stores.database.write(lambda tx: tx.run(_BOUND))
     book = refusals(stores)
     await book.note(a_refusal(caller_id=5, job_name="mine"), NOW)
-    for number in range(2 * KEPT):
+    for number in range(2 * KEPT_PER_BACKEND):
         await book.note(a_refusal("bad_report", caller_id=666, job_name="EVIL", detail=f"EVIL {number}"), NOW)
 
     rows = [row for row in await stored_refusals(stores) if row["upstream"] == CORE.key]
@@ -161,7 +163,7 @@ async def test_what_is_two_weeks_old_is_neither_shown_nor_kept(stores: Stores, d
     shown = await views.refusals(CORE, BACKEND, later)
     assert [each.run_id for each in shown.refusals] == ["new"]
     assert len((await views.refusals(CORE, BACKEND, NOW + timedelta(days=13))).refusals) == 2
-    await Retention(database, KEEP_ALL).forget(later)
+    await Retention(database, FOR_EVER).forget(later)
     assert [row["run_id"] for row in await stored_refusals(stores)] == ["new"]
 
 

@@ -39,8 +39,8 @@ from crcr.record.views.backends.jobs import (
     IN_ORDER,
     LATEST_ATTEMPT,
     VIEW_COLUMNS,
+    add_failed_tests,
     job_view,
-    with_tests,
 )
 from crcr.record.views.logs.deliveries import dispatch_view
 from crcr.record.views.relay.health import unpublished_gate
@@ -188,7 +188,7 @@ class CommitReader:
         for backend in backends:
             failed = [job for job in backend.jobs if job.counted is CountedAs.FAILURE][:left]
             left -= len(failed)
-            detailed = [await with_tests(self.tx, self.upstream, self.visible, job) for job in failed]
+            detailed = [await add_failed_tests(self.tx, self.upstream, self.visible, job) for job in failed]
             told.append(replace(backend, jobs=(*detailed, *backend.jobs[len(failed) :])))
         return tuple(told)
 

@@ -14,7 +14,7 @@ from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, R
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.joining import RefusalList, RefusalView
 from crcr.decide.views.overview import DispatchAnswer
-from crcr.record.jobs.refusals import KEPT
+from crcr.record.jobs.refusals import KEPT_PER_BACKEND
 from crcr.record.repositories.inspections import read_inspection
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -148,7 +148,7 @@ async def _known(
         first_run_at=first_run_at,
         last_callback=last_callback,
         last_refusal=_refusal(await tx.one(_LAST_REFUSAL, **key)),
-        silent=await reader.silent(entry),
+        silent=await reader.is_silent(entry),
         last_nightly=_job(await tx.one(_LAST_NIGHTLY, **key)),
     )
 
@@ -243,7 +243,7 @@ async def read_refusals(
         return ()
     since = to_us(now - SHOWN_FOR)
     where = {"upstream": upstream.key, "downstream": downstream.key}
-    return tuple(_view(row) for row in await tx.all(_NEWEST, **where, since=since, limit=KEPT))
+    return tuple(_view(row) for row in await tx.all(_NEWEST, **where, since=since, limit=KEPT_PER_BACKEND))
 
 
 def _view(row: Row) -> RefusalView:

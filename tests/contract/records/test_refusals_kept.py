@@ -14,7 +14,7 @@ from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from crcr.record.upkeep.retention import Retention
 from crcr.record.views.sql_views import SqlViews
-from support.data.retention_data import FOR_EVER
+from support.data.retention_data import KEEP_ALL
 from support.stores.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -163,7 +163,7 @@ async def test_what_is_two_weeks_old_is_neither_shown_nor_kept(stores: Stores, d
     shown = await views.refusals(CORE, BACKEND, later)
     assert [each.run_id for each in shown.refusals] == ["new"]
     assert len((await views.refusals(CORE, BACKEND, NOW + timedelta(days=13))).refusals) == 2
-    await Retention(database, FOR_EVER).forget(later)
+    await Retention(database, KEEP_ALL).forget(later)
     assert [row["run_id"] for row in await stored_refusals(stores)] == ["new"]
 
 

@@ -147,7 +147,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("standing", State.PROBLEM, "Suspended", {"suspended_at": EARLIER}),
     ("standing", State.WARNING, "paused 2 hours ago", {"paused_at": EARLIER}),
     ("app", State.UNKNOWN, "were not checked yet", {"inspection": None, "asked_at": None, "inspected_at": None}),
-    ("app", State.UNKNOWN, "is being asked", {"inspection": None, "inspected_at": None}),
+    ("app", State.UNKNOWN, "is in progress", {"inspection": None, "inspected_at": None}),
     ("app", State.UNKNOWN, "cannot be reached", {"inspection": Inspection(installed=None, trouble="GitHub cannot be reached")}),
     ("app", State.PROBLEM, "not installed on Org/backend", {"inspection": Inspection(installed=False)}),
     (
@@ -206,7 +206,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("events", State.PROBLEM, "pull_request and push", {"inspection": workflows(replace(WORKFLOW, dispatch_types=("other",)))}),
     ("events", State.WARNING, "No workflow listens to push", {"inspection": workflows(replace(WORKFLOW, dispatch_types=("pull_request",)))}),
     ("events", State.OK, "pull_request", {"inspection": workflows(replace(WORKFLOW, dispatch_types=()))}),
-    ("id_token", State.PROBLEM, "may not ask for an OIDC token", {"inspection": workflows(replace(WORKFLOW, id_token=False))}),
+    ("id_token", State.PROBLEM, "may not request an OIDC token", {"inspection": workflows(replace(WORKFLOW, id_token=False))}),
     ("id_token", State.UNKNOWN, "reusable", {"inspection": workflows(replace(WORKFLOW, id_token=False, calls_others=True))}),
     ("dispatch", State.UNKNOWN, "Nothing has been sent", {"last_dispatch": None}),
     ("dispatch", State.OK, "crcr test", {"last_dispatch": None, "last_test": replace(SENT, event="crcr_test")}),
@@ -272,7 +272,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("callback", State.OK, "still runs", {"last_callback": replace(TAKEN, state=JobState.IN_PROGRESS, conclusion=None)}),
     ("refusal", State.PROBLEM, "claim_mismatch: run_id differs.", {"last_refusal": REFUSED}),
     ("refusal", State.WARNING, "Later reports were accepted", {"last_refusal": REFUSED, "last_callback": replace(TAKEN, at=NOW)}),
-    ("refusal", State.OK, "settled: the result was taken.", {"last_refusal": replace(REFUSED, settled=True)}),
+    ("refusal", State.OK, "settled: the result was accepted.", {"last_refusal": replace(REFUSED, settled=True)}),
     (
         "refusal",
         State.OK,
@@ -347,7 +347,7 @@ def test_behind_a_bridge_reports_come_from_the_other_ci_and_nobody_is_sent_to_gi
 
 def test_generated_workflows_of_github_report_themselves() -> None:
     assert (
-        "may ask for an OIDC token"
+        "may request an OIDC token"
         in find_finding("id_token", replace(GOOD, inspection=generated(Ci.GITHUB))).text
     )
 

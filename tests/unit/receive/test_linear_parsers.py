@@ -307,8 +307,8 @@ PARSERS = (
     Parser("report", _report, JSON),
     Parser("webhook", _event, JSON),
     Parser("trimmed payload", _trimmed, NAMES),
-    Parser("reporter's line", lambda text: reporter.plain(text, 10**9), NAMES),
-    Parser("reporter's glob", reporter.Glob("**/" + "*a" * 12 + "b").matches, {"a": repeat("a", after="b"), "a/": repeat("a/")}),
+    Parser("reporter's line", lambda text: reporter.clean_text(text, 10**9), NAMES),
+    Parser("reporter's glob", reporter.PathPattern("**/" + "*a" * 12 + "b").matches, {"a": repeat("a", after="b"), "a/": repeat("a/")}),
     Parser("junit", _junit, JUNIT, size=16_384),
 )  # fmt: skip
 CASES = [

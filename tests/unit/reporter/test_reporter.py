@@ -120,7 +120,7 @@ def test_a_dispatched_job_leaves_its_start_to_its_first_report_unless_it_is_give
 def test_a_start_that_is_no_time_is_left_out_with_a_warning() -> None:
     network = ScriptedNetwork()
     _, said = run_reporter(*NIGHTLY, "--started-at", "this morning", env=GITHUB, network=network)
-    assert "--started-at 'this morning' is no time such as 1970-01-12T13:46:40Z" in said
+    assert "--started-at 'this morning' is not a time such as 1970-01-12T13:46:40Z" in said
     assert network.bodies[0]["workflow"]["started_at"] == "1970-01-12T13:46:40Z"
 
 
@@ -255,7 +255,7 @@ def test_a_nightly_of_no_known_commit_is_grouped_by_its_run() -> None:
     ],
 )
 def test_each_ci_is_known_by_its_variables(env: dict[str, str], expected: tuple[str, ...]) -> None:
-    ci = reporter.recognise(env)
+    ci = reporter.detect_ci(env)
     assert (ci.run_id, ci.run_attempt, ci.workflow, ci.job, ci.url, ci.conclusion) == expected
 
 
@@ -274,9 +274,9 @@ FLAGS = {"GITHUB_ACTIONS": "true", "BUILDKITE": "true", "GITLAB_CI": "true", "CI
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_a_ci_that_gives_something_is_believed_before_the_names_of_others(name: str) -> None:
-    assert reporter.recognise({**FLAGS, **HOSTS[name]}).name == name
+    assert reporter.detect_ci({**FLAGS, **HOSTS[name]}).name == name
     run_only = {each: value for each, value in HOSTS[name].items() if "TOKEN" not in each}
-    assert reporter.recognise({**FLAGS, **run_only}).name == name
+    assert reporter.detect_ci({**FLAGS, **run_only}).name == name
 
 
 def test_a_second_attempt_has_its_own_page() -> None:
@@ -334,7 +334,7 @@ def test_a_flag_of_a_newer_reporter_loses_nothing() -> None:
     network = ScriptedNetwork()
     code, said = run_reporter("--strict", "--status", "in_progress", "--new-thing", "x", network=network)
     assert (code, len(network.sent)) == (0, 1)
-    assert "not understood and left out: --new-thing x" in said
+    assert "unknown arguments, ignored: --new-thing x" in said
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def read_results(folder: Path, *patterns: str, **more: int) -> tuple[Any, str]:
     out = io.StringIO()
     machine = reporter.Machine(clock=time.monotonic)
     wanted = [str(folder / pattern) for pattern in patterns or ("**/*.xml",)]
-    return reporter.read_junit(wanted, reporter.Voice(out), machine, **more), out.getvalue()
+    return reporter.read_junit(wanted, reporter.JobOutput(out), machine, **more), out.getvalue()
 
 
 def counts(folder: Path, *patterns: str) -> tuple[int, int, int]:
@@ -166,14 +166,14 @@ def test_patterns_find_files(
 ) -> None:
     for name in FILES:
         write(tmp_path, suite(PASSED), name)
-    voice = reporter.Voice(io.StringIO())
+    voice = reporter.JobOutput(io.StringIO())
     absolute = [
         str(Path(path).relative_to(tmp_path))
-        for path in reporter.matching_files([f"{tmp_path}/{pattern}"], voice)
+        for path in reporter.find_files([f"{tmp_path}/{pattern}"], voice)
     ]
     assert (set(absolute), len(absolute)) == (found, len(found))
     monkeypatch.chdir(tmp_path)
-    assert set(reporter.matching_files([pattern, f"./{pattern}"], voice)) == found
+    assert set(reporter.find_files([pattern, f"./{pattern}"], voice)) == found
 
 
 def test_links_pipes_and_circles_are_left_alone(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_file_of_a_hundred_megabytes_is_not_even_read(tmp_path: Path) -> None:
 def test_all_files_together_have_a_limit(tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path, suite(PASSED + " " * 90_000), f"{name}.xml")
-    tally, said = read_results(tmp_path, room=200_000)
+    tally, said = read_results(tmp_path, bytes_left=200_000)
     assert tally.passed == 2
     assert "1 of 3 test files were left out" in said
 
@@ -287,7 +287,7 @@ def test_reading_for_too_long_is_given_up(tmp_path: Path) -> None:
     clock = iter(range(0, 1_000, 30))
     out = io.StringIO()
     machine = reporter.Machine(clock=lambda: float(next(clock)))
-    tally = reporter.read_junit([str(tmp_path)], reporter.Voice(out), machine)
+    tally = reporter.read_junit([str(tmp_path)], reporter.JobOutput(out), machine)
     assert tally.passed == 2
     assert "take too long" in out.getvalue()
 
@@ -296,9 +296,9 @@ def test_a_folder_without_end_is_not_walked_to_its_end(tmp_path: Path) -> None:
     for number in range(6):
         write(tmp_path, suite(PASSED), f"{number}/a.xml")
     out = io.StringIO()
-    assert list(reporter.walk(str(tmp_path), reporter.Voice(out), 5)) == []
+    assert list(reporter.walk_files(str(tmp_path), reporter.JobOutput(out), 5)) == []
     assert "name a smaller folder" in out.getvalue()
-    assert len(list(reporter.walk(str(tmp_path), reporter.Voice(out), 12))) == 6
+    assert len(list(reporter.walk_files(str(tmp_path), reporter.JobOutput(out), 12))) == 6
 
 
 def test_large_honest_files_are_read(tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ async def test_another_ci_is_told_what_it_takes_and_promised_no_more(
 ) -> None:
     text = unescape((await browser.get(ONBOARDING, params={**COMPLETE, "ci": ci, **ELSEWHERE[ci]})).text)
     assert "no secret is shared" not in text
-    assert "Safe as it stands" not in text
+    assert "Safe by default" not in text
     wanted = replace(PLAIN, ci=Ci(ci), repository=RepoName("new/backend"), place=ELSEWHERE[ci])
     for each in manual_steps(wanted):
         assert each.name in text

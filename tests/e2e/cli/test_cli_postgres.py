@@ -52,10 +52,10 @@ def command_runner(folder: Path, url: str) -> CommandRunner:
 def runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandRunner, CommandRunner]:
     """A relay's file and the database that it was moved to."""
     folder = tmp_path_factory.mktemp("desk")
-    world = database_with_history(folder)
+    history_shell = database_with_history(folder)
     url = new_database(empty=True)
     (folder / "url").write_text(f"{url}\n")
-    before, after = CommandRunner(folder, world.environ), command_runner(folder, url)
+    before, after = CommandRunner(folder, history_shell.environ), command_runner(folder, url)
     named = {name: value for name, value in after.environ.items() if name != "CRCR_DATABASE_URL"}
     out = CommandRunner(folder, {**named, "CRCR_DATABASE_URL_FILE": "url"}).ok(
         "migrate", "--from", "sqlite:///crcr.db"

@@ -21,7 +21,7 @@ from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api.core import MAX_LIST_BYTES
 from crcr.github.client import GitHubClient
 from support.clock import ManualClock
-from support.github.fake_github import FakeGitHub, connect
+from support.github.fake_github import FakeGitHub
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REPO = RepoName("org/up")
@@ -37,21 +37,6 @@ SHOWN = CheckContent(
 )
 RUN = {"id": 3, "event": "push", "created_at": "2026-01-01T00:00:00Z"}
 Call = Callable[[GitHubClient], Awaitable[object]]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def server(clock: ManualClock) -> FakeGitHub:
-    return FakeGitHub(clock)
-
-
-@pytest.fixture
-def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
-    return connect(server, clock)
 
 
 def page(body: object, *, more: bool = False) -> httpx.Response:

@@ -28,7 +28,6 @@ NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 BY_NAME: dict[str, Any] = {
     "repo": RepoName("actions/dispatches"),
     "file": FileLocation(RepoName("app/pulls"), "main", "a.yml"),
-    "shown": SHOWN,
     "permissions": (("contents", "read"),),
     "repository_ids": (1,),
     "since": NOW,
@@ -55,7 +54,7 @@ def _is_call(module: ModuleType, name: str, function: Any) -> bool:
 def _argument(parameter: inspect.Parameter) -> Any:
     if parameter.name in BY_NAME:
         return BY_NAME[parameter.name]
-    return {int: 7, str: "text", bytes: b"{}"}.get(parameter.annotation)
+    return {int: 7, str: "text", bytes: b"{}", CheckContent: SHOWN}.get(parameter.annotation)
 
 
 @pytest.mark.parametrize(("name", "call"), calls(), ids=lambda value: value if isinstance(value, str) else "")

@@ -57,7 +57,7 @@ async def a_run(site: Site, title: str = "Add an operator", /, **conclusions: st
     return run
 
 
-async def opened(site: Site, query: str = "") -> Page:
+async def open_backend_page(site: Site, query: str = "") -> Page:
     await site.page.goto(f"{site.url}{PATH}{query}")
     await expect(site.page.locator("#live")).to_contain_text("live")
     await site.page.evaluate("window.notReloaded = true")
@@ -73,7 +73,7 @@ async def test_the_matrix_is_what_the_database_has(tmp_path: Path, browser: Brow
         await a_run(site, build="failure")
         await a_run(site, test="cancelled")
         await a_run(site, build="neutral", test=None)
-        page = await opened(site)
+        page = await open_backend_page(site)
         shown: dict[tuple[str, str], str] = {}
         names = await page.locator("#matrix-table .job span").all_text_contents()
         for row in await page.locator("#matrix-table tbody tr").all():
@@ -94,7 +94,7 @@ async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
 ) -> None:
     async with reporter_site(tmp_path, browser) as site:
         await a_run(site, test="failure")
-        page = await opened(site)
+        page = await open_backend_page(site)
         cell = page.locator("#matrix-table td.bad > a")
         await cell.click()
         panel = page.locator("#panel")
@@ -123,7 +123,7 @@ async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
 async def test_back_and_forward_go_through_what_was_open(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser) as site:
         await a_run(site, test="failure")
-        page = await opened(site)
+        page = await open_backend_page(site)
         title = page.locator("#panel-title")
         await page.locator("#matrix-table td.ok > a").click()
         await expect(title).to_have_text("build")
@@ -143,7 +143,7 @@ async def test_arrow_keys_move_through_the_matrix_and_enter_opens(tmp_path: Path
     async with reporter_site(tmp_path, browser) as site:
         await a_run(site, build="failure")
         await a_run(site)
-        page = await opened(site)
+        page = await open_backend_page(site)
         stops = page.locator(f"{CELLS}[tabindex='0']")
         await expect(stops).to_have_count(1)
         await stops.focus()
@@ -166,7 +166,7 @@ async def test_an_update_keeps_place_focus_and_the_open_details(tmp_path: Path, 
         page = site.page
         await page.set_viewport_size({"width": 1000, "height": 700})
         run = await a_run(site, **{WIDE[-1]: None})
-        await opened(site)
+        await open_backend_page(site)
         frame = page.locator("#scroll-matrix")
         await frame.evaluate("frame => frame.scrollTo(300, 0)")
         await page.locator("#matrix-table td.run > a").click()
@@ -188,7 +188,7 @@ async def test_an_update_keeps_place_focus_and_the_open_details(tmp_path: Path, 
 async def test_shards_unfold_in_place(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser, ("build", *SHARDS)) as site:
         await a_run(site, **{SHARDS[3]: "failure"})
-        page = await opened(site)
+        page = await open_backend_page(site)
         await expect(page.locator("#matrix-table tbody td.bad")).to_have_text("X1/6")
         await page.locator("#matrix-table thead .shards a").click()
         await expect(page.locator("#matrix-table thead .job")).to_have_count(7)
@@ -204,7 +204,7 @@ async def test_filters_narrow_the_matrix_and_stay_in_the_address(tmp_path: Path,
     async with reporter_site(tmp_path, browser) as site:
         await a_run(site, "Add an operator", build="failure")
         await a_run(site, "Mend the docs")
-        page = await opened(site)
+        page = await open_backend_page(site)
         rows = page.locator("#matrix-table tbody tr")
         await expect(rows).to_have_count(2)
         await page.locator("#filter-q").fill("mend")
@@ -260,7 +260,7 @@ async def test_hostile_text_is_text_in_the_details_too(tmp_path: Path, browser: 
             workflow = {**told, "status": state, "conclusion": "failure"}
             body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": workflow}
             assert (await github.report(run, run.jobs[0], status=state, body=body)).status_code == 200
-        await opened(site)
+        await open_backend_page(site)
         await page.locator("#matrix-table td.bad > a").click()
         await expect(page.locator("#panel")).to_contain_text("alert('job')")
         assert await page.locator("main script, main img").count() == 0

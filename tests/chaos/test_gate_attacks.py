@@ -428,7 +428,7 @@ async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
         yield Walk(relay)
 
 
-async def _walk(steps: list[Step], seed: int) -> str | None:
+async def _run_steps(steps: list[Step], seed: int) -> str | None:
     """Walk these steps; what went wrong, if anything did."""
     with TemporaryDirectory() as folder:
         try:
@@ -450,4 +450,4 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
 async def test_no_attack_opens_the_gate(seed: int) -> None:
-    await check_walk(seed, _steps(seed), lambda steps: _walk(steps, seed))
+    await check_walk(seed, _steps(seed), lambda steps: _run_steps(steps, seed))

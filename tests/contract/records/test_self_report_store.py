@@ -190,15 +190,15 @@ async def test_a_commit_is_asked_about_once_until_the_answer_may_be_another(
         return len(await relay.stores.rows("SELECT * FROM effects WHERE kind = 'verify_commit'"))
 
     assert [await told("1", 0), await told("2", 1)] == [1, 1]
-    await relay.stores.database.write(_done)
+    await relay.stores.database.write(_finish_effects)
     await relay.commits.settle(CORE, SHA, ELSEWHERE, NOW + timedelta(minutes=2))
     assert [await told("3", 3), await told("4", 61), await told("5", 62)] == [1, 1, 2]
-    await relay.stores.database.write(_done)
+    await relay.stores.database.write(_finish_effects)
     await relay.commits.settle(CORE, SHA, CommitPlace(CommitStanding.BASE, "main"), NOW)
     assert await told("6", 600) == 2
 
 
-async def _done(tx: Tx) -> None:
+async def _finish_effects(tx: Tx) -> None:
     await tx.run(_DONE)
 
 

@@ -98,7 +98,7 @@ class Installation:
         async with crcr("serve", folder=self.folder, environ=self.environ) as process:
             await process.wait_for_line("crcr is listening on")
             yield
-            assert await process.stopped() == 0
+            assert await process.stop() == 0
 
     async def back_up(self) -> None:
         await self._run(documented("crcr backup" if self.kind == "sqlite" else "pg_dump"))
@@ -136,7 +136,7 @@ class Installation:
             return {guid for (guid,) in store.execute(sql)}
 
 
-def _url_of(database: str) -> str:
+def _role_url(database: str) -> str:
     return cluster().url(database).replace("//crcr@", f"//{ROLE}@")
 
 
@@ -144,7 +144,7 @@ def _plain_database(name: str) -> str:
     """A database of an ordinary role's own, as a careful operator has it; the address is that role's."""
     run_on(cluster().admin_url, f"CREATE ROLE {ROLE} LOGIN")
     run_on(cluster().admin_url, f"CREATE DATABASE {name} OWNER {ROLE} TEMPLATE template0")
-    return _url_of(name)
+    return _role_url(name)
 
 
 @asynccontextmanager
@@ -157,7 +157,7 @@ async def run_installation(kind: str, folder: Path) -> AsyncIterator[Installatio
         installation = Installation(kind, folder, github, url)
         github.webhook_url = f"http://127.0.0.1:{installation.port}/github/webhook"
         if kind == "postgresql":
-            installation.restored_url = _url_of("crcr_restored")
+            installation.restored_url = _role_url("crcr_restored")
         yield installation
         if kind == "postgresql":
             drop_database(installation.restored_url)

@@ -32,7 +32,7 @@ def questions(relay: RunningRelay, sha: str = "%") -> list[dict[str, Any]]:
     return relay.rows(f"SELECT target, lane, state FROM effects WHERE {wanted} ORDER BY effect_id", sha)  # noqa: S608
 
 
-def asked(relay: RunningRelay) -> list[str]:
+def compare_calls(relay: RunningRelay) -> list[str]:
     return [call.path for call in relay.github.calls if "/compare/" in call.path]
 
 
@@ -181,9 +181,9 @@ async def test_made_up_commits_are_asked_about_slowly_and_not_without_end(tmp_pa
             await send_self_report(relay, run, commit=f"{number + 1:040x}")
         assert len(questions(relay)) == 20
         await relay.drain()
-        assert len(asked(relay)) == 1
+        assert len(compare_calls(relay)) == 1
         await relay.pass_time(61)
-        assert len(asked(relay)) == 11
+        assert len(compare_calls(relay)) == 11
 
 
 async def test_one_backends_made_up_commits_take_no_turn_of_anothers(tmp_path: Path) -> None:

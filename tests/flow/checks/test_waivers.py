@@ -36,7 +36,7 @@ def waivers(relay: RunningRelay) -> list[dict[str, object]]:
     return relay.rows("SELECT * FROM waivers ORDER BY waiver_id")
 
 
-def told(relay: RunningRelay, pull: PullRequest) -> str:
+def gate_text(relay: RunningRelay, pull: PullRequest) -> str:
     """Everything that the gate says."""
     output = latest_check(relay, GATE, pull.head_sha).output
     return f"{output['title']}\n{output['summary']}"
@@ -68,7 +68,7 @@ async def test_the_gate_names_who_waived_and_why(tmp_path: Path) -> None:
             "success",
             f"{GATING} waived by @maintainer",
         )
-        assert "because `the runner is on fire`, for this commit on this base only" in told(relay, pull)
+        assert "because `the runner is on fire`, for this commit on this base only" in gate_text(relay, pull)
 
 
 async def test_a_waiver_of_a_backend_need_not_wait_until_it_has_failed(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_a_waiver_until_a_time_holds_across_pushes(tmp_path: Path) -> None
 
         assert gate_state(relay, pull) == "success"
         until = relay.clock.now() - timedelta(seconds=60) + timedelta(days=3)
-        assert f"until {until:%Y-%m-%d %H:%M} UTC" in told(relay, pull)
+        assert f"until {until:%Y-%m-%d %H:%M} UTC" in gate_text(relay, pull)
 
 
 async def test_a_waiver_runs_out_by_time_alone_and_the_gate_fails_again(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ async def push_back(relay: RunningRelay, pull: PullRequest, sha: str, *, after_s
     await relay.drain()
 
 
-async def twin_of(relay: RunningRelay, pull: PullRequest) -> PullRequest:
+async def open_twin(relay: RunningRelay, pull: PullRequest) -> PullRequest:
     """Another pull request whose head is the same commit."""
 
     def same_head(twin: PullRequest) -> None:
@@ -275,7 +275,7 @@ async def test_with_two_pull_requests_on_one_head_the_worse_counts(tmp_path: Pat
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
-        twin = await twin_of(relay, pull)
+        twin = await open_twin(relay, pull)
         assert gate_state(relay, pull) == "pending"
         await run_all(relay, build="failure")
 
@@ -286,7 +286,7 @@ async def test_a_waiver_of_one_pull_request_does_not_open_the_gate_of_its_twin(t
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="failure")
-        twin = await twin_of(relay, pull)
+        twin = await open_twin(relay, pull)
         await run_all(relay, build="failure")
         await write_comment(relay, pull, f"/crcr waive {GATING} because known")
         assert gate_state(relay, twin) == "failure"
@@ -299,7 +299,7 @@ async def test_a_twin_that_is_closed_counts_no_more(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
-        twin = await twin_of(relay, pull)
+        twin = await open_twin(relay, pull)
         await run_all(relay, build="failure")
         relay.clock.advance(1)
         await relay.github.close_pr(twin)

@@ -88,7 +88,7 @@ def fill(world: StoreRows, text: str = "plain", **pull: Any) -> None:
     world.delivery(action=text, reason=text, head_sha=text, state="superseded")
 
 
-def jobs_of(pull: PullView) -> list[JobView]:
+def all_jobs(pull: PullView) -> list[JobView]:
     return [job for backend in pull.backends for job in backend.jobs]
 
 
@@ -98,7 +98,7 @@ async def test_fault_29_hostile_text_is_only_text(
 ) -> None:
     fill(world, hostile.replace("\x00", "\x01"))
     pull = await world.views.pull(UPSTREAM, 7, world.clock.now())
-    token = next((each for job in jobs_of(pull) if (each := job_token(job, shared=True))), "x")
+    token = next((each for job in all_jobs(pull) if (each := job_token(job, shared=True))), "x")
     shared = f"/crcr/pr/7?job={token}"
     for path in (
         *("/crcr/pr/7?older=1", "/crcr/pr/7?fragment=main", f"/crcr/commit/{HEAD}", f"/crcr/commit/{GROUP}"),
@@ -348,7 +348,7 @@ async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
     world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     fill(world, "plain")
-    job = jobs_of(await world.views.pull(UPSTREAM, 7, world.clock.now()))[0]
+    job = all_jobs(await world.views.pull(UPSTREAM, 7, world.clock.now()))[0]
     path = f"/crcr/pr/7?job={job_token(job, shared=True)}&fragment=panel"
     assert "gate/one" in (await browser.get(path)).text
     world.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)

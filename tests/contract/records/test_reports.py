@@ -29,11 +29,10 @@ from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema.main_tables import deliveries, dispatches
 from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
-from crcr.record.store.sqlite.database import InMemory
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 from support.data.events_and_reports import a_caller, count_outcomes
-from support.stores.databases import OpenDatabase
+from support.stores.databases import SHARED_DATABASES, OpenDatabase
 from support.stores.race_harness import empty_unit, pause_before_commit
 from support.stores.tables import database_location
 
@@ -195,10 +194,10 @@ async def test_a_store_that_is_closed_says_so_and_not_that_nothing_is_known(stor
         await relay.report()
 
 
+@pytest.mark.parametrize("open_database", SHARED_DATABASES, indirect=True)
 async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) -> None:
     relay, other = store.open(), store.open()
-    if isinstance(database_location(other.database), InMemory):
-        pytest.skip("without a file there is no other process")
+
     async with busy(other.database):
         waiting = asyncio.create_task(relay.report())
         for _ in range(20):

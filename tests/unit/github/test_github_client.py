@@ -32,21 +32,6 @@ DISPATCHES = "/repos/org/backend/dispatches"
 MINT = "/app/installations/5/access_tokens"
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def server(clock: ManualClock) -> FakeGitHub:
-    return FakeGitHub(clock)
-
-
-@pytest.fixture
-def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
-    return connect(server, clock)
-
-
 async def test_the_client_keeps_its_tokens_out_of_its_repr(github: GitHubClient) -> None:
     await github.repositories.dispatch(TARGET, BODY)
     assert "ghs_" not in repr((github, vars(github)))

@@ -32,11 +32,6 @@ class Mint:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def mint(clock: ManualClock) -> Mint:
     return Mint(clock)
 

@@ -83,7 +83,7 @@ def pairs_of_backticks(size: int) -> str:
     return "`" + "a` ``b`` `" * (size // 10) + "\n/crcr status\n`"
 
 
-def lines_of(piece: str) -> Callable[[int], str]:
+def repeated_lines(piece: str) -> Callable[[int], str]:
     def text(size: int) -> str:
         line = (piece * (40 // len(piece)))[:40]
         return "\n".join([line] * (size // 41)) + "\n\n/crcr status"
@@ -97,9 +97,9 @@ COMMENTS = {
     "lone backticks": repeat("` ``\n``` ", after="\n/crcr status"),
     "one run": repeat("`", after="x`\n/crcr status"),
     "backslashes": repeat("\\", after="`\n/crcr status"),
-    "lines of code spans": lines_of("`a` "),
-    "lines of open code": lines_of("`a "),
-    "fences": lines_of("```"),
+    "lines of code spans": repeated_lines("`a` "),
+    "lines of open code": repeated_lines("`a "),
+    "fences": repeated_lines("```"),
     "tildes": repeat("~~~ ~", after="\n/crcr status"),
     "comments": repeat("<!-- -->", after="\n/crcr status"),
     "open comments": repeat("<!--", after="\n/crcr status"),
@@ -110,8 +110,8 @@ COMMENTS = {
     "open links": repeat("](", after="\n/crcr status"),
     "pictures": repeat("![", after="\n/crcr status"),
     "spaces": repeat(" ", after="\n/crcr status"),
-    "quotes": lines_of("> "),
-    "commands": lines_of("/crcr status "),
+    "quotes": repeated_lines("> "),
+    "commands": repeated_lines("/crcr status "),
 }
 COMMANDS = {
     "quotes": repeat('"', before="/crcr waive o/r:"),

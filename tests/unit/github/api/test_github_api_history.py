@@ -11,8 +11,7 @@ from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import commits
 from crcr.github.api.request_response import Response
 from crcr.github.client import GitHubClient
-from support.clock import ManualClock
-from support.github.fake_github import FakeGitHub, connect
+from support.github.fake_github import FakeGitHub
 
 REPO = RepoName("Org/Up")
 HERE = Target(REPO, 9, 5)
@@ -66,21 +65,6 @@ def test_a_branch_begins_as_asked() -> None:
 def test_an_answer_that_cannot_be_read_is_no_verdict(body: object) -> None:
     with pytest.raises(OutsideUnsure):
         commits.is_ancestor(page(body))
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def server(clock: ManualClock) -> FakeGitHub:
-    return FakeGitHub(clock)
-
-
-@pytest.fixture
-def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
-    return connect(server, clock)
 
 
 @pytest.mark.parametrize("status", [404, 422])

@@ -60,7 +60,7 @@ shares_relays = pytest.mark.asyncio(loop_scope="module")
 
 
 @dataclass
-class World:
+class ProxiedRelays:
     """GitHub, a proxy, and two relays behind it on one file."""
 
     kind: str
@@ -106,7 +106,7 @@ def settings(folder: Path, github: GitHub, proxy: Proxy) -> dict[str, str]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ProxiedRelays]:
     kind: str = request.param
     folder, ports = tmp_path_factory.mktemp(kind), (free_port(), free_port())
     async with AsyncExitStack() as stack:
@@ -116,14 +116,14 @@ async def world(
         github.use_transport(proxy.transport())
         github.create_repository(UPSTREAM)
         github.create_repository(REPORTER, workflows=[Workflow(jobs=(JobSpec("build"),))])
-        world = World(kind, github, proxy, folder, ports, settings(folder, github, proxy), stack, [])
+        world = ProxiedRelays(kind, github, proxy, folder, ports, settings(folder, github, proxy), stack, [])
         for number in range(len(ports)):
             world.relays.append(await world.start(number))
         yield world
         github.finish()
 
 
-def said(directive: str, place: str = "") -> str:
+def nginx_directive(directive: str, place: str = "") -> str:
     """The value of a directive in a location, or in the server that all of them stand in."""
     names = rf"(?:= {re.escape(place)}|~ \^{re.escape(place)}/\?\$)"
     where = re.search(rf"location {names} \{{(.*?)\}}", NGINX, re.DOTALL) if place else None
@@ -143,12 +143,12 @@ def said(directive: str, place: str = "") -> str:
 )
 def test_the_proxy_lets_pass_what_the_relay_takes(place: str, cap: int) -> None:
     size = f"{cap // MIB}m"
-    assert said("client_max_body_size", place) == size
+    assert nginx_directive("client_max_body_size", place) == size
     assert f"max_size {size.upper()[:-1]}MiB" in (FOLDER / "Caddyfile").read_text()
 
 
 def test_silence_between_two_heartbeats_ends_no_stream_and_nothing_is_limited() -> None:
-    assert int(said("proxy_read_timeout", "/api/v1/events").removesuffix("s")) > 3 * HEARTBEAT_S
+    assert int(nginx_directive("proxy_read_timeout", "/api/v1/events").removesuffix("s")) > 3 * HEARTBEAT_S
     assert "limit_req" not in NGINX
     assert f'proxy_set_header {settings_of(Settings)["hud_proxy_header"].default} "";' in NGINX
 
@@ -176,7 +176,7 @@ def _certified(folder: Path) -> Proxy:
 
 @both
 @shares_relays
-async def test_the_whole_loop_goes_through_it_and_is_seen_live(world: World) -> None:
+async def test_the_whole_loop_goes_through_it_and_is_seen_live(world: ProxiedRelays) -> None:
     async with world.proxy.client() as visitor, visitor.stream("GET", "/api/v1/events") as stream:
         lines = stream.aiter_lines()
         assert await anext(lines) == "retry: 2000"
@@ -198,7 +198,7 @@ async def _until(lines: AsyncIterator[str], last: str) -> AsyncIterator[str]:
 
 @both
 @shares_relays
-async def test_a_visitor_is_known_by_its_address_and_not_by_what_it_claims(world: World) -> None:
+async def test_a_visitor_is_known_by_its_address_and_not_by_what_it_claims(world: ProxiedRelays) -> None:
     """Failed authentications are limited by address, in each relay by itself as long as there is no Redis."""
     async with world.proxy.client("127.0.0.2") as liar:
         tried = range(2 * _FAILED_PER_MINUTE + 10)
@@ -216,7 +216,7 @@ async def _fail(visitor: httpx.AsyncClient, claimed: str) -> int:
 
 @both
 @shares_relays
-async def test_what_is_for_operators_is_not_seen_from_outside(world: World) -> None:
+async def test_what_is_for_operators_is_not_seen_from_outside(world: ProxiedRelays) -> None:
     found = {path: await asyncio.to_thread(_get, world.proxy, path) for path in HIDDEN}
     assert {path: status for path, (status, _) in found.items() if status != 404} == {}
     assert [path for path, (_, body) in found.items() if b"crcr_" in body or b'"ok":true' in body] == []
@@ -239,7 +239,9 @@ def _get(proxy: Proxy, path: str) -> tuple[int, bytes]:
 
 @with_nginx
 @shares_relays
-async def test_bodies_pass_up_to_the_limit_and_larger_ones_are_told_in_the_relays_words(world: World) -> None:
+async def test_bodies_pass_up_to_the_limit_and_larger_ones_are_told_in_the_relays_words(
+    world: ProxiedRelays,
+) -> None:
     async with world.proxy.client() as visitor:
         for path, cap, code in (
             ("/github/webhook", webhook_intake.CAP_BYTES, "bad_signature"),
@@ -286,7 +288,7 @@ async def test_fault_69_a_host_that_is_not_ours_is_led_nowhere(tmp_path: Path, k
 @both
 @shares_relays
 async def test_fault_69_callbacks_and_webhooks_with_a_slash_reach_the_relay_without_a_redirect(
-    world: World,
+    world: ProxiedRelays,
 ) -> None:
     async with world.proxy.client() as visitor:
         for path in ("/github/webhook", "/github/callback"):
@@ -309,7 +311,7 @@ async def test_fault_65_the_proxy_refuses_a_large_head_by_itself(tmp_path: Path,
 
 @both
 @shares_relays
-async def test_fault_65_a_head_with_a_long_token_passes_to_the_relay(world: World) -> None:
+async def test_fault_65_a_head_with_a_long_token_passes_to_the_relay(world: ProxiedRelays) -> None:
     async with world.proxy.client() as visitor:
         answer = await visitor.post("/github/callback", headers={"Authorization": "Bearer " + "y" * 6000})
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "not_authentic")
@@ -320,8 +322,11 @@ GITHUB_GIVES_UP_S = 10.0
 
 @pytest.mark.parametrize("place", ["/github/webhook", "/github/callback", "/api/crcr/results"])
 def test_a_relay_that_hangs_is_given_5_s_to_connect_and_8_s_to_answer(place: str) -> None:
-    assert (said("proxy_connect_timeout", place), said("proxy_read_timeout", place)) == ("5s", "8s")
-    assert "non_idempotent" in said("proxy_next_upstream", place)
+    assert (
+        nginx_directive("proxy_connect_timeout", place),
+        nginx_directive("proxy_read_timeout", place),
+    ) == ("5s", "8s")
+    assert "non_idempotent" in nginx_directive("proxy_next_upstream", place)
     caddyfile = (FOLDER / "Caddyfile").read_text()
     assert ("dial_timeout 5s" in caddyfile, "response_header_timeout 8s" in caddyfile) == (True, True)
 
@@ -329,7 +334,7 @@ def test_a_relay_that_hangs_is_given_5_s_to_connect_and_8_s_to_answer(place: str
 @pytest.mark.timeout(180)
 @both
 @shares_relays
-async def test_a_frozen_relay_is_passed_over_before_github_gives_up(world: World) -> None:
+async def test_a_frozen_relay_is_passed_over_before_github_gives_up(world: ProxiedRelays) -> None:
     """Of several at once some are sent to the frozen one first, whose kernel takes the connection.
 
     nginx sends them again; Caddy, which cannot, has left the relay out by then.
@@ -378,14 +383,16 @@ async def _timed(work: Awaitable[Any]) -> tuple[Any, float]:
 @pytest.mark.timeout(180)
 @with_nginx
 @shares_relays
-async def test_relays_are_replaced_one_after_the_other_and_every_webhook_is_taken(world: World) -> None:
+async def test_relays_are_replaced_one_after_the_other_and_every_webhook_is_taken(
+    world: ProxiedRelays,
+) -> None:
     """The same webhook may reach both relays; both know it by its GUID."""
     first, taken = len(world.github.deliveries()), world.taken()
     stop = asyncio.Event()
     sending = [asyncio.create_task(_keep_sending(world.github, stop)) for _ in range(2)]
     for number, relay in enumerate(tuple(world.relays)):
         before = len(world.github.deliveries())
-        assert await relay.stopped() == 0
+        assert await relay.stop() == 0
         world.relays[number] = await world.start(number)
         while len(world.github.deliveries()) < before + 10:
             await asyncio.sleep(0.05)

@@ -44,7 +44,7 @@ OPERATED = f"L2:\n  - {REPO}\n{HIDDEN}"
 
 
 @dataclass(frozen=True)
-class Told(CommandResult):
+class DoctorResult(CommandResult):
     @property
     def json(self) -> Any:
         return json.loads(self.out)
@@ -58,22 +58,22 @@ class Told(CommandResult):
         )
 
 
-async def run_process(*words: str, folder: Path, environ: Mapping[str, str] | None = None) -> Told:
+async def run_process(*words: str, folder: Path, environ: Mapping[str, str] | None = None) -> DoctorResult:
     async with crcr(*words, folder=folder, environ=environ or {}) as process:
         async with asyncio.timeout(60):
             out, errors = await process.process.communicate()
-        return Told(process.process.returncode or 0, out.decode(), errors.decode())
+        return DoctorResult(process.process.returncode or 0, out.decode(), errors.decode())
 
 
-async def run_command(*words: str, folder: Path, environ: Mapping[str, str] | None = None) -> Told:
+async def run_command(*words: str, folder: Path, environ: Mapping[str, str] | None = None) -> DoctorResult:
     """Run a command in this process, in a thread: the simulated GitHub answers it meanwhile."""
     async with asyncio.timeout(60):
         done = await asyncio.to_thread(run_in_process, *words, folder=folder, environ=environ or {})
-        return Told(done.code, done.out, done.errors)
+        return DoctorResult(done.code, done.out, done.errors)
 
 
 @dataclass(frozen=True)
-class World:
+class DoctorSetup:
     folder: Path
     github: GitHub
     url: str
@@ -92,13 +92,13 @@ class World:
 
     async def doctor(
         self, *words: str, folder: Path | None = None, environ: Mapping[str, str] | None = None
-    ) -> Told:
+    ) -> DoctorResult:
         return await run_command("doctor", *words, folder=folder or self.folder, environ=environ)
 
-    async def asked(self, repository: str, *words: str, **more: Any) -> Told:
+    async def asked(self, repository: str, *words: str, **more: Any) -> DoctorResult:
         return await self.doctor("--relay", self.url, "--repo", repository, *words, **more)
 
-    async def of_operator(self, *words: str, **more: str) -> Told:
+    async def of_operator(self, *words: str, **more: str) -> DoctorResult:
         return await self.doctor(*words, environ={**self.environ, **more})
 
 
@@ -127,7 +127,7 @@ def pinned(workflow: str, port: int | str) -> str:
 
 
 @asynccontextmanager
-async def served(folder: Path, allowlist: str) -> AsyncIterator[World]:
+async def run_doctor_setup(folder: Path, allowlist: str) -> AsyncIterator[DoctorSetup]:
     port = free_port()
     async with GitHub(seed=7) as github, serve(github):
         github.create_repository(UPSTREAM)
@@ -135,29 +135,29 @@ async def served(folder: Path, allowlist: str) -> AsyncIterator[World]:
         environ = settings(folder, github, port, allowlist)
         async with crcr("serve", folder=folder, environ=environ) as relay:
             await relay.wait_for_line("crcr is listening on")
-            yield World(folder, github, f"http://127.0.0.1:{port}", environ)
-            assert await relay.stopped() == 0
+            yield DoctorSetup(folder, github, f"http://127.0.0.1:{port}", environ)
+            assert await relay.stop() == 0
         github.finish()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DoctorSetup]:
     """The relay that downstreams ask."""
     listed = "".join(f"  - {owner}/reporter\n" for owner in OWNERS)
-    async with served(tmp_path_factory.mktemp("relay"), f"L2:\n{listed}{HIDDEN}") as relay:
+    async with run_doctor_setup(tmp_path_factory.mktemp("relay"), f"L2:\n{listed}{HIDDEN}") as relay:
         yield relay
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def operated(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def operated(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DoctorSetup]:
     """The relay that an operator looks at, with one downstream for everybody and one that is hidden."""
-    async with served(tmp_path_factory.mktemp("operated"), OPERATED) as relay:
+    async with run_doctor_setup(tmp_path_factory.mktemp("operated"), OPERATED) as relay:
         relay.repository("org")
         yield relay
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def own(operated: World) -> AsyncIterator[World]:
+async def own(operated: DoctorSetup) -> AsyncIterator[DoctorSetup]:
     """The same, put in order again when the test is done."""
     github, folder = operated.github, operated.folder
     hook, granted = github.webhook_url, dict(github.installation(REPO).permissions)
@@ -168,7 +168,7 @@ async def own(operated: World) -> AsyncIterator[World]:
     await github.install(SECRET)
 
 
-async def test_a_good_set_up_ends_with_zero_and_is_told_line_by_line(world: World) -> None:
+async def test_a_good_set_up_ends_with_zero_and_is_told_line_by_line(world: DoctorSetup) -> None:
     words = ("doctor", "--relay", world.url, "--repo", world.repository("good"))
     told = await run_process(*words, folder=world.folder)
     assert (told.code, "Traceback" in told.errors) == (0, False), told.out
@@ -186,13 +186,13 @@ async def test_a_good_set_up_ends_with_zero_and_is_told_line_by_line(world: Worl
 
 
 async def test_an_allowlist_file_is_checked_with_what_the_relay_knows_of_the_apps_rights(
-    world: World, tmp_path: Path
+    world: DoctorSetup, tmp_path: Path
 ) -> None:
     repository = world.repository("permissions")
     new = tmp_path / "new.yml"
     new.write_text(f"L4:\n  - {repository}: {{oncalls: [ada], jobs: ['test*']}}\n")
 
-    async def checked(url: str) -> Told:
+    async def checked(url: str) -> DoctorResult:
         return await run_command("allowlist", "check", str(new), "--relay", url, folder=tmp_path)
 
     await world.github.change_permissions(repository, actions=None)
@@ -205,7 +205,7 @@ async def test_an_allowlist_file_is_checked_with_what_the_relay_knows_of_the_app
     assert (away.code, "does not answer" in away.errors) == (2, True), away
 
 
-async def test_what_is_wrong_is_told_and_doing_what_it_says_mends_it(world: World) -> None:
+async def test_what_is_wrong_is_told_and_doing_what_it_says_mends_it(world: DoctorSetup) -> None:
     repository = world.repository("mended", NO_TOKEN)
     words = ("doctor", "--relay", world.url, "--repo", repository, "--json")
     told = await run_process(*words, folder=world.folder)
@@ -221,7 +221,7 @@ async def test_what_is_wrong_is_told_and_doing_what_it_says_mends_it(world: Worl
     assert (await world.asked(repository, "--json")).code == 0
 
 
-async def test_an_answer_that_is_not_new_says_how_old_it_is(world: World) -> None:
+async def test_an_answer_that_is_not_new_says_how_old_it_is(world: DoctorSetup) -> None:
     repository = world.repository("cached")
     first = await world.asked(repository, "--json")
     world.github.write_file(repository, PATH, pinned(NO_TOKEN, world.port))
@@ -233,7 +233,7 @@ async def test_an_answer_that_is_not_new_says_how_old_it_is(world: World) -> Non
     assert "s ago; it is asked at most once a minute" in people.out
 
 
-async def _a_minute_later(world: World, repository: str) -> None:
+async def _a_minute_later(world: DoctorSetup, repository: str) -> None:
     """The store's clock is real here, so the last question is made older instead."""
     with sqlite3.connect(world.folder / "crcr.db", timeout=10) as connection:
         moved = connection.execute(
@@ -245,7 +245,7 @@ async def _a_minute_later(world: World, repository: str) -> None:
     assert moved.rowcount == 1
 
 
-async def test_the_unlisted_and_the_hidden_are_told_alike(world: World) -> None:
+async def test_the_unlisted_and_the_hidden_are_told_alike(world: DoctorSetup) -> None:
     for name in ("no/body", SECRET):
         told = await world.asked(name, "--json")
         assert (told.code, told.state("allowlist"), told.state("app")) == (1, "problem", "unknown")
@@ -256,7 +256,7 @@ async def test_the_unlisted_and_the_hidden_are_told_alike(world: World) -> None:
     assert ADMIN not in admin.out + admin.errors
 
 
-async def test_a_test_is_followed_until_its_result_is_here(world: World) -> None:
+async def test_a_test_is_followed_until_its_result_is_here(world: DoctorSetup) -> None:
     repository = world.repository("followed")
     task = asyncio.create_task(world.asked(repository, "--test", environ={"CRCR_TOKEN": ADMIN}))
     run = await _run(world, repository)
@@ -273,14 +273,14 @@ async def test_a_test_is_followed_until_its_result_is_here(world: World) -> None
         assert words in told.out + told.errors
 
 
-async def _run(world: World, repository: str) -> Any:
+async def _run(world: DoctorSetup, repository: str) -> Any:
     async with asyncio.timeout(30):
         while not world.github.runs(repository):
             await asyncio.sleep(0.05)
     return world.github.runs(repository)[0]
 
 
-async def test_a_test_that_nobody_answers_tells_where_it_stopped(world: World) -> None:
+async def test_a_test_that_nobody_answers_tells_where_it_stopped(world: DoctorSetup) -> None:
     repository = world.repository("silent")
     told = await world.asked(repository, "--test", "--timeout", "2s", "--json", "--token", ADMIN)
     assert (told.code, told.state("test")) == (1, "problem")
@@ -292,7 +292,7 @@ async def test_a_test_that_nobody_answers_tells_where_it_stopped(world: World) -
     assert "nothing was reported" in (await task).words("test")
 
 
-async def test_a_test_without_a_token_says_who_can_ask(world: World) -> None:
+async def test_a_test_without_a_token_says_who_can_ask(world: DoctorSetup) -> None:
     repository = world.repository("tokenless")
     told = await world.asked(repository, "--test", "--json")
     assert (told.code, told.state("test")) == (1, "problem")
@@ -301,7 +301,7 @@ async def test_a_test_without_a_token_says_who_can_ask(world: World) -> None:
     assert (wrong.code, wrong.state("test")) == (1, "problem")
 
 
-async def test_what_cannot_be_reached_or_is_no_relay_is_told(world: World) -> None:
+async def test_what_cannot_be_reached_or_is_no_relay_is_told(world: DoctorSetup) -> None:
     repository = world.repository("unreachable")
     words = ("--repo", repository, "--json")
     nobody = await world.doctor("--relay", f"http://127.0.0.1:{free_port()}", *words)
@@ -342,7 +342,7 @@ def checkout(folder: Path, repository: str) -> Path:
 
 
 async def test_in_a_checkout_the_files_are_held_against_the_default_branch(
-    world: World, tmp_path: Path
+    world: DoctorSetup, tmp_path: Path
 ) -> None:
     clone = checkout(tmp_path, world.repository("checkout"))
     (clone / PATH).parent.mkdir(parents=True)
@@ -363,7 +363,7 @@ async def test_in_a_checkout_the_files_are_held_against_the_default_branch(
 
 
 async def test_files_in_a_checkout_that_do_not_pin_the_relay_are_found_for_every_ci(
-    world: World, tmp_path: Path
+    world: DoctorSetup, tmp_path: Path
 ) -> None:
     clone = checkout(tmp_path, world.repository("unpinned"))
     texts = {
@@ -383,7 +383,7 @@ async def test_files_in_a_checkout_that_do_not_pin_the_relay_are_found_for_every
     assert "pins other relays and not this one" in found[2]["text"]
 
 
-async def test_a_healthy_relay_is_told_so_to_its_operator(own: World) -> None:
+async def test_a_healthy_relay_is_told_so_to_its_operator(own: DoctorSetup) -> None:
     await own.github.ping()
     told = await own.of_operator("--json")
     assert told.code == 0, told.out
@@ -410,7 +410,7 @@ async def test_a_healthy_relay_is_told_so_to_its_operator(own: World) -> None:
     assert "No problems" in people.out
 
 
-async def test_what_is_wrong_with_a_relay_is_told_together(own: World) -> None:
+async def test_what_is_wrong_with_a_relay_is_told_together(own: DoctorSetup) -> None:
     github = own.github
     await github.uninstall(SECRET)
     github.webhook_url = "http://127.0.0.1:9/elsewhere"
@@ -441,7 +441,9 @@ async def test_what_is_wrong_with_a_relay_is_told_together(own: World) -> None:
     )
 
 
-async def test_form_encoded_webhooks_and_text_that_is_not_utf_8_are_told_with_what_to_do(own: World) -> None:
+async def test_form_encoded_webhooks_and_text_that_is_not_utf_8_are_told_with_what_to_do(
+    own: DoctorSetup,
+) -> None:
     own.github.webhooks.content_type = "form"
     (own.folder / "allowlist.yml").write_bytes(b"L2:\n  - caf\xe9/x\n")
     told = await own.of_operator("--json")
@@ -450,7 +452,7 @@ async def test_form_encoded_webhooks_and_text_that_is_not_utf_8_are_told_with_wh
     assert "line 2: not UTF-8 text: byte 0xe9 at column 8" in told.words("allowlist")
 
 
-async def test_with_a_broken_list_those_on_the_list_in_force_are_looked_at(own: World) -> None:
+async def test_with_a_broken_list_those_on_the_list_in_force_are_looked_at(own: DoctorSetup) -> None:
     await own.github.uninstall(SECRET)
     (own.folder / "allowlist.yml").write_text("L2: [\n")
     told = await own.of_operator("--json")

@@ -25,7 +25,7 @@ PASSWORD = "hush-hush-123"
 
 
 @dataclass(frozen=True)
-class Desk:
+class CommandRunner:
     folder: Path
     environ: dict[str, str]
 
@@ -57,20 +57,20 @@ def went_well(done: CommandResult) -> str:
     return done.out
 
 
-def desk(folder: Path, url: str) -> Desk:
-    return Desk(folder, relay_environment(folder, CRCR_DATABASE_URL=url))
+def command_runner(folder: Path, url: str) -> CommandRunner:
+    return CommandRunner(folder, relay_environment(folder, CRCR_DATABASE_URL=url))
 
 
 @pytest.fixture(scope="module")
-def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
+def runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandRunner, CommandRunner]:
     """A relay's file and the database that it was moved to."""
     folder = tmp_path_factory.mktemp("desk")
-    world = database_with_history(folder)
+    history_shell = database_with_history(folder)
     url = new_database(empty=True)
     (folder / "url").write_text(f"{url}\n")
-    before, after = Desk(folder, world.environ), desk(folder, url)
+    before, after = CommandRunner(folder, history_shell.environ), command_runner(folder, url)
     named = {name: value for name, value in after.environ.items() if name != "CRCR_DATABASE_URL"}
-    mover = Desk(folder, {**named, "CRCR_DATABASE_URL_FILE": "url"})
+    mover = CommandRunner(folder, {**named, "CRCR_DATABASE_URL_FILE": "url"})
     out = went_well(mover.start("migrate", "--from", "sqlite:///crcr.db"))
     assert "counts and checksums agree" in out
     assert "next: set CRCR_DATABASE_URL" in out
@@ -90,21 +90,21 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
     ids=" ".join,
 )
 def test_a_look_shows_the_same_before_and_after_the_move(
-    moved: tuple[Desk, Desk], words: tuple[str, ...]
+    runners: tuple[CommandRunner, CommandRunner], words: tuple[str, ...]
 ) -> None:
-    before, after = moved
+    before, after = runners
     assert after.json(*words) == before.json(*words)
 
 
-def test_one_delivery_shows_the_same_with_its_body(moved: tuple[Desk, Desk]) -> None:
-    before, after = moved
+def test_one_delivery_shows_the_same_with_its_body(runners: tuple[CommandRunner, CommandRunner]) -> None:
+    before, after = runners
     [line] = before.json("deliveries", "list")
     words = ("deliveries", "show", line["guid"], "--body")
     assert json.loads(went_well(after.start(*words, "--json"))) == before.json(*words)
 
 
-def test_acts_by_hand_take_effect_and_are_audited(moved: tuple[Desk, Desk]) -> None:
-    _, after = moved
+def test_acts_by_hand_take_effect_and_are_audited(runners: tuple[CommandRunner, CommandRunner]) -> None:
+    _, after = runners
     [line] = after.json("deliveries", "list")
     assert "2 retried" in after.ok("effects", "retry", "--all")
     assert "sent again to 2" in after.ok(
@@ -118,8 +118,10 @@ def test_acts_by_hand_take_effect_and_are_audited(moved: tuple[Desk, Desk]) -> N
     assert {"replay", "suspend", "pause"} <= set(acts)
 
 
-def test_the_doctor_looks_at_the_server_and_prints_no_secret(moved: tuple[Desk, Desk]) -> None:
-    _, after = moved
+def test_the_doctor_looks_at_the_server_and_prints_no_secret(
+    runners: tuple[CommandRunner, CommandRunner],
+) -> None:
+    _, after = runners
     done = after.start("doctor", "--json")
     found = {each["name"]: each for each in json.loads(done.out)["findings"]}
     states = {name: found[name]["state"] for name in ("store", "writing", "connections", "size", "outbox")}
@@ -134,7 +136,7 @@ def test_the_doctor_tells_a_database_without_tables_or_of_a_newer_release_and_a_
     tmp_path: Path,
 ) -> None:
     def told(url: str) -> tuple[str, str]:
-        done = desk(tmp_path, url).run("doctor", "--json")
+        done = command_runner(tmp_path, url).run("doctor", "--json")
         assert (done.code, PASSWORD in done.out + done.errors) == (1, False)
         [store] = [each for each in json.loads(done.out)["findings"] if each["name"] == "store"]
         return store["state"], store["text"]
@@ -151,7 +153,7 @@ def test_the_doctor_tells_a_database_without_tables_or_of_a_newer_release_and_a_
 
 def test_migrating_settings_and_backup_speak_of_the_server_without_its_password(tmp_path: Path) -> None:
     url = new_database(empty=True).replace("crcr@", f"crcr:{PASSWORD}@")
-    shell = desk(tmp_path, url)
+    shell = command_runner(tmp_path, url)
     assert shell.json("migrate")["before"] is None
     assert "already at revision" in shell.ok("migrate")
     for words in (
@@ -169,7 +171,7 @@ def test_migrating_settings_and_backup_speak_of_the_server_without_its_password(
 
 def test_commands_before_any_relay_make_no_tables(tmp_path: Path) -> None:
     url = new_database(empty=True)
-    done = desk(tmp_path, url).run("effects", "list")
+    done = command_runner(tmp_path, url).run("effects", "list")
     assert (done.code, "there is no database" in done.errors) == (1, True)
     assert run_on(url, "SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == []
 
@@ -179,7 +181,7 @@ def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None
     execute_sql(path, "UPDATE pulls SET title = ? WHERE number = 1", "a\0b")
     execute_sql(path, "UPDATE effects SET state = 'claimed' WHERE effect_id < 3")
     execute_sql(path, "CREATE TABLE notes (a)")
-    done = Desk(tmp_path, {}).run("migrate", "--from", "sqlite:///crcr.db", "--to", url)
+    done = CommandRunner(tmp_path, {}).run("migrate", "--from", "sqlite:///crcr.db", "--to", url)
     assert done.code == 0, done.errors
     assert "pulls: moved and compared 7 of 7 rows" in done.errors
     for words in (
@@ -193,7 +195,9 @@ def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None
 
 def test_a_move_for_scripts_is_json_alone(tmp_path: Path) -> None:
     filled_database(tmp_path / "crcr.db")
-    done = Desk(tmp_path, {}).run("migrate", "--from", "sqlite:///crcr.db", "--to", new_database(), "--json")
+    done = CommandRunner(tmp_path, {}).run(
+        "migrate", "--from", "sqlite:///crcr.db", "--to", new_database(), "--json"
+    )
     assert done.code == 0, done.errors
     told = json.loads(done.out)
     assert (done.errors, told["replaced"], told["left_tables"]) == ("", 0, [])
@@ -223,7 +227,7 @@ WRONG_WORDS = (
 
 
 def test_wrong_words_are_told_before_anything_is_touched(tmp_path: Path) -> None:
-    shell = desk(tmp_path, f"sqlite:///{tmp_path / 'crcr.db'}")
+    shell = command_runner(tmp_path, f"sqlite:///{tmp_path / 'crcr.db'}")
     for run, (words, said) in zip(chain([shell.start], repeat(shell.run)), WRONG_WORDS, strict=False):
         done = run("migrate", *words)
         told = " ".join(done.errors.replace("│", " ").split())
@@ -237,6 +241,6 @@ def test_a_password_may_come_from_the_environment(tmp_path: Path) -> None:
     run_on(made.admin_url, "CREATE DATABASE of_mover OWNER mover ENCODING 'UTF8' TEMPLATE template0")
     filled_database(tmp_path / "crcr.db", rows=1)
     url = made.url("of_mover").replace("crcr@", "mover@")
-    mover = Desk(tmp_path, {"PGPASSWORD": PASSWORD})
+    mover = CommandRunner(tmp_path, {"PGPASSWORD": PASSWORD})
     done = mover.start("migrate", "--from", "sqlite:///crcr.db", "--to", url)
     assert (done.code, PASSWORD in done.out + done.errors) == (0, False), done.errors

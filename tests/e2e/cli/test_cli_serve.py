@@ -58,7 +58,7 @@ async def started_run(github: GitHub) -> None:
 async def refused(folder: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
     async with crcr(*words, folder=folder, environ=env) as process:
         errors = await process.errors()
-        return await process.ended(), errors
+        return await process.wait(), errors
 
 
 async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path)
         await started_run(github)
         run = github.runs("org/reporter")[0]
         assert (await github.start_job(run, "build")).status_code == 200
-        assert await relay.stopped() == 0
+        assert await relay.stop() == 0
         log = await relay.errors()
     assert '"level":"error"' not in log
     assert github.webhook_secret not in log
@@ -91,7 +91,7 @@ async def test_an_open_live_stream_does_not_hold_up_the_end(tmp_path: Path, by: 
         ):
             assert stream.status_code == 200
             async with asyncio.timeout(10):
-                assert await relay.stopped(by) == 0
+                assert await relay.stop(by) == 0
 
 
 async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: Path) -> None:
@@ -109,18 +109,18 @@ async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: P
                 "dispatch", "--test", "org/reporter", "--wait", folder=tmp_path, environ=env
             ) as test:
                 assert "sent" in await test.wait_for_line("state:")
-                assert await test.ended() == 0
-            assert (await back.stopped(), await front.stopped()) == (0, 0)
+                assert await test.wait() == 0
+            assert (await back.stop(), await front.stop()) == (0, 0)
 
 
 async def _pause_holds_back(folder: Path, env: dict[str, str], github: GitHub) -> None:
     async with crcr("pause", folder=folder, environ=env) as pause:
-        assert await pause.ended() == 0
+        assert await pause.wait() == 0
     await github.open_pr(UPSTREAM)
     await asyncio.sleep(0.5)
     assert github.runs("org/reporter") == []
     async with crcr("pause", "--lift", folder=folder, environ=env) as lift:
-        assert await lift.ended() == 0
+        assert await lift.wait() == 0
     await started_run(github)
 
 
@@ -151,4 +151,4 @@ async def test_any_free_port_can_be_asked_for(tmp_path: Path) -> None:
 
 
 async def _stops(relay: CrcrProcess) -> int:
-    return await relay.stopped()
+    return await relay.stop()

@@ -13,7 +13,7 @@ from crcr.decide.checks.commit import BackendResults
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
 from crcr.decide.checks.status import GateStatus, JudgedPart
 from crcr.decide.checks.text.gate import gate_title, head_named
-from crcr.decide.checks.text.parts import advice_for, doubt_words, worst_first
+from crcr.decide.checks.text.parts import advice_for, doubt_words, sort_worst_first
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
@@ -418,7 +418,9 @@ def _without_hidden(judged: BackendJudgement, public: Collection[str]) -> Backen
 
 def _gate_row(judged: BackendJudgement, head: str | None) -> GateRow:
     backend = judged.backend
-    deciding_parts = [part for part in worst_first(judged.parts) if part.standing is not GateStatus.PASSED]
+    deciding_parts = [
+        part for part in sort_worst_first(judged.parts) if part.standing is not GateStatus.PASSED
+    ]
     return GateRow(
         backend=_listed_name(backend),
         level=backend.level,

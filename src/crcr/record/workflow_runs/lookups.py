@@ -24,7 +24,7 @@ from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.renames import PRESENT
+from crcr.record.repositories.renames import JOIN_PRESENT_NAME
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -35,7 +35,7 @@ _DISPATCH = Statement(
     text(
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.sent_at,"  # noqa: S608  our own text
         " d.attempted_at, d.listed_at, r.name, r.repository_id, r.installation_id, r.run_webhook_at"
-        f" FROM dispatches d{PRESENT}"
+        f" FROM dispatches d{JOIN_PRESENT_NAME}"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.downstream = :downstream"
     )
 )
@@ -241,7 +241,7 @@ class Lookups:
         if run is None:
             return
         if run.run_id in jobs:
-            await verify_jobs(tx, row, jobs[run.run_id], self._outcomes, now, whole=run)
+            await verify_jobs(tx, row, jobs[run.run_id], self._outcomes, now, whole_run=run)
         if run.is_over:
             await shorten_silence(tx, row, run.attempt, now)
             return

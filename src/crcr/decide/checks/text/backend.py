@@ -28,9 +28,9 @@ from crcr.decide.checks.text.parts import (
     doubt_words,
     live_sections,
     oncall_words,
+    sort_worst_first,
     verdict_words,
     waiver_words,
-    worst_first,
 )
 
 MOST_TITLE = 120
@@ -80,7 +80,7 @@ def _count_noun(number: int, noun: str) -> str:
 
 
 def backend_summary(judged: BackendJudgement, hud_url: str, live_url: str | None = None) -> str:
-    parts = worst_first(judged.parts)
+    parts = sort_worst_first(judged.parts)
     jobs = [(part, part.job) for part in parts if part.job is not None]
     facts = _backend_facts(judged.backend, [job for _, job in jobs])
     facts += _status_facts(judged)

@@ -39,7 +39,7 @@ def live_sections(live_url: str | None) -> Iterable[MarkdownSection]:
         )
 
 
-def worst_first(parts: Iterable[JudgedPart]) -> list[JudgedPart]:
+def sort_worst_first(parts: Iterable[JudgedPart]) -> list[JudgedPart]:
     return sorted(parts, key=lambda part: _WORST_FIRST.index(part.standing))
 
 

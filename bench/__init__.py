@@ -1,1 +1,1 @@
-"""Load runs against real processes on loopback; figures and their bars stand in docs/performance.md."""
+"""Benchmarks: one sub-package per subject. docs/performance.md lists the bars and the last figures."""

@@ -21,12 +21,12 @@ from crcr.cli.main import app as cli
 from crcr.decide.allowlist.check import _OPTIONS
 from crcr.decide.dispatch.payload import STEPS
 from crcr.decide.model import DispatchState, EffectKind, JobMark, Level
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.tables import TABLES
 from crcr.settings import Settings, UpstreamSetting, settings_of
 from crcr.show.metrics.registry import RelayMetrics
-from support.stage import stage
+from support.running_relay import running_relay
 from test_architecture import ALLOWED
 
 ROOT = Path(__file__).parent.parent
@@ -173,7 +173,7 @@ def test_a_file_that_is_named_exists(page: Path) -> None:
     assert [path for path in sorted(named) if not list(ROOT.glob(path.rstrip("/")))] == []
 
 
-@pytest.mark.parametrize("page", ABOUT_CODE, ids=lambda path: path.name)
+@every_page
 def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
     rooms = "|".join(sorted(room for room in ALLOWED if room.isidentifier() and room != "__main__"))
     form = re.compile(rf"(?:crcr\.)?((?:{rooms})(?:\.\w+)+)|crcr\.({rooms})")
@@ -181,8 +181,23 @@ def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
     assert [name for name in sorted(named) if not _is_ours(name)] == []
 
 
+@pytest.mark.parametrize("page", [*ABOUT_CODE, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_a_python_file_or_private_name_that_is_named_exists(page: Path) -> None:
+    """Names without their folder or module: `registry.py`, `_READERS`."""
+    spans = {part for part in _SPAN.findall(prose(page)) if re.fullmatch(r"(?:\w+/)*\w+\.py|_[A-Za-z]\w+", part)}
+    sources = [path for path in ROOT.glob("[abst]*/**/*.py") if "migrations" not in path.parts]
+    names_ = {name for path in sources for name in _defined(ast.parse(path.read_text(encoding="utf-8")))}
+    known = {f"/{path.relative_to(ROOT).as_posix()}" for path in sources}
+    missing = [
+        part
+        for part in sorted(spans)
+        if part not in names_ and not any(path.endswith(f"/{part}") for path in known)
+    ]
+    assert missing == []
+
+
 def _is_ours(name: str) -> bool:
-    """Whether a dotted name is a module, or something that a module defines, as `record.reports.reports.take` is."""
+    """Whether a dotted name is a module, or something that a module defines, as `record.jobs.reports.take` is."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         place = SOURCE.joinpath(*parts[:length])
@@ -296,12 +311,12 @@ async def test_the_routes_are_those_of_the_app(tmp_path: Path) -> None:
     written = {
         route for row in table(section(DOCS / "protocol.md", "HTTP surface")) for route in names(row[0])
     }
-    async with stage(tmp_path, "L1:\n  - org/repo\n", downstreams=("org/repo",)) as it:
-        served = {f"POST {path}" for path in it.app._hot}
-        for route in it.app.inner.routes:
+    async with running_relay(tmp_path, "L1:\n  - org/repo\n", downstreams=("org/repo",)) as relay:
+        served = {f"POST {path}" for path in relay.app._hot}
+        for route in relay.app.inner.routes:
             methods = getattr(route, "methods", None) or {"GET"}
             served |= {f"{method} {getattr(route, 'path', '')}" for method in methods - {"HEAD"}}
-        for path, item in it.app.inner.openapi()["paths"].items():
+        for path, item in relay.app.inner.openapi()["paths"].items():
             served |= {f"{method.upper()} {path}" for method in item}
     assert written == {route for route in served if not route.endswith(" ")}
 

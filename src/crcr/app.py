@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr import __version__
-from crcr.decide.report.judge import RejectedReport
+from crcr.decide.jobs.judge import RejectedReport
 from crcr.errors import CrcrError, NotSignedIn, Unavailable
 from crcr.receive.http.response import IntakeResponse
 
@@ -324,5 +324,5 @@ async def _on_http(page: ProblemPage, request: Request, error: Exception) -> Res
     detail = str(error.detail) if isinstance(error, HTTPException) else "error"
     allowed = {"allow": (getattr(error, "headers", None) or {}).get("Allow", "")} if status == 405 else {}
     code = _HTTP_CODES.get(status, "internal")
-    shown = page(request, CrcrError(_SENTENCES.get(status, detail)), STATUS[code], allowed)
-    return shown or refusal(code, detail, request_id=_request_id(request), headers=allowed)
+    response = page(request, CrcrError(_SENTENCES.get(status, detail)), STATUS[code], allowed)
+    return response or refusal(code, detail, request_id=_request_id(request), headers=allowed)

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from crcr.decide.jobs.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Transition, lifecycle_diagram
 from crcr.decide.model import JobState
-from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Transition, lifecycle_diagram
 from crcr.settings import Setting, Settings, UpstreamSetting, settings_of
 
 _LIFECYCLE_PART = re.compile(r"(<!-- generated: lifecycle -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -109,9 +109,9 @@ def _cell(text: str) -> str:
 def pages(folder: Path) -> dict[Path, str]:
     """Return every page with generated text, up to date."""
     lifecycle = folder / "lifecycle.md"
-    written = lifecycle.read_text(encoding="utf-8")
-    part = lifecycle_markdown()
-    text, count = _LIFECYCLE_PART.subn(lambda found: f"{found[1]}{part}{found[2]}", written)
+    old_text = lifecycle.read_text(encoding="utf-8")
+    table = lifecycle_markdown()
+    text, count = _LIFECYCLE_PART.subn(lambda match: f"{match[1]}{table}{match[2]}", old_text)
     if count != 1:
         raise ValueError(f"{lifecycle} must hold the markers of the generated part once")
     return {folder / "configuration.md": configuration_markdown(), lifecycle: text}

@@ -1,8 +1,8 @@
 """Log lines: one event, one line, as JSON or for a console, through one pipeline for our code and libraries.
 
 Every text is masked and has its control characters escaped before it is written, so that no secret appears and
-no reported name can forge a line or move a cursor. Masking errs on the side of masking, and its patterns are
-linear in the text's length, since the text may be a stranger's. Tracebacks never show local variables.
+no reported name can forge a line or move a cursor. In doubt a text is masked. The patterns take time linear in
+the length of the text, which may come from outside. Tracebacks never show local variables.
 """
 
 import base64
@@ -26,7 +26,7 @@ MAX_TEXT = 2_000
 MAX_TRACEBACK = 20_000
 _MAX_DEPTH = 6
 _MAX_ITEMS = 100
-# Long texts are cut before masking too, which costs time; a secret that this cut halves is far past MAX_TEXT.
+# Masking costs time, so long texts are cut before it too; a secret cut in half there is far past MAX_TEXT.
 _WINDOW = 8 * MAX_TEXT
 _MULTILINE = ("exception", "stack")
 _FIRST = ("time", "level", "event")
@@ -51,7 +51,7 @@ _FORMS = re.compile(
     r"|(?P<slashes>://)[^\s/?#]*@"
     r"|(?P<pair>(?i:token|secret|password|passwd|signature|api_?key|private_?key)=)[^\s&\"',;]+"
 )
-_KEPT = ("header", "scheme", "digest", "slashes", "pair")
+_KEPT_PREFIXES = ("header", "scheme", "digest", "slashes", "pair")
 # "bearer token" and "basic authentication" are prose. The shortest secret that we make has 22 characters.
 _PROSE = re.compile(
     r"(?=.{1,20}\Z)(?:[A-Za-z]?[a-z]+|[A-Z]{1,8})(?:[/-](?:[A-Za-z]?[a-z]+|[A-Z]{1,8}))*[./-]*"
@@ -69,13 +69,13 @@ def configure(
 ) -> None:
     """Send every log line of this process to `stream`; may be called again."""
     console = format == "console" or (format == "auto" and stream.isatty())
-    render = _console(colours=stream.isatty()) if console else _json
+    render = _make_console_renderer(colours=stream.isatty()) if console else _json
     number = logging.getLevelNamesMapping()[level.upper()]
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode must not stop a line
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
-        _free_names,
+        _rename_reserved,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         structlog.processors.StackInfoRenderer(),
@@ -100,7 +100,7 @@ def _route_stdlib(stream: TextIO, level: int, shared: list[Processor], render: P
         )
     )
     root = logging.getLogger()
-    for old in [each for each in root.handlers if isinstance(each, _Handler)]:
+    for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
@@ -109,9 +109,9 @@ def _route_stdlib(stream: TextIO, level: int, shared: list[Processor], render: P
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(logging.NOTSET)  # a server started earlier in this process may have set its own
-    for name in _QUIET:  # httpx writes every request, with its address, at info; alembic its habits
+    for name in _QUIET:  # httpx logs every request with its address at info; alembic logs each context
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
-    # Addresses may hold what belongs to nobody's log; the relay writes lines of its own.
+    # Addresses may contain secrets; the relay writes its own lines about requests.
     access = logging.getLogger("uvicorn.access")
     access.handlers.clear()
     access.propagate = False
@@ -119,14 +119,14 @@ def _route_stdlib(stream: TextIO, level: int, shared: list[Processor], render: P
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """The standard one prints the arguments of a line that it cannot format, secrets and all."""
+    """The standard handler prints the arguments of a line that it cannot format, including secrets."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         structlog.get_logger().error("log_line_lost", logger=record.name, line=record.lineno)
 
 
-def _free_names(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """`level` is also a word of ours: a field of that name is kept beside the line's own."""
+def _rename_reserved(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Rename our own fields `time` and `level`, so that they do not clash with those of the line."""
     for name in ("time", "level"):
         if name in event:
             event[f"{name}_"] = event.pop(name)
@@ -144,7 +144,7 @@ def _clean_fields(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _clean_named(name: object, value: object, depth: int) -> object:
-    # Counts and flags under such a name (`tokens=3`) tell nothing.
+    # Counts and flags under such a name (`tokens=3`) reveal nothing.
     if isinstance(value, bool | int | float | None) or not is_secret_name(str(name)):
         return _clean(value, depth)
     return MASK
@@ -175,13 +175,15 @@ def _clean_many(value: Any, depth: int) -> object:
     items = list(value.items() if isinstance(value, Mapping) else value)
     more = [f"… {len(items) - _MAX_ITEMS} more"] if len(items) > _MAX_ITEMS else []
     if isinstance(value, Mapping):
-        kept = items[:_MAX_ITEMS]
-        return {clean_text(str(k)): _clean_named(k, v, depth) for k, v in kept} | dict.fromkeys(more, "")
+        first_items = items[:_MAX_ITEMS]
+        return {clean_text(str(k)): _clean_named(k, v, depth) for k, v in first_items} | dict.fromkeys(
+            more, ""
+        )
     return [_clean(item, depth) for item in items[:_MAX_ITEMS]] + more
 
 
 def clean_text(text: str) -> str:
-    """Return the text masked, on one line, printable, and not endless."""
+    """Return the text masked, on one line, printable, and of limited length."""
     masked = redact(text[:_WINDOW])
     cut = len(text) - MAX_TEXT
     if len(masked) > MAX_TEXT or len(text) > _WINDOW:
@@ -190,43 +192,51 @@ def clean_text(text: str) -> str:
 
 
 def clean_block(text: str) -> str:
-    """Return a traceback: masked as a whole, then each line for itself; the end says most, so it is kept."""
+    """Return a traceback: masked as a whole, then line by line; the end matters most, so the beginning is cut."""
     lines = redact(text[-8 * MAX_TRACEBACK :]).splitlines()
     return "\n".join(_escape(line[:MAX_TEXT]) for line in lines)[-MAX_TRACEBACK:]
 
 
 def _escape(text: str) -> str:
-    """Python's own notion of printable leaves out controls, escapes, line ends, bidi marks and surrogates."""
+    """Escape all that `str.isprintable` excludes: controls, escapes, line ends, bidi marks and surrogates."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def _json(_: WrappedLogger, __: str, event: EventDict) -> str:
     return json.dumps(event, separators=(",", ":"))
 
 
-def _console(*, colours: bool) -> Callable[[WrappedLogger, str, EventDict], str]:
+def _make_console_renderer(*, colours: bool) -> Callable[[WrappedLogger, str, EventDict], str]:
     def render(_: WrappedLogger, __: str, event: EventDict) -> str:
         fields = dict(event)
         time, level, name = (str(fields.pop(key)) for key in _FIRST)
         blocks = [str(fields.pop(key)) for key in _MULTILINE if key in fields]
-        shown = f"\x1b[{_COLOURS.get(level, '0')}m{level:<8}\x1b[0m" if colours else f"{level:<8}"
-        parts = [time, shown, name, *(f"{_word(k)}={_word(v)}" for k, v in fields.items())]
-        # Every further line is marked as belonging to this one: a message cannot look like the next entry.
+        level_text = f"\x1b[{_COLOURS.get(level, '0')}m{level:<8}\x1b[0m" if colours else f"{level:<8}"
+        parts = [
+            time,
+            level_text,
+            name,
+            *(f"{_format_value(k)}={_format_value(v)}" for k, v in fields.items()),
+        ]
+        # Further lines are indented and marked, so that a message cannot imitate the next entry.
         return " ".join(parts) + "".join(f"\n  | {line}" for block in blocks for line in block.split("\n"))
 
     return render
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, str) and _BARE.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 class _Literals:
-    """Secrets known by heart. One per process, like the log itself."""
+    """The literal secrets to mask. One instance per process, like the log itself."""
 
     def __init__(self) -> None:
         self._spellings: set[str] = set()
@@ -246,7 +256,7 @@ _literals = _Literals()
 
 
 def redact_literals(secrets: Iterable[str]) -> None:
-    """Mask these texts from now on, wherever they stand. Fewer than four characters would mask the log itself."""
+    """Mask these texts from now on, wherever they appear; texts under four characters are ignored, since they would mask half the log."""
     _literals.add(secrets)
 
 
@@ -261,21 +271,21 @@ def is_secret_name(name: str) -> bool:
 
 
 def _spellings(secret: str) -> set[str]:
-    """Return a secret as it is, as an address, JSON or `repr` would write it, and the lines of a long one."""
+    """Return a secret as written, URL-encoded, in JSON and in `repr`, and the lines of a long one."""
     forms = {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], repr(secret)[1:-1]}
     forms |= {line for line in secret.splitlines() if len(line) >= _LINE}
     return {form for form in forms if len(form) >= _SHORTEST}
 
 
-def _mask_form(found: re.Match[str]) -> str:
-    if found["credential"] and _is_prose(found["credential"]):
-        return found[0]
-    kept = next((found[name] for name in _KEPT if found[name] is not None), "")
-    return f"{kept}{MASK}@" if kept == "://" else kept + MASK
+def _mask_form(match: re.Match[str]) -> str:
+    if match["credential"] and _is_prose(match["credential"]):
+        return match[0]
+    prefix = next((match[name] for name in _KEPT_PREFIXES if match[name] is not None), "")
+    return f"{prefix}{MASK}@" if prefix == "://" else prefix + MASK
 
 
 def _is_prose(word: str) -> bool:
-    """Whether a word after "bearer" or "basic" is one of a sentence, and neither a token nor a name with its password."""
+    """Whether a word after "bearer" or "basic" is prose, and neither a token nor a name with a password."""
     if _PROSE.fullmatch(word) is None:
         return False
     try:
@@ -284,7 +294,7 @@ def _is_prose(word: str) -> bool:
         return True
 
 
-def _mask_jwt(found: re.Match[str]) -> str:
-    run = found[0]
+def _mask_jwt(match: re.Match[str]) -> str:
+    run = match[0]
     start = run.find(_JWT_START)
     return run[:start] + MASK if start >= 0 and "." in run[start:] else run

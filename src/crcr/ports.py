@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.github.values import (
+from crcr.decide.github.requests_and_answers import (
     DeliveryLogPage,
 )
-from crcr.decide.report.identity import Identity
+from crcr.decide.oidc.identity import Identity
 from crcr.decide.trace_steps import TraceStep
 
 

@@ -72,7 +72,7 @@ class GitHub(MergeDriver, CommentDriver, RepositoryDriver, CiDriver, CheckDriver
     def deliveries(self, guid: str | None = None) -> list[WebhookDelivery]:
         """The App's delivery log, oldest first; with a GUID, the attempts of that delivery."""
         log = list(reversed(self.webhooks.log()))
-        return log if guid is None else [each for each in log if each.guid == guid]
+        return log if guid is None else [delivery for delivery in log if delivery.guid == guid]
 
     def drop_old_records(self, kept: int) -> None:
         """Drop all but the newest records, for a simulator that runs for long."""
@@ -88,10 +88,12 @@ class GitHub(MergeDriver, CommentDriver, RepositoryDriver, CiDriver, CheckDriver
         live = {place: pull for place, pull in self.world.pulls.items() if pull.state == "open"}
         heads = {pull.head_sha for pull in live.values()} | {group.head_sha for group in self.world.queue}
         checks, comments = self.world.check_runs, self.world.comments
-        old = [each.id for each in checks.values() if each.conclusion and each.head_sha not in heads]
+        old = [check.id for check in checks.values() if check.conclusion and check.head_sha not in heads]
         for number in old[:-kept]:
             del checks[number]
-        said = [each.id for each in comments.values() if (each.repository_id, each.number) not in live]
+        said = [
+            comment.id for comment in comments.values() if (comment.repository_id, comment.number) not in live
+        ]
         for number in said[:-kept]:
             del comments[number]
         closed = [place for place in self.world.pulls if place not in live]

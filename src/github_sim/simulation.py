@@ -76,7 +76,7 @@ class Simulation:
         self.generic = GenericIssuer(self.world, self.issuer)
         others = (self.buildkite, self.gitlab, self.circleci, self.generic)
         self.request_tokens = RequestTokens()
-        self.others: dict[str, OtherIssuer] = {each.name: each for each in others}
+        self.others: dict[str, OtherIssuer] = {other.name: other for other in others}
         self.webhooks = Webhooks(self.world, self.faults.webhooks, self.http)
         self.webhooks.url = webhook_url
         self.webhooks.secret = webhook_secret or f"{self.rng.getrandbits(160):040x}"

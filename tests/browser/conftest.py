@@ -8,10 +8,11 @@ from shutil import which
 from urllib.parse import urlsplit
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
 from github_sim.rest.server import Server
-from support.stage import Stage, stage
+from support.running_relay import RunningRelay, running_relay
 
 ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -26,20 +27,36 @@ L2:
 """
 
 
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    chromium = which("chromium") or which("chromium-browser")
-    if chromium is None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder run in one event loop, so that they can share one Chromium."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    program = which("chromium") or which("chromium-browser")
+    if program is None:
         pytest.fail("Chromium is missing: `make test` installs it, or install the package chromium")
     async with async_playwright() as playwright:
-        running = await playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
+        running = await playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
         yield running
         await running.close()
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(chromium: Browser) -> AsyncIterator[Browser]:
+    """A Chromium without pages, cookies or storage: each test opens its own contexts."""
+    yield chromium
+    for context in chromium.contexts:
+        await context.close()
+
+
 class Site:
-    def __init__(self, it: Stage, url: str, page: Page) -> None:
-        self.it = it
+    def __init__(self, relay: RunningRelay, url: str, page: Page) -> None:
+        self.relay = relay
         self.url = url
         self.page = page
         self.troubles: list[str] = []
@@ -53,7 +70,7 @@ class Site:
 
 
 @asynccontextmanager
-async def site(
+async def open_site(
     folder: Path,
     browser: Browser,
     *,
@@ -62,15 +79,15 @@ async def site(
     downstreams: tuple[str, ...] = ("org/notified", "org/reporter", "org/silent"),
     **more: str,
 ) -> AsyncIterator[Site]:
-    async with stage(folder, allowlist, downstreams=downstreams, **more) as it:  # type: ignore[arg-type]
-        server = Server(it.app, "127.0.0.1", 0)
+    async with running_relay(folder, allowlist, downstreams=downstreams, **more) as relay:  # type: ignore[arg-type]
+        server = Server(relay.app, "127.0.0.1", 0)
         await server.start()
         context = await browser.new_context(java_script_enabled=javascript)
         try:
-            yield Site(it, server.url, await context.new_page())
+            yield Site(relay, server.url, await context.new_page())
         finally:
             await context.close()
-            it.services.closing.set()
+            relay.services.closing.set()
             await server.stop()
 
 

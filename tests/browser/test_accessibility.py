@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser
 
-from browser.conftest import Site, site
+from browser.conftest import Site, open_site
 from support.downstream.sandbox_callers import report_from_sandbox
 from support.published_files import package_file
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -63,42 +63,42 @@ async def violations(page: Any, axe: str) -> list[str]:
     ]
 
 
-async def tell(here: Site, run: Any, job: str, conclusion: str | None) -> None:
+async def tell(site: Site, run: Any, job: str, conclusion: str | None) -> None:
     told = {"name": "CI", "job_name": job, "run_id": run.id, "run_attempt": 1, "url": "https://ci.example/1"}
     tests = [{"name": "test_attention", "file": "test_ops.py", "message": "AssertionError: 1.0 != 2.0"}]
     for status in ("in_progress", "completed") if conclusion else ("in_progress",):
         workflow = {**told, "status": status, "conclusion": conclusion, "failed_tests": tests}
         body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": workflow}
-        answer = await here.it.github.report(run, run.jobs[0], status=status, body=body)
+        answer = await site.relay.github.report(run, run.jobs[0], status=status, body=body)
         assert answer.status_code == 200
 
 
-async def tell_in_vain(here: Site, run: Any) -> None:
+async def tell_in_vain(site: Site, run: Any) -> None:
     """A report that is refused, and one that a newcomer tries out."""
-    await here.it.github.report(run, "build", run_id="1")
-    await report_from_sandbox(here.it, conclusion="failure")
+    await site.relay.github.report(run, "build", run_id="1")
+    await report_from_sandbox(site.relay, conclusion="failure")
 
 
-async def fill(here: Site) -> list[str]:
+async def fill(site: Site) -> list[str]:
     """Results of all kinds; returns the pages that exist only with them."""
-    github = here.it.github
+    github = site.relay.github
     pr = await github.open_pr(UPSTREAM, title="Fuse the attention kernels")
-    await here.it.act()
+    await site.relay.drain()
     run = github.runs("org/reporter")[0]
     for job, conclusion in (
         *(("build", "success"), ("test (1, 2)", "failure"), ("test (2, 2)", "cancelled"), ("lint", None)),
         *(("docs", "skipped"), ("style", "neutral"), ("slow", "timed_out"), ("manual", "action_required")),
     ):
-        await tell(here, run, job, conclusion)
+        await tell(site, run, job, conclusion)
     for run in github.runs("org/gate"):
         await github.start_job(run, "build")
         await github.complete_job(run, "build", "failure")
-    await tell_in_vain(here, github.runs("org/reporter")[0])
-    await here.it.act()
+    await tell_in_vain(site, github.runs("org/reporter")[0])
+    await site.relay.drain()
     guid = github.runs("org/reporter")[0].delivery_id
-    await here.page.goto(f"{here.url}/crcr/org/reporter")
-    cell = await here.page.locator("a[href*='job=']").first.get_attribute("href")
-    commit = await here.page.locator("a[href*='/crcr/commit/']").first.get_attribute("href")
+    await site.page.goto(f"{site.url}/crcr/org/reporter")
+    cell = await site.page.locator("a[href*='job=']").first.get_attribute("href")
+    commit = await site.page.locator("a[href*='/crcr/commit/']").first.get_attribute("href")
     return [f"/crcr/pr/{pr.number}", str(commit), f"/crcr/deliveries/{guid}", str(cell)]
 
 
@@ -106,14 +106,14 @@ async def fill(here: Site) -> list[str]:
 async def test_no_page_has_a_serious_violation(tmp_path: Path, browser: Browser, scheme: str) -> None:
     axe = package_file("axe-core", "axe.min.js").read_text()
     found: list[str] = []
-    async with site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS, **LOOPBACK) as here:  # type: ignore[arg-type]
-        more = await fill(here)
+    async with open_site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS, **LOOPBACK) as site:  # type: ignore[arg-type]
+        more = await fill(site)
         context = await browser.new_context(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
         page = await context.new_page()
         for path in (*PAGES, *more):
             for width in (1440, 390):
                 await page.set_viewport_size({"width": width, "height": 900})
-                await page.goto(f"{here.url}{path}")
+                await page.goto(f"{site.url}{path}")
                 found += [f"{path} at {width}: {each}" for each in await violations(page, axe)]
         await context.close()
     assert found == []
@@ -121,13 +121,13 @@ async def test_no_page_has_a_serious_violation(tmp_path: Path, browser: Browser,
 
 async def test_no_page_scrolls_sideways(tmp_path: Path, browser: Browser) -> None:
     wide: list[str] = []
-    async with site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS, **LOOPBACK) as here:  # type: ignore[arg-type]
-        more = await fill(here)
+    async with open_site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS, **LOOPBACK) as site:  # type: ignore[arg-type]
+        more = await fill(site)
         for width in (1440, 1024, 390):
-            await here.page.set_viewport_size({"width": width, "height": 900})
+            await site.page.set_viewport_size({"width": width, "height": 900})
             for path in (*PAGES, *more):
-                await here.page.goto(f"{here.url}{path}")
-                over = await here.page.evaluate(
+                await site.page.goto(f"{site.url}{path}")
+                over = await site.page.evaluate(
                     "document.documentElement.scrollWidth - document.documentElement.clientWidth"
                 )
                 if over > 0:

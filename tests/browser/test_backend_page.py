@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from starlette.applications import Starlette
 
-from browser.conftest import Site, site
+from browser.conftest import Site, open_site
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.urls.job_tokens import decode_job_key
@@ -21,7 +21,7 @@ from github_sim.github import JobSpec, Workflow, WorkflowRun
 from github_sim.rest.server import Server
 from support.data.store_rows import UPSTREAM as STORED
 from support.data.store_rows import StoreRows, open_store_rows
-from support.stage import RELAY_URL, UPSTREAM
+from support.running_relay import RELAY_URL, UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -37,31 +37,31 @@ CELLS = "#matrix-table tbody td > a"
 async def reporter_site(
     folder: Path, browser: Browser, jobs: tuple[str, ...] = ("build", "test"), *, javascript: bool = True
 ) -> AsyncIterator[Site]:
-    async with site(folder, browser, javascript=javascript) as here:
-        here.it.github.repository(REPORTER).workflows = [Workflow(jobs=tuple(map(JobSpec, jobs)))]
-        yield here
+    async with open_site(folder, browser, javascript=javascript) as site:
+        site.relay.github.repository(REPORTER).workflows = [Workflow(jobs=tuple(map(JobSpec, jobs)))]
+        yield site
 
 
-async def a_run(here: Site, title: str = "Add an operator", /, **conclusions: str | None) -> WorkflowRun:
+async def a_run(site: Site, title: str = "Add an operator", /, **conclusions: str | None) -> WorkflowRun:
     """A pull request whose jobs all started; those that are named ended as said, None leaves one running."""
-    github = here.it.github
+    github = site.relay.github
     await github.open_pr(UPSTREAM, title=title)
-    await here.it.act()
+    await site.relay.drain()
     run = github.runs(REPORTER)[-1]
     for job in run.jobs:
         await github.start_job(run, job.name)
         ended = conclusions.get(job.name, "success")
         if ended:
             await github.complete_job(run, job.name, ended)
-    await here.it.act()
+    await site.relay.drain()
     return run
 
 
-async def opened(here: Site, query: str = "") -> Page:
-    await here.page.goto(f"{here.url}{PATH}{query}")
-    await expect(here.page.locator("#live")).to_contain_text("live")
-    await here.page.evaluate("window.notReloaded = true")
-    return here.page
+async def open_backend_page(site: Site, query: str = "") -> Page:
+    await site.page.goto(f"{site.url}{PATH}{query}")
+    await expect(site.page.locator("#live")).to_contain_text("live")
+    await site.page.evaluate("window.notReloaded = true")
+    return site.page
 
 
 def job_in(url: str) -> str | None:
@@ -69,11 +69,11 @@ def job_in(url: str) -> str | None:
 
 
 async def test_the_matrix_is_what_the_database_has(tmp_path: Path, browser: Browser) -> None:
-    async with reporter_site(tmp_path, browser) as here:
-        await a_run(here, build="failure")
-        await a_run(here, test="cancelled")
-        await a_run(here, build="neutral", test=None)
-        page = await opened(here)
+    async with reporter_site(tmp_path, browser) as site:
+        await a_run(site, build="failure")
+        await a_run(site, test="cancelled")
+        await a_run(site, build="neutral", test=None)
+        page = await open_backend_page(site)
         shown: dict[tuple[str, str], str] = {}
         names = await page.locator("#matrix-table .job span").all_text_contents()
         for row in await page.locator("#matrix-table tbody tr").all():
@@ -82,19 +82,19 @@ async def test_the_matrix_is_what_the_database_has(tmp_path: Path, browser: Brow
             shown |= {(number, name): letter for name, letter in zip(names, letters, strict=True)}
         stored = {
             (str(row["number"]), row["job_name"]): LETTERS[row["conclusion"]]
-            for row in here.it.jobs(REPORTER)
+            for row in site.relay.jobs(REPORTER)
         }
         assert shown == stored
         assert len(stored) == 6
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with reporter_site(tmp_path, browser) as here:
-        await a_run(here, test="failure")
-        page = await opened(here)
+    async with reporter_site(tmp_path, browser) as site:
+        await a_run(site, test="failure")
+        page = await open_backend_page(site)
         cell = page.locator("#matrix-table td.bad > a")
         await cell.click()
         panel = page.locator("#panel")
@@ -113,17 +113,17 @@ async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
         assert job_in(page.url) is None
         assert await page.evaluate("window.notReloaded") is True
 
-        await page.goto(deep.replace(RELAY_URL, here.url))
+        await page.goto(deep.replace(RELAY_URL, site.url))
         await expect(panel).to_contain_text("failure")
         await page.locator("#panel-close").click()
         await expect(panel).to_have_count(0)
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_back_and_forward_go_through_what_was_open(tmp_path: Path, browser: Browser) -> None:
-    async with reporter_site(tmp_path, browser) as here:
-        await a_run(here, test="failure")
-        page = await opened(here)
+    async with reporter_site(tmp_path, browser) as site:
+        await a_run(site, test="failure")
+        page = await open_backend_page(site)
         title = page.locator("#panel-title")
         await page.locator("#matrix-table td.ok > a").click()
         await expect(title).to_have_text("build")
@@ -136,14 +136,14 @@ async def test_back_and_forward_go_through_what_was_open(tmp_path: Path, browser
         await page.go_forward()
         await expect(title).to_have_text("build")
         assert await page.evaluate("window.notReloaded") is True
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_arrow_keys_move_through_the_matrix_and_enter_opens(tmp_path: Path, browser: Browser) -> None:
-    async with reporter_site(tmp_path, browser) as here:
-        await a_run(here, build="failure")
-        await a_run(here)
-        page = await opened(here)
+    async with reporter_site(tmp_path, browser) as site:
+        await a_run(site, build="failure")
+        await a_run(site)
+        page = await open_backend_page(site)
         stops = page.locator(f"{CELLS}[tabindex='0']")
         await expect(stops).to_have_count(1)
         await stops.focus()
@@ -158,15 +158,15 @@ async def test_arrow_keys_move_through_the_matrix_and_enter_opens(tmp_path: Path
         await expect(page.locator("#panel-title")).to_have_text("build")
         await page.keyboard.press("Escape")
         await expect(focused).to_have_text("X")
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_an_update_keeps_place_focus_and_the_open_details(tmp_path: Path, browser: Browser) -> None:
-    async with reporter_site(tmp_path, browser, WIDE) as here:
-        page = here.page
+    async with reporter_site(tmp_path, browser, WIDE) as site:
+        page = site.page
         await page.set_viewport_size({"width": 1000, "height": 700})
-        run = await a_run(here, **{WIDE[-1]: None})
-        await opened(here)
+        run = await a_run(site, **{WIDE[-1]: None})
+        await open_backend_page(site)
         frame = page.locator("#scroll-matrix")
         await frame.evaluate("frame => frame.scrollTo(300, 0)")
         await page.locator("#matrix-table td.run > a").click()
@@ -174,21 +174,21 @@ async def test_an_update_keeps_place_focus_and_the_open_details(tmp_path: Path, 
         await page.locator("#panel-link").focus()
         before = await frame.evaluate("frame => [frame.scrollLeft, scrollY]")
 
-        await here.it.github.complete_job(run, WIDE[-1], "failure")
-        await here.it.act()
+        await site.relay.github.complete_job(run, WIDE[-1], "failure")
+        await site.relay.drain()
         await expect(page.locator("#panel")).to_contain_text("failure")
         await expect(page.locator("#matrix-table td.bad > a")).to_have_attribute("aria-current", "true")
         assert await frame.evaluate("frame => [frame.scrollLeft, scrollY]") == before
         await expect(page.locator("#panel-link")).to_be_focused()
         await expect(page.locator(f"{CELLS}[tabindex='0']")).to_have_count(1)
         assert await page.evaluate("window.notReloaded") is True
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_shards_unfold_in_place(tmp_path: Path, browser: Browser) -> None:
-    async with reporter_site(tmp_path, browser, ("build", *SHARDS)) as here:
-        await a_run(here, **{SHARDS[3]: "failure"})
-        page = await opened(here)
+    async with reporter_site(tmp_path, browser, ("build", *SHARDS)) as site:
+        await a_run(site, **{SHARDS[3]: "failure"})
+        page = await open_backend_page(site)
         await expect(page.locator("#matrix-table tbody td.bad")).to_have_text("X1/6")
         await page.locator("#matrix-table thead .shards a").click()
         await expect(page.locator("#matrix-table thead .job")).to_have_count(7)
@@ -197,14 +197,14 @@ async def test_shards_unfold_in_place(tmp_path: Path, browser: Browser) -> None:
         await page.locator("#matrix-table thead .opened a").first.click()
         await expect(page.locator("#matrix-table tbody td.bad")).to_have_text("X1/6")
         assert await page.evaluate("window.notReloaded") is True
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_filters_narrow_the_matrix_and_stay_in_the_address(tmp_path: Path, browser: Browser) -> None:
-    async with reporter_site(tmp_path, browser) as here:
-        await a_run(here, "Add an operator", build="failure")
-        await a_run(here, "Mend the docs")
-        page = await opened(here)
+    async with reporter_site(tmp_path, browser) as site:
+        await a_run(site, "Add an operator", build="failure")
+        await a_run(site, "Mend the docs")
+        page = await open_backend_page(site)
         rows = page.locator("#matrix-table tbody tr")
         await expect(rows).to_have_count(2)
         await page.locator("#filter-q").fill("mend")
@@ -217,15 +217,15 @@ async def test_filters_narrow_the_matrix_and_stay_in_the_address(tmp_path: Path,
         await expect(rows).to_have_count(2)
         await page.locator("#jobs").get_by_role("link", name="build").click()
         await expect(page.locator("#matrix-table thead .job")).to_have_count(1)
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_without_javascript_everything_is_a_link_or_a_form(tmp_path: Path, browser: Browser) -> None:
-    async with reporter_site(tmp_path, browser, ("build", *SHARDS), javascript=False) as here:
-        page = here.page
-        await a_run(here, "Add an operator", build="failure")
-        await a_run(here, "Mend the docs")
-        await page.goto(f"{here.url}{PATH}")
+    async with reporter_site(tmp_path, browser, ("build", *SHARDS), javascript=False) as site:
+        page = site.page
+        await a_run(site, "Add an operator", build="failure")
+        await a_run(site, "Mend the docs")
+        await page.goto(f"{site.url}{PATH}")
         await page.locator("#matrix-table td.bad > a").first.click()
         await expect(page.locator("#panel")).to_contain_text("failure")
         await expect(page.locator("#matrix-table td.bad > a").first).to_have_attribute("aria-current", "true")
@@ -241,10 +241,10 @@ async def test_without_javascript_everything_is_a_link_or_a_form(tmp_path: Path,
 
 async def test_hostile_text_is_text_in_the_details_too(tmp_path: Path, browser: Browser) -> None:
     evil = "<script>alert('job')</script><img src=x onerror=alert(1)>"
-    async with reporter_site(tmp_path, browser) as here:
-        page, github = here.page, here.it.github
+    async with reporter_site(tmp_path, browser) as site:
+        page, github = site.page, site.relay.github
         await github.open_pr(UPSTREAM, title=evil, author="mallory")
-        await here.it.act()
+        await site.relay.drain()
         run = github.runs(REPORTER)[0]
         link = "javascript:alert(document.domain)"
         told = {
@@ -260,13 +260,13 @@ async def test_hostile_text_is_text_in_the_details_too(tmp_path: Path, browser: 
             workflow = {**told, "status": state, "conclusion": "failure"}
             body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": workflow}
             assert (await github.report(run, run.jobs[0], status=state, body=body)).status_code == 200
-        await opened(here)
+        await open_backend_page(site)
         await page.locator("#matrix-table td.bad > a").click()
         await expect(page.locator("#panel")).to_contain_text("alert('job')")
         assert await page.locator("main script, main img").count() == 0
         assert await page.locator("a[href^='javascript']").count() == 0
         await expect(page.locator("#panel-title")).to_have_text(evil)
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 @asynccontextmanager

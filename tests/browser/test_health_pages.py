@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from browser.conftest import site
+from browser.conftest import open_site
 from support.browser_pages import load_page
 from support.github.gated_upstream import (
     BOTH,
@@ -20,7 +20,7 @@ from support.github.gated_upstream import (
     open_pull,
     start_jobs,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -30,24 +30,24 @@ HELD = "held back by GitHub's rate limit until 01:01 UTC (requests per hour)"
 async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser, allowlist=GATED, downstreams=BOTH) as here:
-        it = here.it
+    async with open_site(tmp_path, browser, allowlist=GATED, downstreams=BOTH) as site:
+        relay = site.relay
         for name in BOTH:
-            it.github.repository(name).workflows = [NAMED]
-        it.github.require_checks(UPSTREAM, [GATE])
-        pull = await open_pull(it, title="Fuse the two kernels", labels=[LABEL])
-        await start_jobs(it, newest_run(it))
-        context = here.page.context
-        await context.clock.set_fixed_time(it.clock.now() + timedelta(minutes=7))
+            relay.github.repository(name).workflows = [NAMED]
+        relay.github.require_checks(UPSTREAM, [GATE])
+        pull = await open_pull(relay, title="Fuse the two kernels", labels=[LABEL])
+        await start_jobs(relay, newest_run(relay))
+        context = site.page.context
+        await context.clock.set_fixed_time(relay.clock.now() + timedelta(minutes=7))
         pages = {path: await context.new_page() for path in ("/crcr", f"/crcr/pr/{pull.number}")}
         for path, page in pages.items():
-            await load_page(page, f"{here.url}{path}")
+            await load_page(page, f"{site.url}{path}")
             await expect(page.locator("#health section")).to_have_count(0)
 
-        it.github.spend_hour(UPSTREAM, leave=0)
-        await finish_jobs(it, newest_run(it))
-        it.clock.advance(7 * 60)
-        assert gate_state(it, pull) == "pending"
+        relay.github.spend_hour(UPSTREAM, leave=0)
+        await finish_jobs(relay, newest_run(relay))
+        relay.clock.advance(7 * 60)
+        assert gate_state(relay, pull) == "pending"
         late = f"1 gate is decided and not yet published on GitHub, since 00:00 UTC: {HELD}."
         for page in pages.values():
             await expect(page.locator("#health")).to_contain_text(late)
@@ -58,16 +58,16 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
             f"Decided 7m ago, not yet published on GitHub: {HELD}."
         )
         effects = await context.new_page()
-        await load_page(effects, f"{here.url}/crcr/deliveries?show=effects")
+        await load_page(effects, f"{site.url}/crcr/deliveries?show=effects")
         await expect(effects.locator("#held")).to_contain_text(f"1 gate is {HELD}.")
         await expect(effects.locator(".log .why").first).to_contain_text("Held back by GitHub's rate limit")
         for name, page in (*pages.items(), ("effects", effects)):
             await page.screenshot(path=tmp_path / f"{name.strip('/').replace('/', '-')}.png")
 
-        await it.pass_time(54 * 60)
-        assert gate_state(it, pull) == "success"
+        await relay.pass_time(54 * 60)
+        assert gate_state(relay, pull) == "success"
         for page in (*pages.values(), effects):
             await expect(page.locator("#health section")).to_have_count(0)
             assert await page.evaluate("window.notReloaded")
         await expect(shown.locator(".unpublished")).to_have_count(0)
-        assert here.troubles == []
+        assert site.troubles == []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from browser.conftest import site
+from browser.conftest import open_site
 from support.browser_pages import BACKEND, LISTED, NAMES, load_page, open_pull_request
 from support.downstream.sandbox_callers import report_from_sandbox
 
@@ -15,12 +15,12 @@ EVIL = "<img src=x onerror=alert(1)>\u202e"
 
 
 async def test_a_refused_report_appears_on_the_open_page(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        page = await load_page(here.page, f"{here.url}{BACKEND}")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        page = await load_page(site.page, f"{site.url}{BACKEND}")
         await expect(page.locator("#refusals")).to_have_count(0)
-        run = here.it.github.runs("org/alpha")[-1]
-        await here.it.github.report(run, "build", status="completed", name=EVIL)
+        run = site.relay.github.runs("org/alpha")[-1]
+        await site.relay.github.report(run, "build", status="completed", name=EVIL)
 
         row = page.locator("#refusals tbody tr")
         await expect(row).to_have_count(1)
@@ -30,18 +30,18 @@ async def test_a_refused_report_appears_on_the_open_page(tmp_path: Path, browser
         await expect(page.locator("#refused-line")).to_contain_text("1 report refused")
         assert await page.evaluate("window.notReloaded")
         await row.get_by_role("link").click()
-        await expect(page).to_have_url(f"{here.url}/crcr/deliveries/{run.delivery_id}")
-        assert here.troubles == []
+        await expect(page).to_have_url(f"{site.url}/crcr/deliveries/{run.delivery_id}")
+        assert site.troubles == []
 
 
 async def test_a_newcomer_reads_its_trial_without_scripts(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, javascript=False, CRCR_SANDBOX="on") as here:
-        page = here.page
-        await page.goto(f"{here.url}/crcr")
+    async with open_site(tmp_path, browser, javascript=False, CRCR_SANDBOX="on") as site:
+        page = site.page
+        await page.goto(f"{site.url}/crcr")
         await page.get_by_role("link", name="Sandbox").click()
         await expect(page.get_by_role("heading", name="No sandbox reports yet")).to_be_visible()
-        await report_from_sandbox(here.it, conclusion="failure", job_name=EVIL)
-        await report_from_sandbox(here.it, "quiet/place", private=True)
+        await report_from_sandbox(site.relay, conclusion="failure", job_name=EVIL)
+        await report_from_sandbox(site.relay, "quiet/place", private=True)
         await page.reload()
 
         await expect(page.locator("#sandbox-banner")).to_contain_text("do not count")
@@ -56,4 +56,4 @@ async def test_a_newcomer_reads_its_trial_without_scripts(tmp_path: Path, browse
         await expect(mine.locator("pre")).to_have_text("AssertionError: 1.0 != 2.0")
         await mine.get_by_role("link").click()
         await expect(rows).to_have_count(1)
-        assert here.troubles == []
+        assert site.troubles == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, Request, Route, expect
 
-from browser.conftest import site, wire
+from browser.conftest import open_site, wire
 from crcr.show.live.event_stream import HEARTBEAT_S
 from support.browser_pages import (
     BACKEND,
@@ -18,7 +18,7 @@ from support.browser_pages import (
     report_job,
     table_row,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ HIDE = """hidden => {
 }"""
 
 
-def streams_of(page: Page) -> list[str]:
+def record_stream_urls(page: Page) -> list[str]:
     """The addresses of all streams that the browser opens from now on, from whichever tab."""
     asked: list[str] = []
 
@@ -55,32 +55,32 @@ def streams_of(page: Page) -> list[str]:
 async def test_many_tabs_are_live_over_one_stream_which_the_next_takes_over(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        streams = streams_of(here.page)
-        tabs = [here.page, *[await here.page.context.new_page() for _ in range(7)]]
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        streams = record_stream_urls(site.page)
+        tabs = [site.page, *[await site.page.context.new_page() for _ in range(7)]]
         for tab in tabs:
-            await load_page(tab, f"{here.url}/crcr")
-        await report_job(here, "org/alpha", "failure")
+            await load_page(tab, f"{site.url}/crcr")
+        await report_job(site, "org/alpha", "failure")
         for tab in tabs:
             await expect(table_row(tab, "org/alpha").locator(".last")).to_contain_text("failure")
         assert len(streams) == 1
         for round_, name in enumerate(("org/beta", "org/gamma"), start=2):
             await tabs.pop(0).close()
-            await report_job(here, name, "success")
+            await report_job(site, name, "success")
             for tab in tabs:
                 await expect(table_row(tab, name).locator(".last")).to_contain_text("success")
                 await expect(live_indicator(tab)).to_have_text("live")
             assert len(streams) == round_
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_what_happens_between_two_listening_tabs_is_caught_up(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        await load_page(here.page, f"{here.url}/crcr")
-        second = await load_page(await here.page.context.new_page(), f"{here.url}/crcr")
-        third = await load_page(await here.page.context.new_page(), f"{here.url}{BACKEND}")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        await load_page(site.page, f"{site.url}/crcr")
+        second = await load_page(await site.page.context.new_page(), f"{site.url}/crcr")
+        third = await load_page(await site.page.context.new_page(), f"{site.url}{BACKEND}")
         reported = asyncio.Event()
 
         async def wait(route: Route) -> None:
@@ -88,17 +88,17 @@ async def test_what_happens_between_two_listening_tabs_is_caught_up(tmp_path: Pa
             await route.continue_()
 
         await second.context.route("**/api/v1/events*", wait)
-        await here.page.close()
-        await report_job(here, "org/alpha", "failure")
+        await site.page.close()
+        await report_job(site, "org/alpha", "failure")
         reported.set()
         await expect(table_row(second, "org/alpha").locator(".last")).to_contain_text("failure")
         await expect(third.locator("#matrix-table td.bad > a")).to_have_text("X")
 
 
 async def test_a_tab_that_joins_with_an_older_page_catches_up_once(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        first = await load_page(here.page, f"{here.url}/crcr")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        first = await load_page(site.page, f"{site.url}/crcr")
         late = await first.context.new_page()
         read: list[str] = []
         late.on(
@@ -107,12 +107,12 @@ async def test_a_tab_that_joins_with_an_older_page_catches_up_once(tmp_path: Pat
 
         async def dawdle(route: Route) -> None:
             answer = await route.fetch()
-            await report_job(here, "org/alpha", "failure")
+            await report_job(site, "org/alpha", "failure")
             await expect(table_row(first, "org/alpha").locator(".last")).to_contain_text("failure")
             await route.fulfill(response=answer)
 
-        await late.route(f"{here.url}/crcr", dawdle)
-        await late.goto(f"{here.url}/crcr")
+        await late.route(f"{site.url}/crcr", dawdle)
+        await late.goto(f"{site.url}/crcr")
         await expect(table_row(late, "org/alpha").locator(".last")).to_contain_text("failure")
         await expect(live_indicator(late)).to_have_text("live")
         assert len(read) == 1
@@ -122,32 +122,32 @@ async def test_tabs_of_two_upstreams_share_a_stream_and_hear_their_own(
     tmp_path: Path, browser: Browser
 ) -> None:
     listed = {UPSTREAM: LISTED, OTHER: LISTED}
-    async with site(tmp_path, browser, allowlist=listed, downstreams=NAMES) as here:
-        streams = streams_of(here.page)
-        ours = await load_page(here.page, f"{here.url}/crcr")
-        theirs = await load_page(await ours.context.new_page(), f"{here.url}/crcr?upstream={OTHER}")
+    async with open_site(tmp_path, browser, allowlist=listed, downstreams=NAMES) as site:
+        streams = record_stream_urls(site.page)
+        ours = await load_page(site.page, f"{site.url}/crcr")
+        theirs = await load_page(await ours.context.new_page(), f"{site.url}/crcr?upstream={OTHER}")
         read: list[str] = []
         ours.on("request", lambda request: read.append(request.url))
-        await here.it.github.open_pr(OTHER, title="Add an operator")
+        await site.relay.github.open_pr(OTHER, title="Add an operator")
         await expect(theirs.locator(".card[data-key=deliveries] .figure")).to_have_text("1")
         assert read == []
-        await open_pull_request(here)
+        await open_pull_request(site)
         await expect(ours.locator(".card[data-key=deliveries] .figure")).to_have_text("1")
         assert len(streams) == 1
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_without_locks_a_tab_that_nobody_sees_holds_no_connection(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        page, streams = here.page, streams_of(here.page)
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        page, streams = site.page, record_stream_urls(site.page)
         await page.context.add_init_script(NO_LOCKS)
-        await load_page(page, f"{here.url}/crcr")
+        await load_page(page, f"{site.url}/crcr")
         async with page.expect_event("requestfailed", lambda request: request.url == streams[0]):
             await page.evaluate(HIDE, True)
-        await report_job(here, "org/alpha", "failure")
+        await report_job(site, "org/alpha", "failure")
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("no results")
         await page.evaluate(HIDE, False)
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
@@ -158,13 +158,16 @@ async def test_without_locks_a_tab_that_nobody_sees_holds_no_connection(
 async def test_a_connection_that_died_without_a_word_is_found_out_and_made_anew(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here, wire(here.url) as line:
-        await open_pull_request(here)
-        await here.page.context.clock.install()
-        page = await load_page(here.page, f"{line.url}/crcr")
+    async with (
+        open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site,
+        wire(site.url) as line,
+    ):
+        await open_pull_request(site)
+        await site.page.context.clock.install()
+        page = await load_page(site.page, f"{line.url}/crcr")
         other = await load_page(await page.context.new_page(), f"{line.url}/crcr")
         line.hold()
-        await report_job(here, "org/alpha", "failure")
+        await report_job(site, "org/alpha", "failure")
         await page.clock.fast_forward(30_000)
         await expect(live_indicator(page)).to_have_text("live")
         await page.clock.fast_forward(20_000)
@@ -177,14 +180,14 @@ async def test_a_connection_that_died_without_a_word_is_found_out_and_made_anew(
 
 
 async def test_a_heart_that_beats_keeps_a_quiet_connection(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        page, streams = here.page, streams_of(here.page)
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        page, streams = site.page, record_stream_urls(site.page)
         await page.add_init_script(COUNT_BEATS)
         await page.clock.install()
-        await load_page(page, f"{here.url}/crcr")
+        await load_page(page, f"{site.url}/crcr")
         for beats in range(1, 4):
             await page.clock.fast_forward(30_000)
-            here.it.clock.advance(HEARTBEAT_S)
+            site.relay.clock.advance(HEARTBEAT_S)
             await page.wait_for_function("beats => window.beats >= beats", arg=beats)
             await expect(live_indicator(page)).to_have_text("live")
         assert len(streams) == 1
@@ -193,30 +196,30 @@ async def test_a_heart_that_beats_keeps_a_quiet_connection(tmp_path: Path, brows
 async def test_a_tab_that_hangs_loses_its_place_to_one_that_is_looked_at(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        await here.page.clock.install()
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        await site.page.clock.install()
         # What holds the lock and never says a word is a tab that hangs.
-        hung = await here.page.context.new_page()
-        await hung.goto(f"{here.url}/robots.txt")
+        hung = await site.page.context.new_page()
+        await hung.goto(f"{site.url}/robots.txt")
         await hung.evaluate("navigator.locks.request('crcr-live-1 ', () => new Promise(() => {})) && null")
-        page = here.page
-        await page.goto(f"{here.url}/crcr")
+        page = site.page
+        await page.goto(f"{site.url}/crcr")
         await expect(live_indicator(page)).to_have_text("connecting")
         for _ in range(3):
             await page.clock.fast_forward(25_000)
         await expect(live_indicator(page)).to_have_text("live")
-        await report_job(here, "org/alpha", "failure")
+        await report_job(site, "org/alpha", "failure")
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
 
 
 async def test_who_is_offline_is_told_at_once(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        page = await load_page(here.page, f"{here.url}/crcr")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        page = await load_page(site.page, f"{site.url}/crcr")
         await page.context.set_offline(True)
         await expect(live_indicator(page)).to_have_text("reconnecting")
-        await report_job(here, "org/alpha", "failure")
+        await report_job(site, "org/alpha", "failure")
         await page.context.set_offline(False)
         await expect(live_indicator(page)).to_have_text("live")
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Route, expect
 
-from browser.conftest import site
+from browser.conftest import open_site
 from github_sim.github import JobSpec, Workflow
 from support.browser_pages import (
     BACKEND,
@@ -37,17 +37,17 @@ TOP = "row => row.getBoundingClientRect().top"
 async def test_rows_that_come_in_do_not_push_away_what_is_read(
     tmp_path: Path, browser: Browser, anchoring: str
 ) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here, 20)
-        page = here.page
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site, 20)
+        page = site.page
         await page.set_viewport_size({"width": 1200, "height": 500})
-        await load_page(page, f"{here.url}/crcr/deliveries")
+        await load_page(page, f"{site.url}/crcr/deliveries")
         await page.evaluate("how => { document.documentElement.style.overflowAnchor = how; }", anchoring)
         rows = page.locator("table.log tbody tr")
         watched = page.locator(f"tr[data-key='{await rows.nth(12).get_attribute('data-key')}']")
         await watched.evaluate("row => scrollTo(0, row.getBoundingClientRect().top + scrollY - 60)")
         before = await watched.evaluate(TOP)
-        await open_pull_request(here, 3, "Another one")
+        await open_pull_request(site, 3, "Another one")
         await expect(rows.nth(15)).to_have_attribute(
             "data-key", await watched.get_attribute("data-key") or ""
         )
@@ -55,28 +55,28 @@ async def test_rows_that_come_in_do_not_push_away_what_is_read(
 
         await page.evaluate("scrollTo(0, 0)")
         newest = await rows.nth(0).get_attribute("data-key")
-        await open_pull_request(here, 1, "The newest")
+        await open_pull_request(site, 1, "The newest")
         await expect(rows.nth(1)).to_have_attribute("data-key", newest or "")
         assert await page.evaluate("scrollY") == 0
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_scrolled_matrix_stays_at_its_rows(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here, 20)
-        page = here.page
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site, 20)
+        page = site.page
         await page.set_viewport_size({"width": 1200, "height": 500})
-        await load_page(page, f"{here.url}{BACKEND}")
+        await load_page(page, f"{site.url}{BACKEND}")
         await page.locator("#scroll-matrix").evaluate(
             "frame => { frame.scrollTop = 200; frame.scrollIntoView(); }"
         )
         rows = page.locator("#matrix-table tbody tr")
         watched = page.locator(f"#{await rows.nth(8).get_attribute('id')}")
         before = await watched.evaluate(TOP)
-        await open_pull_request(here, 3, "Another one")
+        await open_pull_request(site, 3, "Another one")
         await expect(rows.nth(11)).to_have_id(await watched.get_attribute("id") or "")
         assert abs(await watched.evaluate(TOP) - before) <= 1
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 @pytest.mark.parametrize("answer", [None, 503])
@@ -86,15 +86,15 @@ async def test_what_cannot_be_read_leaves_the_page_as_it_is_and_is_read_later(
     async def fail(route: Route) -> None:
         await (route.abort() if answer is None else route.fulfill(status=answer, body="not now"))
 
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        await report_job(here, "org/alpha", "failure")
-        page = await load_page(here.page, f"{here.url}{BACKEND}")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        await report_job(site, "org/alpha", "failure")
+        page = await load_page(site.page, f"{site.url}{BACKEND}")
         await page.route("**/*fragment=*", fail)
         cell = page.locator("#matrix-table td.bad > a")
         await cell.click()
         await expect(live_indicator(page)).to_have_text("could not be read, trying again")
-        await expect(page).to_have_url(f"{here.url}{BACKEND}")
+        await expect(page).to_have_url(f"{site.url}{BACKEND}")
         await expect(cell).to_be_visible()
         await page.set_viewport_size({"width": 390, "height": 844})
         assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
@@ -115,11 +115,11 @@ async def test_what_cannot_be_read_leaves_the_page_as_it_is_and_is_read_later(
 
 
 async def test_who_closes_what_did_not_come_is_not_shown_it_later(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        await report_job(here, "org/alpha", "failure")
-        await report_job(here, "org/alpha", "success", "test")
-        page = await load_page(here.page, f"{here.url}{BACKEND}")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        await report_job(site, "org/alpha", "failure")
+        await report_job(site, "org/alpha", "success", "test")
+        page = await load_page(site.page, f"{site.url}{BACKEND}")
         await page.route("**/*fragment=panel*", lambda route: route.abort())
         await page.locator("#matrix-table td.bad > a").click()
         await expect(live_indicator(page)).to_have_text("could not be read, trying again")
@@ -132,10 +132,10 @@ async def test_who_closes_what_did_not_come_is_not_shown_it_later(tmp_path: Path
 
 @pytest.mark.parametrize("wish", ["#matrix-table td.bad > a", "#jobs th a"])
 async def test_who_has_to_sign_in_again_is_led_there(tmp_path: Path, browser: Browser, wish: str) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        await report_job(here, "org/alpha", "failure")
-        page = await load_page(here.page, f"{here.url}{BACKEND}")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        await report_job(site, "org/alpha", "failure")
+        page = await load_page(site.page, f"{site.url}{BACKEND}")
         await page.route("**/*fragment=*", lambda route: route.fulfill(status=401, body="who are you?"))
         async with page.expect_event("load"):
             await page.locator(wish).first.click()
@@ -145,14 +145,14 @@ async def test_who_has_to_sign_in_again_is_led_there(tmp_path: Path, browser: Br
 async def test_back_brings_the_filter_along_even_where_somebody_types(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        page = await load_page(here.page, f"{here.url}/crcr")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        page = await load_page(site.page, f"{site.url}/crcr")
         field = page.locator("#filter")
         await page.get_by_role("link", name="Backend", exact=True).click()
-        await expect(page).to_have_url(f"{here.url}/crcr?sort=name")
+        await expect(page).to_have_url(f"{site.url}/crcr?sort=name")
         await field.press_sequentially("alp")
         await expect(table_row(page, "org/beta")).to_have_count(0)
-        await expect(page).to_have_url(f"{here.url}/crcr?sort=name&q=alp")
+        await expect(page).to_have_url(f"{site.url}/crcr?sort=name&q=alp")
         await page.go_back()
         await expect(table_row(page, "org/beta")).to_be_visible()
         await expect(field).to_have_value("")
@@ -161,13 +161,13 @@ async def test_back_brings_the_filter_along_even_where_somebody_types(
         await expect(field).to_have_value("alp")
         await expect(table_row(page, "org/beta")).to_have_count(0)
         assert await page.evaluate("window.notReloaded") is True
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_what_stands_around_the_page_goes_with_its_address(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        page = await load_page(here.page, f"{here.url}{BACKEND}")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        page = await load_page(site.page, f"{site.url}{BACKEND}")
         formats = page.locator("#formats a")
         plain = await formats.first.get_attribute("href")
         assert "q=" not in (plain or "q=")
@@ -176,21 +176,21 @@ async def test_what_stands_around_the_page_goes_with_its_address(tmp_path: Path,
             await expect(link).to_have_attribute("href", re.compile(r"[?&]q=operator"))
         await page.locator("#matrix-filters").get_by_role("link", name="Clear the filters").click()
         await expect(formats.first).to_have_attribute("href", plain or "")
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_only_a_status_that_changed_flashes_and_not_all_the_time(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         jobs = tuple(JobSpec(f"job {number}") for number in range(1, 6))
-        here.it.github.repository("org/alpha").workflows = [Workflow(jobs=jobs)]
-        await open_pull_request(here)
-        await report_job(here, "org/alpha", "success", "job 1")
-        page = here.page
+        site.relay.github.repository("org/alpha").workflows = [Workflow(jobs=jobs)]
+        await open_pull_request(site)
+        await report_job(site, "org/alpha", "success", "job 1")
+        page = site.page
         await page.add_init_script(WATCH_FLASHES)
         await page.clock.install()
-        await load_page(page, f"{here.url}/crcr")
+        await load_page(page, f"{site.url}/crcr")
         last, total = (
             table_row(page, "org/alpha").locator(".last"),
             table_row(page, "org/alpha").locator(".total"),
@@ -198,7 +198,7 @@ async def test_only_a_status_that_changed_flashes_and_not_all_the_time(
 
         async def flashes(number: int, conclusion: str) -> list[str]:
             await page.evaluate("window.flashes = []")
-            await report_job(here, "org/alpha", conclusion, f"job {number}")
+            await report_job(site, "org/alpha", conclusion, f"job {number}")
             await expect(total).to_have_text(str(number))
             await expect(last).to_contain_text(conclusion)
             found: list[str] = await page.evaluate("window.flashes")
@@ -209,14 +209,14 @@ async def test_only_a_status_that_changed_flashes_and_not_all_the_time(
         assert await flashes(4, "success") == []
         await page.clock.fast_forward(6_000)
         assert await flashes(5, "failure") == ["last"]
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_filter_or_another_order_leaves_the_open_job_open(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await open_pull_request(here)
-        await report_job(here, "org/alpha", "failure")
-        page = await load_page(here.page, f"{here.url}{BACKEND}")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        await report_job(site, "org/alpha", "failure")
+        page = await load_page(site.page, f"{site.url}{BACKEND}")
         await page.locator("#matrix-table td.bad > a").click()
         title = page.locator("#panel-title")
         await expect(title).to_have_text("build")
@@ -229,5 +229,5 @@ async def test_a_filter_or_another_order_leaves_the_open_job_open(tmp_path: Path
         await expect(page).to_have_url(re.compile(r"[?&]job="))
         await page.keyboard.press("Escape")
         await expect(title).to_have_count(0)
-        await expect(page).to_have_url(f"{here.url}{BACKEND}")
-        assert here.troubles == []
+        await expect(page).to_have_url(f"{site.url}{BACKEND}")
+        assert site.troubles == []

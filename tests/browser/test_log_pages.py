@@ -5,23 +5,23 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from browser.conftest import Site, site
-from support.stage import UPSTREAM
+from browser.conftest import Site, open_site
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 
 
-async def events(here: Site, number: int) -> None:
+async def events(site: Site, number: int) -> None:
     for place in range(number):
-        await here.it.github.open_pr(UPSTREAM, title=f"Add operator {place}")
-    await here.it.act()
+        await site.relay.github.open_pr(UPSTREAM, title=f"Add operator {place}")
+    await site.relay.drain()
 
 
 async def test_a_filter_and_pages_work_and_stand_in_the_address(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser) as here:
-        page = here.page
-        await events(here, 27)
-        await page.goto(f"{here.url}/crcr/deliveries")
+    async with open_site(tmp_path, browser) as site:
+        page = site.page
+        await events(site, 27)
+        await page.goto(f"{site.url}/crcr/deliveries")
         rows = page.locator("table.log tbody tr")
         await expect(rows).to_have_count(25)
         await page.get_by_role("link", name="Older").click()
@@ -31,37 +31,37 @@ async def test_a_filter_and_pages_work_and_stand_in_the_address(tmp_path: Path, 
 
         await page.get_by_label("Pull request").fill("#3")
         await page.get_by_role("button", name="Filter").click()
-        await expect(page).to_have_url(f"{here.url}/crcr/deliveries?event=&state=&number=%233&sha=")
+        await expect(page).to_have_url(f"{site.url}/crcr/deliveries?event=&state=&number=%233&sha=")
         await expect(rows).to_have_count(1)
         await page.get_by_role("link", name="Clear").click()
         await expect(rows).to_have_count(25)
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_an_open_row_stays_open_when_the_page_refreshes_itself(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser) as here:
-        page = here.page
-        await events(here, 1)
-        await page.goto(f"{here.url}/crcr/deliveries")
+    async with open_site(tmp_path, browser) as site:
+        page = site.page
+        await events(site, 1)
+        await page.goto(f"{site.url}/crcr/deliveries")
         await expect(page.locator("#live")).to_contain_text("live")
         backend = page.locator("table.log").get_by_role("link", name="org/reporter")
         await expect(backend).to_be_hidden()
         await page.locator("details summary").first.click()
         await expect(backend).to_be_visible()
-        await events(here, 1)
+        await events(site, 1)
         await expect(page.locator("table.log tbody tr")).to_have_count(2)
         await expect(page.locator("details[open]")).to_have_count(1)
         await expect(page.locator("details[open]").get_by_role("link", name="org/reporter")).to_be_visible()
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_slash_goes_to_the_search_and_escape_leaves_it(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser) as here:
-        page = here.page
-        await events(here, 1)
-        await page.goto(f"{here.url}/crcr/audit")
+    async with open_site(tmp_path, browser) as site:
+        page = site.page
+        await events(site, 1)
+        await page.goto(f"{site.url}/crcr/audit")
         search = page.locator("#find")
         await page.keyboard.press("/")
         await expect(search).to_be_focused()
@@ -77,15 +77,15 @@ async def test_a_slash_goes_to_the_search_and_escape_leaves_it(tmp_path: Path, b
 
         await search.fill("#1")
         await page.keyboard.press("Enter")
-        await expect(page).to_have_url(f"{here.url}/crcr/pr/1")
-        assert here.troubles == []
+        await expect(page).to_have_url(f"{site.url}/crcr/pr/1")
+        assert site.troubles == []
 
 
 async def test_arrows_move_through_the_rows_of_a_list(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser) as here:
-        page = here.page
-        await events(here, 3)
-        await page.goto(f"{here.url}/crcr/deliveries")
+    async with open_site(tmp_path, browser) as site:
+        page = site.page
+        await events(site, 3)
+        await page.goto(f"{site.url}/crcr/deliveries")
         rows = page.locator("table.log tbody tr")
         await rows.nth(0).get_by_role("link").first.focus()
         for key, row, link in (
@@ -100,13 +100,13 @@ async def test_arrows_move_through_the_rows_of_a_list(tmp_path: Path, browser: B
         ):
             await page.keyboard.press(key)
             await expect(rows.nth(row).get_by_role("link").nth(link)).to_be_focused()
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_question_mark_tells_the_keys(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser) as here:
-        page = here.page
-        await page.goto(f"{here.url}/crcr")
+    async with open_site(tmp_path, browser) as site:
+        page = site.page
+        await page.goto(f"{site.url}/crcr")
         await page.keyboard.press("?")
         keys = page.get_by_role("dialog", name="Keys")
         await expect(keys).to_contain_text("the row before or after")
@@ -115,14 +115,14 @@ async def test_a_question_mark_tells_the_keys(tmp_path: Path, browser: Browser) 
         await page.keyboard.press("?")
         await page.get_by_role("button", name="Close").click()
         await expect(keys).to_be_hidden()
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_without_javascript_lists_open_filter_and_search(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, javascript=False) as here:
-        page = here.page
-        await events(here, 2)
-        await page.goto(f"{here.url}/crcr/deliveries")
+    async with open_site(tmp_path, browser, javascript=False) as site:
+        page = site.page
+        await events(site, 2)
+        await page.goto(f"{site.url}/crcr/deliveries")
         await page.locator("details summary").first.click()
         await expect(page.locator("details[open]").get_by_role("link", name="org/reporter")).to_be_visible()
         await page.get_by_label("Event").select_option("push")
@@ -131,17 +131,17 @@ async def test_without_javascript_lists_open_filter_and_search(tmp_path: Path, b
         await page.locator("#find").fill("operator 1")
         await page.locator("#find").press("Enter")
         await page.get_by_role("link", name="#2", exact=True).click()
-        await expect(page).to_have_url(f"{here.url}/crcr/pr/2")
+        await expect(page).to_have_url(f"{site.url}/crcr/pr/2")
 
 
 @pytest.mark.parametrize("width", [390, 1024, 1440])
 async def test_no_page_of_the_log_scrolls_sideways(tmp_path: Path, browser: Browser, width: int) -> None:
-    async with site(tmp_path, browser) as here:
-        page = here.page
+    async with open_site(tmp_path, browser) as site:
+        page = site.page
         await page.set_viewport_size({"width": width, "height": 900})
-        await here.it.github.open_pr(UPSTREAM, title="x" * 250, author="a-rather-long-login-of-somebody")
-        await here.it.act()
-        await page.goto(f"{here.url}/crcr/deliveries")
+        await site.relay.github.open_pr(UPSTREAM, title="x" * 250, author="a-rather-long-login-of-somebody")
+        await site.relay.drain()
+        await page.goto(f"{site.url}/crcr/deliveries")
         first = await page.locator("table.log a").first.get_attribute("href")
         places = (
             "/crcr/deliveries",
@@ -151,5 +151,5 @@ async def test_no_page_of_the_log_scrolls_sideways(tmp_path: Path, browser: Brow
             "/crcr/search?q=xxxx",
         )
         for place in (*places, first):
-            await page.goto(f"{here.url}{place}")
+            await page.goto(f"{site.url}{place}")
             assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0, place

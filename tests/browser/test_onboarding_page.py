@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from browser.conftest import site
+from browser.conftest import open_site
 from crcr.decide.model import Level, RepoName
 from crcr.join.files import generate
 from crcr.join.request import Ci, JoinRequest
 from support.browser_pages import load_page
 from support.page_reader import HOSTILE
-from support.stage import AUDIENCE, UPSTREAM
+from support.running_relay import AUDIENCE, UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -37,9 +37,9 @@ async def fill(page: Page, name: str, value: str) -> None:
 async def test_what_is_chosen_shows_at_once_and_stays_in_the_address(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as here:
-        page = here.page
-        await page.goto(f"{here.url}{ONBOARDING}")
+    async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
+        page = site.page
+        await page.goto(f"{site.url}{ONBOARDING}")
         await page.evaluate("window.notReloaded = true")
         await fill(page, "repository", "new/backend")
         await expect(page.locator("#allowlist-entry")).to_contain_text("new/backend")
@@ -54,38 +54,38 @@ async def test_what_is_chosen_shows_at_once_and_stays_in_the_address(
         await page.go_back()
         await expect(page.get_by_role("radio", name="GitHub Actions")).to_be_checked()
         await expect(workflow(page)).to_contain_text("name: upstream")
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_copy_button_copies_exactly_the_file(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as here:
-        page = here.page
+    async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
+        page = site.page
         await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        await page.goto(f"{here.url}{ONBOARDING}?repository=new/backend&level=L4&oncalls=ada")
+        await page.goto(f"{site.url}{ONBOARDING}?repository=new/backend&level=L4&oncalls=ada")
         button = page.get_by_role("button", name="Copy .github/workflows/crcr.yml")
         await button.click()
         await expect(button).to_have_text("Copied")
         copied = await page.evaluate("navigator.clipboard.readText()")
         assert copied == generated(level=Level.L4, oncalls=("ada",))
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_where_the_clipboard_is_not_to_be_had_the_code_is_selected(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as here:
-        page = here.page
+    async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
+        page = site.page
         await page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
-        await page.goto(f"{here.url}{ONBOARDING}?repository=new/backend")
+        await page.goto(f"{site.url}{ONBOARDING}?repository=new/backend")
         await page.get_by_role("button", name="Copy allowlist").click()
         assert await page.evaluate("getSelection().toString().trim()") == "L2:\n  - new/backend"
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_without_javascript_the_form_and_the_check_work(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, javascript=False, CRCR_PUBLIC_URL=RELAY) as here:
-        page = here.page
-        await page.goto(f"{here.url}{ONBOARDING}")
+    async with open_site(tmp_path, browser, javascript=False, CRCR_PUBLIC_URL=RELAY) as site:
+        page = site.page
+        await page.goto(f"{site.url}{ONBOARDING}")
         assert not await page.locator("button[data-copy]").first.is_visible()
         await page.locator("#wanted-repository").fill("org/reporter")
         await page.locator("#wanted-command").fill("make test")
@@ -100,26 +100,26 @@ async def test_without_javascript_the_form_and_the_check_work(tmp_path: Path, br
 
 
 async def test_a_check_is_answered_on_the_open_page(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as here:
-        page = await load_page(here.page, f"{here.url}{ONBOARDING}?repository=org/reporter")
+    async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
+        page = await load_page(site.page, f"{site.url}{ONBOARDING}?repository=org/reporter")
         await page.get_by_role("button", name="Check now").click()
         await expect(page.locator("#step-check")).to_contain_text("being asked")
         await expect(page.get_by_text("this list updates by itself")).to_be_visible()
         await expect(page.get_by_text("Reload this page")).to_be_hidden()
         await expect(page.locator("#live")).to_have_text("live")
         await page.evaluate("window.notReloaded = true")
-        await here.it.act()
+        await site.relay.drain()
         await expect(page.get_by_role("button", name="Check again")).to_be_visible()
         await expect(page.locator("#findings [data-key=app]")).to_contain_text("The App is installed")
         await expect(page.locator("#step-app")).to_have_attribute("data-state", "ok")
         assert await page.evaluate("window.notReloaded")
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_all_of_it_is_reached_by_keyboard(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as here:
-        page = here.page
-        await page.goto(f"{here.url}{ONBOARDING}")
+    async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
+        page = site.page
+        await page.goto(f"{site.url}{ONBOARDING}")
         await page.get_by_role("radio", name="GitHub Actions").focus()
         await page.keyboard.press("ArrowRight")
         await expect(page.get_by_role("radio", name="Buildkite")).to_be_checked()
@@ -139,23 +139,23 @@ async def test_all_of_it_is_reached_by_keyboard(tmp_path: Path, browser: Browser
 async def test_hostile_text_stays_text_and_the_reader_keeps_it(
     tmp_path: Path, browser: Browser, hostile: str
 ) -> None:
-    async with site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as here:
-        page = here.page
-        await page.goto(f"{here.url}{ONBOARDING}?repository=new/backend")
+    async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
+        page = site.page
+        await page.goto(f"{site.url}{ONBOARDING}?repository=new/backend")
         for name in ("runs_on", "branch"):
             await fill(page, name, hostile)
             await expect(page.locator(f"#why-{name}")).to_be_visible()
         assert await page.locator("#file-1").count() == 0
         assert await page.locator("main script, main img, main [onerror]").count() == 0
         await expect(page.locator("#wanted-repository")).to_have_value("new/backend")
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_code_scrolls_in_its_own_frame(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as here:
-        page = here.page
+    async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
+        page = site.page
         await page.set_viewport_size({"width": 390, "height": 900})
-        await page.goto(f"{here.url}{ONBOARDING}?repository=new/backend&ci=gitlab&nightly=1")
+        await page.goto(f"{site.url}{ONBOARDING}?repository=new/backend&ci=gitlab&nightly=1")
         wide = "each => each.scrollWidth > each.clientWidth"
         assert await workflow(page).evaluate(wide)
         assert not await page.locator("html").evaluate(wide)

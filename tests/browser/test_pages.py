@@ -5,23 +5,23 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from browser.conftest import site
-from support.stage import UPSTREAM
+from browser.conftest import open_site
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 
 
 async def test_a_result_appears_on_an_open_page_without_a_reload(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser) as here:
-        page, github = here.page, here.it.github
-        await page.goto(f"{here.url}/crcr")
+    async with open_site(tmp_path, browser) as site:
+        page, github = site.page, site.relay.github
+        await page.goto(f"{site.url}/crcr")
         await expect(page.locator("#live")).to_contain_text("live")
         await page.evaluate("window.notReloaded = true")
         row = page.locator("tr", has_text="org/reporter")
         await expect(row).to_contain_text("no results")
 
         await github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
+        await site.relay.drain()
         run = github.runs("org/reporter")[0]
         await github.start_job(run, "build")
         await github.complete_job(run, "build", "failure")
@@ -29,19 +29,19 @@ async def test_a_result_appears_on_an_open_page_without_a_reload(tmp_path: Path,
         await expect(row).to_contain_text("0%")
         await expect(row).to_contain_text("failure")
         assert await page.evaluate("window.notReloaded") is True
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_backend_page_shows_its_matrix_and_follows_a_running_job(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with site(tmp_path, browser) as here:
-        page, github = here.page, here.it.github
+    async with open_site(tmp_path, browser) as site:
+        page, github = site.page, site.relay.github
         pr = await github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
+        await site.relay.drain()
         run = github.runs("org/reporter")[0]
         await github.start_job(run, "build")
-        await page.goto(f"{here.url}/crcr")
+        await page.goto(f"{site.url}/crcr")
         await page.get_by_role("link", name="org/reporter").click()
 
         row = page.locator("tr", has_text=f"#{pr.number}").first
@@ -49,26 +49,26 @@ async def test_a_backend_page_shows_its_matrix_and_follows_a_running_job(
         await expect(row).to_contain_text("?")
         await github.complete_job(run, "build", "success")
         await expect(row).to_contain_text("O")
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_without_javascript_the_page_is_complete(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, javascript=False) as here:
-        await here.it.github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
-        await here.page.goto(f"{here.url}/crcr")
+    async with open_site(tmp_path, browser, javascript=False) as site:
+        await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await site.relay.drain()
+        await site.page.goto(f"{site.url}/crcr")
         for name in ("org/notified", "org/reporter", "org/silent"):
-            await expect(here.page.locator("main")).to_contain_text(name)
-        await here.page.get_by_role("link", name="org/reporter").click()
-        await expect(here.page).to_have_url(f"{here.url}/crcr/org/reporter")
+            await expect(site.page.locator("main")).to_contain_text(name)
+        await site.page.get_by_role("link", name="org/reporter").click()
+        await expect(site.page).to_have_url(f"{site.url}/crcr/org/reporter")
 
 
 async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -> None:
     evil = "<script>alert('job')</script><img src=x onerror=alert(1)>"
-    async with site(tmp_path, browser) as here:
-        page, github = here.page, here.it.github
+    async with open_site(tmp_path, browser) as site:
+        page, github = site.page, site.relay.github
         await github.open_pr(UPSTREAM, title=evil, author="mallory")
-        await here.it.act()
+        await site.relay.drain()
         run = github.runs("org/reporter")[0]
         link = "javascript:alert(document.domain)"
         workflow = {
@@ -85,21 +85,21 @@ async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -
             body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": told}
             answer = await github.report(run, run.jobs[0], status=status, body=body)
             assert answer.status_code == 200
-        await page.goto(f"{here.url}/crcr/org/reporter")
+        await page.goto(f"{site.url}/crcr/org/reporter")
         await expect(page.locator("main")).to_contain_text("alert('job')")
         assert await page.locator("main script, main img").count() == 0
         assert await page.locator("a[href^='javascript']").count() == 0
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_the_page_says_that_it_is_reconnecting_and_catches_up(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser) as here:
-        page, github = here.page, here.it.github
-        await page.goto(f"{here.url}/crcr")
+    async with open_site(tmp_path, browser) as site:
+        page, github = site.page, site.relay.github
+        await page.goto(f"{site.url}/crcr")
         await expect(page.locator("#live")).to_contain_text("live")
         await page.context.set_offline(True)  # cuts the stream as a closed lid would
         await page.evaluate("dispatchEvent(new Event('offline'))")
         await github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
+        await site.relay.drain()
         await page.context.set_offline(False)
         await expect(page.locator("tr", has_text="org/notified")).to_contain_text("notified 1 time")

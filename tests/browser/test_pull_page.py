@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from browser.conftest import Site, site
+from browser.conftest import Site, open_site
 from support.github.gated_upstream import (
     GATING,
     NAMED,
@@ -17,7 +17,7 @@ from support.github.gated_upstream import (
     start_jobs,
     write_comment,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -36,47 +36,47 @@ L4:
 @asynccontextmanager
 async def gated_site(folder: Path, browser: Browser, *, javascript: bool = True) -> AsyncIterator[Site]:
     names = (GATING, REPORTING, SILENT)
-    async with site(folder, browser, javascript=javascript, allowlist=GATED, downstreams=names) as here:
+    async with open_site(folder, browser, javascript=javascript, allowlist=GATED, downstreams=names) as site:
         for name in names:
-            here.it.github.repository(name).workflows = [NAMED]
-        here.it.github.set_permission(UPSTREAM, "maintainer", "maintain")
-        yield here
+            site.relay.github.repository(name).workflows = [NAMED]
+        site.relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
+        yield site
 
 
 async def test_the_gate_follows_its_jobs_and_a_waiver_without_a_reload(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with gated_site(tmp_path, browser) as here:
-        page, it = here.page, here.it
-        pull = await open_pull(it, title="Add an operator")
-        await page.goto(f"{here.url}/crcr/pr/{pull.number}?upstream={UPSTREAM}")
+    async with gated_site(tmp_path, browser) as site:
+        page, relay = site.page, site.relay
+        pull = await open_pull(relay, title="Add an operator")
+        await page.goto(f"{site.url}/crcr/pr/{pull.number}?upstream={UPSTREAM}")
         await expect(page.locator("h1")).to_contain_text("Add an operator")
         await expect(page.locator("#live")).to_contain_text("live")
         await page.evaluate("window.notReloaded = true")
         gate = page.locator(".gate")
         await expect(gate).to_contain_text("waiting for org/gating")
 
-        await run_all(it, test="failure")
+        await run_all(relay, test="failure")
         await expect(gate).to_contain_text("org/gating failed (test)")
         await expect(gate).to_contain_text("/crcr retry org/gating")
         await expect(page.locator(".unit", has_text=GATING)).to_contain_text("failure")
 
-        await write_comment(it, pull, f"/crcr waive {GATING} because the driver is known to be broken")
+        await write_comment(relay, pull, f"/crcr waive {GATING} because the driver is known to be broken")
         await expect(gate).to_contain_text("waived by @maintainer")
         waivers = page.locator("section", has=page.get_by_role("heading", name="Waivers"))
         await expect(waivers).to_contain_text("the driver is known to be broken")
         await expect(waivers).to_contain_text("in force")
         assert await page.evaluate("window.notReloaded") is True
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_job_appears_and_what_was_opened_stays_open(tmp_path: Path, browser: Browser) -> None:
-    async with gated_site(tmp_path, browser) as here:
-        page, it = here.page, here.it
-        pull = await open_pull(it)
-        run = newest_run(it, REPORTING)
-        await start_jobs(it, run, "build")
-        await page.goto(f"{here.url}/crcr/pr/{pull.number}")
+    async with gated_site(tmp_path, browser) as site:
+        page, relay = site.page, site.relay
+        pull = await open_pull(relay)
+        run = newest_run(relay, REPORTING)
+        await start_jobs(relay, run, "build")
+        await page.goto(f"{site.url}/crcr/pr/{pull.number}")
         await expect(page.locator("#live")).to_contain_text("live")
         unit = page.locator(".unit", has_text=REPORTING)
         await expect(unit).to_contain_text("running")
@@ -85,26 +85,26 @@ async def test_a_job_appears_and_what_was_opened_stays_open(tmp_path: Path, brow
         await expect(panel).to_contain_text("not yet reported")
         await expect(panel).to_contain_text(REPORTING)
 
-        await it.github.complete_job(run, "build", "failure")
+        await relay.github.complete_job(run, "build", "failure")
         await expect(unit).to_contain_text("failure")
         await expect(panel.locator(".states")).to_contain_text("failure")
         await expect(page.locator(".unit", has_text=SILENT)).to_contain_text("notified")
         await page.keyboard.press("Escape")
         await expect(panel).to_have_count(0)
         await expect(unit.get_by_role("link", name="build")).to_be_focused()
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_like_failures_lead_to_the_jobs(tmp_path: Path, browser: Browser) -> None:
-    async with gated_site(tmp_path, browser) as here:
-        page, it = here.page, here.it
-        pull = await open_pull(it)
+    async with gated_site(tmp_path, browser) as site:
+        page, relay = site.page, site.relay
+        pull = await open_pull(relay)
         failures = [
             {"name": "test_lazy", "file": "test.py", "message": "RuntimeError: no kernel on device 3"}
         ]
         for name in (GATING, REPORTING):
-            run = newest_run(it, name)
-            await start_jobs(it, run, "test")
+            run = newest_run(relay, name)
+            await start_jobs(relay, run, "test")
             told = {
                 "name": "CI",
                 "job_name": "test",
@@ -114,44 +114,44 @@ async def test_like_failures_lead_to_the_jobs(tmp_path: Path, browser: Browser) 
             }
             told |= {"conclusion": "failure", "failed_tests": failures}
             body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": told}
-            answer = await it.github.report(run, run.jobs[1], status="completed", body=body)
+            answer = await relay.github.report(run, run.jobs[1], status="completed", body=body)
             assert answer.status_code == 200
-        await it.act()
-        await page.goto(f"{here.url}/crcr/pr/{pull.number}")
+        await relay.drain()
+        await page.goto(f"{site.url}/crcr/pr/{pull.number}")
         group = page.locator("#alike details")
         await expect(group).to_contain_text("test_lazy")
         await expect(group).to_contain_text("2 backends")
         await group.locator("summary").click()
         await group.get_by_role("link", name="test").first.click()
         await expect(page.locator("#panel")).to_contain_text("no kernel on device 3")
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_another_pull_requests_news_do_not_make_the_page_read_anew(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with gated_site(tmp_path, browser) as here:
-        page, it = here.page, here.it
-        pull, other = await open_pull(it), await open_pull(it)
+    async with gated_site(tmp_path, browser) as site:
+        page, relay = site.page, site.relay
+        pull, other = await open_pull(relay), await open_pull(relay)
         asked: list[str] = []
-        await page.goto(f"{here.url}/crcr/pr/{pull.number}")
+        await page.goto(f"{site.url}/crcr/pr/{pull.number}")
         await expect(page.locator("#live")).to_contain_text("live")
         page.on("request", lambda request: asked.append(request.url))
-        await it.github.label_pr(other, "topic: ops")
+        await relay.github.label_pr(other, "topic: ops")
         await page.wait_for_timeout(1_000)
         assert [url for url in asked if "fragment" in url] == []
-        await it.github.label_pr(pull, "topic: ops")
+        await relay.github.label_pr(pull, "topic: ops")
         await expect(page.locator(".under")).to_contain_text("topic: ops")
 
 
 async def test_without_javascript_the_page_is_complete_and_leads_on(tmp_path: Path, browser: Browser) -> None:
-    async with gated_site(tmp_path, browser, javascript=False) as here:
-        page = here.page
-        pull = await open_pull(here.it, title="Add an operator")
-        await run_all(here.it, test="failure")
-        await page.goto(f"{here.url}/crcr/{GATING}")
+    async with gated_site(tmp_path, browser, javascript=False) as site:
+        page = site.page
+        pull = await open_pull(site.relay, title="Add an operator")
+        await run_all(site.relay, test="failure")
+        await page.goto(f"{site.url}/crcr/{GATING}")
         await page.locator("table").get_by_role("link", name=f"#{pull.number}", exact=True).click()
-        await expect(page).to_have_url(f"{here.url}/crcr/pr/{pull.number}")
+        await expect(page).to_have_url(f"{site.url}/crcr/pr/{pull.number}")
         await expect(page.locator(".gate")).to_contain_text("org/gating failed (test)")
         for name in (GATING, REPORTING, SILENT):
             await expect(page.locator("main")).to_contain_text(name)
@@ -162,36 +162,36 @@ async def test_without_javascript_the_page_is_complete_and_leads_on(tmp_path: Pa
 
 async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -> None:
     evil = "<script>alert('title')</script><img src=x onerror=alert(1)>"
-    async with gated_site(tmp_path, browser) as here:
-        page, it = here.page, here.it
-        pull = await open_pull(it, title=evil, author="mallory")
-        await it.github.label_pr(pull, evil[:50])
-        await write_comment(it, pull, f"/crcr waive {GATING}:{evil} because {evil}")
-        run = newest_run(it)
+    async with gated_site(tmp_path, browser) as site:
+        page, relay = site.page, site.relay
+        pull = await open_pull(relay, title=evil, author="mallory")
+        await relay.github.label_pr(pull, evil[:50])
+        await write_comment(relay, pull, f"/crcr waive {GATING}:{evil} because {evil}")
+        run = newest_run(relay)
         link = "javascript:alert(document.domain)"
         failures = [{"name": evil, "file": evil, "message": evil}]
         for state in ("in_progress", "completed"):
             told = {"name": evil, "job_name": evil, "run_id": run.id, "run_attempt": 1, "url": link}
             told |= {"status": state, "conclusion": "failure", "artifact_url": link, "failed_tests": failures}
             body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": told}
-            answer = await it.github.report(run, run.jobs[0], status=state, body=body)
+            answer = await relay.github.report(run, run.jobs[0], status=state, body=body)
             assert answer.status_code == 200
-        await it.act()
+        await relay.drain()
         for path in (f"/crcr/pr/{pull.number}", f"/crcr/commit/{pull.head_sha}"):
-            await page.goto(f"{here.url}{path}")
+            await page.goto(f"{site.url}{path}")
             await expect(page.locator("main")).to_contain_text("alert('title')")
             assert await page.locator("main script, main img").count() == 0
             assert await page.locator("a[href^='javascript']").count() == 0
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_narrow_window_needs_no_sideways_scrolling(tmp_path: Path, browser: Browser) -> None:
-    async with gated_site(tmp_path, browser) as here:
+    async with gated_site(tmp_path, browser) as site:
         pull = await open_pull(
-            here.it, title="Add an operator with a title that is long enough to wrap twice"
+            site.relay, title="Add an operator with a title that is long enough to wrap twice"
         )
-        await run_all(here.it, test="failure")
-        await here.page.set_viewport_size({"width": 390, "height": 844})
-        await here.page.goto(f"{here.url}/crcr/pr/{pull.number}")
-        wider = await here.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        await run_all(site.relay, test="failure")
+        await site.page.set_viewport_size({"width": 390, "height": 844})
+        await site.page.goto(f"{site.url}/crcr/pr/{pull.number}")
+        wider = await site.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wider <= 0

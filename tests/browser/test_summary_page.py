@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from browser.conftest import Site, site
-from support.stage import UPSTREAM
+from browser.conftest import Site, open_site
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -22,16 +22,16 @@ NAMES = ("org/told", "org/alpha", "org/beta", "org/gamma")
 MARK_ROWS = "for (const row of document.querySelectorAll('tr[data-key]')) row.same = true"
 
 
-async def report(here: Site, name: str, conclusion: str, job: str = "build") -> None:
-    run = here.it.github.runs(name)[0]
-    await here.it.github.start_job(run, job)
-    await here.it.github.complete_job(run, job, conclusion)
+async def report(site: Site, name: str, conclusion: str, job: str = "build") -> None:
+    run = site.relay.github.runs(name)[0]
+    await site.relay.github.start_job(run, job)
+    await site.relay.github.complete_job(run, job, conclusion)
 
 
-async def opened(here: Site, path: str = "/crcr") -> Page:
-    await here.page.goto(f"{here.url}{path}")
-    await expect(here.page.locator("#live")).to_contain_text("live")
-    return here.page
+async def open_summary_page(site: Site, path: str = "/crcr") -> Page:
+    await site.page.goto(f"{site.url}{path}")
+    await expect(site.page.locator("#live")).to_contain_text("live")
+    return site.page
 
 
 def row(page: Page, name: str) -> Locator:
@@ -45,42 +45,42 @@ async def names(page: Page) -> list[str]:
 
 
 async def test_a_changed_cell_changes_in_place_and_the_order_stays(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await here.it.github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
-        await report(here, "org/beta", "failure")
-        page = await opened(here)
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await site.relay.drain()
+        await report(site, "org/beta", "failure")
+        page = await open_summary_page(site)
         await page.get_by_role("link", name="Failure").click()
-        await expect(page).to_have_url(f"{here.url}/crcr?sort=-failure")
+        await expect(page).to_have_url(f"{site.url}/crcr?sort=-failure")
         await expect(page.locator("th[aria-sort=descending]")).to_have_text("Failure")
         assert (await names(page))[0] == "org/beta"
         await page.evaluate(MARK_ROWS)
 
         for job in ("build", "test"):
-            await report(here, "org/gamma", "failure", job)
+            await report(site, "org/gamma", "failure", job)
         await expect(row(page, "org/gamma").locator(".failed")).to_have_text("2")
         await expect(page.locator(".fresh").first).to_be_attached()
         assert (await names(page))[:2] == ["org/gamma", "org/beta"]
         kept = await page.evaluate("[...document.querySelectorAll('tr[data-key]')].every(row => row.same)")
         assert kept is True
-        await expect(page).to_have_url(f"{here.url}/crcr?sort=-failure")
+        await expect(page).to_have_url(f"{site.url}/crcr?sort=-failure")
         await expect(page.locator(".fresh")).to_have_count(0)
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_typing_filters_at_once_and_news_do_not_disturb_it(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await here.it.github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
-        page = await opened(here)
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await site.relay.drain()
+        page = await open_summary_page(site)
         field = page.get_by_label("Filter by name, hardware or on-call")
         await field.press_sequentially("npu")
         await expect(page.locator(".count")).to_contain_text("1 of 4 backends")
-        await expect(page).to_have_url(f"{here.url}/crcr?q=npu")
+        await expect(page).to_have_url(f"{site.url}/crcr?q=npu")
         assert await names(page) == ["org/beta"]
 
         await field.press_sequentially("x")
-        await report(here, "org/beta", "success")
+        await report(site, "org/beta", "success")
         await expect(page.locator(".count")).to_contain_text("0 of 4 backends")
         await expect(field).to_be_focused()
         await expect(field).to_have_value("npux")
@@ -91,15 +91,15 @@ async def test_typing_filters_at_once_and_news_do_not_disturb_it(tmp_path: Path,
         await page.go_back()
         await expect(field).to_have_value("npux")
         await expect(page.get_by_role("heading", name="No backend matches")).to_be_visible()
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_what_is_open_focused_and_scrolled_stays(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await here.it.github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
-        await report(here, "org/alpha", "success")
-        page = await opened(here, "/crcr/metrics")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await site.relay.drain()
+        await report(site, "org/alpha", "success")
+        page = await open_summary_page(site, "/crcr/metrics")
         table = page.locator("figure", has_text="Results").locator("details")
         await table.locator("summary").click()
         await page.get_by_role("link", name="org/alpha").focus()
@@ -107,46 +107,46 @@ async def test_what_is_open_focused_and_scrolled_stays(tmp_path: Path, browser: 
         await page.evaluate("scrollTo(0, 200)")
         before = await page.evaluate("scrollY")
 
-        await report(here, "org/beta", "failure")
+        await report(site, "org/beta", "failure")
         await expect(row(page, "org/beta")).to_contain_text("0%")
         await expect(table.locator("table")).to_be_visible()
         await expect(page.get_by_role("link", name="org/alpha")).to_be_focused()
         assert await page.evaluate("scrollY") == before
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_a_chart_tells_its_values_under_the_pointer(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await here.it.github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
-        await report(here, "org/alpha", "success")
-        page = await opened(here, "/crcr/metrics")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await site.relay.drain()
+        await report(site, "org/alpha", "success")
+        page = await open_summary_page(site, "/crcr/metrics")
         await page.locator("figure", has_text="Results").locator(".hit").last.hover()
         await expect(page.locator(".tip")).to_contain_text("success: 1")
         await page.mouse.move(0, 0)
         await expect(page.locator(".tip")).to_be_hidden()
-        assert here.troubles == []
+        assert site.troubles == []
 
 
 async def test_without_javascript_links_and_forms_do_it_all(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, javascript=False, allowlist=LISTED, downstreams=NAMES) as here:
-        page = here.page
-        await page.goto(f"{here.url}/crcr")
+    async with open_site(tmp_path, browser, javascript=False, allowlist=LISTED, downstreams=NAMES) as site:
+        page = site.page
+        await page.goto(f"{site.url}/crcr")
         await page.get_by_role("link", name="Backend", exact=True).click()
         assert await names(page) == ["org/alpha", "org/beta", "org/gamma", "org/told"]
         await page.get_by_label("Filter by name, hardware or on-call").fill("npu")
         await page.get_by_role("button", name="Filter").click()
-        await expect(page).to_have_url(f"{here.url}/crcr?sort=name&q=npu")
+        await expect(page).to_have_url(f"{site.url}/crcr?sort=name&q=npu")
         assert await names(page) == ["org/beta"]
-        await page.goto(f"{here.url}/crcr/metrics")
+        await page.goto(f"{site.url}/crcr/metrics")
         await page.get_by_label("Charts of").select_option("org/beta")
         await page.get_by_role("button", name="Show").click()
-        await expect(page).to_have_url(f"{here.url}/crcr/metrics?backend=org%2Fbeta")
+        await expect(page).to_have_url(f"{site.url}/crcr/metrics?backend=org%2Fbeta")
 
 
 async def test_the_keyboard_reaches_everything_in_reading_order(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        page = await opened(here)
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        page = await open_summary_page(site)
         await page.keyboard.press("Tab")
         await expect(page.locator(".skip")).to_be_focused()
         await page.keyboard.press("Enter")
@@ -164,33 +164,33 @@ async def test_the_keyboard_reaches_everything_in_reading_order(tmp_path: Path, 
             assert reached.index(earlier) < reached.index(later)
         await page.get_by_role("link", name="Pass rate").focus()
         await page.keyboard.press("Enter")
-        await expect(page).to_have_url(f"{here.url}/crcr?sort=rate")
+        await expect(page).to_have_url(f"{site.url}/crcr?sort=rate")
         await expect(page.get_by_role("link", name="Pass rate")).to_be_focused()
 
 
 async def test_a_page_of_one_backend_is_not_read_anew_for_another(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await here.it.github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
-        page = await opened(here, "/crcr/org/alpha")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await site.relay.drain()
+        page = await open_summary_page(site, "/crcr/org/alpha")
         read: list[str] = []
         page.on(
             "request", lambda request: read.append(request.url) if "fragment=main" in request.url else None
         )
-        await report(here, "org/beta", "failure")
-        await report(here, "org/alpha", "success")
+        await report(site, "org/beta", "failure")
+        await report(site, "org/alpha", "success")
         await expect(page.locator("main")).to_contain_text("100%")
         assert 1 <= len(read) <= 2
 
 
 async def test_a_page_that_is_gone_says_so_and_asks_no_more(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await here.it.github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
-        page = await opened(here, "/crcr/org/alpha")
-        here.it.write_allowlist(LISTED.replace("  - org/alpha: [alice]\n", ""))
-        await here.it.refresh()
-        await here.it.github.open_pr(UPSTREAM, title="One more")
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await site.relay.drain()
+        page = await open_summary_page(site, "/crcr/org/alpha")
+        site.relay.write_allowlist(LISTED.replace("  - org/alpha: [alice]\n", ""))
+        await site.relay.refresh()
+        await site.relay.github.open_pr(UPSTREAM, title="One more")
         await expect(page.locator("#live")).to_contain_text("gone")
         read: list[str] = []
         page.on("request", lambda request: read.append(request.url))
@@ -202,14 +202,14 @@ async def test_a_page_that_is_gone_says_so_and_asks_no_more(tmp_path: Path, brow
 
 
 async def test_fault_48_a_page_that_slept_comes_back_and_catches_up(tmp_path: Path, browser: Browser) -> None:
-    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
-        await here.it.github.open_pr(UPSTREAM, title="Add an operator")
-        await here.it.act()
-        await here.page.clock.install()
-        page = await opened(here)
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await site.relay.drain()
+        await site.page.clock.install()
+        page = await open_summary_page(site)
         await page.context.set_offline(True)
         await page.evaluate("dispatchEvent(new Event('offline'))")
-        await report(here, "org/alpha", "failure")
+        await report(site, "org/alpha", "failure")
         await page.clock.fast_forward("08:00:00")
         await page.context.set_offline(False)
         await page.clock.run_for(30_000)

@@ -15,7 +15,7 @@ from github_sim.github import Comment, GitHub, MergeGroup, PullRequest, Workflow
 from github_sim.world.git_content import diff_trees
 from github_sim.world.records import RepositoryDispatch
 from github_sim.world.world import merge_base
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 HARMLESS = frozenset({"success", "skipped", "neutral"})
 WAIVING = frozenset({"maintainer"})

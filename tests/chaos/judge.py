@@ -15,7 +15,7 @@ from chaos.world import DOWNSTREAMS, GATE, GATING, JOBS, Installation
 from github_sim.github import MergeGroup, PullRequest, WebhookDelivery
 from support.data.sums_oracle import DAY_US, HOUR_US, backend_sums, day_sums, differences, stored_sums
 from support.github.gate_oracle import GateOracle, GatingEntry, PullEvent
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 TABLES = ("deliveries", "dispatches", "recovered", "jobs", "hours", "days", "job_days")
 DISPATCHED = frozenset({"opened", "reopened", "synchronize", "closed"})
@@ -35,26 +35,28 @@ Sent = tuple[str, str]
 """A delivery and a downstream."""
 
 
-async def read(it: Installation) -> Rows:
-    rows = {table: await it.rows(f"SELECT * FROM {table}") for table in TABLES}  # noqa: S608 - our own names
+async def read_tables(installation: Installation) -> Rows:
+    rows = {table: await installation.rows(f"SELECT * FROM {table}") for table in TABLES}  # noqa: S608 - our own names
     # Unfinished runs are looked up for minutes, less and less often; the gates here go by what their jobs said.
-    rows["open"] = await it.rows(
+    rows["open"] = await installation.rows(
         "SELECT kind, target, state, attempts, last_error FROM effects WHERE state IN ('waiting', 'claimed')"
         " AND kind <> 'look_up' AND due_at < (extract(epoch FROM now()) + 60) * 1000000"
     )
-    rows["parked"] = await it.rows("SELECT kind, target, last_error FROM effects WHERE state = 'parked'")
+    rows["parked"] = await installation.rows(
+        "SELECT kind, target, last_error FROM effects WHERE state = 'parked'"
+    )
     return rows
 
 
 @dataclass
 class Judge:
-    it: Installation
+    installation: Installation
     load: Load
     rows: Rows = field(default_factory=dict)
 
     @property
     def github(self) -> Any:
-        return self.it.github
+        return self.installation.github
 
     # Events
 
@@ -259,9 +261,9 @@ class Judge:
     # The processes
 
     def crashes(self) -> list[str]:
-        lines = self.it.logged()
+        lines = self.installation.logged()
         crashed = [str(line) for line in lines if any(word in str(line["event"]) for word in CRASHES)]
-        return crashed + [str(end) for end in self.it.ends if not end.is_fine]
+        return crashed + [str(end) for end in self.installation.ends if not end.is_fine]
 
 
 def _is_used(each: WebhookDelivery) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.stage import Stage
+from support.running_relay import RunningRelay
 
 Step = tuple[str, dict[str, Any]]
 Draw = Callable[[Random], dict[str, Any]]
@@ -46,21 +46,21 @@ async def _cut_down(steps: list[Step], walk: Walk) -> list[Step]:
     return steps
 
 
-async def deliver_some(it: Stage, amount: int, chance: Random) -> None:
+async def deliver_some(relay: RunningRelay, amount: int, chance: Random) -> None:
     """Deliver some of the effects that are due, in any order."""
-    worker = it.services.worker
-    effects = await worker._outbox.claim(256, it.clock.now())
+    worker = relay.services.worker
+    effects = await worker._outbox.claim(256, relay.clock.now())
     chance.shuffle(effects)
     await worker._outbox.release(effects[amount:])
     for effect in effects[:amount]:
         await worker._do(effect)
 
 
-async def reconcile(it: Stage) -> None:
+async def reconcile(relay: RunningRelay) -> None:
     """Run the reconciler; where it waits for GitHub, the clock is moved for it."""
-    running = asyncio.create_task(it.services.reconciler.run_quietly())
+    running = asyncio.create_task(relay.services.reconciler.run_quietly())
     while not running.done():
-        if it.clock.sleeping:
-            it.clock.advance(10)
+        if relay.clock.sleeping:
+            relay.clock.advance(10)
         await asyncio.sleep(0)
     await running

@@ -19,15 +19,15 @@ _NOTICED_S = 15.0
 
 
 class Storm:
-    def __init__(self, it: Installation, chance: Random) -> None:
-        self._it = it
+    def __init__(self, installation: Installation, chance: Random) -> None:
+        self._it = installation
         self._chance = chance
         self.counts: Counter[str] = Counter()
         self._deck: tuple[tuple[int, Callable[[], Awaitable[None]]], ...] = (
-            (3, lambda: self._hit(it.relays, signal.SIGKILL, "relay killed")),
-            (3, lambda: self._hit(it.workers, signal.SIGKILL, "worker killed")),
-            (1, lambda: self._hit(it.relays, signal.SIGTERM, "relay stopped")),
-            (1, lambda: self._hit(it.workers, signal.SIGTERM, "worker stopped")),
+            (3, lambda: self._hit(installation.relays, signal.SIGKILL, "relay killed")),
+            (3, lambda: self._hit(installation.workers, signal.SIGKILL, "worker killed")),
+            (1, lambda: self._hit(installation.relays, signal.SIGTERM, "relay stopped")),
+            (1, lambda: self._hit(installation.workers, signal.SIGTERM, "worker stopped")),
             (2, self._redis),
             (1, lambda: self._postgres("fast")),
             (1, lambda: self._postgres("immediate")),

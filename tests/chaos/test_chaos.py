@@ -15,10 +15,10 @@ from random import Random, SystemRandom
 
 import pytest
 
-from chaos.judge import Judge, read
+from chaos.judge import Judge, read_tables
 from chaos.load import Load
 from chaos.storm import Storm
-from chaos.world import Installation, installation
+from chaos.world import Installation, run_installation
 
 SECONDS = float(os.environ.get("CRCR_CHAOS_SECONDS", "40"))
 SETTLES_WITHIN_S = 150.0
@@ -37,19 +37,22 @@ async def test_nothing_is_lost_or_doubled_while_everything_breaks(tmp_path: Path
     seed = int(os.environ.get("CRCR_CHAOS_SEED", SystemRandom().randrange(10**6)))
     print(f"\nCRCR_CHAOS_SEED={seed}", flush=True)  # noqa: T201  to plan the same again
     times = [time.monotonic()]
-    async with installation(tmp_path, seed) as it:
-        await it.until_ready()
+    async with run_installation(tmp_path, seed) as installation:
+        await installation.until_ready()
         times.append(time.monotonic())
-        load, storm = Load(it.github, Random(f"{seed} load")), Storm(it, Random(f"{seed} storm"))
+        load, storm = (
+            Load(installation.github, Random(f"{seed} load")),
+            Storm(installation, Random(f"{seed} storm")),
+        )
         try:
             await weather(storm, load)
             times.append(time.monotonic())
-            judge = await settled(it, load)
+            judge = await settled(installation, load)
         finally:
             await load.end()
         times.append(time.monotonic())
-        await it.stop()
-        it.github.finish()
+        await installation.stop()
+        installation.github.finish()
         wrong = verdict(judge)
         print(table(seed, times, judge, storm, wrong), flush=True)  # noqa: T201  the result of the run
         assert {name: found[:5] for name, found in wrong.items() if found} == {}
@@ -68,16 +71,16 @@ async def weather(storm: Storm, load: Load) -> None:
     await storm.pass_by()
 
 
-async def settled(it: Installation, load: Load) -> Judge:
+async def settled(installation: Installation, load: Load) -> Judge:
     """Missed webhooks are taken up, workers are renewed in turn, and all that is due is done."""
-    for worker in it.workers:
+    for worker in installation.workers:
         worker.send(signal.SIGTERM, back_after_s=0.1)
-        await it.until_ready(worker)
-    code, out, errors = await it.command("reconcile", "--json")
+        await installation.until_ready(worker)
+    code, out, errors = await installation.command("reconcile", "--json")
     assert code == 0, (out, errors)
     until = time.monotonic() + SETTLES_WITHIN_S + SECONDS
     while True:
-        judge = Judge(it, load, await read(it))
+        judge = Judge(installation, load, await read_tables(installation))
         if load.is_quiet and not judge.rows["open"] and not judge.gates_wrong():
             return judge
         if time.monotonic() > until:

@@ -32,7 +32,7 @@ from github_sim.github import (
     WorkflowRun,
 )
 from support.github.gated_upstream import GATE
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -60,11 +60,11 @@ SAME_NAME = Workflow(
 
 
 class Walk:
-    def __init__(self, it: Stage) -> None:
-        self.it, self.github = it, it.github
-        self.backends = {it.github.repository(name).id: name for name in BACKENDS}
+    def __init__(self, relay: RunningRelay) -> None:
+        self.relay, self.github = relay, relay.github
+        self.backends = {relay.github.repository(name).id: name for name in BACKENDS}
         self.listed = set(self.backends)
-        self.oracle = Oracle(it.github, self._gating())
+        self.oracle = Oracle(relay.github, self._gating())
         self.pulls: list[PullRequest] = []
         self.groups: dict[str, tuple[MergeGroup, dict[int, str], str]] = {}
         self.green: set[int] = set()
@@ -72,14 +72,14 @@ class Walk:
     async def step(self, name: str, choices: dict[str, Any]) -> None:
         with suppress(MergeBlocked):  # GitHub itself does not do that now
             await getattr(self, name)(**choices)
-        self.it.clock.advance(1)
+        self.relay.clock.advance(1)
         self._note()
         self.watch()
 
     def _note(self) -> None:
         """What the relay was told, by its own answers and tables."""
-        self.oracle.note_recorded({row["guid"] for row in self.it.rows("SELECT guid FROM deliveries")})
-        self.oracle.seen_runs = {int(row["run_id"]) for row in self.it.rows("SELECT run_id FROM runs")}
+        self.oracle.note_recorded({row["guid"] for row in self.relay.rows("SELECT guid FROM deliveries")})
+        self.oracle.seen_runs = {int(row["run_id"]) for row in self.relay.rows("SELECT run_id FROM runs")}
 
     # The allowlist and the names in it
 
@@ -108,8 +108,8 @@ class Walk:
 
     async def follow_names(self) -> None:
         """A maintainer brings the allowlist up to date with all renames."""
-        self.it.write_allowlist(self._allowlist())
-        await self.it.refresh()
+        self.relay.write_allowlist(self._allowlist())
+        await self.relay.refresh()
         self.oracle.in_force = self._gating()
 
     async def list_or_unlist(self, which: int) -> None:
@@ -213,7 +213,7 @@ class Walk:
 
     async def finish_all(self, failing: int | None) -> None:
         """Whatever runs comes to its end, well but for one, and the relay hears of it."""
-        await self.it.act()
+        await self.relay.drain()
         for number, run in enumerate(list(self.github.world.runs.values())[::-1]):
             if run.status != "completed":
                 await self._finish(run, "failure" if number == failing else "success")
@@ -258,14 +258,14 @@ class Walk:
 
     async def work(self, amount: int, order: int) -> None:
         if amount == 0:
-            await self.it.act()
+            await self.relay.drain()
             return
-        await deliver_some(self.it, amount, Random(order))
+        await deliver_some(self.relay, amount, Random(order))
 
     async def pass_time(self, seconds: float) -> None:
-        self.it.clock.advance(seconds)
-        await self.it.services.sweeper.sweep()
-        await self.it.act()
+        self.relay.clock.advance(seconds)
+        await self.relay.services.sweeper.sweep()
+        await self.relay.drain()
 
     async def github_is_unwell(self, kind: int, on: str, times: int) -> None:
         faults, match = self.github.faults, Match(path=on)
@@ -284,11 +284,11 @@ class Walk:
         """Then nothing may be let in by GitHub's merge rule that has not passed at its head and base."""
         self.github.faults.clear()
         for seconds in (30.0, 150.0, 700.0, 200.0):
-            self.it.clock.advance(seconds)
-            await reconcile(self.it)
-            await self.it.act()
-            await self.it.services.sweeper.sweep()
-            await self.it.act()
+            self.relay.clock.advance(seconds)
+            await reconcile(self.relay)
+            await self.relay.drain()
+            await self.relay.services.sweeper.sweep()
+            await self.relay.drain()
             self._note()
             self.watch()
         self._judge_merges()
@@ -305,7 +305,7 @@ class Walk:
                 assert (wrong := self._wrong_at(head)) is None, f"turned green: {wrong}"
 
     def _wrong_at(self, head: str) -> str | None:
-        now = self.it.clock.now()
+        now = self.relay.clock.now()
         if head in self.groups:
             return self.oracle.wrong_for_group(*self.groups[head], now)
         pulls = [pull for pull in self._open() if pull.head_sha == head and self.oracle.was_told_of(pull)]
@@ -316,7 +316,7 @@ class Walk:
         """Hold whatever GitHub would merge now against its records."""
         for pull in self._open():
             if pull.base_ref == "main" and self.github.merge_state(pull).mergeable:
-                wrong = self.oracle.wrong_for_pull(pull, self.it.clock.now())
+                wrong = self.oracle.wrong_for_pull(pull, self.relay.clock.now())
                 assert wrong is None, f"may be merged: {wrong}"
                 events = [each for each in self.oracle.heads(pull.number) if each.guid in self.oracle.members]
                 assert (events[-1].sha, events[-1].base) == (pull.head_sha, pull.base_ref)
@@ -414,19 +414,21 @@ def _steps(seed: int) -> list[Step]:
 @asynccontextmanager
 async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
     text = "L4:\n" + "".join(f"  - {name}: {{oncalls: [bob], {OPTIONS[name]}}}\n" for name in BACKENDS)
-    async with stage(folder, text, downstreams=BACKENDS, CRCR_RATE_LIMIT_PER_MIN="1000000") as it:
+    async with running_relay(folder, text, downstreams=BACKENDS, CRCR_RATE_LIMIT_PER_MIN="1000000") as relay:
         for name in BACKENDS:
-            repository = it.github.repository(name)
+            repository = relay.github.repository(name)
             repository.workflows = [SHARDED, SAME_NAME] if name == SHARDS else [ONE_JOB]
             repository.sends_run_webhooks = bool(seed % 2)
-        it.github.require_checks(UPSTREAM, [GATE])
-        it.github.set_permission(UPSTREAM, "maintainer", "maintain")
-        await it.github.push(UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files={"aten/evil.cpp": "x"})
-        await it.act()
-        yield Walk(it)
+        relay.github.require_checks(UPSTREAM, [GATE])
+        relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
+        await relay.github.push(
+            UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files={"aten/evil.cpp": "x"}
+        )
+        await relay.drain()
+        yield Walk(relay)
 
 
-async def _walk(steps: list[Step], seed: int) -> str | None:
+async def _run_steps(steps: list[Step], seed: int) -> str | None:
     """Walk these steps; what went wrong, if anything did."""
     with TemporaryDirectory() as folder:
         try:
@@ -448,4 +450,4 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
 async def test_no_attack_opens_the_gate(seed: int) -> None:
-    await check_walk(seed, _steps(seed), lambda steps: _walk(steps, seed))
+    await check_walk(seed, _steps(seed), lambda steps: _run_steps(steps, seed))

@@ -21,12 +21,12 @@ import structlog
 
 from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
 from crcr.errors import StoreUnavailable
-from crcr.record.outbox.leases import free_leases
+from crcr.record.outbox.leader_and_workers import free_leases
 from crcr.record.store.sqlite.database import SqliteDatabase
 from github_sim.github import Match, PullRequest, WorkflowJob, WorkflowRun
 from support.github.gate_oracle import HARMLESS, GateOracle, GatingEntry
 from support.github.gated_upstream import GATE, GATING, LABEL, NAMED
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -75,10 +75,10 @@ RUNS = (
 
 
 class Walk:
-    def __init__(self, it: Stage) -> None:
-        self.it = it
-        self.github = it.github
-        self.truth = GateOracle(it.github, ALLOWLISTS[0][1] or ())
+    def __init__(self, relay: RunningRelay) -> None:
+        self.relay = relay
+        self.github = relay.github
+        self.truth = GateOracle(relay.github, ALLOWLISTS[0][1] or ())
         self.pulls: list[PullRequest] = []
         self.green: set[int] = set()
         self.store_is_up = True
@@ -91,8 +91,8 @@ class Walk:
             assert not self.store_is_up
             return None
         finally:
-            self.it.clock.advance(1)
-            rows = self.it.rows("SELECT guid FROM deliveries")
+            self.relay.clock.advance(1)
+            rows = self.relay.rows("SELECT guid FROM deliveries")
             self.truth.note_recorded({row["guid"] for row in rows})
 
     async def step(self, name: str, choices: dict[str, Any]) -> None:
@@ -231,19 +231,19 @@ class Walk:
 
     async def change_allowlist(self, which: int) -> None:
         text, listed = ALLOWLISTS[which]
-        self.it.write_allowlist(text)
+        self.relay.write_allowlist(text)
         if self.store_is_up:
-            await self.do(self.it.refresh())
+            await self.do(self.relay.refresh())
             self.truth.in_force = self.truth.in_force if listed is None else listed
 
     async def work(self, amount: int, order: int) -> None:
-        await self.do(deliver_some(self.it, amount, Random(order)) if amount else self.it.act())
+        await self.do(deliver_some(self.relay, amount, Random(order)) if amount else self.relay.drain())
 
     async def pass_time(self, seconds: float, *, swept: bool) -> None:
-        self.it.clock.advance(seconds)
+        self.relay.clock.advance(seconds)
         if swept:
-            await self.do(self.it.services.sweeper.sweep())
-            await self.do(self.it.act())
+            await self.do(self.relay.services.sweeper.sweep())
+            await self.do(self.relay.drain())
 
     async def github_is_unwell(self, kind: int, on: str | None, times: int) -> None:
         faults, match = self.github.faults, Match(path=on)
@@ -263,14 +263,14 @@ class Walk:
         self.github.faults.webhooks.lose(event=event, times=1)
 
     async def reconcile(self) -> None:
-        await self.do(reconcile(self.it))
+        await self.do(reconcile(self.relay))
 
     async def store_fails_or_recovers(self) -> None:
         self._store(up=not self.store_is_up)
 
     def _store(self, *, up: bool) -> None:
         self.store_is_up = up
-        database = self.it.services.database
+        database = self.relay.services.database
         assert isinstance(database, SqliteDatabase)
         database._writing.execute(f"PRAGMA query_only={'OFF' if up else 'ON'}")
 
@@ -280,20 +280,22 @@ class Walk:
         await self.do(self._restart(begun=begun))
 
     async def _restart(self, *, begun: bool) -> None:
-        it = self.it
+        relay = self.relay
         if begun:
-            await it.services.worker._outbox.claim(256, it.clock.now())
-        set_up = it.services.settings
-        await it.close()
-        await it.github.aclose()
-        await it.open(set_up)
-        services = it.services
-        await free_leases(services.database, tuple(each.key for each in services.upstreams), it.clock.now())
+            await relay.services.worker._outbox.claim(256, relay.clock.now())
+        set_up = relay.services.settings
+        await relay.close()
+        await relay.github.aclose()
+        await relay.open(set_up)
+        services = relay.services
+        await free_leases(
+            services.database, tuple(each.key for each in services.upstreams), relay.clock.now()
+        )
         self.truth.in_force = self._newest_good()
 
     def _newest_good(self) -> tuple[GatingEntry, ...]:
         """A restart reads the allowlist's file again."""
-        text = (self.it.folder / "allowlist.yml").read_text()
+        text = (self.relay.folder / "allowlist.yml").read_text()
         listed = next(listed for each, listed in ALLOWLISTS if each == text)
         return self.truth.in_force if listed is None else listed
 
@@ -301,7 +303,7 @@ class Walk:
 
     def watch(self) -> None:
         """Nothing turned green that may not."""
-        now = self.it.clock.now() - timedelta(seconds=1)
+        now = self.relay.clock.now() - timedelta(seconds=1)
         gates = {each.head_sha: each for each in self.github.checks(UPSTREAM) if each.name == GATE}
         for head, check in gates.items():
             assert check.conclusion not in {"neutral", "skipped"}
@@ -314,7 +316,7 @@ class Walk:
         await self._get_well(30, 150, 1000, 200)
         for pull in self._open():
             if not self.github.merge_state(pull).blocked_by:
-                assert self.truth.passes(pull.head_sha, self.it.clock.now(), looked_up=True)
+                assert self.truth.passes(pull.head_sha, self.relay.clock.now(), looked_up=True)
 
     def _open(self) -> list[PullRequest]:
         return [pull for pull in self.pulls if pull.state == "open"]
@@ -323,11 +325,11 @@ class Walk:
         self.github.faults.clear()
         self._store(up=True)
         for step in seconds:
-            self.it.clock.advance(step)
-            await self.do(reconcile(self.it))
-            await self.do(self.it.act())
-            await self.do(self.it.services.sweeper.sweep())
-            await self.do(self.it.act())
+            self.relay.clock.advance(step)
+            await self.do(reconcile(self.relay))
+            await self.do(self.relay.drain())
+            await self.do(self.relay.services.sweeper.sweep())
+            await self.do(self.relay.drain())
             self.watch()
 
     async def end(self, chance: Random) -> None:
@@ -348,7 +350,7 @@ class Walk:
     def _judge(self, pull: PullRequest) -> None:
         gate = self.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
         shown = (gate.conclusion or "pending", gate.output["title"])
-        if self.truth.passes(pull.head_sha, self.it.clock.now(), looked_up=True):
+        if self.truth.passes(pull.head_sha, self.relay.clock.now(), looked_up=True):
             missing = shown[0] == "failure" and self.truth.newest_run_died_unreported(pull.head_sha)
             assert shown[0] == "success" or missing, shown
         else:
@@ -439,16 +441,16 @@ def _steps(seed: int) -> list[Step]:
 @asynccontextmanager
 async def _begun(folder: Path) -> AsyncIterator[Walk]:
     more = {"CRCR_RATE_LIMIT_PER_MIN": "1000000"}
-    async with stage(folder, ALLOWLISTS[0][0], downstreams=(GATING, READING), **more) as it:  # type: ignore[arg-type]
+    async with running_relay(folder, ALLOWLISTS[0][0], downstreams=(GATING, READING), **more) as relay:  # type: ignore[arg-type]
         for name in (GATING, READING):
-            it.github.repository(name).workflows = [NAMED]
-        it.github.require_checks(UPSTREAM, [GATE])
-        it.github.set_permission(UPSTREAM, "maintainer", "maintain")
-        it.github.set_permission(UPSTREAM, "writer", "write")
-        yield Walk(it)
+            relay.github.repository(name).workflows = [NAMED]
+        relay.github.require_checks(UPSTREAM, [GATE])
+        relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
+        relay.github.set_permission(UPSTREAM, "writer", "write")
+        yield Walk(relay)
 
 
-async def _walk(steps: list[Step], seed: int) -> str | None:
+async def _run_steps(steps: list[Step], seed: int) -> str | None:
     """Walk these steps; what went wrong, if anything did."""
     with TemporaryDirectory() as folder:
         try:
@@ -470,4 +472,4 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
 async def test_no_walk_turns_the_gate_green_that_may_not(seed: int) -> None:
-    await check_walk(seed, _steps(seed), lambda steps: _walk(steps, seed))
+    await check_walk(seed, _steps(seed), lambda steps: _run_steps(steps, seed))

@@ -26,7 +26,7 @@ import structlog
 from chaos.random_walks import deliver_some
 from github_sim.github import CheckRun, MergeGroup, PullRequest, WebhookDelivery, WorkflowRun
 from support.github.gated_upstream import GATE, GATED, GATING, INFORMING, LABEL, gated_upstream
-from support.stage import UPSTREAM, Stage
+from support.running_relay import UPSTREAM, RunningRelay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -50,22 +50,22 @@ def _quiet() -> Any:
 class Play:
     """One telling of a story on pull requests of its own: what GitHub did, and what has arrived of it."""
 
-    def __init__(self, it: Stage, *, tight: bool, outcomes: dict[str, str]) -> None:
-        self.it = it
-        self.github = it.github
+    def __init__(self, relay: RunningRelay, *, tight: bool, outcomes: dict[str, str]) -> None:
+        self.relay = relay
+        self.github = relay.github
         self.tight = tight
         self.outcomes = outcomes
         self.pulls: list[PullRequest] = []
         self.heads: list[str] = []
         self.arrivals: list[tuple[str, Arrival]] = []
-        self.person = f"maintainer-{len(it.github.world.pulls)}"
+        self.person = f"maintainer-{len(relay.github.world.pulls)}"
         self._true: list[tuple[object, str, bool]] = []
         """For each webhook that moves a head: of whom, which head, and whether it lives from then on."""
         self._known: dict[object, int] = {}
         self._green: set[int] = set()
         self.guids: set[str] = set()
         self._arrived: list[WebhookDelivery] = []
-        it.github.set_permission(UPSTREAM, self.person, "maintain")
+        relay.github.set_permission(UPSTREAM, self.person, "maintain")
 
     # What happens on GitHub
 
@@ -80,7 +80,7 @@ class Play:
         await act
         place = self._moved(pull) if pull else None
         self._keep(place)
-        self.it.clock.advance(0 if self.tight else 2)
+        self.relay.clock.advance(0 if self.tight else 2)
 
     async def push_back(self, pull: PullRequest, head: str) -> None:
         before, pull.head_sha = pull.head_sha, head
@@ -104,7 +104,7 @@ class Play:
         self._note_head(group.head_sha)
         self._true.append((f"group {group.head_sha}", group.head_sha, live))
         self._keep(len(self._true) - 1)
-        self.it.clock.advance(2)
+        self.relay.clock.advance(2)
 
     def report(self, run: WorkflowRun | None, name: str) -> None:
         """A job's result is on its way, if its run has begun."""
@@ -159,9 +159,9 @@ class Play:
         """The worker does all that is due, or some of it in any order, or nothing yet."""
         amount = chance.choice([0, 0, 1, 2, 99]) if chance else 99
         if amount == 99:
-            await self.it.act()
+            await self.relay.drain()
         elif chance and amount:
-            await deliver_some(self.it, amount, chance)
+            await deliver_some(self.relay, amount, chance)
         self.watch()
 
     def watch(self) -> None:
@@ -179,18 +179,18 @@ class Play:
 
     async def settle(self) -> None:
         """All jobs that were ever asked for end, and GitHub has been asked about them."""
-        await self.it.act()
+        await self.relay.drain()
         self.tight = False
         self._known = {whom: place for place, (whom, _, _) in enumerate(self._true)}
         for seconds in (0, 90, 150, 90):
-            self.it.clock.advance(seconds)
-            await self.it.act()
+            self.relay.clock.advance(seconds)
+            await self.relay.drain()
             while left := [(run, job) for run in self._runs() for job in run.jobs if not job.conclusion]:
                 for run, job in left:
                     await self._end(run, job.name)
-                await self.it.act()
-            await self.it.services.sweeper.sweep()
-            await self.it.act()
+                await self.relay.drain()
+            await self.relay.services.sweeper.sweep()
+            await self.relay.drain()
             self.watch()
 
     def _runs(self) -> list[WorkflowRun]:
@@ -226,22 +226,22 @@ Story = Callable[[Play], Awaitable[None]]
 # The stories: what is there before, `hold`, then what happens in its true order.
 
 
-async def _opened(play: Play, **more: Any) -> tuple[PullRequest, WorkflowRun | None]:
+async def _open_with_gating_run(play: Play, **more: Any) -> tuple[PullRequest, WorkflowRun | None]:
     """A pull request whose gating run has begun, if it is not held; from here on webhooks are kept back."""
     pull = await play.open(**more)
-    await play.it.act()
+    await play.relay.drain()
     runs = [run for run in play.github.runs(GATING) if run.delivery_id in play.guids]
     for run in runs:
         for job in run.jobs:
             await play.github.start_job(run, job.name)
-    await play.it.act()
-    play.it.clock.advance(2)
+    await play.relay.drain()
+    play.relay.clock.advance(2)
     play.github.faults.webhooks.hold()
     return pull, runs[0] if runs else None
 
 
 async def label_close_reopen(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.do(play.github.label_pr(pull, LABEL))
     await play.do(play.github.close_pr(pull), pull)
     await play.do(play.github.reopen_pr(pull), pull)
@@ -250,7 +250,7 @@ async def label_close_reopen(play: Play) -> None:
 
 
 async def push_and_push_back(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     first = pull.head_sha
     await play.do(play.github.push_to_pr(pull), pull)
     await play.do(play.push_back(pull, first), pull)
@@ -259,7 +259,7 @@ async def push_and_push_back(play: Play) -> None:
 
 
 async def push_and_close(play: Play) -> None:
-    pull, run = await _opened(play, labels=[LABEL])
+    pull, run = await _open_with_gating_run(play, labels=[LABEL])
     await play.do(play.github.push_to_pr(pull), pull)
     play.report(run, "build")
     play.report(run, "test")
@@ -267,7 +267,7 @@ async def push_and_close(play: Play) -> None:
 
 
 async def label_and_take_it_back(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.do(play.github.label_pr(pull, LABEL))
     play.report(run, "build")
     await play.do(play.github.unlabel_pr(pull, LABEL))
@@ -275,7 +275,7 @@ async def label_and_take_it_back(play: Play) -> None:
 
 
 async def two_on_one_head(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
 
     def same_head(other: PullRequest) -> None:
         other.head_sha = pull.head_sha
@@ -293,14 +293,14 @@ async def _another(play: Play, change: Callable[[PullRequest], None]) -> None:
 
 
 async def ready_and_push(play: Play) -> None:
-    pull, _ = await _opened(play, draft=True)
+    pull, _ = await _open_with_gating_run(play, draft=True)
     await play.do(play.github.ready_for_review(pull))
     await play.do(play.github.push_to_pr(pull), pull)
     await play.do(play.github.label_pr(pull, "other"))
 
 
 async def ready_and_draft_again(play: Play) -> None:
-    pull, _ = await _opened(play, draft=True)
+    pull, _ = await _open_with_gating_run(play, draft=True)
     await play.do(play.github.push_to_pr(pull), pull)
     await play.do(play.github.ready_for_review(pull))
     await play.do(play.github.convert_to_draft(pull))
@@ -308,7 +308,7 @@ async def ready_and_draft_again(play: Play) -> None:
 
 
 async def waive_then_push(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.say(f"/crcr waive {GATING} at HEAD because the lab is down")
     await play.do(play.github.push_to_pr(pull), pull)
     play.report(run, "build")
@@ -316,14 +316,14 @@ async def waive_then_push(play: Play) -> None:
 
 
 async def push_then_waive(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.do(play.github.push_to_pr(pull), pull)
     await play.say(f"/crcr waive {GATING} at HEAD because the lab is down")
     play.report(run, "build")
 
 
 async def waive_and_callbacks(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.say(f"/crcr waive {GATING}:build at HEAD because the lab is down")
     play.report(run, "build")
     play.report(run, "test")
@@ -331,25 +331,25 @@ async def waive_and_callbacks(play: Play) -> None:
 
 
 async def approve_then_push(play: Play) -> None:
-    pull, _ = await _opened(play)
+    pull, _ = await _open_with_gating_run(play)
     await play.say("/crcr approve at HEAD")
     await play.do(play.github.push_to_pr(pull), pull)
     await play.do(play.github.label_pr(pull, "other"))
 
 
 async def push_then_approve(play: Play) -> None:
-    pull, _ = await _opened(play)
+    pull, _ = await _open_with_gating_run(play)
     await play.do(play.github.push_to_pr(pull), pull)
     await play.say("/crcr approve at HEAD")
 
 
 async def _red(play: Play, **more: Any) -> tuple[PullRequest, CheckRun]:
     """A pull request whose gate is red, with its gate."""
-    pull, run = await _opened(play, **more)
+    pull, run = await _open_with_gating_run(play, **more)
     for name in ("build", "test") if run else ():
         await play._end(run, name)
-    play.it.clock.advance(30)
-    await play.it.act()
+    play.relay.clock.advance(30)
+    await play.relay.drain()
     return pull, play.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
 
 
@@ -376,7 +376,7 @@ async def rerun_and_push(play: Play) -> None:
 
 
 async def rerun_while_it_runs(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     shown = play.github.latest_checks(UPSTREAM, pull.head_sha)[f"crcr/{GATING}"]
     play.report(run, "build")
     await play.do(play.github.rerequest_check(shown))
@@ -384,7 +384,7 @@ async def rerun_while_it_runs(play: Play) -> None:
 
 
 async def queued_and_taken_out(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     group = await play.enqueue(pull)
     play.report(run, "build")
     await play.dequeue(group)
@@ -400,7 +400,7 @@ async def queued_and_left(play: Play) -> None:
 
 async def anything(play: Play, chance: Random) -> None:
     """Some life of a pull request, of acts that are possible one after the other."""
-    pull, run = await _opened(play, draft=chance.random() < 0.3)
+    pull, run = await _open_with_gating_run(play, draft=chance.random() < 0.3)
     github, heads = play.github, [pull.head_sha]
     play.report(run, "build")
     for _ in range(chance.randint(4, 6)):
@@ -433,12 +433,12 @@ def _gates(shown: Shown) -> set[tuple[str, str | None]]:
     return {head[GATE][:2] for head in shown.values()}
 
 
-async def _tell(it: Stage, play: Play, order: list[int], chance: Random | None) -> Shown:
+async def _tell(relay: RunningRelay, play: Play, order: list[int], chance: Random | None) -> Shown:
     """Let the story's events arrive; without a chance the worker is never behind, and nothing comes twice."""
-    it.github.faults.webhooks.clear()
+    relay.github.faults.webhooks.clear()
     for place in order:
         await play.arrivals[place][1]()
-        it.clock.advance(1)
+        relay.clock.advance(1)
         if chance and chance.random() < 0.2:
             await play.again(chance)
         await play.work(chance)
@@ -470,17 +470,17 @@ async def _in_every_order(
     """What is shown in the end: as it happened, and then in other orders."""
 
     async def begin() -> Play:
-        play = Play(it, tight=tight, outcomes=outcomes or {})
+        play = Play(relay, tight=tight, outcomes=outcomes or {})
         await story(play)
         return play
 
-    async with gated_upstream(folder, allowlist, CRCR_RATE_LIMIT_PER_MIN="1000000") as it:
+    async with gated_upstream(folder, allowlist, CRCR_RATE_LIMIT_PER_MIN="1000000") as relay:
         play = await begin()
         happened = [name for name, _ in play.arrivals]
-        yield await _tell(it, play, list(range(len(happened))), None)
+        yield await _tell(relay, play, list(range(len(happened))), None)
         for number, order in enumerate(_orders(len(happened), Random(SEED))):
             print(f"seed {SEED}, number {number}: {[happened[place] for place in order]}")  # noqa: T201
-            yield await _tell(it, await begin(), order, Random(SEED * 1000 + number))
+            yield await _tell(relay, await begin(), order, Random(SEED * 1000 + number))
 
 
 @pytest.mark.parametrize("tight", [False, True], ids=["apart", "within a second"])

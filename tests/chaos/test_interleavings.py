@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from github_sim.github import JobSpec, Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import BACKEND, LISTED, report_outcome
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 pytestmark = pytest.mark.timeout(600)  # a failure takes minutes to shrink to the steps that matter
 
@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Said:
+class SentReport:
     """One report, as its sender means it."""
 
     delivery: str
@@ -85,7 +85,7 @@ class Model:
         self.bound: dict[int, str] = {}
         self.transitions = 0
 
-    def hear(self, said: Said) -> str:
+    def hear(self, said: SentReport) -> str:
         if self.bound.get(said.run.id, said.delivery) != said.delivery:
             return "run_bound_elsewhere"
         attempt = {k[3]: r for k, r in self.rows.items() if k[:3] == self._attempt(said)}
@@ -101,7 +101,7 @@ class Model:
             return "claim_mismatch"
         return self._finish_for_another(list(named.values()), said)
 
-    def _open(self, said: Said, attempt: dict[str, Row], named: dict[str, Row]) -> str:
+    def _open(self, said: SentReport, attempt: dict[str, Row], named: dict[str, Row]) -> str:
         name, number = said.name, 2
         while name in attempt or (named and name == said.name):
             name, number = f"{said.name} ({number})", number + 1
@@ -119,7 +119,7 @@ class Model:
         self._newest_run_counts(said)
         return self._applied()
 
-    def _newest_run_counts(self, said: Said) -> None:
+    def _newest_run_counts(self, said: SentReport) -> None:
         mates = {
             key: row
             for key, row in self.rows.items()
@@ -129,7 +129,7 @@ class Model:
         for key, row in mates.items():
             row.superseded = int(int(key[1]) < newest)
 
-    def _finish_for_another(self, named: list[Row], said: Said) -> str:
+    def _finish_for_another(self, named: list[Row], said: SentReport) -> str:
         if any(row.closed_by == said.signer.id and row.first_conclusion == said.conclusion for row in named):
             return "repeat"
         unfinished = [row for row in named if row.state != "completed"]
@@ -141,7 +141,7 @@ class Model:
             return self._finish(named[0], said)
         return "ambiguous_job"
 
-    def _finish(self, row: Row, said: Said) -> str:
+    def _finish(self, row: Row, said: SentReport) -> str:
         assert said.conclusion is not None
         if row.state == "completed":
             return (
@@ -176,7 +176,7 @@ class Model:
         return "applied"
 
     @staticmethod
-    def _attempt(said: Said) -> tuple[str, str, int]:
+    def _attempt(said: SentReport) -> tuple[str, str, int]:
         return said.delivery, str(said.run.id), said.attempt
 
 
@@ -188,7 +188,7 @@ class Interleavings(RuleBasedStateMachine):
         self.stack = AsyncExitStack()
         self.folder = self.stack.enter_context(tempfile.TemporaryDirectory())
         self.model = Model()
-        self.it: Stage
+        self.relay: RunningRelay
         self.runs: list[WorkflowRun]
 
     @initialize()
@@ -196,13 +196,15 @@ class Interleavings(RuleBasedStateMachine):
         self.loop.run_until_complete(self._dispatch())
 
     async def _dispatch(self) -> None:
-        staged = stage(Path(self.folder), LISTED, downstreams=(BACKEND,), CRCR_RATE_LIMIT_PER_MIN="1000000")
-        self.it = await self.stack.enter_async_context(staged)
-        self.it.github.repository(BACKEND).workflows = WORKFLOWS
+        staged = running_relay(
+            Path(self.folder), LISTED, downstreams=(BACKEND,), CRCR_RATE_LIMIT_PER_MIN="1000000"
+        )
+        self.relay = await self.stack.enter_async_context(staged)
+        self.relay.github.repository(BACKEND).workflows = WORKFLOWS
         for _ in range(2):
-            await self.it.github.open_pr(UPSTREAM)
-        await self.it.act()
-        self.runs = self.it.github.runs(BACKEND)
+            await self.relay.github.open_pr(UPSTREAM)
+        await self.relay.drain()
+        self.runs = self.relay.github.runs(BACKEND)
 
     @rule(
         which=st.tuples(FEW, FEW, JOB),
@@ -235,13 +237,13 @@ class Interleavings(RuleBasedStateMachine):
         conclusion: str | None = None,
         late: bool = False,
         astray: bool = False,
-    ) -> Said:
+    ) -> SentReport:
         run = self.runs[which[0] % len(self.runs)]
         attempt = run.attempt - which[1] % run.attempt
         signer = run.attempts[attempt][which[2]]
         own = str(run.delivery_id)
         other = next(str(each.delivery_id) for each in self.runs if each.delivery_id != own)
-        return Said(
+        return SentReport(
             delivery=other if astray else own,
             run=run,
             attempt=attempt,
@@ -262,7 +264,7 @@ class Interleavings(RuleBasedStateMachine):
         """The job behind a row that stands says how it went, or once more that it began."""
         (delivery, run_id, attempt, _), row = list(self.model.rows.items())[which % len(self.model.rows)]
         run = next(each for each in self.runs if str(each.id) == run_id)
-        said = Said(
+        said = SentReport(
             delivery=delivery,
             run=run,
             attempt=attempt,
@@ -274,12 +276,12 @@ class Interleavings(RuleBasedStateMachine):
         )
         self._hear(said, copies)
 
-    def _hear(self, said: Said, copies: int) -> None:
+    def _hear(self, said: SentReport, copies: int) -> None:
         expected = Counter(self.model.hear(said) for _ in range(copies))
         assert Counter(self.loop.run_until_complete(self._send(said, copies))) == expected
 
-    async def _send(self, said: Said, copies: int) -> list[str]:
-        github = self.it.github
+    async def _send(self, said: SentReport, copies: int) -> list[str]:
+        github = self.relay.github
         body = github.ci.report_body(
             said.run,
             said.signer,
@@ -296,29 +298,29 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 60.0, 3600.0, TIMEOUT_S, TIMEOUT_S]), swept=st.booleans())
     def pass_time(self, seconds: float, *, swept: bool) -> None:
-        self.it.clock.advance(seconds)
+        self.relay.clock.advance(seconds)
         self.model.now += seconds
         if swept:
             self.sweep()
 
     @rule()
     def sweep(self) -> None:
-        self.loop.run_until_complete(self.it.services.sweeper.sweep())
+        self.loop.run_until_complete(self.relay.services.sweeper.sweep())
         self.model.sweep()
 
     @precondition(lambda self: max(run.attempt for run in self.runs) < 3)
     @rule(which=st.integers(0, 9))
     def rerun(self, which: int) -> None:
-        self.loop.run_until_complete(self.it.github.rerun(self.runs[which % len(self.runs)]))
+        self.loop.run_until_complete(self.relay.github.rerun(self.runs[which % len(self.runs)]))
 
     @precondition(lambda self: len(self.runs) < 7)
     @rule(which=st.integers(0, 9))
     def dispatch_arrives_twice(self, which: int) -> None:
         run = self.runs[which % len(self.runs)]
-        repository = self.it.github.repository(BACKEND)
+        repository = self.relay.github.repository(BACKEND)
         repository.workflows = [run.workflow]
         again: dict[str, Any] = {"event_type": run.event_type, "client_payload": run.client_payload}
-        self.runs.append(self.it.github.start_run(BACKEND, event="repository_dispatch", **again))
+        self.runs.append(self.relay.github.start_run(BACKEND, event="repository_dispatch", **again))
 
     @invariant()
     def the_record_is_the_models(self) -> None:
@@ -328,9 +330,9 @@ class Interleavings(RuleBasedStateMachine):
             (row["delivery"], row["run_id"], row["attempt"], row["job_name"]): {
                 name: row[name] for name in FIELDS
             }
-            for row in self.it.jobs()
+            for row in self.relay.jobs()
         }
-        told = self.it.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
+        told = self.relay.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
         assert stored == {
             key: {name: getattr(row, name) for name in FIELDS} for key, row in self.model.rows.items()
         }

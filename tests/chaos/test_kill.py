@@ -24,9 +24,8 @@ import pytest
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
 from github_sim.world.faults import Match
-from support.stage import AUDIENCE, UPSTREAM, environment
+from support.running_relay import AUDIENCE, UPSTREAM, environment
 
-ROUNDS = 52
 PULLS_A_ROUND = 3
 TARGETS = tuple(f"owner{number}/backend" for number in range(5))
 POINTS = (
@@ -37,6 +36,7 @@ POINTS = (
     "while dispatching",
     "later",
 )
+ROUNDS = 4 * len(POINTS)
 
 
 def free_port() -> int:
@@ -126,7 +126,7 @@ async def until_idle(relay: Relay) -> None:
 @asynccontextmanager
 async def world(folder: Path, seed: int) -> AsyncIterator[tuple[GitHub, Relay]]:
     async with GitHub(seed=seed) as github, serve(github):
-        # Fifty starts in a minute ask for more than one installation would be given in peace.
+        # So many starts in a minute ask for more than one installation would be given in peace.
         github.limits.points_per_minute = 1_000_000
         github.ci.audience = AUDIENCE
         github.create_repository(UPSTREAM)

@@ -22,9 +22,9 @@ from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
 from support.process import environment as only
 from support.process import free_port
+from support.running_relay import AUDIENCE, RELAY_URL, UPSTREAM, environment
 from support.services.postgres import Cluster, run_on
 from support.services.redis import RedisServer
-from support.stage import AUDIENCE, RELAY_URL, UPSTREAM, environment
 
 GATE = "crcr/gate"
 TOLD, REPORTING, SIGNALLING, GATING = "told/one", "report/one", "signal/one", ("gate/one", "gate/two")
@@ -83,13 +83,13 @@ class Member:
     """One process that is started again whenever it ends."""
 
     def __init__(
-        self, it: "Installation", name: str, words: tuple[str, ...], port: int | None = None
+        self, installation: "Installation", name: str, words: tuple[str, ...], port: int | None = None
     ) -> None:
         self.name, self.port = name, port
-        self.log = it.folder / f"{name}.log"
+        self.log = installation.folder / f"{name}.log"
         self.pause_s = 0.5
         self._written = 0
-        self._it, self._words = it, words
+        self._it, self._words = installation, words
         self._asked: signal.Signals | None = None
         self._over = False
         self._process: asyncio.subprocess.Process | None = None
@@ -244,7 +244,7 @@ def _environ(folder: Path, github: GitHub, postgres: Cluster, redis: RedisServer
 
 
 @asynccontextmanager
-async def installation(folder: Path, seed: int) -> AsyncIterator[Installation]:
+async def run_installation(folder: Path, seed: int) -> AsyncIterator[Installation]:
     ports = [free_port() for _ in range(RELAYS)]
     postgres = await asyncio.to_thread(Cluster.make, durable=True)
     redis = await asyncio.to_thread(RedisServer.make)
@@ -254,14 +254,14 @@ async def installation(folder: Path, seed: int) -> AsyncIterator[Installation]:
         )
         async with GitHub(seed=seed, transport=Turns(ports)) as github, serve(github):
             _people(github)
-            it = Installation(
+            installation = Installation(
                 folder, github, postgres, redis, _environ(folder, github, postgres, redis), ports
             )
-            it.start()
+            installation.start()
             try:
-                yield it
+                yield installation
             finally:
-                await asyncio.gather(*(each.kill() for each in it.members))
+                await asyncio.gather(*(each.kill() for each in installation.members))
     finally:
         await asyncio.to_thread(redis.remove)
         await asyncio.to_thread(postgres.remove)

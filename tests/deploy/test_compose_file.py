@@ -193,9 +193,9 @@ async def test_the_health_check_succeeds_on_a_real_process(
     asking = [sys.executable, *(re.sub(r":\d{4}/", f":{port}/", word) for word in rest)]
     assert await asyncio.to_thread(_exit_code, asking) != 0
     async with crcr(*command, folder=tmp_path, environ=known) as process:
-        await process.says(ready)
+        await process.wait_for_line(ready)
         assert await asyncio.to_thread(_exit_code, asking) == 0
-        assert await process.stopped() == 0
+        assert await process.stop() == 0
 
 
 def _exit_code(words: list[str]) -> int:

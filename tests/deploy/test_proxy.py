@@ -28,7 +28,7 @@ from github_sim.rest.server import serve
 from support.deploy.certificates import Authority
 from support.deploy.proxies import FOLDER, PROXIES, PUBLIC_HOST, Proxy, find_program, nginx, run_proxy
 from support.process import CrcrProcess, crcr, free_port
-from support.stage import UPSTREAM, environment
+from support.running_relay import UPSTREAM, environment
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ both = pytest.mark.parametrize("kind", sorted(PROXIES))
 
 
 @dataclass
-class World:
+class ProxiedRelays:
     github: GitHub
     proxy: Proxy
     folder: Path
@@ -72,7 +72,7 @@ def settings(folder: Path, github: GitHub, proxy: Proxy) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[World, list[CrcrProcess]]]:
+async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[ProxiedRelays, list[CrcrProcess]]]:
     """GitHub, a proxy, and two relays behind it on one file, the first of which also works."""
     ports = free_port(), free_port()
     async with AsyncExitStack() as stack:
@@ -82,16 +82,16 @@ async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[World
         github.use_transport(proxy.transport())
         github.create_repository(UPSTREAM)
         github.create_repository(REPORTER, workflows=[Workflow(jobs=(JobSpec("build"),))])
-        world = World(github, proxy, folder, ports, settings(folder, github, proxy))
+        world = ProxiedRelays(github, proxy, folder, ports, settings(folder, github, proxy))
         relays = []
         for port, more in zip(ports, ((), ("--no-worker",)), strict=True):
             relays.append(await stack.enter_async_context(world.start(port, *more)))
-            await relays[-1].says("crcr is listening on")
+            await relays[-1].wait_for_line("crcr is listening on")
         yield world, relays
         github.finish()
 
 
-def said(directive: str, place: str = "") -> str:
+def nginx_directive(directive: str, place: str = "") -> str:
     """The value of a directive in a location, or in the server that all of them stand in."""
     names = rf"(?:= {re.escape(place)}|~ \^{re.escape(place)}/\?\$)"
     where = re.search(rf"location {names} \{{(.*?)\}}", NGINX, re.DOTALL) if place else None
@@ -111,12 +111,12 @@ def said(directive: str, place: str = "") -> str:
 )
 def test_the_proxy_lets_pass_what_the_relay_takes(place: str, cap: int) -> None:
     size = f"{cap // MIB}m"
-    assert said("client_max_body_size", place) == size
+    assert nginx_directive("client_max_body_size", place) == size
     assert f"max_size {size.upper()[:-1]}MiB" in (FOLDER / "Caddyfile").read_text()
 
 
 def test_silence_between_two_heartbeats_ends_no_stream_and_nothing_is_limited() -> None:
-    assert int(said("proxy_read_timeout", "/api/v1/events").removesuffix("s")) > 3 * HEARTBEAT_S
+    assert int(nginx_directive("proxy_read_timeout", "/api/v1/events").removesuffix("s")) > 3 * HEARTBEAT_S
     assert "limit_req" not in NGINX
     assert f'proxy_set_header {settings_of(Settings)["hud_proxy_header"].default} "";' in NGINX
 
@@ -288,8 +288,11 @@ GITHUB_GIVES_UP_S = 10.0
 
 @pytest.mark.parametrize("place", ["/github/webhook", "/github/callback", "/api/crcr/results"])
 def test_a_relay_that_hangs_is_given_5_s_to_connect_and_8_s_to_answer(place: str) -> None:
-    assert (said("proxy_connect_timeout", place), said("proxy_read_timeout", place)) == ("5s", "8s")
-    assert "non_idempotent" in said("proxy_next_upstream", place)
+    assert (
+        nginx_directive("proxy_connect_timeout", place),
+        nginx_directive("proxy_read_timeout", place),
+    ) == ("5s", "8s")
+    assert "non_idempotent" in nginx_directive("proxy_next_upstream", place)
     caddyfile = (FOLDER / "Caddyfile").read_text()
     assert ("dial_timeout 5s" in caddyfile, "response_header_timeout 8s" in caddyfile) == (True, True)
 
@@ -356,9 +359,9 @@ async def test_relays_are_replaced_one_after_the_other_and_every_webhook_is_take
         sending = [asyncio.create_task(_keep_sending(world.github, stop)) for _ in range(2)]
         for relay, port, more in zip(relays, world.ports, ((), ("--no-worker",)), strict=True):
             before = len(world.github.deliveries())
-            assert await relay.stopped() == 0
+            assert await relay.stop() == 0
             new = await stack.enter_async_context(world.start(port, *more))
-            await new.says("crcr is listening on")
+            await new.wait_for_line("crcr is listening on")
             while len(world.github.deliveries()) < before + 10:
                 await asyncio.sleep(0.05)
         stop.set()

@@ -3,7 +3,7 @@
 from playwright.async_api import Locator, Page, expect
 
 from browser.conftest import Site
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 LISTED = """
 L2:
@@ -15,17 +15,17 @@ NAMES = ("org/alpha", "org/beta", "org/gamma")
 BACKEND = "/crcr/org/alpha"
 
 
-async def open_pull_request(here: Site, number: int = 1, title: str = "Add an operator") -> None:
+async def open_pull_request(site: Site, number: int = 1, title: str = "Add an operator") -> None:
     for place in range(number):
-        here.it.clock.advance(60)
-        await here.it.github.open_pr(UPSTREAM, title=f"{title} {place}")
-    await here.it.act()
+        site.relay.clock.advance(60)
+        await site.relay.github.open_pr(UPSTREAM, title=f"{title} {place}")
+    await site.relay.drain()
 
 
-async def report_job(here: Site, name: str, conclusion: str, job: str = "build") -> None:
-    run = here.it.github.runs(name)[-1]
-    await here.it.github.start_job(run, job)
-    await here.it.github.complete_job(run, job, conclusion)
+async def report_job(site: Site, name: str, conclusion: str, job: str = "build") -> None:
+    run = site.relay.github.runs(name)[-1]
+    await site.relay.github.start_job(run, job)
+    await site.relay.github.complete_job(run, job, conclusion)
 
 
 async def load_page(page: Page, url: str) -> Page:

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from support.stage import Stage
+from support.running_relay import RunningRelay
 
 
 @asynccontextmanager
-async def open_page(it: Stage) -> AsyncIterator[list[bytes]]:
+async def open_page(relay: RunningRelay) -> AsyncIterator[list[bytes]]:
     """A page that listens for changes; yields what it was sent."""
     told: list[bytes] = []
     gone = asyncio.Event()
@@ -29,7 +29,7 @@ async def open_page(it: Stage) -> AsyncIterator[list[bytes]]:
         "headers": [(b"host", b"relay.test")],
     }
     scope = {"type": "http", **told_by_server, **asked, **between}
-    reading = asyncio.create_task(it.app(scope, receive, send))
+    reading = asyncio.create_task(relay.app(scope, receive, send))
     while not told:
         await asyncio.sleep(0.01)
     try:

@@ -11,8 +11,8 @@ from typing import Any
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
 from support.data.operator_database import relay_environment
+from support.running_relay import UPSTREAM
 from support.services.postgres import new_database, run_on
-from support.stage import UPSTREAM
 
 TARGETS = tuple(f"owner{number}/backend" for number in range(4))
 ALLOWLIST = "L2:\n" + "".join(f"  - {name}\n" for name in TARGETS)

@@ -27,56 +27,56 @@ from support.github.gated_upstream import (
     run_all,
     write_comment,
 )
-from support.stage import UPSTREAM, Stage
+from support.running_relay import UPSTREAM, RunningRelay
 
-ONLY_TOLD = "org/told"
-SECRET = "org/secret"
-LISTED = f"L1:\n  - {ONLY_TOLD}\nL2:\n  - {SECRET}: {{visibility: hidden}}\n{GATED}"
+L1_BACKEND = "org/told"
+HIDDEN_BACKEND = "org/secret"
+LISTED = f"L1:\n  - {L1_BACKEND}\nL2:\n  - {HIDDEN_BACKEND}: {{visibility: hidden}}\n{GATED}"
 ADMIN = "admin-" + "a" * 40
 _STARTS_WITHIN_S = 30.0
 
-Opened = Callable[[Path], AbstractAsyncContextManager[Stage]]
+OpenRelay = Callable[[Path], AbstractAsyncContextManager[RunningRelay]]
 
 
 @asynccontextmanager
-async def relay_with_history(folder: Path, **more: str) -> AsyncIterator[Stage]:
+async def relay_with_history(folder: Path, **more: str) -> AsyncIterator[RunningRelay]:
     """A failed and waived pull request, one that is superseded and passed, one that runs, a push, an outage.
 
     And a report that was refused, and one of a newcomer in the sandbox.
     """
     admins = {"CRCR_ADMIN_TOKENS": f"root=sha256:{sha256(ADMIN.encode()).hexdigest()}", "CRCR_SANDBOX": "on"}
-    everybody = (GATING, INFORMING, ONLY_TOLD, SECRET)
-    async with gated_upstream(folder, LISTED, downstreams=everybody, **{**admins, **more}) as it:
-        failed = await failing_pull(it, title="=HYPERLINK(1)\r\n<b>fuse</b>", labels=[LABEL])
-        await run_all(it, INFORMING, test="timed_out")
-        await run_all(it, SECRET)
-        await write_comment(it, failed, WAIVE)
-        passed = await open_pull(it, title="Once more")
-        await run_all(it)
-        it.clock.advance(3600)
-        await it.github.push_to_pr(passed)
-        await it.act()
-        await run_all(it)
-        await run_all(it, INFORMING)
-        await it.github.push(UPSTREAM)
-        await it.act()
-        await run_all(it, INFORMING, build="cancelled", test="skipped")
-        await open_pull(it, title="Still running")
-        it.github.repository(ONLY_TOLD).workflows = []
-        await it.github.report(newest_run(it, GATING), "build", run_id="1")
-        await report_from_sandbox(it)
-        yield it
+    everybody = (GATING, INFORMING, L1_BACKEND, HIDDEN_BACKEND)
+    async with gated_upstream(folder, LISTED, downstreams=everybody, **{**admins, **more}) as relay:
+        failed = await failing_pull(relay, title="=HYPERLINK(1)\r\n<b>fuse</b>", labels=[LABEL])
+        await run_all(relay, INFORMING, test="timed_out")
+        await run_all(relay, HIDDEN_BACKEND)
+        await write_comment(relay, failed, WAIVE)
+        passed = await open_pull(relay, title="Once more")
+        await run_all(relay)
+        relay.clock.advance(3600)
+        await relay.github.push_to_pr(passed)
+        await relay.drain()
+        await run_all(relay)
+        await run_all(relay, INFORMING)
+        await relay.github.push(UPSTREAM)
+        await relay.drain()
+        await run_all(relay, INFORMING, build="cancelled", test="skipped")
+        await open_pull(relay, title="Still running")
+        relay.github.repository(L1_BACKEND).workflows = []
+        await relay.github.report(newest_run(relay, GATING), "build", run_id="1")
+        await report_from_sandbox(relay)
+        yield relay
 
 
 @contextmanager
-def serve_relay(folder: Path, opened: Opened = relay_with_history) -> Iterator[tuple[str, Stage]]:
+def serve_relay(folder: Path, opened: OpenRelay = relay_with_history) -> Iterator[tuple[str, RunningRelay]]:
     """The address of the relay, and its stage to read from."""
     thread = _ServerThread(folder, opened)
     thread.start()
     try:
-        if not thread.ready.wait(_STARTS_WITHIN_S) or thread.stage is None:
+        if not thread.ready.wait(_STARTS_WITHIN_S) or thread.relay is None:
             raise RuntimeError("the relay was not served") from thread.fault
-        yield thread.address, thread.stage
+        yield thread.address, thread.relay
     finally:
         thread.stop()
         thread.join(_STARTS_WITHIN_S)
@@ -85,13 +85,13 @@ def serve_relay(folder: Path, opened: Opened = relay_with_history) -> Iterator[t
 
 
 class _ServerThread(threading.Thread):
-    def __init__(self, folder: Path, opened: Opened) -> None:
+    def __init__(self, folder: Path, opened: OpenRelay) -> None:
         super().__init__(daemon=True)
         self._folder = folder
         self._opened = opened
         self._server: uvicorn.Server | None = None
         self.ready = threading.Event()
-        self.stage: Stage | None = None
+        self.relay: RunningRelay | None = None
         self.address = ""
         self.fault: BaseException | None = None
 
@@ -112,9 +112,9 @@ class _ServerThread(threading.Thread):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
             listening.bind(("127.0.0.1", 0))
             self.address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            async with self._opened(self._folder) as it:
-                config = uvicorn.Config(it.app, lifespan="off", log_config=None, access_log=False)
+            async with self._opened(self._folder) as relay:
+                config = uvicorn.Config(relay.app, lifespan="off", log_config=None, access_log=False)
                 self._server = uvicorn.Server(config)
-                self.stage = it
+                self.relay = relay
                 self.ready.set()
                 await self._server.serve(sockets=[listening])

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 
 from crcr.wiring.web_app import build_app
-from support.stage import RELAY_URL, Stage, settings_for, stage
+from support.running_relay import RELAY_URL, RunningRelay, running_relay, settings_for
 
 ADMIN, READER = "crcr_" + "A" * 43, "crcr_" + "R" * 43
 LISTED = "L1:\n  - org/one\n  - other/two\n"
-THEM = ("org/one", "other/two")
+DOWNSTREAMS = ("org/one", "other/two")
 
 
 def token_hashes(**tokens: str) -> str:
@@ -29,17 +29,17 @@ TOKENS: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def relay_with_tokens(folder: Path, access: str = "public", **more: str) -> AsyncIterator[Stage]:
+async def relay_with_tokens(folder: Path, access: str = "public", **more: str) -> AsyncIterator[RunningRelay]:
     settings: dict[str, Any] = {"CRCR_HUD_ACCESS": access, **TOKENS, **more}
-    async with stage(folder, LISTED, downstreams=THEM, **settings) as it:
-        yield it
+    async with running_relay(folder, LISTED, downstreams=DOWNSTREAMS, **settings) as relay:
+        yield relay
 
 
 @asynccontextmanager
-async def visitor(it: Stage, url: str = RELAY_URL, **headers: str) -> AsyncIterator["Visitor"]:
+async def visitor(relay: RunningRelay, url: str = RELAY_URL, **headers: str) -> AsyncIterator["Visitor"]:
     """A browser with a jar of its own, that follows nothing by itself."""
     told = {"accept": "text/html,*/*;q=0.8", **headers}
-    transport = httpx.ASGITransport(it.app)
+    transport = httpx.ASGITransport(relay.app)
     async with httpx.AsyncClient(transport=transport, base_url=url, headers=told) as http:
         yield Visitor(http)
 
@@ -86,12 +86,12 @@ def forms(html: str) -> list[dict[str, str]]:
     return reader.found
 
 
-def restart_relay(it: Stage, **more: str) -> None:
+def restart_relay(relay: RunningRelay, **more: str) -> None:
     """The same relay with other settings, on the same database."""
-    settings = settings_for(it.folder, it.github, it.folder / "allowlist.yml", **more)
-    it.app = build_app(replace(it.services, settings=settings), work=False)
+    settings = settings_for(relay.folder, relay.github, relay.folder / "allowlist.yml", **more)
+    relay.app = build_app(replace(relay.services, settings=settings), work=False)
 
 
-def audit_log(it: Stage) -> list[tuple[str, str, str]]:
-    rows = it.rows("SELECT who, act, subject FROM audit ORDER BY audit_id")
+def audit_log(relay: RunningRelay) -> list[tuple[str, str, str]]:
+    rows = relay.rows("SELECT who, act, subject FROM audit ORDER BY audit_id")
     return [(row["who"], row["act"], row["subject"]) for row in rows]

@@ -31,10 +31,10 @@ class DefaultBranch:
     """Recorded by a clone; otherwise a guess."""
 
 
-def run_git(folder: Path, *words: str, environ: Mapping[str, str] | None = None) -> str:
+def run_git(folder: Path, *arguments: str, environ: Mapping[str, str] | None = None) -> str:
     try:
         done = subprocess.run(  # noqa: S603  # fixed arguments
-            ["git", "-C", str(folder), *words],  # noqa: S607  # the user's own git
+            ["git", "-C", str(folder), *arguments],  # noqa: S607  # the user's own git
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
             timeout=_TIMEOUT_S, env={**os.environ, **(environ or {})},
             start_new_session=environ is not None,  # without a terminal, ssh cannot prompt either

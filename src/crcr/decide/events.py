@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.model import RepoName
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.allowlist.entries import AllowlistProblem, AllowlistReading, AllowlistVersion, decode_text
-from crcr.decide.github.values import FileLocation
+from crcr.decide.github.requests_and_answers import FileLocation
 from crcr.decide.model import RepoName
 from crcr.errors import FileNotText, OutsideFault, OutsideRefused
 from crcr.github.client import RepositoriesApi

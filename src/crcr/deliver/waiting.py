@@ -13,8 +13,8 @@ async def sleep_until_stopping(seconds: float, clock: Clock, stopping: asyncio.E
 
 async def first_completed(*awaitables: Awaitable[object]) -> None:
     """Wait for the first to complete. Tasks of the caller go on; what was only passed to be awaited is cancelled."""
-    callers_tasks = {each for each in awaitables if isinstance(each, asyncio.Task)}
-    tasks = {asyncio.ensure_future(each) for each in awaitables}
+    callers_tasks = {awaitable for awaitable in awaitables if isinstance(awaitable, asyncio.Task)}
+    tasks = {asyncio.ensure_future(awaitable) for awaitable in awaitables}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -17,7 +17,7 @@ from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, EffectFault, FailedAttempt, effect_urgency
 from crcr.decide.outbox.retry import CircuitBreaker, GiveUp, retry_after_fault, retry_after_limit
 from crcr.decide.trace_steps import TraceStep
-from crcr.deliver.leases import AlwaysPresent, HeldEffects, Presence
+from crcr.deliver.held_effects import AlwaysPresent, HeldEffects, Presence
 from crcr.deliver.waiting import first_completed
 from crcr.errors import (
     HeldBy,

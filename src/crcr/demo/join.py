@@ -74,15 +74,15 @@ class DemoJoin:
     async def join(self, request: JoinDemoRequest) -> Json:
         """Join a repository, or read the files of a joined one again."""
         _check(request)
-        known = self._github.world.find(request.name)
-        self._refuse_taken(request, known)
-        repository = known or self._github.create_repository(
+        existing = self._github.world.find(request.name)
+        self._refuse_taken(request, existing)
+        repository = existing or self._github.create_repository(
             request.name, installed=False, sends_run_webhooks=True
         )
         try:
             workflows = self._take(repository, request)
         except (WorkflowError, OSError):
-            if known is None:
+            if existing is None:
                 self._github.world.forget_repository(repository)
             raise
         self._names.add(request.key)
@@ -96,8 +96,8 @@ class DemoJoin:
         }
 
     async def _answer(self, _sim: "Simulation", ask: ApiRequest) -> Reply:
-        shown = ask.headers.get("authorization", "").partition(" ")[2]
-        if not secrets.compare_digest(shown.encode(), self.key.encode()):
+        sent_key = ask.headers.get("authorization", "").partition(" ")[2]
+        if not secrets.compare_digest(sent_key.encode(), self.key.encode()):
             raise ApiError(401, "The demo's key is missing or wrong")
         body = ask.json()
         request = JoinDemoRequest(
@@ -115,8 +115,8 @@ class DemoJoin:
         except OSError as fault:
             raise ApiError(422, f"cannot read {request.folder}: {fault.strerror}") from None
 
-    def _refuse_taken(self, request: JoinDemoRequest, known: Repository | None) -> None:
-        if known is not None and request.key not in self._names:
+    def _refuse_taken(self, request: JoinDemoRequest, existing: Repository | None) -> None:
+        if existing is not None and request.key not in self._names:
             raise WorkflowError(f"{request.name} is a repository of the demo; choose another name")
         if not request.listed and request.key in self._listed:
             raise WorkflowError(f"{request.name} is on the allowlist already; choose another name")
@@ -125,7 +125,9 @@ class DemoJoin:
         self._runner.join(repository, request.folder)
         files = [workflow.path for workflow in repository.workflows]
         event = "pull_request" if request.listed else str(self._trial["event_type"])
-        if not any(each.is_triggered_by("repository_dispatch", event) for each in repository.workflows):
+        if not any(
+            workflow.is_triggered_by("repository_dispatch", event) for workflow in repository.workflows
+        ):
             raise CannotJoin(
                 f"no workflow in {request.folder}/.github/workflows listens to {event} dispatches",
                 f"write one there with `crcr init --relay {self._relay_url} --repo {request.name}`",
@@ -151,9 +153,9 @@ class DemoJoin:
         await self._github.install(request.name)
         upstream = self._github.repository(self._upstream)
         text = upstream.commits[upstream.head_sha].tree[self._allowlist].decode()
-        listed = with_entry(text, request.name, request.level)
+        new_text = with_entry(text, request.name, request.level)
         await self._github.push(
-            self._upstream, files={self._allowlist: listed}, message=f"Add {request.name} to the allowlist"
+            self._upstream, files={self._allowlist: new_text}, message=f"Add {request.name} to the allowlist"
         )
 
 

@@ -108,11 +108,11 @@ async def _run_until_stopped(options: DemoOptions, github: GitHub, stop: asyncio
     traffic = asyncio.create_task(
         run_traffic(github, UPSTREAM, seed=options.seed, speed=options.speed, stop=over)
     )
-    asked = asyncio.create_task(stop.wait())
+    stop_requested = asyncio.create_task(stop.wait())
     seconds = options.length.total_seconds() if options.length else None
-    await asyncio.wait([traffic, asked], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([traffic, stop_requested], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     over.set()
-    asked.cancel()
+    stop_requested.cancel()
     await traffic
 
 
@@ -161,15 +161,15 @@ def _open_to_join(github: GitHub, url: str) -> Iterator[None]:
 
 
 def _port_for_github(options: DemoOptions) -> int:
-    wanted = _GITHUB_PORT if options.github_port is None else options.github_port
+    port = _GITHUB_PORT if options.github_port is None else options.github_port
     try:
-        socket.create_server((_HOST, wanted)).close()
+        socket.create_server((_HOST, port)).close()
     except OSError as fault:
         if options.github_port is None:
             return 0
         hint = "choose another with --github-port, or --github-port 0 for any free port"
-        raise NotPossible(f"{_HOST} port {wanted}: {fault.strerror}", hint=hint) from None
-    return wanted
+        raise NotPossible(f"{_HOST} port {port}: {fault.strerror}", hint=hint) from None
+    return port
 
 
 def _relay(options: DemoOptions, folder: Path, github: GitHub, url: str) -> Services:

@@ -94,9 +94,9 @@ class _Opening:
 
     async def go_on(self) -> None:
         """Do the next action if it is possible now; skip it after too many attempts."""
-        done = await self._acts[0]()
-        self._waits = 0 if done else self._waits + 1
-        if done or self._waits > MOST_WAITS:
+        acted = await self._acts[0]()
+        self._waits = 0 if acted else self._waits + 1
+        if acted or self._waits > MOST_WAITS:
             self._acts.pop(0)
             self._waits = 0
         if self.is_over:
@@ -135,14 +135,14 @@ class NightlyRuns:
 
     async def one(self, backend: str) -> None:
         """Run a nightly of this backend, if it knows where to report."""
-        known = self._github.dispatches(backend)
-        if not known:
+        dispatches = self._github.dispatches(backend)
+        if not dispatches:
             return
         workflows = self._github.repository(backend).workflows
         if NIGHTLY not in workflows:
             workflows.append(NIGHTLY)
-        told = {"event_type": "nightly", "relay": known[-1].client_payload.get("relay", {})}
-        run = self._github.start_run(backend, event="schedule", client_payload=told)
+        payload = {"event_type": "nightly", "relay": dispatches[-1].client_payload.get("relay", {})}
+        run = self._github.start_run(backend, event="schedule", client_payload=payload)
         commit = self._commit(self._github.repository(self._upstream))
         for job in run.jobs:
             await self._finish(run, job, commit)

@@ -230,8 +230,8 @@ class UpstreamActivity:
     async def waive_rightly(self, pull: PullRequest) -> bool:
         return await self.waive(pull, self._chance.sample(MAINTAINERS, len(MAINTAINERS)))
 
-    async def _say(self, pull: PullRequest, who: Sequence[str], *lines: str) -> bool:
-        author = self._speakers.first_free(who, self._github.clock.now())
+    async def _say(self, pull: PullRequest, authors: Sequence[str], *lines: str) -> bool:
+        author = self._speakers.first_free(authors, self._github.clock.now())
         if author is not None:
             await self._github.comment_pr(pull, "\n".join(lines), author=author)
         return author is not None
@@ -256,8 +256,8 @@ class UpstreamActivity:
     def _free(self) -> list[PullRequest]:
         """Return the open pull requests that are neither queued nor part of the opening."""
         queued = {group.number for group in self._github.merge_queue(self._upstream)}
-        taken = queued | {pull.number for pull in self.staged}
-        return [pull for pull in self._open if pull.state == "open" and pull.number not in taken]
+        busy = queued | {pull.number for pull in self.staged}
+        return [pull for pull in self._open if pull.state == "open" and pull.number not in busy]
 
     def _one_of(self, pulls: Sequence[PullRequest]) -> PullRequest | None:
         return self._chance.choice(pulls) if pulls else None

@@ -1,7 +1,7 @@
 """GitHub's REST API by subject: `github.checks.create(…)`, `github.repositories.dispatch(…)`.
 
 All subjects share one `GitHubTransport`. A call sends a request of `github.api` with a token for one repository and the
-one permission that it needs, and reads the response with the reader beside that request. Failures are the `Outside…`
+one permission that it needs, and reads the response with the reader beside that request. Failures are the `GithubStub…`
 errors of `errors.py`. Lists end after a number of pages that no honest repository reaches.
 """
 
@@ -17,7 +17,7 @@ from crcr.decide.github.repository_setup import (
     InstallationFacts,
     ListedFile,
 )
-from crcr.decide.github.values import (
+from crcr.decide.github.requests_and_answers import (
     ActionsJob,
     ActionsRun,
     ChangedFiles,
@@ -206,7 +206,7 @@ class ChecksApi:
             head_sha=head_sha,
             name=name,
             external_id=external_id,
-            shown=shown,
+            content=shown,
             urgency=urgency,
         )
         return checks.check_run_id(await self._transport.send(where, request, core.CHECKS_WRITE))

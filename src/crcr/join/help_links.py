@@ -41,9 +41,9 @@ def doctor_command(
     relay_url: str, repository: RepoName, upstream: RepoName | None, *, test: bool = False
 ) -> str:
     """`upstream` is None when the relay has only one."""
-    words = ["crcr", "doctor", "--relay", relay_url, "--repo", str(repository)]
-    words += ["--upstream", str(upstream)] if upstream else []
-    return shlex.join([*words, "--test"] if test else words)
+    arguments = ["crcr", "doctor", "--relay", relay_url, "--repo", str(repository)]
+    arguments += ["--upstream", str(upstream)] if upstream else []
+    return shlex.join([*arguments, "--test"] if test else arguments)
 
 
 def hint_links(
@@ -52,12 +52,12 @@ def hint_links(
     """`several`: the relay at `site` has more than one upstream, so the link must name it."""
     chosen = {"repository": str(repository), **({"upstream": str(upstream)} if several else {})}
     page = f"{site}/crcr/onboarding?{urlencode(chosen, safe='/')}"
-    named = upstream if several else None
+    named_upstream = upstream if several else None
     return HintLinks(
         entry=f"{page} and `crcr init` write the entry",
         app=f"the link is on {page}",
         workflow=f"`crcr init` in the repository writes one, or use {page}",
-        check=f"`{doctor_command(site, repository, named)}`, or Check now on {page}",
-        test=f"`{doctor_command(site, repository, named, test=True)}` sends a test now",
+        check=f"`{doctor_command(site, repository, named_upstream)}`, or Check now on {page}",
+        test=f"`{doctor_command(site, repository, named_upstream, test=True)}` sends a test now",
         pin=relay_pin(site, audience),
     )

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from crcr.decide.model import RepoName
-from crcr.record.schema.core import audit, changes
+from crcr.record.schema.main_tables import audit, changes
 from crcr.record.store.database import Tx
 from crcr.record.store.signals import CHANGES
 from crcr.record.store.statement import Statement, inserting

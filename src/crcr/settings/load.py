@@ -56,15 +56,15 @@ def _settings_rows() -> tuple[Setting, ...]:
 
 
 def _from_environ(environ: Mapping[str, str], cwd: Path, problems: list[str]) -> Found:
-    known = [*_settings_rows(), *(row for row in settings_of(UpstreamSetting).values() if row.env)]
+    rows = [*_settings_rows(), *(row for row in settings_of(UpstreamSetting).values() if row.env)]
     # An empty variable counts as absent: compose files pass `${NAME:-}` for what is not set.
-    given = {
+    values = {
         name: RawValue(value, name, cwd)
         for name, value in sorted(environ.items())
         if name.startswith(PREFIX) and value.strip()
     }
-    names = {row.key: row.variable for row in known}
-    return _assign_values(known, given, names, FILE_SUFFIX, problems)
+    names = {row.key: row.variable for row in rows}
+    return _assign_values(rows, values, names, FILE_SUFFIX, problems)
 
 
 def _from_file(config: Path | None, cwd: Path, problems: list[str]) -> Found | None:
@@ -84,12 +84,12 @@ def _from_file(config: Path | None, cwd: Path, problems: list[str]) -> Found | N
 
 
 def _from_toml(content: Mapping[str, object], folder: Path, problems: list[str]) -> Found:
-    known = list(_settings_rows())
-    tables = {row.key.partition(".")[0] for row in known if "." in row.key}
-    given = {key: RawValue(value, key, folder) for key, value in _flatten(content, tables) if value != ""}
-    upstream = given.pop(_UPSTREAM_KEY, None)
-    found = _assign_values(known, given, {row.key: row.key for row in known}, FILE_SUFFIX.lower(), problems)
-    return {**found, _UPSTREAM_KEY: upstream} if upstream else found
+    rows = list(_settings_rows())
+    tables = {row.key.partition(".")[0] for row in rows if "." in row.key}
+    values = {key: RawValue(value, key, folder) for key, value in _flatten(content, tables) if value != ""}
+    upstream = values.pop(_UPSTREAM_KEY, None)
+    assigned = _assign_values(rows, values, {row.key: row.key for row in rows}, FILE_SUFFIX.lower(), problems)
+    return {**assigned, _UPSTREAM_KEY: upstream} if upstream else assigned
 
 
 def _flatten(table: Mapping[str, object], tables: set[str], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -101,44 +101,44 @@ def _flatten(table: Mapping[str, object], tables: set[str], prefix: str = "") ->
 
 
 def _assign_values(
-    known: list[Setting], given: Found, names: Mapping[str, str], suffix: str, problems: list[str]
+    rows: list[Setting], values: Found, names: Mapping[str, str], suffix: str, problems: list[str]
 ) -> Found:
     """Assign one layer's values to settings, reading `…_FILE` names; the rest is unknown."""
-    found: Found = {}
-    rest = dict(given)
-    for row in known:
+    assigned: Found = {}
+    unassigned = dict(values)
+    for row in rows:
         name = names[row.key]
-        plain = rest.pop(name, None)
-        file = rest.pop(name + suffix, None) if row.secret else None
+        plain = unassigned.pop(name, None)
+        file = unassigned.pop(name + suffix, None) if row.secret else None
         if plain and file:
             problems.append(f"{name} and {name}{suffix} are both given; keep one.")
         if plain is not None:
-            found[row.key] = plain
+            assigned[row.key] = plain
         elif file is not None:
-            found[row.key] = _content(file, problems)
-    all_names = [*names.values(), *(names[row.key] + suffix for row in known if row.secret)]
-    problems += [_unknown(name, all_names, suffix) for name in rest]
-    return found
+            assigned[row.key] = _content(file, problems)
+    all_names = [*names.values(), *(names[row.key] + suffix for row in rows if row.secret)]
+    problems += [_unknown(name, all_names, suffix) for name in unassigned]
+    return assigned
 
 
-def _unknown(name: str, known: list[str], suffix: str) -> str:
+def _unknown(name: str, names: list[str], suffix: str) -> str:
     plain = name.removesuffix(suffix)
-    if plain != name and plain in known:
+    if plain != name and plain in names:
         return f"{name} is not a setting: only secrets are read from files; set {plain}."
-    return f"{name} is not a setting; {suggest_name(name, known)}"
+    return f"{name} is not a setting; {suggest_name(name, names)}"
 
 
-def _content(given: RawValue, problems: list[str]) -> RawValue:
+def _content(raw: RawValue, problems: list[str]) -> RawValue:
     """Return the file's text under the name that pointed to it, with the same base folder for paths."""
     text: object = UNREADABLE
     try:
-        with (given.folder / str(given.value)).open("rb") as file:
+        with (raw.folder / str(raw.value)).open("rb") as file:
             text = file.read(_MAX_SECRET_BYTES).decode().strip("\r\n")
     except OSError as error:
-        problems.append(f"{given.written} names a file that cannot be read: {error.strerror}.")
+        problems.append(f"{raw.written} names a file that cannot be read: {error.strerror}.")
     except ValueError:  # not UTF-8, or a path that cannot be one
-        problems.append(f"{given.written} names a file that does not hold text.")
-    return RawValue(text, given.written, given.folder)
+        problems.append(f"{raw.written} names a file that does not hold text.")
+    return RawValue(text, raw.written, raw.folder)
 
 
 class _Draft:
@@ -153,23 +153,23 @@ class _Draft:
 
     def read_all(self, *, report_missing: bool) -> None:
         for field, row in self._rows.items():
-            given = self._found.get(row.key) or row.by_default(self._cwd)
-            if given and (value := read_value(row, given, self._problems)) is not None:
+            raw = self._found.get(row.key) or row.by_default(self._cwd)
+            if raw and (value := read_value(row, raw, self._problems)) is not None:
                 self.values[field] = value
-            elif not given and row.required and report_missing:
+            elif not raw and row.required and report_missing:
                 self._problems.append(describe_missing(row))
 
     def read_upstreams(self, file: Found | None, variables: Found) -> None:
-        named = {
+        from_environ = {
             field: variables[row.key]
             for field, row in settings_of(UpstreamSetting).items()
             if row.key in variables
         }
         if file is not None:
-            self.values["upstreams"] = read_upstreams(file.get(_UPSTREAM_KEY), named, self._problems)
+            self.values["upstreams"] = read_upstreams(file.get(_UPSTREAM_KEY), from_environ, self._problems)
             return
-        for field, given in named.items():
-            read_value(settings_of(UpstreamSetting)[field], given, self._problems)
+        for field, raw in from_environ.items():
+            read_value(settings_of(UpstreamSetting)[field], raw, self._problems)
 
     def check_together(self) -> None:
         checks = (
@@ -222,8 +222,8 @@ def _ingest(draft: _Draft) -> str | None:
 
 
 def _readers(draft: _Draft) -> str | None:
-    given = draft.given("hud_tokens") or draft.given("admin_tokens")
-    if draft.values.get("hud_access") != "token" or given:
+    has_tokens = draft.given("hud_tokens") or draft.given("admin_tokens")
+    if draft.values.get("hud_access") != "token" or has_tokens:
         return None
     name = draft.written("hud_access")
     return f"{name} is token, but there are no tokens; set CRCR_HUD_TOKENS or CRCR_ADMIN_TOKENS."
@@ -241,8 +241,8 @@ def _proxy(draft: _Draft) -> str | None:
 
 def _token_names(draft: _Draft) -> str | None:
     admins, readers = draft.values.get("admin_tokens", ()), draft.values.get("hud_tokens", ())
-    names = {each.name.lower() for each in admins} & {each.name.lower() for each in readers}
-    digests = {each.digest for each in admins} & {each.digest for each in readers}
+    names = {admin.name.lower() for admin in admins} & {reader.name.lower() for reader in readers}
+    digests = {admin.digest for admin in admins} & {reader.digest for reader in readers}
     if not names and not digests:
         return None
     both = draft.written("admin_tokens"), draft.written("hud_tokens")
@@ -250,11 +250,11 @@ def _token_names(draft: _Draft) -> str | None:
 
 
 def _kinds(draft: _Draft) -> str | None:
-    kinds = {each.issuer: each.kind for each in draft.values.get("oidc_issuers", ())}
-    for each in draft.values.get("oidc_registrations", ()):
-        if kinds.get(each.issuer, each.kind) is not each.kind:
+    kinds = {issuer.issuer: issuer.kind for issuer in draft.values.get("oidc_issuers", ())}
+    for registration in draft.values.get("oidc_registrations", ()):
+        if kinds.get(registration.issuer, registration.kind) is not registration.kind:
             names = draft.written("oidc_registrations"), draft.written("oidc_issuers")
-            return f"{names[0]} takes {each.issuer} for {each.kind}, {names[1]} for {kinds[each.issuer]}."
+            return f"{names[0]} takes {registration.issuer} for {registration.kind}, {names[1]} for {kinds[registration.issuer]}."
     return None
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from crcr.decide.report.registration import Registration
+from crcr.decide.oidc.registration import Registration
 from crcr.settings.readers import locations, registrations, service_urls, values
 from crcr.settings.readers.locations import IssuerSetting, PostgresSetting, SqliteSetting, TokenSetting
 from crcr.settings.readers.service_urls import ServiceUrl
@@ -461,16 +461,16 @@ class Settings(StoreSettings, ObservabilitySettings):
         return (*short, *self._exposed())
 
     def _exposed(self) -> tuple[str, ...]:
-        found = []
+        warnings = []
         if (parts := urlsplit(self.public_url)).scheme == "http" and parts.hostname not in values.LOOPBACK:
-            found.append(
+            warnings.append(
                 "CRCR_PUBLIC_URL is http://, so callers send their tokens unencrypted; use https://."
             )
         if values.cover_all_addresses(self.trusted_proxies):
-            found.append(
+            warnings.append(
                 "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
             )
-        return tuple(found)
+        return tuple(warnings)
 
 
 def _secret_texts(value: object) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from crcr.deliver.periodic.leader_tasks import LeaderTask, LeaderTasks
 from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.periodic.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
 from crcr.errors import NoAllowlist, StoreUnavailable
-from crcr.record.outbox.leases import free_leases, is_gone
+from crcr.record.outbox.leader_and_workers import free_leases, is_gone
 from crcr.record.store.signals import ALLOWLIST, EFFECTS
 from crcr.wiring.services import Services
 
@@ -58,7 +58,7 @@ class BackgroundTasks:
         """`request_side_tasks` run in a process that serves requests, until it is told to stop."""
         self._services = services
         self._work = work
-        self._beside = request_side_tasks
+        self._request_side_tasks = request_side_tasks
         self._grace_s = grace_s
         self._stopping = services.stopping
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,10 +77,10 @@ class BackgroundTasks:
         services = self._services
         await services.acts.register_upstreams(services.upstreams, services.clock.now())
         self._signal_task = self._create_task(follow_other_processes(services))
-        for each in self._beside:
-            self._run(each(self._stopping))
+        for start in self._request_side_tasks:
+            self._run(start(self._stopping))
         if self._work:
-            await services.clickhouse.begin(services.upstreams, services.clock.now())
+            await services.clickhouse.record_switch(services.upstreams, services.clock.now())
             if freed := await self._free_leases(is_gone):
                 log.warning("leases_freed", effects=freed)
             await self._make_ready()
@@ -93,7 +93,7 @@ class BackgroundTasks:
     async def _make_ready(self) -> None:
         """Put the allowlists in force: the leader reads all of them, other processes those that were never read.
 
-        Two processes that start at once may both read one; the store takes what both read as one version.
+        Two processes that start at once may both read one; the store records what both read as one version.
         """
         services = self._services
         if await self.leader_tasks.start():
@@ -108,9 +108,9 @@ class BackgroundTasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._deadline_task is not None:
             await asyncio.gather(self._deadline_task, return_exceptions=True)
-        endless = [each for each in (self._signal_task, self._presence_task) if each is not None]
-        for each in endless:
-            each.cancel()
+        endless = [task for task in (self._signal_task, self._presence_task) if task is not None]
+        for task in endless:
+            task.cancel()
         await asyncio.gather(*endless, return_exceptions=True)
         if self._presence_task is not None:
             await self._services.heartbeat.leave()
@@ -122,19 +122,19 @@ class BackgroundTasks:
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks, timeout=self._grace_s)
-        for each in late:
-            each.cancel()
+        for task in late:
+            task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
         if late:
             log.warning("stop_cut_short", tasks=len(late), after_s=self._grace_s)
             with suppress(StoreUnavailable):  # otherwise the leases expire
-                left = await self._free_leases(lambda owner: owner == self._services.owner)
-                log.warning("leases_left", effects=left)
+                freed = await self._free_leases(lambda owner: owner == self._services.owner)
+                log.warning("leases_left", effects=freed)
 
-    async def _free_leases(self, gone: Callable[[str], bool]) -> int:
+    async def _free_leases(self, is_gone: Callable[[str], bool]) -> int:
         services = self._services
-        keys = tuple(each.key for each in services.upstreams)
-        return await free_leases(services.database, keys, services.clock.now(), gone)
+        keys = tuple(upstream.key for upstream in services.upstreams)
+        return await free_leases(services.database, keys, services.clock.now(), is_gone)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(self._create_task(work))
@@ -156,7 +156,10 @@ class BackgroundTasks:
 def _leader_tasks(services: Services) -> tuple[LeaderTask, ...]:
     refreshers = services.refreshers.values()
     return (
-        *(LeaderTask("refresh", each.refresh_or_log, REFRESH_EVERY_S, at_start=True) for each in refreshers),
+        *(
+            LeaderTask("refresh", refresher.refresh_or_log, REFRESH_EVERY_S, at_start=True)
+            for refresher in refreshers
+        ),
         LeaderTask("sweep", services.sweeper.sweep, SWEEP_EVERY_S, at_start=True),
         LeaderTask("forget", services.sweeper.forget, FORGET_EVERY_S),
         LeaderTask("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),

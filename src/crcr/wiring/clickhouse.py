@@ -35,15 +35,15 @@ class ClickHouse:
         return HistoryReader(self.database, ClickHouseHistory(self.link) if self.link else None)
 
     def handler(self, clock: Clock) -> Handler:
-        return FeedHistory(self.feeder, clock) if self.feeder else _not_wanted
+        return FeedHistory(self.feeder, clock) if self.feeder else _drop_effect
 
-    async def begin(self, upstreams: Sequence[RepoName], now: datetime) -> None:
+    async def record_switch(self, upstreams: Sequence[RepoName], now: datetime) -> None:
         """Record in the store whether history is fed, as the settings say."""
         if self.link is None:
             if await self.feeding.turn_off():
                 log.warning("history_turned_off", setting="CRCR_CLICKHOUSE_URL")
         else:
-            await self.feeding.turn_on([each.key for each in upstreams], now)
+            await self.feeding.turn_on([upstream.key for upstream in upstreams], now)
 
     async def close(self) -> None:
         if self.link is not None:
@@ -64,6 +64,6 @@ def clickhouse_link(settings: Settings) -> ClickHouseLink | None:
     return ClickHouseLink(ClickHouseLocation(url.get_secret_value(), settings.clickhouse_ca))
 
 
-async def _not_wanted(_: ClaimedEffect) -> bool:
+async def _drop_effect(_: ClaimedEffect) -> bool:
     """Drop an effect that was queued before feeding was turned off."""
     return False

@@ -22,9 +22,9 @@ from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamPolicy
 from crcr.record.checks.requests import PeopleRequests
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.migrations.run import migrate
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database, PostgresTimeouts
@@ -128,7 +128,7 @@ def build_outcomes(core: Core) -> JobOutcomes:
 
 
 def check_refresher(settings: Settings, coalesce_delay: timedelta = COALESCE_DELAY) -> CheckRefresher:
-    policies = {each.name.key: _policy(each) for each in settings.upstreams}
+    policies = {upstream.name.key: _policy(upstream) for upstream in settings.upstreams}
     return CheckRefresher(policies, coalesce_delay=coalesce_delay)
 
 

@@ -47,10 +47,10 @@ def require_postgres(named_by: str, find: Find = find_spec) -> None:
     _require(((f"{named_by} PostgreSQL", driver) for driver in _POSTGRES), find)
 
 
-def _require(wanted: Iterator[tuple[str, Driver]], find: Find) -> None:
+def _require(drivers: Iterator[tuple[str, Driver]], find: Find) -> None:
     problems = [
         f"{reason} needs the package {driver.package}, which is not installed: {driver.remedy}."
-        for reason, driver in wanted
+        for reason, driver in drivers
         if not _is_installed(driver.module, find)
     ]
     if problems:

@@ -22,7 +22,7 @@ from crcr.record.deliveries.dispatch_payloads import DispatchPayloads
 from crcr.record.deliveries.head_conflicts import HeadConflicts
 from crcr.record.deliveries.merge_group_contents import MergeGroups
 from crcr.record.deliveries.path_filters import PathFilters
-from crcr.record.reports.tested_commits import ReportedCommits
+from crcr.record.jobs.tested_commits import ReportedCommits
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import Settings
@@ -78,7 +78,7 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             github.comments,
             writer,
             clock,
-            read_health=core.health.of,
+            read_health=core.health.read_upstream,
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(core.people_requests, upstreams, writer, clock),
         EffectKind.VERIFY_COMMIT: VerifyCommit(ReportedCommits(database), upstreams, github.commits, clock),
@@ -87,10 +87,10 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
 
 def _forwarder(settings: Settings, http: httpx.AsyncClient) -> Handler:
     if settings.hud_forward_url is None or settings.hud_forward_token is None:
-        return _not_wanted
+        return _drop_effect
     return ForwardResult(http, settings.hud_forward_url, settings.hud_forward_token.get_secret_value())
 
 
-async def _not_wanted(_: ClaimedEffect) -> bool:
+async def _drop_effect(_: ClaimedEffect) -> bool:
     """Drop a result that was queued before forwarding was turned off."""
     return False

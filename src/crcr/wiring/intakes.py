@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.ports import Clock, RequestLimiter
 from crcr.receive.callback.intake import (
     CallbackIntake,
@@ -23,11 +23,11 @@ from crcr.receive.webhook.intake import WebhookIntake
 from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.webhooks import RefusalCounts
-from crcr.record.reports.ingested import IngestedResults
-from crcr.record.reports.refusals import Refusals
-from crcr.record.reports.reports import Reports
-from crcr.record.reports.sandbox import SandboxJobs
-from crcr.record.reports.self_reports import SelfReports
+from crcr.record.jobs.ingested import IngestedResults
+from crcr.record.jobs.refusals import Refusals
+from crcr.record.jobs.reports import Reports
+from crcr.record.jobs.sandbox import SandboxJobs
+from crcr.record.jobs.self_reports import SelfReports
 from crcr.record.repositories.installations import Installations
 from crcr.record.workflow_runs.webhook_events import WorkflowEvents
 from crcr.settings import AllowlistFile, Settings
@@ -44,9 +44,9 @@ def _bodies(settings: Settings) -> BodyReader:
 
 def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
     on_github = {
-        each.name: each.allowlist.place
-        for each in core.settings.upstreams
-        if not isinstance(each.allowlist, AllowlistFile)
+        upstream.name: upstream.allowlist.place
+        for upstream in core.settings.upstreams
+        if not isinstance(upstream.allowlist, AllowlistFile)
     }
     return WebhookIntake(
         secret=core.settings.github_webhook_secret.get_secret_value().encode(),
@@ -102,22 +102,22 @@ def ingest_intake(core: Core) -> IngestIntake:
 def build_issuer_table(settings: Settings) -> dict[str, TrustedIssuer]:
     """Return the issuers whose tokens are accepted."""
     extra = [
-        complete_issuer(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
-        for each in settings.oidc_issuers
+        complete_issuer(issuer.issuer, IssuerKind(issuer.kind), jwks_url=issuer.jwks_url, reads=issuer.reads)
+        for issuer in settings.oidc_issuers
     ]
-    told = {each.issuer for each in (*known_issuers(), *extra)}
+    known = {issuer.issuer for issuer in (*known_issuers(), *extra)}
     table = issuer_table(
         [
             *extra,
             *(
-                complete_issuer(each.issuer, each.kind)
-                for each in settings.oidc_registrations
-                if each.issuer not in told
+                complete_issuer(registration.issuer, registration.kind)
+                for registration in settings.oidc_registrations
+                if registration.issuer not in known
             ),
         ]
     )
     if urlsplit(settings.github_api_url).hostname != PUBLIC_API and not any(
-        each.issuer == GITHUB_ACTIONS for each in extra
+        issuer.issuer == GITHUB_ACTIONS for issuer in extra
     ):
         # On a GitHub Enterprise Server the same names are other repositories: only that server's tokens count.
         del table[GITHUB_ACTIONS]

@@ -16,7 +16,7 @@ from crcr.deliver.allowlist_source import (
     AllowlistRefresher,
     AllowlistSource,
 )
-from crcr.deliver.leases import LEASE, Presence
+from crcr.deliver.held_effects import LEASE, Presence
 from crcr.deliver.periodic.leader_tasks import LEASE as LEADER_LEASE
 from crcr.deliver.periodic.reconcile import Reconciler, Recovery, RecoveryIntake
 from crcr.deliver.periodic.sweeper import Sweeper
@@ -39,10 +39,10 @@ from crcr.record.admin.operations import AdminOperations
 from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.webhooks import RecoveryStore
+from crcr.record.jobs.reports import Reports
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
-from crcr.record.outbox.leases import LeaderElection, WorkerRegistry, new_owner
-from crcr.record.reports.reports import Reports
+from crcr.record.outbox.leader_and_workers import LeaderElection, WorkerRegistry, new_owner
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
@@ -141,10 +141,10 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
     heartbeat = build_worker_heartbeat(core, owner)
     refreshers = {
-        each.name.key: AllowlistRefresher(
-            each.name, allowlist_source(each, core.github), core.allowlists, clock
+        upstream.name.key: AllowlistRefresher(
+            upstream.name, allowlist_source(upstream, core.github), core.allowlists, clock
         )
-        for each in settings.upstreams
+        for upstream in settings.upstreams
     }
     return Services(
         settings=settings,
@@ -234,7 +234,7 @@ def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> Allowli
     return AllowlistGitHubSource(github.repositories, upstream.allowlist.place)
 
 
-_BREATH_S = 0.02
+_RETENTION_PAUSE_S = 0.02
 """Pause between two steps of retention, so that other writers get most of the time."""
 
 
@@ -243,8 +243,8 @@ def build_leaders(core: Core, owner: str) -> LeaderElection:
 
 
 def build_worker_heartbeat(core: Core, owner: str) -> WorkerHeartbeat:
-    roll_call = WorkerRegistry(core.database, owner, tuple(each.key for each in core.upstreams))
-    return WorkerHeartbeat(roll_call, core.limiter.share_among, clock=core.clock)
+    registry = WorkerRegistry(core.database, owner, tuple(upstream.key for upstream in core.upstreams))
+    return WorkerHeartbeat(registry, core.limiter.share_among, clock=core.clock)
 
 
 def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
@@ -252,7 +252,7 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
         core.database,
         retention_periods(core.settings),
         goes_on=lambda: not stopping.is_set(),
-        breathe=partial(asyncio.sleep, _BREATH_S),
+        breathe=partial(asyncio.sleep, _RETENTION_PAUSE_S),
     )
     sweeps = Sweeps(core.database, core.refresher, build_outcomes(core))
     return Sweeper(sweeps, retention, core.checks, core.clock)
@@ -262,12 +262,12 @@ def retention_periods(settings: Settings) -> RetentionPeriods:
     return RetentionPeriods(
         bodies=timedelta(days=settings.keep_bodies_days),
         effects=timedelta(days=settings.keep_effects_days),
-        jobs=_days_or_ever(settings.keep_jobs_days),
-        audit=_days_or_ever(settings.keep_audit_days),
+        jobs=_days_or_forever(settings.keep_jobs_days),
+        audit=_days_or_forever(settings.keep_audit_days),
     )
 
 
-def _days_or_ever(days: int) -> timedelta | None:
+def _days_or_forever(days: int) -> timedelta | None:
     return timedelta(days=days) if days else None
 
 

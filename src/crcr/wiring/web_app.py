@@ -17,7 +17,7 @@ from crcr.deliver.periodic.app_link import AppPage
 from crcr.errors import CrcrError
 from crcr.receive.http.client_address import client_address, limit_subject
 from crcr.receive.ingest.intake import IngestIntake
-from crcr.record.admin.http import HttpAdminOperations
+from crcr.record.admin.http_operations import HttpAdminOperations
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.store.signals import CHANGES
 from crcr.record.views.sql_views import SqlViews
@@ -45,23 +45,23 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     """Return the relay as an ASGI app; with `work`, the worker and the periodic loops run beside the requests."""
     upstreams, clock = services.upstreams, services.clock
     views = _views(services)
-    services.metrics.opens_doors()
+    services.metrics.accepts_requests()
     is_public = services.settings.hud_access == "public"
     frame = _frame(services, views)
     problem_page = frame.problem
-    doors = _doors(services, problem_page)
-    desk = HttpAdminOperations(services.database, services.acts, services.targets, upstreams, clock)
-    perform, on = make_performer(desk, upstreams), doors.tokens.has_admins
+    access = _access_settings(services, problem_page)
+    operations = HttpAdminOperations(services.database, services.acts, services.targets, upstreams, clock)
+    perform, on = make_performer(operations, upstreams), access.tokens.has_admins
     delay = LiveDelay(services.metrics.live_delay)
-    setup, app_page = _setup_desk(services, views, doors), AppPage(services.github.app, clock)
+    setup, app_page = _setup_context(services, views, access), AppPage(services.github.app, clock)
     return create_app(
         hot=_intake_routes(services),
         routes=[
-            *login.routes(frame, doors, desk.note_sign_in),
+            *login.routes(frame, access, operations.note_sign_in),
             *admin.form_routes(perform, on=on),
             *response_headers.robots_route(is_public=is_public),
             _ingest_route(services.ingest),
-            *pages_routes.routes(frame, delay, _welcome(services, views, setup, app_page)),
+            *pages_routes.routes(frame, delay, _onboarding_settings(services, views, setup, app_page)),
             *_live_routes(services, views, delay),
             *api_routes.routes(
                 views,
@@ -83,7 +83,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
         ),
         on_crash=services.on_crash,
         around=lambda app: response_headers.wrap_app(
-            AccessMiddleware(app, doors), public_url=services.settings.public_url, is_public=is_public
+            AccessMiddleware(app, access), public_url=services.settings.public_url, is_public=is_public
         ),
         problem_page=problem_page,
     )
@@ -96,7 +96,9 @@ def _intake_routes(services: Services) -> dict[str, Intake]:
 
 def build_probes(services: Services) -> Edge:
     """Return the ASGI app of a worker's own port: probes and metrics; the worker and its loops run beside it."""
-    views = SqlViews(services.database, services.allowlists, services.upstreams, _patience(services.settings))
+    views = SqlViews(
+        services.database, services.allowlists, services.upstreams, _gate_policy(services.settings)
+    )
     return create_app(
         hot={},
         routes=_health_routes(services, views),
@@ -111,7 +113,7 @@ def _views(services: Services) -> SqlViews:
         services.database,
         services.allowlists,
         services.upstreams,
-        _patience(services.settings),
+        _gate_policy(services.settings),
         ingests=services.settings.hud_ingest_token is not None,
         sandbox=services.settings.sandbox == "on",
         history=services.clickhouse.history(),
@@ -138,7 +140,7 @@ def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[
         upstreams=services.upstreams,
         clock=services.clock,
         stopping=services.closing,
-        address_of=partial(_address, services.settings),
+        address_of=partial(_client_address, services.settings),
         delay=delay,
         trace=services.trace,
         on_streams=services.metrics.live_streams,
@@ -161,12 +163,12 @@ def _health_routes(
     )
 
 
-def _doors(services: Services, problem_page: ProblemPage) -> AccessSettings:
+def _access_settings(services: Services, problem_page: ProblemPage) -> AccessSettings:
     settings = services.settings
     tokens = TokenStore(
-        NamedToken(each.name, each.digest, admin)
+        NamedToken(token.name, token.digest, admin)
         for admin, group in ((True, settings.admin_tokens), (False, settings.hud_tokens))
-        for each in group
+        for token in group
     )
 
     def refuse(request: Request, problem: CrcrError) -> Response:
@@ -185,21 +187,21 @@ def _doors(services: Services, problem_page: ProblemPage) -> AccessSettings:
         trusted_proxies=settings.trusted_proxies,
         public_url=settings.public_url,
         limits=services.limits,
-        subject_of=lambda request: limit_subject(_address(settings, request)),
+        subject_of=lambda request: limit_subject(_client_address(settings, request)),
         refuse=refuse,
     )
 
 
-def _setup_desk(services: Services, views: SqlViews, doors: AccessSettings) -> api_setup.SetupContext:
+def _setup_context(services: Services, views: SqlViews, access: AccessSettings) -> api_setup.SetupContext:
     return api_setup.SetupContext(
         views=views,
         upstreams=services.upstreams,
         inspections=Inspections(services.database),
         acts=services.acts,
-        tokens=doors.tokens,
+        tokens=access.tokens,
         verify_token=services.callback.verifier.verify,
         limits=services.limits,
-        subject_of=doors.subject_of,
+        subject_of=access.subject_of,
         clock=services.clock,
     )
 
@@ -213,11 +215,11 @@ def _onboarding_router(services: Services, app_page: AppPage) -> APIRouter:
     )
 
 
-def _welcome(
-    services: Services, views: SqlViews, desk: api_setup.SetupContext, app_page: AppPage
+def _onboarding_settings(
+    services: Services, views: SqlViews, setup: api_setup.SetupContext, app_page: AppPage
 ) -> OnboardingSettings:
-    async def ask(request: Request, upstream: RepoName, repo: RepoName) -> bool:
-        return (await desk.ask(request, upstream, repo)).asked
+    async def request_inspection(request: Request, upstream: RepoName, repo: RepoName) -> bool:
+        return (await setup.request_inspection(request, upstream, repo)).asked
 
     async def newest_change() -> int:
         return (await views.changes(None, 1)).newest
@@ -225,12 +227,12 @@ def _welcome(
     return OnboardingSettings(
         audience=services.settings.oidc_audiences[0],
         allowlists={
-            each.name: _on_github(each.allowlist)
-            for each in services.settings.upstreams
-            if isinstance(each.allowlist, AllowlistOnGitHub)
+            upstream.name: _allowlist_page(upstream.allowlist)
+            for upstream in services.settings.upstreams
+            if isinstance(upstream.allowlist, AllowlistOnGitHub)
         },
         app_page=lambda: app_page.address,
-        ask=ask,
+        request_inspection=request_inspection,
         newest_change=newest_change,
         is_public=services.settings.hud_access == "public",
     )
@@ -247,7 +249,7 @@ def _ingest_route(intake: IngestIntake) -> Route:
     return Route("/api/crcr/results", ingest, methods=["POST"], include_in_schema=False)
 
 
-def _patience(settings: Settings) -> GatePolicy:
+def _gate_policy(settings: Settings) -> GatePolicy:
     return GatePolicy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
 
 
@@ -258,11 +260,11 @@ def _web_url(settings: Settings) -> str:
     return f"{parts.scheme}://{host}"
 
 
-def _on_github(source: AllowlistOnGitHub) -> str:
+def _allowlist_page(source: AllowlistOnGitHub) -> str:
     place = source.place
     return f"{source.web}/{place.repository}/blob/{quote(place.ref, safe='')}/{quote(place.path)}"
 
 
-def _address(settings: Settings, request: Request) -> str:
+def _client_address(settings: Settings, request: Request) -> str:
     peer = request.client.host if request.client else None
     return client_address(peer, request.headers.getlist("x-forwarded-for"), settings.trusted_proxies)

@@ -149,7 +149,7 @@ def check_run_json(base: str, repository: Repository, check: CheckRun, app: Json
 
 def workflow_json(base: str, repository: Repository, number: int, path: str) -> Json:
     api, page = f"{base}/repos/{repository.full_name}", f"{base}/{repository.full_name}"
-    declared = next((each.name for each in repository.workflows if each.path == path), None)
+    declared = next((workflow.name for workflow in repository.workflows if workflow.path == path), None)
     return {
         "id": number,
         "node_id": node_id("W_", number),

@@ -48,8 +48,12 @@ class DownstreamCi:
         ref: str | None = None,
     ) -> list[WorkflowRun]:
         """One run for each workflow that listens; none at all is no error, as on GitHub."""
-        listening = [each for each in repository.workflows if each.is_triggered_by(event, event_type)]
-        runs = [self._start(repository, each, event, event_type, client_payload) for each in listening]
+        listening = [
+            workflow for workflow in repository.workflows if workflow.is_triggered_by(event, event_type)
+        ]
+        runs = [
+            self._start(repository, workflow, event, event_type, client_payload) for workflow in listening
+        ]
         for run in runs:
             run.ref = ref or run.ref
         return runs

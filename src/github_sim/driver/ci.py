@@ -24,7 +24,7 @@ class CiDriver(Simulation):
         if full_name is None:
             return list(self.world.dispatches)
         wanted = self.world.repository(full_name).id
-        return [each for each in self.world.dispatches if each.repository_id == wanted]
+        return [dispatch for dispatch in self.world.dispatches if dispatch.repository_id == wanted]
 
     def runs(self, full_name: str) -> list[WorkflowRun]:
         return list(self.world.runs_of(self.world.repository(full_name)))
@@ -84,7 +84,7 @@ class CiDriver(Simulation):
         if tests is not None:
             more["test_results"] = dict(tests)
         if failed_tests is not None:
-            more["failed_tests"] = [dict(each) for each in failed_tests]
+            more["failed_tests"] = [dict(test) for test in failed_tests]
         try:
             return await self.report(run, job, status="completed", **more)
         finally:

@@ -158,7 +158,9 @@ class MergeDriver(PullRequestDriver):
 
     def _find_group(self, pull: PullRequest) -> MergeGroup | None:
         place = (pull.repository_id, pull.number)
-        return next((each for each in self.world.queue if (each.repository_id, each.number) == place), None)
+        return next(
+            (group for group in self.world.queue if (group.repository_id, group.number) == place), None
+        )
 
     async def _send_group_webhook(
         self, group: MergeGroup, action: str, reason: str | None = None

@@ -97,10 +97,10 @@ async def list_workflows(sim: "Simulation", request: ApiRequest) -> Reply:
         for path in repository.commits[repository.head_sha].tree
         if path.startswith(".github/workflows/") and path.endswith((".yml", ".yaml"))
     ]
-    paths = sorted({*files, *(each.path for each in repository.workflows)})
+    paths = sorted({*files, *(workflow.path for workflow in repository.workflows)})
     shown, headers = paginate(sim.base_url, request, paths)
     number = sim.world.workflow_id
-    listed = [workflow_json(sim.base_url, repository, number(repository.id, each), each) for each in shown]
+    listed = [workflow_json(sim.base_url, repository, number(repository.id, path), path) for path in shown]
     return Reply(200, {"total_count": len(paths), "workflows": listed}, headers)
 
 

@@ -110,8 +110,8 @@ def check_permission(
     token = caller.token if caller else None
     if token is None or not _covers(world, token, repository):
         raise ApiError(404, "Not Found")
-    granted = [token.permissions[each] for each in name.split("|") if each in token.permissions]
-    if not any(_LEVELS.index(each) >= _LEVELS.index(level) for each in granted):
+    granted = [token.permissions[part] for part in name.split("|") if part in token.permissions]
+    if not any(_LEVELS.index(right) >= _LEVELS.index(level) for right in granted):
         raise ApiError(403, "Resource not accessible by integration")
 
 

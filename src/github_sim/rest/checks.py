@@ -127,7 +127,7 @@ async def list_checks(sim: "Simulation", request: ApiRequest) -> Reply:
 
 def latest_by_name(checks: Iterable[CheckRun]) -> dict[str, CheckRun]:
     """Of each name the check that was made last."""
-    return {check.name: check for check in sorted(checks, key=lambda each: each.id)}
+    return {check.name: check for check in sorted(checks, key=lambda check: check.id)}
 
 
 def _matches_filters(sim: "Simulation", check: CheckRun, request: ApiRequest) -> bool:

@@ -25,7 +25,9 @@ async def get_hook(sim: "Simulation", _request: ApiRequest) -> Reply:
 async def list_installations(sim: "Simulation", request: ApiRequest) -> Reply:
     found = list(sim.world.installations.values())
     shown, headers = paginate(sim.base_url, request, found)
-    return Reply(200, [installation_json(sim.base_url, sim.app_id, each) for each in shown], headers)
+    return Reply(
+        200, [installation_json(sim.base_url, sim.app_id, installation) for installation in shown], headers
+    )
 
 
 def _installation(sim: "Simulation", request: ApiRequest) -> Installation:
@@ -52,7 +54,7 @@ async def create_token(sim: "Simulation", request: ApiRequest) -> Reply:
     }
     if token.repository_ids is not None:
         chosen = [sim.world.repositories[id] for id in sorted(token.repository_ids)]
-        body["repositories"] = [repository_json(sim.base_url, each) for each in chosen]
+        body["repositories"] = [repository_json(sim.base_url, repository) for repository in chosen]
     return Reply(201, body)
 
 
@@ -65,7 +67,7 @@ async def list_own_repositories(sim: "Simulation", request: ApiRequest) -> Reply
         covered = covered & token.repository_ids
     found = [sim.world.repositories[id] for id in sorted(covered)]
     shown, headers = paginate(sim.base_url, request, found)
-    listed = [repository_json(sim.base_url, each) for each in shown]
+    listed = [repository_json(sim.base_url, repository) for repository in shown]
     return Reply(200, {"total_count": len(found), "repositories": listed}, headers)
 
 
@@ -74,18 +76,18 @@ async def list_deliveries(sim: "Simulation", request: ApiRequest) -> Reply:
     found = sim.webhooks.log()
     wanted = request.query.get("status")
     if wanted is not None:
-        found = [each for each in found if each.ok == (wanted == "success")]
+        found = [delivery for delivery in found if delivery.ok == (wanted == "success")]
     cursor = request.query.get("cursor")
     if cursor is not None:
         last = _cursor_id(cursor)
-        found = [each for each in found if each.id < last]
+        found = [delivery for delivery in found if delivery.id < last]
     size = request.bounded_int("per_page", 30, 100)
     headers = {}
     if len(found) > size:
         more = f"&status={wanted}" if wanted else ""
         after = f"per_page={size}{more}&cursor=v1_{found[size - 1].id}"
         headers["link"] = f'<{sim.base_url}{request.path}?{after}>; rel="next"'
-    return Reply(200, [delivery_json(each) for each in found[:size]], headers)
+    return Reply(200, [delivery_json(delivery) for delivery in found[:size]], headers)
 
 
 def _cursor_id(cursor: str) -> int:
@@ -114,9 +116,9 @@ def delivery_json(delivery: WebhookDelivery) -> Json:
 
 def _delivery(sim: "Simulation", request: ApiRequest) -> WebhookDelivery:
     wanted = request.number("delivery_id")
-    for each in sim.webhooks.log():
-        if each.id == wanted:
-            return each
+    for delivery in sim.webhooks.log():
+        if delivery.id == wanted:
+            return delivery
     raise ApiError(404, "Not Found")
 
 

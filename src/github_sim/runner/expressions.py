@@ -84,10 +84,10 @@ def compare(sign: str, left: Any, right: Any) -> bool:
 def get_member(value: Any, key: Any) -> Any:
     """A property or an element; what is not there is null, as on GitHub."""
     if isinstance(value, ObjectFilter):
-        return ObjectFilter(found for each in value if (found := get_member(each, key)) is not None)
+        return ObjectFilter(found for item in value if (found := get_member(item, key)) is not None)
     if isinstance(value, Mapping):
         wanted = to_text(key).lower()
-        return next((each for name, each in value.items() if str(name).lower() == wanted), None)
+        return next((member for name, member in value.items() if str(name).lower() == wanted), None)
     if isinstance(value, list):
         place = to_number(key)
         inside = not math.isnan(place) and 0 <= int(place) < len(value)
@@ -132,7 +132,7 @@ class StatusFunctions:
 
 def _contains(inside: Any, wanted: Any) -> bool:
     if isinstance(inside, list):
-        return any(loosely_equal(each, wanted) for each in inside)
+        return any(loosely_equal(item, wanted) for item in inside)
     return to_text(wanted).lower() in to_text(inside).lower()
 
 
@@ -342,7 +342,7 @@ class _Reader:
                 self._expect(",")
             given.append(self._or())
         self._expect(")")
-        return lambda scope: scope.call(name, [each(scope) for each in given])
+        return lambda scope: scope.call(name, [argument(scope) for argument in given])
 
 
 def _constant(value: Any) -> Node:
@@ -405,7 +405,7 @@ def evaluate(template: Any, contexts: Contexts) -> Any:
     if isinstance(template, dict):
         return {key: evaluate(value, contexts) for key, value in template.items()}
     if isinstance(template, list):
-        return [evaluate(each, contexts) for each in template]
+        return [evaluate(item, contexts) for item in template]
     if not isinstance(template, str) or OPEN not in template:
         return template
     parts = [(piece, is_code) for piece, is_code in _parts(template) if piece or is_code]

@@ -70,7 +70,7 @@ class JobExecution:
         """Run all steps; `token_env` are the variables of a job that may ask for tokens. Returns the conclusion."""
         base = {**self._contexts, "secrets": self.joined.secrets, "runner": self._runner()}
         above, own = (
-            _texts(evaluate(each.get("env") or {}, base)) for each in (self._workflow.given, self.file.given)
+            _texts(evaluate(file.get("env") or {}, base)) for file in (self._workflow.given, self.file.given)
         )
         scope = StepScope(dispatch_inputs(self.run), {**above, **own}, cancelled=self._cancelled)
         self._base = self._base_environment(token_env)

@@ -44,7 +44,7 @@ def _split(line: str) -> tuple[str, str, str]:
     places = {sign: line.find(sign) for sign in ("=", "<<") if sign in line}
     if not places:
         return "", "", ""
-    sign = min(places, key=lambda each: places[each])
+    sign = min(places, key=lambda candidate: places[candidate])
     name, _, rest = line.partition(sign)
     return name, sign, rest
 
@@ -64,14 +64,14 @@ def settable_variables(pairs: dict[str, str]) -> dict[str, str]:
 
 
 def read_masks(output: str) -> list[str]:
-    found = (each["value"].strip() for each in _COMMAND.finditer(output) if each["name"] == "add-mask")
-    return [each for each in found if each]
+    found = (match["value"].strip() for match in _COMMAND.finditer(output) if match["name"] == "add-mask")
+    return [mask for mask in found if mask]
 
 
 def mask_secrets(output: str, secrets: Iterable[str]) -> str:
     """The log as it is kept: secrets starred out, and the lines that named them gone."""
-    kept = _COMMAND.sub(lambda each: "" if each["name"] == "add-mask" else each[0], output)
-    for secret in sorted((each for each in secrets if each), key=len, reverse=True):
+    kept = _COMMAND.sub(lambda match: "" if match["name"] == "add-mask" else match[0], output)
+    for secret in sorted((value for value in secrets if value), key=len, reverse=True):
         kept = kept.replace(secret, "***")
     return kept
 
@@ -248,11 +248,11 @@ async def _composite(
     steps = read_steps(action["runs"].get("steps"), str(folder))
     done = await job.steps(steps, inner)
     outputs = {
-        name: to_text(evaluate(each.get("value"), job.contexts(inner)))
-        for name, each in (action.get("outputs") or {}).items()
+        name: to_text(evaluate(output.get("value"), job.contexts(inner)))
+        for name, output in (action.get("outputs") or {}).items()
     }
-    why = next((each.stop_reason for each in done if each.stop_reason), "")
-    return StepOutcome(inner.failed, why, "".join(each.log for each in done), outputs)
+    why = next((outcome.stop_reason for outcome in done if outcome.stop_reason), "")
+    return StepOutcome(inner.failed, why, "".join(outcome.log for outcome in done), outputs)
 
 
 def _read_action(folder: Path) -> Json:
@@ -271,6 +271,6 @@ def _inputs(action: Json, given: With, job: "JobExecution", scope: StepScope) ->
     reject_unknown_keys(dict(given), frozenset(declared), "the action's `with`")
     contexts = {"github": job.contexts(scope)["github"]}
     return {
-        name: given.get(name, to_text(evaluate((each or {}).get("default", ""), contexts)))
-        for name, each in declared.items()
+        name: given.get(name, to_text(evaluate((declaration or {}).get("default", ""), contexts)))
+        for name, declaration in declared.items()
     }

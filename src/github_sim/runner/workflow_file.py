@@ -85,7 +85,7 @@ def read_workflow(text: str, path: str) -> WorkflowFile:
     if not jobs:
         raise WorkflowError(f"{path} has no jobs")
     above = permissions_of(given.get("permissions"), path) if "permissions" in given else None
-    read = {name: _job(name, each, above, path) for name, each in jobs.items()}
+    read = {name: _job(name, job, above, path) for name, job in jobs.items()}
     _check_needs(read, path)
     return WorkflowFile(path, str(given.get("name") or path), _events(given.get("on"), path), given, read)
 
@@ -116,7 +116,7 @@ def read_steps(given: Any, where: str) -> tuple[WorkflowStep, ...]:
     steps = as_list(given)
     if not steps:
         raise WorkflowError(f"{where} has no steps")
-    return tuple(_step(number, each, where) for number, each in enumerate(steps, start=1))
+    return tuple(_step(number, step, where) for number, step in enumerate(steps, start=1))
 
 
 def _step(number: int, given: Any, where: str) -> WorkflowStep:

@@ -109,7 +109,7 @@ def in_sparse_checkout(path: str, only: Sequence[str]) -> bool:
     """Sparse checkout, roughly: the named folders and, as git's cones have it, files at the top."""
     if not only:
         return True
-    return "/" not in path or any(_under(path, each.strip("/")) for each in only)
+    return "/" not in path or any(_under(path, folder.strip("/")) for folder in only)
 
 
 def _under(path: str, place: str) -> bool:

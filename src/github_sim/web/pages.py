@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def index_page(sim: "Simulation") -> Html:
-    own = [each for each in sim.world.repositories.values() if each.parent_id is None]
-    busy = [each for each in own if _open_pulls(sim, each)]
-    quiet = [each for each in own if each not in busy]
-    others = concat(*(tag("li", _repository_link(each)) for each in quiet))
+    own = [repository for repository in sim.world.repositories.values() if repository.parent_id is None]
+    busy = [repository for repository in own if _open_pulls(sim, repository)]
+    quiet = [repository for repository in own if repository not in busy]
+    others = concat(*(tag("li", _repository_link(repository)) for repository in quiet))
     return concat(
         tag("h1", "Open pull requests"),
-        *(_pulls(sim, each) for each in busy),
+        *(_pulls(sim, repository) for repository in busy),
         tag("h2", "Without open pull requests") if quiet else "",
         tag("ul", others) if quiet else "",
     )
@@ -49,8 +49,8 @@ def _repository_link(repository: Repository) -> Html:
 
 
 def _open_pulls(sim: "Simulation", repository: Repository) -> list[PullRequest]:
-    found = [each for each in sim.world.pulls.values() if each.repository_id == repository.id]
-    return sorted((each for each in found if each.state == "open"), key=lambda each: -each.number)
+    found = [pull for pull in sim.world.pulls.values() if pull.repository_id == repository.id]
+    return sorted((pull for pull in found if pull.state == "open"), key=lambda pull: -pull.number)
 
 
 def _pulls(sim: "Simulation", repository: Repository) -> Html:
@@ -95,7 +95,7 @@ def _worst(reasons: tuple[str, ...]) -> str:
 
 
 def queue_page(sim: "Simulation", repository: Repository) -> Html:
-    groups = [each for each in sim.world.queue if each.repository_id == repository.id]
+    groups = [group for group in sim.world.queue if group.repository_id == repository.id]
     cards = [_group_card(sim, repository, place, group) for place, group in enumerate(groups, 1)]
     return concat(
         tag("h1", "Merge queue of ", _repository_link(repository)),
@@ -114,8 +114,8 @@ def _group_card(sim: "Simulation", repository: Repository, place: int, group: Me
         tag("p", "Group ", tag("code", group.head_sha), " on ", tag("code", group.base_sha)),
         tag("p", f"Waiting for: {', '.join(reasons)}" if reasons else "All required checks have passed."),
         *(
-            tag("p", status_badge(check_state(each)), f" {name}: {check_state(each)}")
-            for name, each in checks.items()
+            tag("p", status_badge(check_state(check)), f" {name}: {check_state(check)}")
+            for name, check in checks.items()
         ),
         class_=f"card {'wait' if reasons else 'good'}",
     )
@@ -170,7 +170,7 @@ MOST_FILE_CHARACTERS = 200_000
 
 def app_page(sim: "Simulation") -> Html:
     """Where somebody would install it."""
-    rows = [_installation(sim, each) for each in sim.world.installations.values()]
+    rows = [_installation(sim, installation) for installation in sim.world.installations.values()]
     joining = tag("p", "In the demo, ", tag("code", "crcr demo-join owner/name"), " installs it.")
     return concat(
         tag("h1", APP_NAME),
@@ -183,7 +183,11 @@ def app_page(sim: "Simulation") -> Html:
 
 def _installation(sim: "Simulation", installation: Installation) -> Html:
     held = [sim.world.repositories.get(number) for number in sorted(installation.repository_ids)]
-    names = [link(f"/{each.full_name}", each.full_name) for each in held if each is not None]
+    names = [
+        link(f"/{repository.full_name}", repository.full_name)
+        for repository in held
+        if repository is not None
+    ]
     spaced = [part for name in names for part in (", ", name)][1:]
     return tag("li", *spaced, " (suspended)" if installation.suspended_at else "")
 

@@ -27,9 +27,9 @@ def pull_page(sim: "Simulation", repository: Repository, number: int) -> Html | 
         return None
     checks = latest_by_name(sim.world.checks_on(repository, pull.head_sha))
     required = merge_rules.required_checks(repository, pull.base_ref)
-    in_order = sorted(checks.values(), key=lambda each: (each.name not in required, each.name))
-    cards = [_check(repository, each, unfolded=each.name in required) for each in in_order]
-    comments = [_comment(each) for each in sim.world.comments_on(pull)]
+    in_order = sorted(checks.values(), key=lambda check: (check.name not in required, check.name))
+    cards = [_check(repository, check, unfolded=check.name in required) for check in in_order]
+    comments = [_comment(comment) for comment in sim.world.comments_on(pull)]
     return concat(
         _title(repository, pull),
         tag("div", render_markdown(pull.body), class_="card") if pull.body else "",
@@ -126,8 +126,8 @@ def _merge_box(sim: "Simulation", repository: Repository, pull: PullRequest) -> 
 
 
 def _queue_box(sim: "Simulation", repository: Repository, pull: PullRequest) -> Html:
-    waiting = [each for each in sim.world.queue if each.repository_id == repository.id]
-    place = next((at for at, each in enumerate(waiting, 1) if each.number == pull.number), None)
+    waiting = [group for group in sim.world.queue if group.repository_id == repository.id]
+    place = next((at for at, group in enumerate(waiting, 1) if group.number == pull.number), None)
     queue = link(f"/{repository.full_name}/queue", "merge queue")
     if place is None:
         return tag("p", "Not in the ", queue, ".", class_="soft")

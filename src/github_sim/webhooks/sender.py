@@ -98,7 +98,7 @@ class Webhooks:
     def log(self) -> list[WebhookDelivery]:
         """The App's delivery log, newest first, as far back as GitHub keeps it."""
         oldest = self._world.now() - KEPT
-        return [each for each in reversed(self._world.deliveries) if each.delivered_at >= oldest]
+        return [delivery for delivery in reversed(self._world.deliveries) if delivery.delivered_at >= oldest]
 
     async def _apply_fault(self, delivery: WebhookDelivery, fate: WebhookFate) -> None:
         if fate is WebhookFate.HOLD:

@@ -96,7 +96,7 @@ class CallCounts:
     @property
     def installations(self) -> list[InstallationCalls]:
         """Every installation that was called, those with the most calls first."""
-        return sorted(self._installations.values(), key=lambda each: -each.calls)
+        return sorted(self._installations.values(), key=lambda counts: -counts.calls)
 
 
 def count_calls(calls: Iterable[Call]) -> CallCounts:

@@ -161,18 +161,18 @@ class Faults:
     def claim(self, method: str, path: str, repository: str | None) -> list[Fault]:
         """The faults that apply to this call, each counted as used once: all latencies and the first other fault."""
         taken: list[Fault] = []
-        for fault in [each for each in self._active if each.match.matches(method, path, repository)]:
+        for fault in [fault for fault in self._active if fault.match.matches(method, path, repository)]:
             if fault.kind is not FaultKind.LATENCY and any(
-                each.kind is not FaultKind.LATENCY for each in taken
+                other.kind is not FaultKind.LATENCY for other in taken
             ):
                 continue
             fault.used += 1
             taken.append(fault)
-        self._active = [each for each in self._active if not each.spent]
+        self._active = [fault for fault in self._active if not fault.spent]
         return taken
 
     def remove(self, fault: Fault) -> None:
-        self._active = [each for each in self._active if each is not fault]
+        self._active = [active for active in self._active if active is not fault]
 
     def clear(self) -> None:
         """Remove all faults and release every hanging call."""
@@ -222,7 +222,7 @@ class WebhookFaults:
         return self._set(WebhookFault(WebhookFate.LOSE, event, times))
 
     def remove(self, fault: WebhookFault) -> None:
-        self._active = [each for each in self._active if each is not fault]
+        self._active = [active for active in self._active if active is not fault]
 
     def clear(self) -> None:
         self._active.clear()

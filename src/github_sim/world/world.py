@@ -142,7 +142,7 @@ class World:
             message=message,
             author=author,
             committed_at=self.now(),
-            parents=tuple(each for each in (parent, merged) if each),
+            parents=tuple(sha for sha in (parent, merged) if sha),
             tree=apply_changes(before, changed),
             added=tuple(path for path, new in changed.items() if new is not None and path not in before),
             modified=tuple(path for path, new in changed.items() if new is not None and path in before),
@@ -159,7 +159,9 @@ class World:
 
     def comments_on(self, pull: PullRequest) -> list[Comment]:
         place = (pull.repository_id, pull.number)
-        return [each for each in self.comments.values() if (each.repository_id, each.number) == place]
+        return [
+            comment for comment in self.comments.values() if (comment.repository_id, comment.number) == place
+        ]
 
     def checks_on(self, repository: Repository, sha: str) -> list[CheckRun]:
         found = (check for check in self.check_runs.values() if check.head_sha == sha)

@@ -3,7 +3,7 @@
 import pytest
 
 from crcr.decide.statistics.window import ResultKind, Span, Window
-from crcr.record.views.backends.figures import figures_of
+from crcr.record.views.backends.figures import make_figures
 from support.data.history_story import (
     Answers,
     ClickHouseFeed,
@@ -38,7 +38,7 @@ async def test_clickhouse_answers_what_the_main_store_answers(stores: Stores, se
     together = await fed.history.figures(CORE.key, ResultKind.PUSH, window)
     for backend in BACKENDS:
         alone = await fed.history.figures(CORE.key, ResultKind.PUSH, window, backend)
-        assert figures_of(alone.get(backend, []), window) == figures_of(together.get(backend, []), window)
+        assert make_figures(alone.get(backend, []), window) == make_figures(together.get(backend, []), window)
     for part in ("build", "TEST", "s", "no such"):
         named = await names_by_sql(stores, part, now)
         assert named == (await names_by_clickhouse(fed.history, part, now) if len(part) > 1 else set())

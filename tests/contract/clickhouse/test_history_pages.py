@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from crcr.decide.jobs.report import ReportStatus
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.report.report import ReportStatus
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery
 from crcr.decide.views.overview import Summary

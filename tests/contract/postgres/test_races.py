@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from crcr.decide.jobs.judge import RejectedReport, ReportOutcome
 from crcr.decide.model import Conclusion, EffectKind, RepoName
+from crcr.decide.oidc.identity import Identity
 from crcr.decide.outbox.effect import FailedAttempt
 from crcr.decide.outbox.retry import TryAgain
-from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import RejectedReport, ReportOutcome
 from crcr.errors import NotFound
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.store.database import Tx
@@ -46,7 +46,7 @@ async def numbers(process: Process) -> dict[str, Any]:
 
 async def test_fault_14_of_64_equal_reports_at_once_one_is_applied() -> None:
     async with processes(4, LISTED) as running:
-        guid = await running[0].sent(1)
+        guid = await running[0].open_and_send(1)
         starts = await asyncio.gather(*(each.report(guid) for each in running * 16))
         assert kinds(starts) == {"OpenJob": 1, "RepeatedReport": 63}
         ends = await asyncio.gather(
@@ -59,7 +59,7 @@ async def test_fault_14_of_64_equal_reports_at_once_one_is_applied() -> None:
 
 async def test_of_contradicting_results_at_once_one_is_applied_and_counted() -> None:
     async with processes(4, LISTED) as running:
-        guid = await running[0].sent(1)
+        guid = await running[0].open_and_send(1)
         await running[0].report(guid)
         said = [Conclusion.SUCCESS, Conclusion.FAILURE]
         outcomes = await asyncio.gather(
@@ -74,7 +74,7 @@ async def test_of_contradicting_results_at_once_one_is_applied_and_counted() -> 
 async def test_two_repositories_that_name_one_run_are_two_runs() -> None:
     """Their lanes differ, so that they are judged side by side."""
     async with processes(2, LISTED) as (one, other):
-        guid = await one.sent(1)
+        guid = await one.open_and_send(1)
         second = a_caller(repository=RepoName("org/second"), repository_id=7, check_run_id="200")
         outcomes = await asyncio.gather(
             *(p.report(guid, who=w) for p, w in ((one, None), (other, second)) * 20)
@@ -87,7 +87,7 @@ async def test_two_repositories_that_name_one_run_are_two_runs() -> None:
 async def test_reports_of_many_backends_at_once_are_all_counted_in_the_same_sums() -> None:
     """They add to different rows in one table, and some to the same ones, in whichever order they come."""
     async with processes(4, "L2:\n" + "".join(f"  - {name}\n" for name in MANY)) as running:
-        guids = [await running[0].sent(number) for number in range(1, 4)]
+        guids = [await running[0].open_and_send(number) for number in range(1, 4)]
         callers = [a_caller(repository=RepoName(name), repository_id=10 + n) for n, name in enumerate(MANY)]
         work = [
             (
@@ -112,7 +112,7 @@ async def test_reports_of_many_backends_at_once_are_all_counted_in_the_same_sums
 async def test_a_report_that_comes_while_its_retry_is_claimed_leaves_one_of_them_the_word() -> None:
     """A dispatch in doubt: its run answers while a worker takes the retry."""
     async with processes(2, LISTED) as (one, other):
-        guid = await one.pull(1)
+        guid = await one.open_pull(1)
         worker = one.stores.outbox("w")
         for effect in await worker.claim(9, NOW):
             again = FailedAttempt(decision=TryAgain(NOW), error="lost", unsure=True, counts=True)
@@ -179,7 +179,7 @@ async def deadlocks(process: Process) -> int:
 async def test_fault_10_claimers_never_have_two_effects_of_one_target_under_way() -> None:
     async with processes(4, "L1:\n" + "".join(f"  - {name}\n" for name in MANY)) as running:
         for number in range(1, 5):
-            await running[0].pull(number)
+            await running[0].open_pull(number)
         boxes = [process.stores.outbox(f"w{n}") for n, process in enumerate(running * 2)]
         done = 0
         while True:
@@ -199,7 +199,7 @@ async def test_fault_10_claimers_never_have_two_effects_of_one_target_under_way(
 
 async def test_who_lost_the_lease_changes_nothing_any_more() -> None:
     async with processes(2, LISTED) as (one, other):
-        await one.pull(1)
+        await one.open_pull(1)
         slow, quick = one.stores.outbox("slow"), other.stores.outbox("quick")
         [old, *_] = await slow.claim(9, NOW)
         later = NOW + LEASE + timedelta(seconds=1)

@@ -39,10 +39,10 @@ async def test_what_is_here_is_known_of_any_upstream_and_in_any_number(database:
     await add(database, here[199:], upstream="c/d")  # one webhook may stand for two upstreams
     await store.note("r1", RecoveryOutcome.IGNORED, NOW)
 
-    known = await store.known([*here, "r1", "unknown"])
+    known = await store.find_known([*here, "r1", "unknown"])
     assert known == KnownWebhooks(frozenset(here), frozenset({"r1"}))
-    assert await store.known([]) == KnownWebhooks()
-    assert await store.known(["d7"]) == KnownWebhooks(frozenset({"d7"}))
+    assert await store.find_known([]) == KnownWebhooks()
+    assert await store.find_known(["d7"]) == KnownWebhooks(frozenset({"d7"}))
 
 
 async def test_an_outcome_is_noted_once_and_another_process_sees_it(open_database: OpenDatabase) -> None:
@@ -50,17 +50,17 @@ async def test_an_outcome_is_noted_once_and_another_process_sees_it(open_databas
     await one.note("g", RecoveryOutcome.TAKEN, NOW)
     await two.note("g", RecoveryOutcome.REPEAT, NOW)
 
-    assert (await two.known(["g"])).recovered == {"g"}
+    assert (await two.find_known(["g"])).recovered == {"g"}
 
 
 async def test_the_watermark_only_moves_forward(open_database: OpenDatabase) -> None:
     one, two = RecoveryStore(open_database()), RecoveryStore(open_database())
-    assert await one.watermark() is None
+    assert await one.read_watermark() is None
     await one.complete(NOW, NOW)
     await two.complete(NOW - timedelta(hours=1), NOW)  # a slower run of another process
-    assert await one.watermark() == NOW
+    assert await one.read_watermark() == NOW
     await two.complete(NOW + timedelta(hours=1), NOW)
-    assert await one.watermark() == NOW + timedelta(hours=1)
+    assert await one.read_watermark() == NOW + timedelta(hours=1)
 
 
 async def test_what_no_log_can_name_any_more_is_forgotten(database: Database) -> None:
@@ -69,18 +69,18 @@ async def test_what_no_log_can_name_any_more_is_forgotten(database: Database) ->
     await store.note("new", RecoveryOutcome.TAKEN, NOW - timedelta(days=7))
     await store.complete(NOW, NOW)
 
-    assert (await store.known(["old", "new"])).recovered == {"new"}
+    assert (await store.find_known(["old", "new"])).recovered == {"new"}
 
 
 async def test_superseded_ones_are_counted(database: Database) -> None:
     await add(database, ["s1", "s2", "s3"], state="superseded")
     await add(database, ["a1"])
-    assert await RecoveryStore(database).superseded(["s1", "s2", "a1", "unknown"]) == 2
+    assert await RecoveryStore(database).count_superseded(["s1", "s2", "a1", "unknown"]) == 2
 
 
 async def test_the_upstreams_are_told_by_id_only_when_all_ids_are_known(database: Database) -> None:
     store = RecoveryStore(database)
     await database.write(lambda tx: tx.run(_UPSTREAM, upstream="a/b", repository_id=1))
-    assert await store.upstream_ids() == frozenset({1})
+    assert await store.read_upstream_ids() == frozenset({1})
     await database.write(lambda tx: tx.run(_UPSTREAM, upstream="c/d", repository_id=None))
-    assert await store.upstream_ids() is None
+    assert await store.read_upstream_ids() is None

@@ -15,19 +15,19 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistReading
+from crcr.decide.jobs.judge import OpenJob, RejectedReport, RepeatedReport, ReportOutcome
 from crcr.decide.model import RepoName
-from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import OpenJob, RejectedReport, RepeatedReport, ReportOutcome
+from crcr.decide.oidc.identity import Identity
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.reports import Reports
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.schema.core import deliveries, dispatches
+from crcr.record.schema.main_tables import deliveries, dispatches
 from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.sqlite.database import InMemory
@@ -110,7 +110,7 @@ class Relay:
     ) -> ReportOutcome:
         said = {"status": status, "name": "CI", "run_id": who.run_id, "job_name": "build", **workflow}
         body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
-        standing = (await self.reports.standings(who.repository, guid))[0]
+        standing = (await self.reports.read_standings(who.repository, guid))[0]
         return await self.reports.take(parse_report(body), who, standing, body, NOW)
 
     async def jobs(self) -> list[dict[str, Any]]:
@@ -246,8 +246,8 @@ async def test_a_run_answers_one_delivery_of_one_upstream(store: Store) -> None:
 
 async def test_a_caller_stands_with_the_upstream_of_its_delivery(store: Store) -> None:
     relay = store.open()
-    known = await relay.reports.standings(BACKEND, "guid")
-    unknown = await relay.reports.standings(BACKEND, "never seen")
+    known = await relay.reports.read_standings(BACKEND, "guid")
+    unknown = await relay.reports.read_standings(BACKEND, "never seen")
     assert [each.upstream for each in known] == [UPSTREAM]
     assert [each.upstream for each in unknown] == [UPSTREAM, SECOND]
     assert all(each.entry is not None for each in (*known, *unknown))
@@ -258,18 +258,18 @@ async def test_the_first_report_binds_the_repository_and_never_again(store: Stor
     await relay.report()
     stranger = replace(WHO, repository_id=999, run_id="11")
     await relay.report(who=stranger)
-    [standing] = await relay.reports.standings(BACKEND, "guid")
+    [standing] = await relay.reports.read_standings(BACKEND, "guid")
     assert standing.binding is not None
     assert (standing.binding.repository_id, standing.binding.confirmed) == (5, False)
 
 
 async def test_an_alarm_is_raised_once_for_each_reason(store: Store) -> None:
     relay = store.open()
-    [standing] = await relay.reports.standings(BACKEND, "guid")
+    [standing] = await relay.reports.read_standings(BACKEND, "guid")
     raised = [await relay.reports.raise_alarm(standing, WHO, reason, NOW) for reason in ("a", "a", "b", "b")]
     assert raised == [True, False, True, False]
 
 
 async def test_without_an_allowlist_nobody_is_judged(open_database: OpenDatabase) -> None:
     with pytest.raises(NoAllowlist):
-        await Store(open_database).open().reports.standings(BACKEND, "guid")
+        await Store(open_database).open().reports.read_standings(BACKEND, "guid")

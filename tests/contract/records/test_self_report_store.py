@@ -13,18 +13,18 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.github.commit_origin import ELSEWHERE, UNKNOWN, CommitPlace, CommitStanding
+from crcr.decide.jobs.judge import IgnoredReport, RejectedReport
+from crcr.decide.jobs.self_report import SelfReportedJob, SelfReportOutcome
 from crcr.decide.model import RepoName
-from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import IgnoredReport, RejectedReport
-from crcr.decide.report.self_report import SelfReportedJob, SelfReportOutcome
+from crcr.decide.oidc.identity import Identity
 from crcr.errors import NoAllowlist
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.reports import Reports
-from crcr.record.reports.self_reports import SelfReports
-from crcr.record.reports.tested_commits import ReportedCommits
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.reports import Reports
+from crcr.record.jobs.self_reports import SelfReports
+from crcr.record.jobs.tested_commits import ReportedCommits
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from support.data.events_and_reports import a_caller
@@ -190,15 +190,15 @@ async def test_a_commit_is_asked_about_once_until_the_answer_may_be_another(
         return len(await relay.stores.rows("SELECT * FROM effects WHERE kind = 'verify_commit'"))
 
     assert [await told("1", 0), await told("2", 1)] == [1, 1]
-    await relay.stores.database.write(_done)
+    await relay.stores.database.write(_finish_effects)
     await relay.commits.settle(CORE, SHA, ELSEWHERE, NOW + timedelta(minutes=2))
     assert [await told("3", 3), await told("4", 61), await told("5", 62)] == [1, 1, 2]
-    await relay.stores.database.write(_done)
+    await relay.stores.database.write(_finish_effects)
     await relay.commits.settle(CORE, SHA, CommitPlace(CommitStanding.BASE, "main"), NOW)
     assert await told("6", 600) == 2
 
 
-async def _done(tx: Tx) -> None:
+async def _finish_effects(tx: Tx) -> None:
     await tx.run(_DONE)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from crcr.decide.github.values import Urgency
+from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.worker import Worker
@@ -65,14 +65,14 @@ async def held_in(stores: Stores, target: str) -> list[dict[str, Any]]:
     )
 
 
-def tier_of(effect: ClaimedEffect) -> Urgency:
+def effect_urgency(effect: ClaimedEffect) -> Urgency:
     return {GATES: Urgency.FIRST, BACKENDS: Urgency.CHECKS, JOBS: Urgency.DETAILS}[effect.target]
 
 
 async def test_held_job_checks_cost_one_try_and_come_back_in_their_order(stores: Stores) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, (PUBLISH, JOBS), (PUBLISH, GATES), times=30)
-    limited = Limited(stores, tier_of)
+    limited = Limited(stores, effect_urgency)
     limited.held = {Urgency.DETAILS: HeldBy.HOUR}
     await limited.worker.drain()
 
@@ -138,7 +138,7 @@ async def test_facts_that_arrive_meanwhile_neither_hasten_nor_repeat_what_is_hel
 ) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, (PUBLISH, GATES), times=3)
-    limited = Limited(stores, tier_of)
+    limited = Limited(stores, effect_urgency)
     limited.held = {Urgency.FIRST: HeldBy.HOUR}
     await limited.worker.drain()
     held = await held_in(stores, GATES)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.record.outbox.leases import LeaderElection
+from crcr.record.outbox.leader_and_workers import LeaderElection
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from support.stores.databases import OpenDatabase

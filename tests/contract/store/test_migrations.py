@@ -14,6 +14,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
 
 from crcr.decide.checks.gate import GatePolicy, GateState, judge_gate
@@ -23,7 +24,7 @@ from crcr.decide.model import RepoName
 from crcr.errors import StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.checks.commit_facts import load_commit
-from crcr.record.migrations.run import _config, _on_postgres, head, migrate
+from crcr.record.migrations.run import _on_postgres, alembic_config, head, is_known, migrate
 from crcr.record.schema.all_tables import metadata
 from crcr.record.store.database import DatabaseLocation, PostgresLocation
 from crcr.record.store.times import from_us
@@ -38,6 +39,13 @@ def test_the_steps_lead_to_the_schema_that_the_code_has(tmp_path: Path) -> None:
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()
+
+
+def test_the_file_names_of_the_steps_are_alembics_revisions() -> None:
+    steps = ScriptDirectory.from_config(alembic_config(None))
+    assert steps.get_current_head() == head()
+    assert all(is_known(step.revision) for step in steps.walk_revisions())
+    assert not is_known("9999")
 
 
 def test_all_tables_are_known_to_a_process_that_imports_nothing_else(tmp_path: Path) -> None:
@@ -182,7 +190,7 @@ def grown(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
 
 
 def leave_rows_of_the_first_schema(connection: Connection) -> None:
-    command.upgrade(_config(connection), "0001")
+    command.upgrade(alembic_config(connection), "0001")
     for table, row in LEFT:
         columns, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
         connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608

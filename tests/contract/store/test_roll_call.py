@@ -6,7 +6,7 @@ import pytest
 
 from contract.store.test_outbox import dispatch, take, two_targets
 from crcr.decide.outbox.worker_presence import ROLL_CALL_EVERY_S, WorkerRoll
-from crcr.record.outbox.leases import LeaderElection, WorkerRegistry
+from crcr.record.outbox.leader_and_workers import LeaderElection, WorkerRegistry
 from crcr.record.store.database import Database
 from support.stores.databases import UPSTREAMS, OpenDatabase, Stores
 

@@ -11,8 +11,8 @@ import asyncpg
 
 import crcr.record
 from crcr.record.store.statement import Statement, SumUpsert
+from support.running_relay import place_empty_database
 from support.services.postgres import new_database
-from support.stage import place_empty_database
 
 
 def statements() -> Iterator[tuple[str, Statement]]:

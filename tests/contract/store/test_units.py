@@ -12,7 +12,7 @@ from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import CHANGES, Signals
 from crcr.record.store.sqlite.database import SqliteDatabase
 from crcr.record.store.statement import Statement
-from support.stage import place_empty_database
+from support.running_relay import place_empty_database
 from support.stores.databases import OpenDatabase
 
 ADD = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0)"))

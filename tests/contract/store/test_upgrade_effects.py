@@ -16,9 +16,9 @@ from crcr.record.store.database import DatabaseLocation, PostgresLocation
 from github_sim.github import GitHub, JobSpec, Workflow
 from support.clock import ManualClock
 from support.downstream.other_hud import HOST, SETTINGS, OtherHud
+from support.running_relay import RELAY_URL, UPSTREAM, RunningRelay, settings_for
 from support.services.clickhouse import new_database as new_clickhouse
 from support.services.postgres import new_database
-from support.stage import RELAY_URL, UPSTREAM, Stage, settings_for
 from support.upgrades.database import (
     AGAIN,
     DECIDED,
@@ -49,7 +49,7 @@ AFTER_S = 600.0
 
 @dataclass
 class Upgraded:
-    it: Stage
+    relay: RunningRelay
     hud: OtherHud
     names: Mapping[str, Any]
     envelopes: list[dict[str, Any]]
@@ -57,12 +57,12 @@ class Upgraded:
 
     def queued(self) -> list[dict[str, Any]]:
         """The effects of the release before that were not done, as they are now."""
-        return self.it.rows(
+        return self.relay.rows(
             "SELECT * FROM effects WHERE effect_id > ? AND effect_id <= ? ORDER BY effect_id", *self.ids
         )
 
     def done_before(self) -> list[dict[str, Any]]:
-        return self.it.rows("SELECT * FROM effects WHERE effect_id <= ? ORDER BY effect_id", self.ids[0])
+        return self.relay.rows("SELECT * FROM effects WHERE effect_id <= ? ORDER BY effect_id", self.ids[0])
 
     @property
     def ids(self) -> tuple[int, int]:
@@ -70,18 +70,18 @@ class Upgraded:
         return number, 2 * number
 
     def calls(self, method: str, path: str) -> int:
-        return len(self.it.github.calls_to(method, path))
+        return len(self.relay.github.calls_to(method, path))
 
     def dispatched(self, downstream: str, delivery: str) -> int:
-        sent = [each.client_payload for each in self.it.github.dispatches(downstream)]
+        sent = [each.client_payload for each in self.relay.github.dispatches(downstream)]
         return sum(delivery in json.dumps(each) for each in sent)
 
     def comments(self, words: str) -> int:
-        pull = self.it.github.world.pulls[self.it.github.repository(UPSTREAM).id, 1]
-        return sum(words in each.body for each in self.it.github.comments(pull))
+        pull = self.relay.github.world.pulls[self.relay.github.repository(UPSTREAM).id, 1]
+        return sum(words in each.body for each in self.relay.github.comments(pull))
 
     def checks(self, name: str) -> int:
-        checks = self.it.github.checks(UPSTREAM, self.names["decided"])
+        checks = self.relay.github.checks(UPSTREAM, self.names["decided"])
         return sum(each.name == name for each in checks)
 
     def forwarded(self, event: str) -> int:
@@ -90,7 +90,7 @@ class Upgraded:
         return sum(each["untrusted"]["callback_payload"]["event_type"] == event for each in sent)
 
     def fact(self, sql: str) -> int:
-        [row] = self.it.rows(f"SELECT count(*) AS number FROM {sql}")  # noqa: S608
+        [row] = self.relay.rows(f"SELECT count(*) AS number FROM {sql}")  # noqa: S608
         return int(row["number"])
 
     def done(self) -> dict[str, int]:
@@ -179,8 +179,8 @@ async def upgraded(
     async with GitHub(
         clock=clock, seed=7, base_url="http://127.0.0.1:9", webhook_url=f"{RELAY_URL}/github/webhook"
     ) as github:
-        it = Stage(folder, github, clock, {HOST: hud})
-        allowlist = it.write_allowlist(LISTED)
+        relay = RunningRelay(folder, github, clock, {HOST: hud})
+        allowlist = relay.write_allowlist(LISTED)
         names = await build_github(github)
         names |= {"allowlist": str(allowlist), "allowlist_text": LISTED, "effects": len(release.effects)}
         rows = release.rows(state, names)
@@ -188,19 +188,19 @@ async def upgraded(
         assert migrate(place) == (release.revision, head())
         clock.advance(AFTER_S)
         url = place.url if isinstance(place, PostgresLocation) else f"sqlite:///{place}"
-        await it.open(settings_for(folder, github, allowlist, CRCR_DATABASE_URL=url, **SETTINGS, **more))
-        await it.services.clickhouse.begin(it.services.upstreams, clock.now())
-        it.write_allowlist(RELISTED)
+        await relay.open(settings_for(folder, github, allowlist, CRCR_DATABASE_URL=url, **SETTINGS, **more))
+        await relay.services.clickhouse.record_switch(relay.services.upstreams, clock.now())
+        relay.write_allowlist(RELISTED)
         try:
-            yield Upgraded(it, hud, names, [json.loads(payload) for payload in forwards(rows)])
+            yield Upgraded(relay, hud, names, [json.loads(payload) for payload in forwards(rows)])
         finally:
-            await it.close()
+            await relay.close()
         github.finish()
-        assert it.crashes == []
+        assert relay.crashes == []
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
     return tmp_path / "crcr.db" if request.param == "sqlite" else PostgresLocation(new_database(empty=True))
 
 
@@ -217,20 +217,20 @@ def test_the_rows_hold_effects_of_every_kind() -> None:
 @pytest.mark.parametrize("state", TAKEN_OVER)
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 async def test_every_queued_effect_of_an_older_release_is_done_once(
-    tmp_path: Path, place: DatabaseLocation, release: OldRelease, state: str
+    tmp_path: Path, location: DatabaseLocation, release: OldRelease, state: str
 ) -> None:
-    async with upgraded(tmp_path, place, release, state) as up:
+    async with upgraded(tmp_path, location, release, state) as up:
         done_before, queued = up.done_before(), up.queued()
         if state in {"claimed, lease running", "parked"}:
-            await up.it.act()
+            await up.relay.drain()
             assert (up.queued(), up.done()) == (queued, NOTHING)
         if state == "parked":
-            retry = up.it.services.acts.retry_parked(
-                RepoName(UPSTREAM), ParkedFilter(), who="ann", now=up.it.clock.now()
+            retry = up.relay.services.acts.retry_parked(
+                RepoName(UPSTREAM), ParkedFilter(), who="ann", now=up.relay.clock.now()
             )
             assert await retry == len(queued)
-        await up.it.pass_time(60)
-        await up.it.pass_time(60)
+        await up.relay.pass_time(60)
+        await up.relay.pass_time(60)
 
         assert up.done() == ONCE
         now = up.queued()
@@ -245,12 +245,12 @@ async def test_every_queued_effect_of_an_older_release_is_done_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 async def test_a_result_that_an_older_release_noted_for_clickhouse_is_fed(
-    tmp_path: Path, place: DatabaseLocation, release: OldRelease
+    tmp_path: Path, location: DatabaseLocation, release: OldRelease
 ) -> None:
     url = new_clickhouse()
-    async with upgraded(tmp_path, place, release, "waiting", CRCR_CLICKHOUSE_URL=url) as up:
-        await up.it.pass_time(60)
-        link = up.it.services.clickhouse.link
+    async with upgraded(tmp_path, location, release, "waiting", CRCR_CLICKHOUSE_URL=url) as up:
+        await up.relay.pass_time(60)
+        link = up.relay.services.clickhouse.link
         assert link is not None
         fed = await link.query("SELECT delivery, job_name FROM crcr_jobs FINAL WHERE number = 1")
         assert fed == [{"delivery": DECIDED, "job_name": "build"}]

@@ -9,7 +9,7 @@ import pytest
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind
 from crcr.errors import BadRequest
-from crcr.record.schema import core
+from crcr.record.schema import main_tables
 from support.data.backend_rows import (
     GOOD,
     NOW,
@@ -56,7 +56,8 @@ async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(world
         world.pull(number, author=author)
     wanted = {0, 1, 1_999, 2_000, 2_001, 3_333, 4_499}  # at most 2,000 events are looked through at a time
     world.add(
-        core.dispatches, *(_dispatch(world, place, 1 if place in wanted else 2) for place in range(4_500))
+        main_tables.dispatches,
+        *(_dispatch(world, place, 1 if place in wanted else 2) for place in range(4_500)),
     )
     found = await all_deliveries(world, author="ADA", limit=3)
     assert found == [f"e-{place:04d}" for place in sorted(wanted, reverse=True)]

@@ -10,7 +10,7 @@ from crcr.decide.views.overview import AlarmFacts, EffectQueue
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.views.relay import metrics
-from crcr.record.views.relay.metrics import queues_of, watched_of
+from crcr.record.views.relay.metrics import read_alarm_facts, read_queues
 from support.services.postgres import new_database, run_on
 from support.stores.databases import CORE, OTHER, Stores
 
@@ -46,12 +46,12 @@ async def gate(stores: Stores, sha: str, *, recheck_at: datetime) -> None:
 
 
 async def queues(stores: Stores, upstream: RepoName = CORE) -> dict[str, EffectQueue]:
-    found = await stores.database.read(lambda tx: queues_of(tx, upstream, NOW))
+    found = await stores.database.read(lambda tx: read_queues(tx, upstream, NOW))
     return {each.kind: each for each in found}
 
 
 async def watched(stores: Stores) -> AlarmFacts:
-    return await stores.database.read(lambda tx: watched_of(tx, CORE, NOW))
+    return await stores.database.read(lambda tx: read_alarm_facts(tx, CORE, NOW))
 
 
 async def test_queues_are_counted_by_kind_and_state_for_one_upstream(stores: Stores) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from crcr.decide.allowlist.entries import AllowlistReading
+from crcr.decide.jobs.refusal import RefusedReport
+from crcr.decide.jobs.report import ReportStatus
 from crcr.decide.model import Conclusion, DeliveryState, JobState, RepoName
-from crcr.decide.report.refusal import RefusedReport
-from crcr.decide.report.report import ReportStatus
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery, JobKey
@@ -26,8 +26,8 @@ from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
 from crcr.errors import CrcrError
-from crcr.record.reports.refusals import Refusals
-from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.jobs.refusals import Refusals
+from crcr.record.jobs.sandbox import SandboxJobs
 from crcr.record.schema import checks
 from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.times import to_us
@@ -37,7 +37,7 @@ from crcr.record.views.sql_views import SqlViews
 from support.data.events_and_reports import a_caller, a_start
 from support.data.history_story import OtherRelay
 from support.data.sums_walk import BACKENDS, RandomWalk
-from support.stage import place_empty_database
+from support.running_relay import place_empty_database
 from support.stores.databases import CORE, OTHER, Stores
 from support.stores.tables import open_handle, open_table_engine
 from support.stores.two_stores import copy_to_postgresql, outline_differences, typed_outline
@@ -176,7 +176,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return made
 
 
-def _of(database: Database, upstream: RepoName) -> tuple[SqlViews, OperatorViews]:
+def _open_views(database: Database, upstream: RepoName) -> tuple[SqlViews, OperatorViews]:
     lists = Stores.over(database).allowlists
     return SqlViews(database, lists, (upstream,), ingests=True, sandbox=True), OperatorViews(database, lists)
 
@@ -188,7 +188,7 @@ async def compared(twins: Twins, asked: dict[str, Asked]) -> str:
         for name, ask in asked.items():
             answers = []
             for store in stores:
-                views, operator = _of(store, twins.upstream)
+                views, operator = _open_views(store, twins.upstream)
                 answers.append(await _answer(ask, views.for_admins() if everything else views, operator))
             different += [f"{name} {everything}: {each}" for each in outline_differences(*answers)[:3]]
     for store in stores:

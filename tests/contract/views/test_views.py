@@ -12,7 +12,7 @@ from crcr.decide.views.backend import BackendPage, BackendQuery, Matrix
 from crcr.decide.views.logs import DeliveryQuery
 from crcr.decide.views.overview import BackendSummary, JobQuery
 from crcr.errors import BadRequest, NotFound
-from crcr.record.schema import core
+from crcr.record.schema import main_tables
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 GOOD = RepoName("good/backend")
@@ -203,7 +203,7 @@ async def test_the_matrix_has_a_row_per_dispatch_and_a_column_per_job(world: Sto
     world.allowlist()
     row = {"upstream": UPSTREAM.key, "number": 7, "head_sha": "f" * 40, "updated_at": 0, "is_open": 1}
     more = {"draft": 0, "labels": "[]", "base_ref": "main", "title": "Fuse it", "author": "ada"}
-    world.add(core.pulls, {**row, **more})
+    world.add(main_tables.pulls, {**row, **more})
     older, newer = world.delivery(hours_ago=5), world.delivery(hours_ago=2)
     world.dispatch(older, hours_ago=5)
     world.dispatch(newer, hours_ago=2)
@@ -305,7 +305,7 @@ async def test_a_bad_newest_allowlist_is_shown_beside_the_one_in_force(world: St
 async def test_marks_of_a_backend_come_from_its_repository(world: StoreRows) -> None:
     world.allowlist()
     row = {"upstream": UPSTREAM.key, "downstream": GOOD.key, "name": "Good/Backend"}
-    world.add(core.repositories, {**row, "suspended_at": 1, "alarm": "identity_changed"})
+    world.add(main_tables.repositories, {**row, "suspended_at": 1, "alarm": "identity_changed"})
     world.effect("parked")
     backend = await numbers(world)
     assert (backend.suspended, backend.alarm, backend.parked) == (True, "identity_changed", 1)

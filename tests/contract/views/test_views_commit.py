@@ -27,8 +27,8 @@ from crcr.decide.views.commit import (
 )
 from crcr.decide.views.overview import DispatchAnswer
 from crcr.errors import BadRequest, NotFound
-from crcr.record.schema.core import pulls
 from crcr.record.schema.joining import commits
+from crcr.record.schema.main_tables import pulls
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 HEAD = f"{7:040x}"
@@ -50,7 +50,7 @@ async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
         yield world
 
 
-async def seen(world: StoreRows, number: int = 7) -> PullView:
+async def read_pull(world: StoreRows, number: int = 7) -> PullView:
     return await world.views.pull(UPSTREAM, number, world.clock.now())
 
 
@@ -85,7 +85,7 @@ def arrivals(view: PullView | CommitView) -> list[Arrival]:
 
 async def test_a_pull_request_tells_what_is_known_of_it(world: StoreRows) -> None:
     world.pull(draft=1)
-    view = await seen(world)
+    view = await read_pull(world)
     assert (view.title, view.author, view.labels) == ("Fuse it", "ada", ("ciflow/crcr/npu",))
     assert (view.state, view.draft, view.head_sha, view.base_ref) == (PullState.OPEN, True, HEAD, "main")
     assert (view.gate, view.backends, view.waivers, view.checks, view.groups) == (None, (), (), (), ())
@@ -101,7 +101,7 @@ async def test_a_closed_pull_request_shows_its_gate_as_it_stood(
     closed = world.delivery(action="closed", head_sha=HEAD, hours_ago=1)
     world.dispatch(closed, "good/backend")
     world.job(closed, "failure", hours_ago=0.5)
-    view = await seen(world)
+    view = await read_pull(world)
     assert view.state is state
     assert view.gate is not None
     assert (view.gate.state, view.gate.title, view.gate.subjects) == (GateShown.OVER, "recorded words", ())
@@ -117,7 +117,7 @@ async def test_the_gate_is_judged_anew_with_every_reason(world: StoreRows) -> No
     gating(world, delivery, "gate/two", state="left_out", reason="paths", sent_at=None)
     world.job(delivery, "failure", downstream="gate/one", job_name="build", level=4)
     world.gate(HEAD)
-    gate = (await seen(world)).gate
+    gate = (await read_pull(world)).gate
     assert gate is not None
     assert gate.state is GateShown.FAILED
     assert gate.title == "gate/one failed (build)"
@@ -141,7 +141,7 @@ async def test_a_waiting_backend_has_a_deadline(world: StoreRows) -> None:
     delivery = world.pull()
     gating(world, delivery)
     world.gate(HEAD)
-    gate = (await seen(world)).gate
+    gate = (await read_pull(world)).gate
     assert gate is not None
     [row] = gate.subjects[0].rows
     assert gate.state is GateShown.PENDING
@@ -168,7 +168,7 @@ async def test_the_gate_of_a_head_that_two_pull_requests_share_has_both(world: S
     gating(world, world.pull(7))
     gating(world, world.pull(8, head_sha=HEAD), number=8, state="held", reason="approval", sent_at=None)
     world.gate(HEAD)
-    gate = (await seen(world)).gate
+    gate = (await read_pull(world)).gate
     assert gate is not None
     assert [one.number for one in gate.subjects] == [7, 8]
     assert (await commit(world)).numbers == (7, 8)
@@ -177,7 +177,7 @@ async def test_the_gate_of_a_head_that_two_pull_requests_share_has_both(world: S
 async def test_without_a_gate_it_is_said(world: StoreRows) -> None:
     world.pull()
     world.gate(HEAD, "none", "")
-    gate = (await seen(world)).gate
+    gate = (await read_pull(world)).gate
     assert gate is not None
     assert (gate.state, gate.title) == (GateShown.NONE, None)
 
@@ -202,7 +202,7 @@ async def test_a_backend_without_jobs_tells_how_far_it_came(
     world: StoreRows, facts: dict[str, Any], state: BackendState
 ) -> None:
     world.dispatch(world.pull(), "good/backend", **facts)
-    shown = backend(await seen(world), "Good/Backend")
+    shown = backend(await read_pull(world), "Good/Backend")
     assert shown.state is state
     assert shown.dispatch is not None
     assert shown.dispatch.answer == (DispatchAnswer(facts["answer"]) if "answer" in facts else None)
@@ -224,7 +224,7 @@ async def test_a_backend_is_as_its_worst_job(
     world.dispatch(delivery, "good/backend", answer="never_started")
     for place, conclusion in enumerate(conclusions):
         world.job(delivery, conclusion, job_name=f"job {place}")
-    assert backend(await seen(world), "Good/Backend").state is state
+    assert backend(await read_pull(world), "Good/Backend").state is state
 
 
 async def test_jobs_come_failed_first_with_their_tests_and_doubts(world: StoreRows) -> None:
@@ -237,7 +237,7 @@ async def test_jobs_come_failed_first_with_their_tests_and_doubts(world: StoreRo
     doubt = {"verification": "disputed", "github_conclusion": "failure"}
     world.job(delivery, "failure", job_name="z", failed_tests=tests, **doubt)
     world.job(delivery, None, job_name="b")
-    jobs = backend(await seen(world), "Good/Backend").jobs
+    jobs = backend(await read_pull(world), "Good/Backend").jobs
     assert [(job.job_name, job.attempt) for job in jobs] == [("z", 1), ("b", 1), ("a", 2)]
     assert jobs[0].failed_tests[0].message == "m"
     assert (jobs[0].verification, jobs[0].github_conclusion) == (Verification.DISPUTED, "failure")
@@ -248,7 +248,7 @@ async def test_an_l1_backend_is_notified_and_its_results_are_nobodys(world: Stor
     delivery = world.pull()
     world.dispatch(delivery, "listen/only", level=1)
     world.job(delivery, "failure", downstream="listen/only", level=1)
-    shown = backend(await seen(world), "listen/only")
+    shown = backend(await read_pull(world), "listen/only")
     assert (shown.state, shown.level, shown.jobs) == (BackendState.NOTIFIED, Level.L1, ())
 
 
@@ -257,7 +257,7 @@ async def test_the_highest_level_comes_first_and_in_it_the_worst(world: StoreRow
     world.dispatch(delivery, "listen/only", level=1)
     gating(world, delivery, "gate/one", state="left_out", reason="paths", sent_at=None)
     gating(world, delivery, "gate/two", state="parked", sent_at=None)
-    assert [str(each.name) for each in (await seen(world)).backends] == [
+    assert [str(each.name) for each in (await read_pull(world)).backends] == [
         "gate/two",
         "Gate/One",
         "listen/only",
@@ -278,7 +278,7 @@ async def test_what_is_not_public_is_nowhere_and_the_gate_says_only_that_there_i
         world.check(f"crcr/{name}", name)
     world.check("crcr/gate", title="Gate/One failed")
     world.gate(HEAD, "failed", "Gate/One failed")
-    for view in (await seen(world), await commit(world)):
+    for view in (await read_pull(world), await commit(world)):
         assert view.gate is not None
         assert (view.gate.state, view.gate.title, view.gate.whole) == (GateShown.FAILED, None, False)
         assert [one.rows for one in view.gate.subjects] == [()]
@@ -293,7 +293,7 @@ async def test_a_recorded_gate_of_a_hidden_backend_keeps_its_words(world: StoreR
     world.allowlist(GATED.replace("{oncalls: [bob]", "{visibility: hidden, oncalls: [bob]"), version=2)
     gating(world, world.pull(is_open=0))
     world.gate(HEAD, "failed", "Gate/One failed")
-    gate = (await seen(world)).gate
+    gate = (await read_pull(world)).gate
     assert gate is not None
     assert (gate.title, gate.whole) == (None, False)
 
@@ -307,7 +307,7 @@ async def test_waivers_are_in_force_or_past(world: StoreRows) -> None:
     world.waiver(head_sha="0" * 40)
     world.waiver(until_at=soon, base_ref="stack")
     world.waiver(ended_at=gone, ended_by="zoe")
-    waivers = (await seen(world)).waivers
+    waivers = (await read_pull(world)).waivers
     assert [each.state for each in sorted(waivers, key=lambda each: each.waiver_id)] == [
         WaiverState.IN_FORCE,
         WaiverState.IN_FORCE,
@@ -323,7 +323,7 @@ async def test_waivers_are_in_force_or_past(world: StoreRows) -> None:
 async def test_a_waiver_of_a_closed_pull_request_is_over(world: StoreRows) -> None:
     world.pull(is_open=0, merged=1)
     world.waiver()
-    assert [each.state for each in (await seen(world)).waivers] == [WaiverState.OVER]
+    assert [each.state for each in (await read_pull(world)).waivers] == [WaiverState.OVER]
 
 
 async def test_pages_of_waivers_hold_each_once_newest_first(world: StoreRows) -> None:
@@ -350,7 +350,7 @@ async def test_the_timeline_counts_dispatches_and_marks_older_heads(world: Store
     world.dispatch(new, "good/backend")
     world.dispatch(new, "listen/only", level=1)
     gating(world, new, state="left_out", sent_at=None)
-    told = arrivals(await seen(world))
+    told = arrivals(await read_pull(world))
     assert [(each.guid, each.superseded) for each in told] == [(new, False), (old, True)]
     counts = {count.state: count.number for count in told[0].dispatches}
     assert counts == {DispatchState.SENT: 2, DispatchState.LEFT_OUT: 1}
@@ -369,7 +369,7 @@ async def test_the_timeline_goes_from_the_webhook_to_the_results(world: StoreRow
     now = world.clock.now()
     assert [
         (each.kind, each.subject, round((now - each.at) / timedelta(hours=1), 2))
-        for each in (await seen(world)).timeline
+        for each in (await read_pull(world)).timeline
     ] == [
         (MomentKind.WAIVED, "Gate/One", 0.5),
         (MomentKind.PUBLISHED, None, 0.83),
@@ -387,7 +387,7 @@ async def test_a_job_too_many_for_the_page_is_still_in_the_timeline(world: Store
     world.dispatch(delivery, "good/backend")
     for number in range(201):
         world.job(delivery, job_name=f"job {number:03d}", hours_ago=1.5 - number / 1000)
-    shown = backend(await seen(world), "Good/Backend")
+    shown = backend(await read_pull(world), "Good/Backend")
     assert shown.jobs_left_out == 1
     assert shown.spell.ended_at is not None
     assert shown.spell.ended_at > max(job.completed_at for job in shown.jobs if job.completed_at)
@@ -399,7 +399,7 @@ async def test_a_check_is_shown_once_as_its_newest_round(world: StoreRows) -> No
     world.check("crcr/gate/one", "gate/one", round=2, title="second")
     world.check("crcr/never", "gate/one", check_run_id=None)
     world.check("crcr/secret", "left/list")
-    assert [(each.title, each.round) for each in (await seen(world)).checks] == [("second", 2)]
+    assert [(each.title, each.round) for each in (await read_pull(world)).checks] == [("second", 2)]
 
 
 async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: StoreRows) -> None:
@@ -413,7 +413,7 @@ async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: StoreRo
     world.group("e" * 40, "[8]")
     world.waiver()
     world.waiver(number=9, head_sha=f"{9:040x}", who="ida")  # of one pull request alone it would not count
-    [held] = (await seen(world)).groups
+    [held] = (await read_pull(world)).groups
     assert (held.head_sha, held.numbers, held.gate) == (group, (7, 9), GateShown.PENDING)
     view = await commit(world, group)
     assert view.group is not None
@@ -534,7 +534,7 @@ async def test_an_old_commit_is_found_by_its_sha_and_by_a_delivery_of_it(world: 
 async def test_what_is_not_there_is_not_found(world: StoreRows) -> None:
     world.pull()
     with pytest.raises(NotFound):
-        await seen(world, 8)
+        await read_pull(world, 8)
     with pytest.raises(NotFound):
         await world.views.pull(OTHER, 7, world.clock.now())
     with pytest.raises(NotFound):

@@ -16,7 +16,7 @@ from crcr.decide.model import DeliveryState
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, HitKind, SearchView, WaiverQuery
 from crcr.errors import BadRequest
-from crcr.record.schema import core, statistics
+from crcr.record.schema import main_tables, statistics
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
@@ -55,7 +55,7 @@ async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
         yield world
 
 
-async def walk(read: Callable[[Any], Awaitable[Any]], query: Any, field: str) -> list[Any]:
+async def read_all_pages(read: Callable[[Any], Awaitable[Any]], query: Any, field: str) -> list[Any]:
     """All items of a list, page by page, each page full but the last."""
     found: list[Any] = []
     while True:
@@ -69,13 +69,13 @@ async def walk(read: Callable[[Any], Awaitable[Any]], query: Any, field: str) ->
 
 
 async def guids(world: StoreRows, query: DeliveryQuery) -> list[str]:
-    return [each.guid for each in await walk(world.views.deliveries, query, "deliveries")]
+    return [each.guid for each in await read_all_pages(world.views.deliveries, query, "deliveries")]
 
 
 def audit(world: StoreRows, act: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     detail = more.pop("detail", {})
     row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": act, "subject": subject}
-    world.add(core.audit, {**row, "detail": json.dumps(detail), **more})
+    world.add(main_tables.audit, {**row, "detail": json.dumps(detail), **more})
 
 
 def ran(
@@ -123,7 +123,7 @@ async def test_pages_of_deliveries_that_came_at_once_hold_each_once(
     world.allowlist()
     made = [world.delivery(hours_ago=1 + number // 4, head_sha="abcdef1" + "0" * 33) for number in range(11)]
     query = replace(DELIVERIES, **by, oldest_first=oldest_first, limit=3)
-    found = await walk(world.views.deliveries, query, "deliveries")
+    found = await read_all_pages(world.views.deliveries, query, "deliveries")
     assert sorted(each.guid for each in found) == sorted(made)
     times = [each.received_at for each in found]
     assert times == sorted(times, reverse=not oldest_first)
@@ -179,7 +179,7 @@ async def test_pages_know_the_newest_change_and_that_dispatching_is_paused(world
     assert (await world.views.deliveries(DELIVERIES)).outbox.paused_at is None
     world.change()
     with world.engine.begin() as connection:
-        connection.execute(core.upstreams.update().values(paused_at=to_us(world.clock.now())))
+        connection.execute(main_tables.upstreams.update().values(paused_at=to_us(world.clock.now())))
     for page in (await world.views.deliveries(DELIVERIES), await world.views.effect_page(EFFECTS)):
         assert (page.cursor, page.outbox.paused_at) == (1, world.clock.now())
     assert (await world.views.audit(AUDIT)).cursor == 1
@@ -210,7 +210,7 @@ async def test_effects_come_parked_first_then_by_target_and_due(world: StoreRows
     world.effect("parked", finished_at=world.ago(hours=2))
     world.effect("parked", finished_at=world.ago(hours=1))
     world.effect("done")
-    found = await walk(world.views.effect_page, replace(EFFECTS, limit=2), "effects")
+    found = await read_all_pages(world.views.effect_page, replace(EFFECTS, limit=2), "effects")
     assert [each.effect_id for each in found] == [5, 4, 2, 3, 1]
 
 
@@ -231,7 +231,7 @@ async def test_pages_of_effects_at_one_moment_hold_each_once(world: StoreRows, s
     world.allowlist()
     for number in range(9):
         world.effect(state or "waiting", ("good/backend", "flaky/backend")[number % 2])
-    found = await walk(world.views.effect_page, replace(EFFECTS, state=state, limit=2), "effects")
+    found = await read_all_pages(world.views.effect_page, replace(EFFECTS, state=state, limit=2), "effects")
     assert sorted(each.effect_id for each in found) == list(range(1, 10))
 
 
@@ -291,7 +291,7 @@ async def test_a_backlog_of_a_hidden_backend_neither_ends_a_page_early_nor_stand
     row = {"upstream": UPSTREAM.key, "kind": "send_dispatch", "lane": "x", "state": "waiting"}
     times = {"due_at": world.ago(minutes=1), "created_at": world.ago(minutes=1)}
     hidden = {**row, **times, "target": "secret/one"}
-    world.add(core.effects, *[hidden] * (paging.LOOKED_THROUGH + 10))
+    world.add(main_tables.effects, *[hidden] * (paging.LOOKED_THROUGH + 10))
     world.effect("waiting", UPSTREAM.key)
     first = await world.views.effect_page(replace(EFFECTS, limit=1))
     assert first.next is not None
@@ -322,9 +322,9 @@ async def test_the_audit_log_is_filtered_ordered_and_paged(world: StoreRows) -> 
     world.allowlist()
     for number in range(7):
         audit(world, "pause" if number % 2 else "unpause", who="Ops" if number < 5 else "mia")
-    newest = await walk(world.views.audit, replace(AUDIT, limit=2), "acts")
+    newest = await read_all_pages(world.views.audit, replace(AUDIT, limit=2), "acts")
     assert [each.audit_id for each in newest] == [7, 6, 5, 4, 3, 2, 1]
-    oldest = await walk(world.views.audit, replace(AUDIT, limit=2, oldest_first=True), "acts")
+    oldest = await read_all_pages(world.views.audit, replace(AUDIT, limit=2, oldest_first=True), "acts")
     assert [each.audit_id for each in oldest] == [1, 2, 3, 4, 5, 6, 7]
     by_name = await world.views.audit(replace(AUDIT, who="ops", act="pause"))
     assert [each.audit_id for each in by_name.acts] == [4, 2]
@@ -415,7 +415,7 @@ async def waived(world: StoreRows, **asked: Any) -> list[int]:
     async def read(query: WaiverQuery) -> Any:
         return await world.views.waiver_page(query, world.clock.now())
 
-    found = await walk(read, replace(WAIVERS, limit=2, **asked), "waivers")
+    found = await read_all_pages(read, replace(WAIVERS, limit=2, **asked), "waivers")
     return [each.waiver_id for each in found]
 
 

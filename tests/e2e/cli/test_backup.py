@@ -20,8 +20,8 @@ from github_sim.github import GitHub
 from github_sim.rest.server import serve
 from support.data.operator_database import OperatorDatabase, relay_environment
 from support.process import crcr, free_port
+from support.running_relay import UPSTREAM, environment
 from support.services.postgres import binaries, cluster, drop_database, new_database, run_on
-from support.stage import UPSTREAM, environment
 from test_docs import DOCS, blocks
 
 STORES = ("sqlite", "postgresql")
@@ -96,9 +96,9 @@ class Installation:
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[None]:
         async with crcr("serve", folder=self.folder, environ=self.environ) as process:
-            await process.says("crcr is listening on")
+            await process.wait_for_line("crcr is listening on")
             yield
-            assert await process.stopped() == 0
+            assert await process.stop() == 0
 
     async def back_up(self) -> None:
         await self._run(documented("crcr backup" if self.kind == "sqlite" else "pg_dump"))
@@ -136,7 +136,7 @@ class Installation:
             return {guid for (guid,) in store.execute(sql)}
 
 
-def _url_of(database: str) -> str:
+def _role_url(database: str) -> str:
     return cluster().url(database).replace("//crcr@", f"//{ROLE}@")
 
 
@@ -144,23 +144,23 @@ def _plain_database(name: str) -> str:
     """A database of an ordinary role's own, as a careful operator has it; the address is that role's."""
     run_on(cluster().admin_url, f"CREATE ROLE {ROLE} LOGIN")
     run_on(cluster().admin_url, f"CREATE DATABASE {name} OWNER {ROLE} TEMPLATE template0")
-    return _url_of(name)
+    return _role_url(name)
 
 
 @asynccontextmanager
-async def installation(kind: str, folder: Path) -> AsyncIterator[Installation]:
+async def run_installation(kind: str, folder: Path) -> AsyncIterator[Installation]:
     (folder / "allowlist.yml").write_text("L1:\n  - org/told\n")
     async with GitHub(seed=7) as github, serve(github):
         github.create_repository(UPSTREAM)
         github.create_repository("org/told")
         url = f"sqlite:///{folder / 'crcr.db'}" if kind == "sqlite" else _plain_database("crcr_plain")
-        it = Installation(kind, folder, github, url)
-        github.webhook_url = f"http://127.0.0.1:{it.port}/github/webhook"
+        installation = Installation(kind, folder, github, url)
+        github.webhook_url = f"http://127.0.0.1:{installation.port}/github/webhook"
         if kind == "postgresql":
-            it.restored_url = _url_of("crcr_restored")
-        yield it
+            installation.restored_url = _role_url("crcr_restored")
+        yield installation
         if kind == "postgresql":
-            drop_database(it.restored_url)
+            drop_database(installation.restored_url)
             drop_database(url)
             run_on(cluster().admin_url, f"DROP ROLE {ROLE}")
         github.finish()
@@ -172,22 +172,22 @@ async def installation(kind: str, folder: Path) -> AsyncIterator[Installation]:
 async def test_a_copy_made_under_load_is_whole_and_what_it_lacks_comes_back(
     kind: str, tmp_path: Path
 ) -> None:
-    async with installation(kind, tmp_path) as it:
-        async with it.relay():
+    async with run_installation(kind, tmp_path) as installation:
+        async with installation.relay():
             stop = asyncio.Event()
-            sending = [asyncio.create_task(_keep_opening(it.github, stop)) for _ in range(3)]
-            before = await _after(it.github, 15)
-            await it.back_up()
-            await _after(it.github, len(it.github.deliveries()) + 15)
+            sending = [asyncio.create_task(_keep_opening(installation.github, stop)) for _ in range(3)]
+            before = await _after(installation.github, 15)
+            await installation.back_up()
+            await _after(installation.github, len(installation.github.deliveries()) + 15)
             stop.set()
             await asyncio.gather(*sending)
-        everything = {each.guid for each in it.github.deliveries()}
-        assert it.guids() == everything
-        await it.restore()
-        copied = it.guids()
+        everything = {each.guid for each in installation.github.deliveries()}
+        assert installation.guids() == everything
+        await installation.restore()
+        copied = installation.guids()
         assert before <= copied < everything
-        async with it.relay(), asyncio.timeout(90):
-            while it.guids() != everything:
+        async with installation.relay(), asyncio.timeout(90):
+            while installation.guids() != everything:
                 await asyncio.sleep(0.2)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.data.operator_database import OperatorDatabase, database_with_history, relay_environment
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 
 @pytest.fixture

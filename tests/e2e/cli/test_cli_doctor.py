@@ -20,7 +20,7 @@ from github_sim.rest.server import serve
 from support.data.operator_database import relay_environment
 from support.downstream.setup import GOOD, NO_TOKEN, PATH, PINNED, UNPINNED
 from support.process import crcr, free_port
-from support.stage import AUDIENCE, RELAY_URL, UPSTREAM
+from support.running_relay import AUDIENCE, RELAY_URL, UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ ALLOWLIST = f"L2:\n  - {REPO}\n  - org/secret: {{visibility: hidden}}\n"
 
 
 @dataclass(frozen=True)
-class Told:
+class CommandResult:
     code: int
     out: str
     errors: str
@@ -49,7 +49,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class World:
+class DoctorSetup:
     folder: Path
     github: GitHub
     url: str
@@ -57,16 +57,16 @@ class World:
 
     async def doctor(
         self, *words: str, folder: Path | None = None, environ: Mapping[str, str] | None = None
-    ) -> Told:
+    ) -> CommandResult:
         async with crcr("doctor", *words, folder=folder or self.folder, environ=environ or {}) as process:
             async with asyncio.timeout(60):
                 out, errors = await process.process.communicate()
-            return Told(process.process.returncode or 0, out.decode(), errors.decode())
+            return CommandResult(process.process.returncode or 0, out.decode(), errors.decode())
 
-    async def asked(self, *words: str, **more: Any) -> Told:
+    async def asked(self, *words: str, **more: Any) -> CommandResult:
         return await self.doctor("--relay", self.url, "--repo", REPO, *words, **more)
 
-    async def of_operator(self, *words: str, **more: str) -> Told:
+    async def of_operator(self, *words: str, **more: str) -> CommandResult:
         return await self.doctor(*words, environ={**self.environ, **more})
 
 
@@ -95,7 +95,7 @@ def pinned(workflow: str, port: int | str) -> str:
 
 
 @asynccontextmanager
-async def served(folder: Path, workflow: str = GOOD) -> AsyncIterator[World]:
+async def run_doctor_setup(folder: Path, workflow: str = GOOD) -> AsyncIterator[DoctorSetup]:
     port = free_port()
     async with GitHub(seed=7) as github, serve(github):
         github.create_repository(UPSTREAM)
@@ -104,14 +104,14 @@ async def served(folder: Path, workflow: str = GOOD) -> AsyncIterator[World]:
         github.create_repository("org/secret")
         environ = settings(folder, github, port)
         async with crcr("serve", folder=folder, environ=environ) as relay:
-            await relay.says("crcr is listening on")
-            yield World(folder, github, f"http://127.0.0.1:{port}", environ)
-            assert await relay.stopped() == 0
+            await relay.wait_for_line("crcr is listening on")
+            yield DoctorSetup(folder, github, f"http://127.0.0.1:{port}", environ)
+            assert await relay.stop() == 0
         github.finish()
 
 
 async def test_a_good_set_up_ends_with_zero_and_is_told_line_by_line(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         told = await world.asked()
         assert (told.code, "Traceback" in told.errors) == (0, False), told.out
         for words in (
@@ -133,14 +133,14 @@ async def test_an_allowlist_file_is_checked_with_what_the_relay_knows_of_the_app
     new = tmp_path / "new.yml"
     new.write_text(f"L4:\n  - {REPO}: {{oncalls: [ada], jobs: ['test*']}}\n")
 
-    async def checked(url: str) -> Told:
+    async def checked(url: str) -> CommandResult:
         words = ("allowlist", "check", str(new), "--relay", url)
         async with crcr(*words, folder=tmp_path, environ={}) as process:
             async with asyncio.timeout(60):
                 out, errors = await process.process.communicate()
-            return Told(process.process.returncode or 0, out.decode(), errors.decode())
+            return CommandResult(process.process.returncode or 0, out.decode(), errors.decode())
 
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         await world.github.change_permissions(REPO, actions=None)
         assert "is not known to the relay" in (await checked(world.url)).out
         await world.asked()  # has the relay look at the installation
@@ -152,7 +152,7 @@ async def test_an_allowlist_file_is_checked_with_what_the_relay_knows_of_the_app
 
 
 async def test_what_is_wrong_is_told_and_doing_what_it_says_mends_it(tmp_path: Path) -> None:
-    async with served(tmp_path, NO_TOKEN) as world:
+    async with run_doctor_setup(tmp_path, NO_TOKEN) as world:
         told = await world.asked("--json")
         assert (told.code, told.state("id_token"), told.json["ok"]) == (1, "problem", False)
         assert "id-token: write" in told.words("id_token")
@@ -167,7 +167,7 @@ async def test_what_is_wrong_is_told_and_doing_what_it_says_mends_it(tmp_path: P
 
 
 async def test_an_answer_that_is_not_new_says_how_old_it_is(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         first = await world.asked("--json")
         world.github.write_file(REPO, PATH, pinned(NO_TOKEN, world.url.rpartition(":")[2]))
         again = await world.asked("--json")
@@ -178,7 +178,7 @@ async def test_an_answer_that_is_not_new_says_how_old_it_is(tmp_path: Path) -> N
         assert "s ago; it is asked at most once a minute" in people.out
 
 
-async def _a_minute_later(world: World) -> None:
+async def _a_minute_later(world: DoctorSetup) -> None:
     """The store's clock is real here, so the last question is made older instead."""
     with sqlite3.connect(world.folder / "crcr.db", timeout=10) as connection:
         connection.execute(
@@ -188,7 +188,7 @@ async def _a_minute_later(world: World) -> None:
 
 
 async def test_the_unlisted_and_the_hidden_are_told_alike(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         for name in ("no/body", "org/secret"):
             told = await world.doctor("--relay", world.url, "--repo", name, "--json")
             assert (told.code, told.state("allowlist"), told.state("app")) == (1, "problem", "unknown")
@@ -202,7 +202,7 @@ async def test_the_unlisted_and_the_hidden_are_told_alike(tmp_path: Path) -> Non
 
 
 async def test_a_test_is_followed_until_its_result_is_here(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         task = asyncio.create_task(world.asked("--test", environ={"CRCR_TOKEN": ADMIN}))
         run = await _run(world)
         await world.github.start_job(run, "build")
@@ -218,7 +218,7 @@ async def test_a_test_is_followed_until_its_result_is_here(tmp_path: Path) -> No
             assert words in told.out + told.errors
 
 
-async def _run(world: World) -> Any:
+async def _run(world: DoctorSetup) -> Any:
     async with asyncio.timeout(30):
         while not world.github.runs(REPO):
             await asyncio.sleep(0.05)
@@ -226,7 +226,7 @@ async def _run(world: World) -> Any:
 
 
 async def test_a_test_that_nobody_answers_tells_where_it_stopped(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         told = await world.asked("--test", "--timeout", "2s", "--json", "--token", ADMIN)
         assert (told.code, told.state("test")) == (1, "problem")
         assert "nothing was reported within 2 s" in told.words("test")
@@ -237,7 +237,7 @@ async def test_a_test_that_nobody_answers_tells_where_it_stopped(tmp_path: Path)
 
 
 async def test_a_test_without_a_token_says_who_can_ask(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         told = await world.asked("--test", "--json")
         assert (told.code, told.state("test")) == (1, "problem")
         assert f"crcr dispatch --test {REPO} --wait" in told.words("test")
@@ -246,7 +246,7 @@ async def test_a_test_without_a_token_says_who_can_ask(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_reached_or_is_no_relay_is_told(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         nobody = await world.doctor("--relay", f"http://127.0.0.1:{free_port()}", "--repo", REPO, "--json")
         assert (nobody.code, nobody.state("reachable")) == (1, "problem")
         other = await world.doctor("--relay", world.github.base_url, "--repo", REPO, "--json")
@@ -267,7 +267,7 @@ async def test_what_cannot_be_reached_or_is_no_relay_is_told(tmp_path: Path) -> 
 async def test_wrong_words_end_with_two(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     async with crcr("doctor", *words, folder=tmp_path, environ={}) as process:
         errors = await process.errors()
-        assert (await process.ended(), said in " ".join(errors.split())) == (2, True), errors
+        assert (await process.wait(), said in " ".join(errors.split())) == (2, True), errors
 
 
 def git(folder: Path, *words: str) -> None:
@@ -294,7 +294,7 @@ async def test_in_a_checkout_the_files_are_held_against_the_default_branch(tmp_p
     (clone / PATH).parent.mkdir(parents=True)
     (clone / ".crcr").mkdir()
     (clone / ".crcr/report.py").write_text("print('old')\n")
-    async with served(tmp_path / "relay") as world:
+    async with run_doctor_setup(tmp_path / "relay") as world:
         (clone / PATH).write_text(pinned(GOOD, world.url.rpartition(":")[2]))
         told = await world.doctor("--relay", world.url, "--json", folder=clone)
         assert (told.code, told.state("files"), told.state("reporter")) == (0, "warning", "warning")
@@ -312,7 +312,7 @@ async def test_in_a_checkout_the_files_are_held_against_the_default_branch(tmp_p
 async def test_files_in_a_checkout_that_do_not_pin_the_relay_are_found_for_every_ci(tmp_path: Path) -> None:
     (tmp_path / "relay").mkdir()
     clone = checkout(tmp_path)
-    async with served(tmp_path / "relay") as world:
+    async with run_doctor_setup(tmp_path / "relay") as world:
         texts = {
             PATH: UNPINNED,
             ".buildkite/crcr.yml": "steps: [{command: python3 .crcr/report.py}]",
@@ -331,7 +331,7 @@ async def test_files_in_a_checkout_that_do_not_pin_the_relay_are_found_for_every
 
 
 async def test_a_healthy_relay_is_told_so_to_its_operator(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         await world.github.ping()
         told = await world.of_operator("--json")
         assert told.code == 0, told.out
@@ -359,7 +359,7 @@ async def test_a_healthy_relay_is_told_so_to_its_operator(tmp_path: Path) -> Non
 
 
 async def test_what_is_wrong_with_a_relay_is_told_together(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         github = world.github
         await github.uninstall("org/secret")
         github.webhook_url = "http://127.0.0.1:9/elsewhere"
@@ -394,7 +394,7 @@ async def test_what_is_wrong_with_a_relay_is_told_together(tmp_path: Path) -> No
 async def test_form_encoded_webhooks_and_text_that_is_not_utf_8_are_told_with_what_to_do(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         world.github.webhooks.content_type = "form"
         (tmp_path / "allowlist.yml").write_bytes(b"L2:\n  - caf\xe9/x\n")
         told = await world.of_operator("--json")
@@ -404,7 +404,7 @@ async def test_form_encoded_webhooks_and_text_that_is_not_utf_8_are_told_with_wh
 
 
 async def test_with_a_broken_list_those_on_the_list_in_force_are_looked_at(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with run_doctor_setup(tmp_path) as world:
         await world.github.uninstall("org/secret")
         (tmp_path / "allowlist.yml").write_text("L2: [\n")
         told = await world.of_operator("--json")
@@ -417,11 +417,11 @@ async def test_with_a_broken_list_those_on_the_list_in_force_are_looked_at(tmp_p
 async def test_a_relay_with_wrong_settings_or_without_a_store_is_told(tmp_path: Path) -> None:
     async with crcr("doctor", "--json", folder=tmp_path, environ={"CRCR_TOKEN": "not a setting"}) as process:
         out, _ = await process.process.communicate()
-        told = Told(process.process.returncode or 0, out.decode(), "")
+        told = CommandResult(process.process.returncode or 0, out.decode(), "")
         assert (told.code, told.state("settings"), "CRCR_TOKEN" in told.out) == (1, "problem", False)
     async with crcr("doctor", "--json", folder=tmp_path, environ=relay_environment(tmp_path)) as process:
         out, _ = await process.process.communicate()
-        told = Told(process.process.returncode or 0, out.decode(), "")
+        told = CommandResult(process.process.returncode or 0, out.decode(), "")
         assert (told.state("store"), told.state("app_key"), told.state("allowlist")) == (
             "problem",
             "problem",

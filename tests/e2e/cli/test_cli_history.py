@@ -14,8 +14,8 @@ from crcr.join.findings.finding import SetupFinding, State
 from crcr.record.store.times import to_us
 from crcr.settings import load_settings
 from support.data.operator_database import OperatorDatabase, relay_environment
+from support.running_relay import UPSTREAM
 from support.services.clickhouse import new_database
-from support.stage import UPSTREAM
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 
 from support.downstream.init_command import (
     FLAGS,
-    NOBODY,
-    TOLD,
+    ONBOARDING_FACTS,
+    UNREACHABLE_RELAY,
     WORKFLOW,
     Terminal,
     checkout,
-    init,
+    run_init_in,
     serve_facts,
     written_files,
 )
@@ -27,7 +27,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def relay() -> Iterator[str]:
-    with serve_facts(TOLD) as url:
+    with serve_facts(ONBOARDING_FACTS) as url:
         yield url
 
 
@@ -54,7 +54,7 @@ def test_it_asks_for_what_is_missing(repository: Path, relay: str) -> None:
 def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay: str) -> None:
     with Terminal(repository, "init") as terminal:
         terminal.answer("the relay's URL", "relay")
-        terminal.answer("write https://host", NOBODY)
+        terminal.answer("write https://host", UNREACHABLE_RELAY)
         terminal.answer("cannot be reached", "n")
         terminal.answer("the relay's URL", relay)
         terminal.answer("the CI that runs the build", "jenkins")
@@ -84,7 +84,7 @@ def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay
 
 def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path) -> None:
     with Terminal(repository, "init", "--ci", "github", "--level", "L2", "--command", "make") as terminal:
-        terminal.answer("the relay's URL", NOBODY)
+        terminal.answer("the relay's URL", UNREACHABLE_RELAY)
         terminal.answer("use it anyway? [y/N]", "y")
         terminal.answer("this repository", "")
         terminal.answer("the upstream (owner/name)", "pytorch/pytorch")
@@ -94,12 +94,12 @@ def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path)
         terminal.answer("every night too?", "")
         terminal.answer("the default branch", "")
         assert terminal.end() == 0
-    assert NOBODY in written_files(repository)[WORKFLOW]
+    assert UNREACHABLE_RELAY in written_files(repository)[WORKFLOW]
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
 def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) -> None:
-    init(repository, *FLAGS)
+    run_init_in(repository, *FLAGS)
     edited = repository / WORKFLOW
     edited.write_text("mine\n")
     given = ("--ci", "github", "--level", "L2", "--command", "make", "--junit", "", "--no-nightly")
@@ -111,7 +111,7 @@ def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) 
 
 
 def test_what_was_said_before_is_offered(repository: Path, relay: str) -> None:
-    init(repository, "--relay", relay, "--command", "make test", "--junit", "out/*.xml", "--nightly")
+    run_init_in(repository, "--relay", relay, "--command", "make test", "--junit", "out/*.xml", "--nightly")
     before = written_files(repository)
     with Terminal(repository, "init", "--relay", relay) as terminal:
         terminal.answer("the CI that runs the build (github, buildkite, gitlab, circleci) [github]", "")

@@ -20,7 +20,7 @@ PASSWORD = "hush-hush-123"
 
 
 @dataclass(frozen=True)
-class Desk:
+class CommandRunner:
     folder: Path
     environ: dict[str, str]
 
@@ -44,20 +44,20 @@ class Desk:
         return json.loads(self.ok(*words, "--json", **more))
 
 
-def desk(folder: Path, url: str) -> Desk:
-    return Desk(folder, relay_environment(folder, CRCR_DATABASE_URL=url))
+def command_runner(folder: Path, url: str) -> CommandRunner:
+    return CommandRunner(folder, relay_environment(folder, CRCR_DATABASE_URL=url))
 
 
 @pytest.fixture(scope="module")
-def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
+def runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandRunner, CommandRunner]:
     """A relay's file and the database that it was moved to."""
     folder = tmp_path_factory.mktemp("desk")
     world = database_with_history(folder)
     url = new_database(empty=True)
     (folder / "url").write_text(f"{url}\n")
-    before, after = Desk(folder, world.environ), desk(folder, url)
+    before, after = CommandRunner(folder, world.environ), command_runner(folder, url)
     named = {name: value for name, value in after.environ.items() if name != "CRCR_DATABASE_URL"}
-    out = Desk(folder, {**named, "CRCR_DATABASE_URL_FILE": "url"}).ok(
+    out = CommandRunner(folder, {**named, "CRCR_DATABASE_URL_FILE": "url"}).ok(
         "migrate", "--from", "sqlite:///crcr.db"
     )
     assert "counts and checksums agree" in out
@@ -78,21 +78,21 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
     ids=" ".join,
 )
 def test_a_look_shows_the_same_before_and_after_the_move(
-    moved: tuple[Desk, Desk], words: tuple[str, ...]
+    runners: tuple[CommandRunner, CommandRunner], words: tuple[str, ...]
 ) -> None:
-    before, after = moved
+    before, after = runners
     assert after.json(*words) == before.json(*words)
 
 
-def test_one_delivery_shows_the_same_with_its_body(moved: tuple[Desk, Desk]) -> None:
-    before, after = moved
+def test_one_delivery_shows_the_same_with_its_body(runners: tuple[CommandRunner, CommandRunner]) -> None:
+    before, after = runners
     [line] = before.json("deliveries", "list")
     words = ("deliveries", "show", line["guid"], "--body")
     assert after.json(*words) == before.json(*words)
 
 
-def test_acts_by_hand_take_effect_and_are_audited(moved: tuple[Desk, Desk]) -> None:
-    _, after = moved
+def test_acts_by_hand_take_effect_and_are_audited(runners: tuple[CommandRunner, CommandRunner]) -> None:
+    _, after = runners
     [line] = after.json("deliveries", "list")
     assert "2 retried" in after.ok("effects", "retry", "--all")
     assert "sent again to 2" in after.ok(
@@ -106,8 +106,10 @@ def test_acts_by_hand_take_effect_and_are_audited(moved: tuple[Desk, Desk]) -> N
     assert {"replay", "suspend", "pause"} <= set(acts)
 
 
-def test_the_doctor_looks_at_the_server_and_prints_no_secret(moved: tuple[Desk, Desk]) -> None:
-    _, after = moved
+def test_the_doctor_looks_at_the_server_and_prints_no_secret(
+    runners: tuple[CommandRunner, CommandRunner],
+) -> None:
+    _, after = runners
     done = after.run("doctor", "--json")
     found = {each["name"]: each for each in json.loads(done.stdout)["findings"]}
     states = {name: found[name]["state"] for name in ("store", "writing", "connections", "size", "outbox")}
@@ -122,7 +124,7 @@ def test_the_doctor_tells_a_database_without_tables_or_of_a_newer_release_and_a_
     tmp_path: Path,
 ) -> None:
     def told(url: str) -> tuple[str, str]:
-        done = desk(tmp_path, url).run("doctor", "--json")
+        done = command_runner(tmp_path, url).run("doctor", "--json")
         assert (done.returncode, PASSWORD in done.stdout + done.stderr) == (1, False)
         [store] = [each for each in json.loads(done.stdout)["findings"] if each["name"] == "store"]
         return store["state"], store["text"]
@@ -139,9 +141,9 @@ def test_the_doctor_tells_a_database_without_tables_or_of_a_newer_release_and_a_
 
 def test_migrating_settings_and_backup_speak_of_the_server_without_its_password(tmp_path: Path) -> None:
     url = new_database(empty=True).replace("crcr@", f"crcr:{PASSWORD}@")
-    it = desk(tmp_path, url)
-    assert it.json("migrate")["before"] is None
-    assert "already at revision" in it.ok("migrate")
+    shell = command_runner(tmp_path, url)
+    assert shell.json("migrate")["before"] is None
+    assert "already at revision" in shell.ok("migrate")
     for words in (
         ("migrate",),
         ("check-config",),
@@ -149,15 +151,15 @@ def test_migrating_settings_and_backup_speak_of_the_server_without_its_password(
         ("effects", "list"),
         ("reconcile",),
     ):
-        done = it.run(*words)
+        done = shell.run(*words)
         assert PASSWORD not in done.stdout + done.stderr, words
         assert "Traceback" not in done.stderr, words
-    assert "the data is in PostgreSQL" in it.run("backup", "copy.db").stderr
+    assert "the data is in PostgreSQL" in shell.run("backup", "copy.db").stderr
 
 
 def test_commands_before_any_relay_make_no_tables(tmp_path: Path) -> None:
     url = new_database(empty=True)
-    done = desk(tmp_path, url).run("effects", "list")
+    done = command_runner(tmp_path, url).run("effects", "list")
     assert (done.returncode, "there is no database" in done.stderr) == (1, True)
     assert run_on(url, "SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == []
 
@@ -167,7 +169,7 @@ def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None
     execute_sql(path, "UPDATE pulls SET title = ? WHERE number = 1", "a\0b")
     execute_sql(path, "UPDATE effects SET state = 'claimed' WHERE effect_id < 3")
     execute_sql(path, "CREATE TABLE notes (a)")
-    done = Desk(tmp_path, {}).run("migrate", "--from", "sqlite:///crcr.db", "--to", url)
+    done = CommandRunner(tmp_path, {}).run("migrate", "--from", "sqlite:///crcr.db", "--to", url)
     assert done.returncode == 0, done.stderr
     assert "pulls: moved and compared 7 of 7 rows" in done.stderr
     for words in (
@@ -181,7 +183,9 @@ def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None
 
 def test_a_move_for_scripts_is_json_alone(tmp_path: Path) -> None:
     filled_database(tmp_path / "crcr.db")
-    done = Desk(tmp_path, {}).run("migrate", "--from", "sqlite:///crcr.db", "--to", new_database(), "--json")
+    done = CommandRunner(tmp_path, {}).run(
+        "migrate", "--from", "sqlite:///crcr.db", "--to", new_database(), "--json"
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (done.stderr, told["replaced"], told["left_tables"]) == ("", 0, [])
@@ -214,7 +218,7 @@ def test_a_move_for_scripts_is_json_alone(tmp_path: Path) -> None:
 def test_wrong_words_are_told_before_anything_is_touched(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = desk(tmp_path, f"sqlite:///{tmp_path / 'crcr.db'}").run("migrate", *words)
+    done = command_runner(tmp_path, f"sqlite:///{tmp_path / 'crcr.db'}").run("migrate", *words)
     told = " ".join(done.stderr.replace("│", " ").split())
     assert (done.returncode, said in told, PASSWORD in told) == (2, True, False), told
     assert not (tmp_path / "crcr.db").exists()
@@ -226,5 +230,7 @@ def test_a_password_may_come_from_the_environment(tmp_path: Path) -> None:
     run_on(made.admin_url, "CREATE DATABASE of_mover OWNER mover ENCODING 'UTF8' TEMPLATE template0")
     filled_database(tmp_path / "crcr.db", rows=1)
     url = made.url("of_mover").replace("crcr@", "mover@")
-    done = Desk(tmp_path, {"PGPASSWORD": PASSWORD}).run("migrate", "--from", "sqlite:///crcr.db", "--to", url)
+    done = CommandRunner(tmp_path, {"PGPASSWORD": PASSWORD}).run(
+        "migrate", "--from", "sqlite:///crcr.db", "--to", url
+    )
     assert (done.returncode, PASSWORD in done.stdout + done.stderr) == (0, False), done.stderr

@@ -15,7 +15,7 @@ from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
 from support.data.operator_database import relay_environment
 from support.process import CrcrProcess, crcr, free_port
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ async def started_run(github: GitHub) -> None:
 async def refused(folder: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
     async with crcr(*words, folder=folder, environ=env) as process:
         errors = await process.errors()
-        return await process.ended(), errors
+        return await process.wait(), errors
 
 
 async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path)
         github_on_a_port() as github,
         crcr("serve", folder=tmp_path, environ=environ(tmp_path, github, port)) as relay,
     ):
-        assert f"http://127.0.0.1:{port}" in await relay.says("crcr is listening on")
+        assert f"http://127.0.0.1:{port}" in await relay.wait_for_line("crcr is listening on")
         await github.open_pr(UPSTREAM)
         await started_run(github)
         run = github.runs("org/reporter")[0]
         assert (await github.start_job(run, "build")).status_code == 200
-        assert await relay.stopped() == 0
+        assert await relay.stop() == 0
         log = await relay.errors()
     assert '"level":"error"' not in log
     assert github.webhook_secret not in log
@@ -84,14 +84,14 @@ async def test_an_open_live_stream_does_not_hold_up_the_end(tmp_path: Path, by: 
     async with crcr(
         "serve", folder=tmp_path, environ=relay_environment(tmp_path, CRCR_PORT=str(port))
     ) as relay:
-        await relay.says("crcr is listening on")
+        await relay.wait_for_line("crcr is listening on")
         async with (
             httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http,
             http.stream("GET", f"http://127.0.0.1:{port}/api/v1/events", timeout=20) as stream,
         ):
             assert stream.status_code == 200
             async with asyncio.timeout(10):
-                assert await relay.stopped(by) == 0
+                assert await relay.stop(by) == 0
 
 
 async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: Path) -> None:
@@ -102,25 +102,25 @@ async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: P
             crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
             crcr("worker", folder=tmp_path, environ=env) as back,
         ):
-            await front.says("without a worker")
-            await back.says("crcr is processing")
+            await front.wait_for_line("without a worker")
+            await back.wait_for_line("crcr is processing")
             await _pause_holds_back(tmp_path, env, github)
             async with crcr(
                 "dispatch", "--test", "org/reporter", "--wait", folder=tmp_path, environ=env
             ) as test:
-                assert "sent" in await test.says("state:")
-                assert await test.ended() == 0
-            assert (await back.stopped(), await front.stopped()) == (0, 0)
+                assert "sent" in await test.wait_for_line("state:")
+                assert await test.wait() == 0
+            assert (await back.stop(), await front.stop()) == (0, 0)
 
 
 async def _pause_holds_back(folder: Path, env: dict[str, str], github: GitHub) -> None:
     async with crcr("pause", folder=folder, environ=env) as pause:
-        assert await pause.ended() == 0
+        assert await pause.wait() == 0
     await github.open_pr(UPSTREAM)
     await asyncio.sleep(0.5)
     assert github.runs("org/reporter") == []
     async with crcr("pause", "--lift", folder=folder, environ=env) as lift:
-        assert await lift.ended() == 0
+        assert await lift.wait() == 0
     await started_run(github)
 
 
@@ -144,11 +144,11 @@ async def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 async def test_any_free_port_can_be_asked_for(tmp_path: Path) -> None:
     async with crcr("serve", "--port", "0", folder=tmp_path, environ=relay_environment(tmp_path)) as relay:
-        url = (await relay.says("crcr is listening on")).split()[4]
+        url = (await relay.wait_for_line("crcr is listening on")).split()[4]
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             assert (await http.get(f"{url}/healthz")).status_code == 200
         assert await _stops(relay) == 0
 
 
 async def _stops(relay: CrcrProcess) -> int:
-    return await relay.stopped()
+    return await relay.stop()

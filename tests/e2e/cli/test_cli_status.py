@@ -16,7 +16,7 @@ from support.github.gated_upstream import (
     open_pull,
     start_jobs,
 )
-from support.stage import UPSTREAM, environment
+from support.running_relay import UPSTREAM, environment
 
 
 def now() -> datetime:
@@ -29,7 +29,7 @@ def minute(at: datetime) -> str:
     return f"{day}{at:%H:%M} UTC"
 
 
-def held(at: datetime) -> str:
+def held_back_text(at: datetime) -> str:
     """GitHub's hour begins with the first call, and the relay waits a moment longer."""
     until = minute(at + timedelta(minutes=61))
     return f"held back by GitHub's rate limit until {until} (requests per hour)"
@@ -43,14 +43,14 @@ def relay_with(
 
 
 async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) -> dict[str, str]:
-    async with gated_upstream(folder) as it:
-        it.clock.advance(at - it.clock.now())
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it))
-        it.github.spend_hour(UPSTREAM, leave=calls_left)
-        await finish_jobs(it, newest_run(it))
-        assert gate_state(it, pull) == gate_shown
-        return environment(folder, it.github, folder / "allowlist.yml")
+    async with gated_upstream(folder) as relay:
+        relay.clock.advance(at - relay.clock.now())
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay))
+        relay.github.spend_hour(UPSTREAM, leave=calls_left)
+        await finish_jobs(relay, newest_run(relay))
+        assert gate_state(relay, pull) == gate_shown
+        return environment(folder, relay.github, folder / "allowlist.yml")
 
 
 def test_a_relay_in_order_is_green(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_what_is_held_back_is_told_with_its_end(tmp_path: Path) -> None:
     world = relay_with(tmp_path, at, calls_left=200)
     out = world.ok("status")
     assert f"{UPSTREAM}: amber" in out
-    assert f"  Backend checks of 1 commit are {held(at)}." in out
-    assert held(at) in world.ok("effects", "list")
+    assert f"  Backend checks of 1 commit are {held_back_text(at)}." in out
+    assert held_back_text(at) in world.ok("effects", "list")
     effects = world.json("effects", "list")
     assert {(each["target"], each["held_by"], each["fault"]) for each in effects} == {
         ("checks/backend", "hour", None)
@@ -79,6 +79,6 @@ def test_red_is_a_failure_for_scripts(tmp_path: Path) -> None:
     result = world.crcr("status")
     assert result.exit_code == 1
     assert f"{UPSTREAM}: red" in result.stdout
-    late = f"1 gate is decided and not yet published on GitHub, since {minute(at)}: {held(at)}."
+    late = f"1 gate is decided and not yet published on GitHub, since {minute(at)}: {held_back_text(at)}."
     assert f"  {late}\n" in result.stdout
     assert world.crcr("status", "--upstream", "no/such").exit_code == 2

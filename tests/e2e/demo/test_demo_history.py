@@ -14,8 +14,8 @@ async def test_the_pages_show_the_past_and_life_goes_on_from_it(tmp_path: Path) 
     port, kept = free_port(), tmp_path / "kept"
     words = ("demo", "--history", "8d", "--jobs-an-hour", "10", "--port", str(port), "--github-port", "0")
     async with crcr(*words, "--data", str(kept), folder=tmp_path, environ={}) as demo:
-        assert "generated" in await demo.says("pull requests over 8 days")
-        await demo.says("to stop")
+        assert "generated" in await demo.wait_for_line("pull requests over 8 days")
+        await demo.wait_for_line("to stop")
         url = f"http://127.0.0.1:{port}"
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), base_url=url) as reader:
             summary = (await reader.get("/api/v1/summary")).raise_for_status().json()
@@ -26,7 +26,7 @@ async def test_the_pages_show_the_past_and_life_goes_on_from_it(tmp_path: Path) 
         assert told["novagpu/tensorium-nova"]["tally"]["success"] > 20
         assert sum(each["figures"]["tally"]["total"] for each in nightly["backends"] if each["figures"]) > 20
         assert (older.status_code, page.status_code) == (200, 200)
-        assert await demo.stopped() == 0
+        assert await demo.stop() == 0
         assert await demo.errors() == ""
     first = next(line for line in demo.lines if "checks by label" in line)
     assert "/pull/1 " not in first

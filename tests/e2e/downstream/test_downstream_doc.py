@@ -62,7 +62,7 @@ async def test_the_commands_lead_from_nothing_to_a_result_on_the_page(tmp_path: 
     words = ("demo", "--for", "150s", "--speed", "4", "--port", str(port), "--github-port", str(github))
     environ = {**NO_NETWORK, "XDG_RUNTIME_DIR": str(home)}
     async with crcr(*words, folder=tmp_path, environ=environ) as demo:
-        await demo.says("to stop")
+        await demo.wait_for_line("to stop")
         # The demo of the page runs on its usual ports; this one beside whatever runs here.
         script = "\n".join(commands()[1:]).replace("127.0.0.1:8000", f"127.0.0.1:{port}")
         script = script.replace(
@@ -80,4 +80,4 @@ async def test_the_commands_lead_from_nothing_to_a_result_on_the_page(tmp_path: 
             )
         assert "upstream" in page.text
         assert "build" in page.text
-        assert await demo.stopped() == 0
+        assert await demo.stop() == 0

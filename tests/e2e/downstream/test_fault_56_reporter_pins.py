@@ -22,7 +22,7 @@ from support.downstream.joined_downstream import (
     running_downstream,
 )
 from support.downstream.reporter import ACTION, TOKEN, run_reporter_process
-from support.stage import AUDIENCE, UPSTREAM
+from support.running_relay import AUDIENCE, UPSTREAM
 
 pytestmark = pytest.mark.slow
 CLOUD = "sts.amazonaws.com"
@@ -141,8 +141,8 @@ async def test_fault_56_values_handed_on_by_a_bridge_send_a_ready_token_nowhere_
             assert TOKEN not in said
 
 
-def minted(it: RunningDownstream) -> int:
-    return sum(it.github.request_tokens.minted.values())
+def minted(downstream: RunningDownstream) -> int:
+    return sum(downstream.github.request_tokens.minted.values())
 
 
 @pytest.mark.parametrize("ci", list(Ci), ids=[ci.value for ci in Ci])
@@ -150,32 +150,39 @@ async def test_fault_56_a_generated_workflow_ends_red_for_a_strangers_dispatch_a
     tmp_path: Path, ci: Ci
 ) -> None:
     with recorder() as stranger:
-        async with running_downstream(tmp_path, downstream_request(ci), build="echo ran-the-build") as it:
+        async with running_downstream(
+            tmp_path, downstream_request(ci), build="echo ran-the-build"
+        ) as downstream:
             url = f"{stranger.url}/github/callback"
             for audience in (CLOUD, AUDIENCE):
-                await it.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, audience))
-                await it.go()
-            runs = it.github.runs(DOWNSTREAM)
+                await downstream.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, audience))
+                await downstream.run_to_end()
+            runs = downstream.github.runs(DOWNSTREAM)
             logs = "".join(step.log for run in runs for job in run.jobs for step in job.steps)
             assert [run.conclusion for run in runs] == ["failure", "failure"], logs
-            assert (stranger.got, minted(it), it.jobs(), it.builds) == ([], 0, [], []), logs
+            assert (stranger.got, minted(downstream), downstream.jobs(), downstream.builds) == (
+                [],
+                0,
+                [],
+                [],
+            ), logs
             assert f"{url} with the audience {AUDIENCE}" in logs
             assert "ran-the-build" not in logs
 
-            await it.github.open_pr(UPSTREAM)
-            await it.go()
-            assert it.heard() == [("build", "success")], logs
-            assert (stranger.got, it.runner.problems) == ([], [])
+            await downstream.github.open_pr(UPSTREAM)
+            await downstream.run_to_end()
+            assert downstream.job_conclusions() == [("build", "success")], logs
+            assert (stranger.got, downstream.runner.problems) == ([], [])
 
 
 async def test_fault_56_the_action_refuses_a_strangers_dispatch_too(tmp_path: Path) -> None:
     with recorder() as stranger:
-        async with running_downstream(tmp_path, downstream_request(action=ACTION_USED)) as it:
-            it.runner.actions[ACTION_USED.partition("@")[0]] = ACTION
+        async with running_downstream(tmp_path, downstream_request(action=ACTION_USED)) as downstream:
+            downstream.runner.actions[ACTION_USED.partition("@")[0]] = ACTION
             url = f"{stranger.url}/github/callback"
-            (run,) = await it.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, CLOUD))
-            await it.go()
-            assert (run.conclusion, stranger.got, minted(it)) == ("failure", [], 0)
-            await it.github.open_pr(UPSTREAM)
-            await it.go()
-            assert it.heard() == [("build", "success")]
+            (run,) = await downstream.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, CLOUD))
+            await downstream.run_to_end()
+            assert (run.conclusion, stranger.got, minted(downstream)) == ("failure", [], 0)
+            await downstream.github.open_pr(UPSTREAM)
+            await downstream.run_to_end()
+            assert downstream.job_conclusions() == [("build", "success")]

@@ -16,7 +16,7 @@ from support.downstream.joined_downstream import (
 )
 from support.github.gated_upstream import gate_state
 from support.paths import ROOT
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 EVERY_CI = pytest.mark.parametrize("ci", list(Ci), ids=[ci.value for ci in Ci])
@@ -27,18 +27,18 @@ exit 1"""
 WAITS = 'echo begun > "%s"; sleep 120'
 
 
-def said(it: RunningDownstream) -> str:
+def job_logs(downstream: RunningDownstream) -> str:
     """Everything that the jobs wrote, for a failing test to show."""
-    runs = [step.log for run in it.github.runs(DOWNSTREAM) for job in run.jobs for step in job.steps]
-    builds = [job.log for build in it.builds for job in build.jobs.values()]
+    runs = [step.log for run in downstream.github.runs(DOWNSTREAM) for job in run.jobs for step in job.steps]
+    builds = [job.log for build in downstream.builds for job in build.jobs.values()]
     return "".join([*runs, *builds])
 
 
-async def begun(it: RunningDownstream, place: Path) -> None:
+async def begun(downstream: RunningDownstream, place: Path) -> None:
     """Let the relay act until the build has begun."""
     async with asyncio.timeout(60):
         while not has(place):
-            await it.it.act()
+            await downstream.relay.drain()
             await asyncio.sleep(0.05)
 
 
@@ -50,32 +50,34 @@ def has(place: Path) -> bool:
 async def test_a_pull_request_is_built_and_reported(tmp_path: Path, ci: Ci) -> None:
     async with running_downstream(
         tmp_path, downstream_request(ci), build='echo "testing $UPSTREAM_SHA"'
-    ) as it:
-        pull = await it.github.open_pr(UPSTREAM)
-        await it.go()
-        assert it.heard() == [("build", "success")], said(it)
-        (job,) = it.jobs()
+    ) as downstream:
+        pull = await downstream.github.open_pr(UPSTREAM)
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "success")], job_logs(downstream)
+        (job,) = downstream.jobs()
         assert job["in_progress_at"] is not None
-        assert f"testing {pull.head_sha}" in said(it)
-        assert it.runner.problems == []
+        assert f"testing {pull.head_sha}" in job_logs(downstream)
+        assert downstream.runner.problems == []
 
 
 @EVERY_CI
 async def test_a_build_that_fails_is_reported_as_failed(tmp_path: Path, ci: Ci) -> None:
-    async with running_downstream(tmp_path, downstream_request(ci), build="exit 3") as it:
-        await it.github.push(UPSTREAM)
-        await it.go()
-        assert it.heard() == [("build", "failure")], said(it)
+    async with running_downstream(tmp_path, downstream_request(ci), build="exit 3") as downstream:
+        await downstream.github.push(UPSTREAM)
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "failure")], job_logs(downstream)
 
 
 @EVERY_CI
 async def test_a_test_dispatch_reports_without_building(tmp_path: Path, ci: Ci) -> None:
-    async with running_downstream(tmp_path, downstream_request(ci), build="echo never-built") as it:
-        now, target = it.it.clock.now(), RepoName(DOWNSTREAM)
-        await it.it.services.acts.dispatch_test(RepoName(UPSTREAM), target, "round-trip", now=now, who="anja")
-        await it.go()
-        assert it.heard() == [("build", "skipped")], said(it)
-        assert "never-built" not in said(it)
+    async with running_downstream(tmp_path, downstream_request(ci), build="echo never-built") as downstream:
+        now, target = downstream.relay.clock.now(), RepoName(DOWNSTREAM)
+        await downstream.relay.services.acts.dispatch_test(
+            RepoName(UPSTREAM), target, "round-trip", now=now, who="anja"
+        )
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "skipped")], job_logs(downstream)
+        assert "never-built" not in job_logs(downstream)
 
 
 @EVERY_CI
@@ -85,92 +87,98 @@ async def test_titles_and_branches_of_strangers_do_nothing(tmp_path: Path, ci: C
     )
     async with running_downstream(
         tmp_path, downstream_request(ci), build="env; cat .crcr/* > /dev/null"
-    ) as it:
-        await it.github.open_pr(UPSTREAM, title=hostile, body=hostile, head="x;echo${IFS}pwn''ed")
-        await it.go()
-        assert it.heard() == [("build", "success")], said(it)
-        assert "pwned" not in said(it)
+    ) as downstream:
+        await downstream.github.open_pr(UPSTREAM, title=hostile, body=hostile, head="x;echo${IFS}pwn''ed")
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "success")], job_logs(downstream)
+        assert "pwned" not in job_logs(downstream)
 
 
 async def test_a_closed_pull_request_ends_what_runs_for_it(tmp_path: Path) -> None:
     place = tmp_path / "begun"
-    async with running_downstream(tmp_path, downstream_request(), build=WAITS % place) as it:
-        pull = await it.github.open_pr(UPSTREAM)
-        await begun(it, place)
-        await it.github.close_pr(pull)
+    async with running_downstream(tmp_path, downstream_request(), build=WAITS % place) as downstream:
+        pull = await downstream.github.open_pr(UPSTREAM)
+        await begun(downstream, place)
+        await downstream.github.close_pr(pull)
         async with asyncio.timeout(60):
-            await it.go()
-        first, second = it.github.runs(DOWNSTREAM)
+            await downstream.run_to_end()
+        first, second = downstream.github.runs(DOWNSTREAM)
         assert (first.conclusion, second.conclusion) == ("cancelled", "skipped")
-        assert it.heard() == [("build", "cancelled")], said(it)
+        assert downstream.job_conclusions() == [("build", "cancelled")], job_logs(downstream)
 
 
 async def test_a_newer_head_ends_the_older_ones_build(tmp_path: Path) -> None:
     place = tmp_path / "begun"
     build = f'if [ -e "{place}" ]; then exit 0; fi; {WAITS % place}'
-    async with running_downstream(tmp_path, downstream_request(), build=build) as it:
-        pull = await it.github.open_pr(UPSTREAM)
-        await begun(it, place)
-        await it.github.push_to_pr(pull)
+    async with running_downstream(tmp_path, downstream_request(), build=build) as downstream:
+        pull = await downstream.github.open_pr(UPSTREAM)
+        await begun(downstream, place)
+        await downstream.github.push_to_pr(pull)
         async with asyncio.timeout(60):
-            await it.go()
-        assert sorted(it.heard()) == [("build", "cancelled"), ("build", "success")], said(it)
+            await downstream.run_to_end()
+        assert sorted(downstream.job_conclusions()) == [("build", "cancelled"), ("build", "success")], (
+            job_logs(downstream)
+        )
 
 
 async def test_a_buildkite_build_of_a_closed_pull_request_is_cancelled(tmp_path: Path) -> None:
     place = tmp_path / "begun"
-    async with running_downstream(tmp_path, downstream_request(Ci.BUILDKITE), build=WAITS % place) as it:
-        pull = await it.github.open_pr(UPSTREAM)
-        await begun(it, place)
-        await it.github.close_pr(pull)
+    async with running_downstream(
+        tmp_path, downstream_request(Ci.BUILDKITE), build=WAITS % place
+    ) as downstream:
+        pull = await downstream.github.open_pr(UPSTREAM)
+        await begun(downstream, place)
+        await downstream.github.close_pr(pull)
         async with asyncio.timeout(60):
-            await it.go()
-        assert [build.state for build in it.builds] == ["canceled"]
+            await downstream.run_to_end()
+        assert [build.state for build in downstream.builds] == ["canceled"]
 
 
 @EVERY_CI
 async def test_failed_tests_are_counted_from_junit(tmp_path: Path, ci: Ci) -> None:
-    async with running_downstream(tmp_path, downstream_request(ci, junit="out/*.xml"), build=JUNIT) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.go()
-        (job,) = it.jobs()
-        assert (job["tests_passed"], job["tests_failed"]) == (1, 1), said(it)
-        assert it.heard() == [("build", "failure")], said(it)
-        assert it.runner.problems == []
+    async with running_downstream(
+        tmp_path, downstream_request(ci, junit="out/*.xml"), build=JUNIT
+    ) as downstream:
+        await downstream.github.open_pr(UPSTREAM)
+        await downstream.run_to_end()
+        (job,) = downstream.jobs()
+        assert (job["tests_passed"], job["tests_failed"]) == (1, 1), job_logs(downstream)
+        assert downstream.job_conclusions() == [("build", "failure")], job_logs(downstream)
+        assert downstream.runner.problems == []
 
 
 async def test_the_code_of_a_pull_request_cannot_ask_for_a_token(tmp_path: Path) -> None:
     async with running_downstream(
         tmp_path, downstream_request(), build='echo "url=${ACTIONS_ID_TOKEN_REQUEST_URL-none}"'
-    ) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.go()
-        (run,) = it.github.runs(DOWNSTREAM)
-        assert "url=none" in said(it)
-        assert it.github.request_tokens.minted[run.job("build").id] == 0
+    ) as downstream:
+        await downstream.github.open_pr(UPSTREAM)
+        await downstream.run_to_end()
+        (run,) = downstream.github.runs(DOWNSTREAM)
+        assert "url=none" in job_logs(downstream)
+        assert downstream.github.request_tokens.minted[run.job("build").id] == 0
 
 
 @EVERY_CI
 async def test_the_newest_commit_is_tested_at_night_and_reported(tmp_path: Path, ci: Ci) -> None:
     async with running_downstream(
         tmp_path, downstream_request(ci, nightly=True), build='echo "testing $UPSTREAM_SHA"'
-    ) as it:
-        head = it.github.repository(UPSTREAM).head_sha
-        it.github.start_run(DOWNSTREAM, event="schedule")
-        await it.go()
-        assert f"testing {head}" in said(it)
-        assert it.heard() == [("build", "success")], said(it)
-        [job] = it.it.jobs()
+    ) as downstream:
+        head = downstream.github.repository(UPSTREAM).head_sha
+        downstream.github.start_run(DOWNSTREAM, event="schedule")
+        await downstream.run_to_end()
+        assert f"testing {head}" in job_logs(downstream)
+        assert downstream.job_conclusions() == [("build", "success")], job_logs(downstream)
+        [job] = downstream.relay.jobs()
         assert json.loads(job["untrusted"])["workflow"]["started_at"]
 
 
 async def test_the_composite_action_reports_as_well(tmp_path: Path) -> None:
     action = f"acme/relay/action@{'a' * 40}"
-    async with running_downstream(tmp_path, downstream_request(action=action)) as it:
-        it.runner.actions["acme/relay/action"] = ROOT / "action"
-        await it.github.open_pr(UPSTREAM)
-        await it.go()
-        assert it.heard() == [("build", "success")], said(it)
+    async with running_downstream(tmp_path, downstream_request(action=action)) as downstream:
+        downstream.runner.actions["acme/relay/action"] = ROOT / "action"
+        await downstream.github.open_pr(UPSTREAM)
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "success")], job_logs(downstream)
 
 
 @pytest.mark.parametrize(("build", "verdict"), [("true", "success"), ("false", "failure")])
@@ -178,21 +186,21 @@ async def test_a_gating_backend_decides_by_its_generated_workflow(
     tmp_path: Path, build: str, verdict: str
 ) -> None:
     wish = downstream_request(level=Level.L4, oncalls=("anja",))
-    async with running_downstream(tmp_path, wish, build=build) as it:
-        it.github.repository(DOWNSTREAM).sends_run_webhooks = True
-        pull = await it.github.open_pr(UPSTREAM)
-        await it.go()
-        await it.it.pass_time(5)
-        assert gate_state(it.it, pull) == verdict, said(it)
+    async with running_downstream(tmp_path, wish, build=build) as downstream:
+        downstream.github.repository(DOWNSTREAM).sends_run_webhooks = True
+        pull = await downstream.github.open_pr(UPSTREAM)
+        await downstream.run_to_end()
+        await downstream.relay.pass_time(5)
+        assert gate_state(downstream.relay, pull) == verdict, job_logs(downstream)
 
 
 async def test_a_rerun_from_github_is_reported_as_its_next_attempt(tmp_path: Path) -> None:
     build = 'test "$GITHUB_RUN_ATTEMPT" = 2'
-    async with running_downstream(tmp_path, downstream_request(), build=build) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.go()
-        (run,) = it.github.runs(DOWNSTREAM)
-        await it.github.rerun(run)
-        await it.go()
-        found = [(job["attempt"], job["conclusion"]) for job in it.jobs()]
-        assert found == [(1, "failure"), (2, "success")], said(it)
+    async with running_downstream(tmp_path, downstream_request(), build=build) as downstream:
+        await downstream.github.open_pr(UPSTREAM)
+        await downstream.run_to_end()
+        (run,) = downstream.github.runs(DOWNSTREAM)
+        await downstream.github.rerun(run)
+        await downstream.run_to_end()
+        found = [(job["attempt"], job["conclusion"]) for job in downstream.jobs()]
+        assert found == [(1, "failure"), (2, "success")], job_logs(downstream)

@@ -11,7 +11,7 @@ import pytest
 from github_sim.github import GitHub, JobSpec, Workflow
 from support.downstream.callbacks import BACKEND, LISTED, job_marks
 from support.downstream.reporter import reporter_world
-from support.stage import AUDIENCE, UPSTREAM
+from support.running_relay import AUDIENCE, UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ ENVIRONMENTS = {
 NAMES = {"buildkite": ":linux: build", "gitlab": "build 1/2", "circleci": "build (2/4)"}
 
 
-def token_of(github: GitHub, ci: str) -> str:
+def issue_token(github: GitHub, ci: str) -> str:
     if ci == "buildkite":
         return github.buildkite.token(AUDIENCE, wanted=("organization_id", "pipeline_id"))
     if ci == "gitlab":
@@ -102,12 +102,12 @@ async def test_github_two_short_steps_are_all_that_it_takes(tmp_path: Path) -> N
         env = world.github_env("build")
         code, said = await world.report("--strict", env={**env, "CRCR_STATUS": "in_progress"})
         assert (code, world.results()) == (0, {"build": "in_progress"}), said
-        world.it.clock.advance(300)
+        world.relay.clock.advance(300)
         more = {"CRCR_STATUS": "completed", "CRCR_CONCLUSION": "failure", "CRCR_JUNIT": "results/**/*.xml"}
         code, said = await world.report("--strict", env={**env, **more})
         assert (code, world.results()) == (0, {"build": "failure"}), said
 
-        [job] = world.it.jobs(BACKEND)
+        [job] = world.relay.jobs(BACKEND)
         assert (job["execution_s"], job_marks(job)) == (300, set())
         assert (job["tests_passed"], job["tests_failed"], job["tests_skipped"]) == (1, 1, 1)
         failed = json.loads(job["failed_tests"])
@@ -121,7 +121,7 @@ async def test_github_a_lost_start_is_sent_late_before_the_result(tmp_path: Path
             "--strict", "--status", "completed", "--conclusion", "success", env=world.github_env()
         )
         assert (code, world.results()) == (0, {"build": "success"}), said
-        [job] = world.it.jobs(BACKEND)
+        [job] = world.relay.jobs(BACKEND)
         assert job["queue_s"] is None
         assert "marked late" in said
 
@@ -147,14 +147,14 @@ async def test_another_ci_reports_with_its_own_token_and_words(tmp_path: Path, c
         "CRCR_OIDC_REGISTRATIONS": json.dumps([registration]),
     }
     async with reporter_world(tmp_path, LISTED, **more) as world:
-        own = asking(tmp_path, ci, token_of(world.it.github, ci))
+        own = asking(tmp_path, ci, issue_token(world.relay.github, ci))
         env = {**ENVIRONMENTS[ci], **world.dispatch_env(), **own}
         for status in ("in_progress", "completed"):
             code, said = await world.report("--strict", "--status", status, env=env)
             assert code == 0, said
-            assert world.it.github.issuer_url not in said
+            assert world.relay.github.issuer_url not in said
         assert world.results() == {NAMES[ci]: "failure"}
-        [job] = world.it.jobs(BACKEND)
+        [job] = world.relay.jobs(BACKEND)
         assert job["run_id"] in (
             env.get("BUILDKITE_BUILD_ID"),
             env.get("CI_PIPELINE_ID"),
@@ -166,7 +166,7 @@ async def test_any_other_ci_reports_by_flags(tmp_path: Path) -> None:
     async with reporter_world(tmp_path) as world:
         job = world.run.job("test")
         token = tmp_path / "token"
-        token.write_text(world.it.github.oidc_token(world.run, job, audience=AUDIENCE) + "\n")
+        token.write_text(world.relay.github.oidc_token(world.run, job, audience=AUDIENCE) + "\n")
         words = [
             "--run-id",
             str(world.run.id),
@@ -213,7 +213,7 @@ async def test_a_leg_without_its_own_name_is_told_what_it_is_called_now(tmp_path
         assert set(world.results()) == {"leg", "leg (2)"}
 
 
-def everything_said(said: str) -> str:
+def visible_log(said: str) -> str:
     """What a reader of GitHub's log sees: the line that hides the token is taken out by the runner."""
     return "\n".join(line for line in said.splitlines() if not line.startswith("::add-mask::"))
 
@@ -225,7 +225,7 @@ async def test_the_token_is_hidden_and_never_said(tmp_path: Path) -> None:
         [masked] = [line for line in said.splitlines() if line.startswith("::add-mask::")]
         token = masked.removeprefix("::add-mask::")
         assert token.count(".") == 2
-        assert token not in everything_said(said)
+        assert token not in visible_log(said)
         assert env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"] not in said
 
 
@@ -238,14 +238,14 @@ async def test_dry_run_shows_the_report_and_asks_for_no_token(tmp_path: Path) ->
         body = json.loads(said[said.index("\n{") :])
         assert (body["delivery_id"], body["payload"]) == (world.run.delivery_id, {})
         assert body["workflow"]["run_id"] == str(world.run.id)
-        assert world.it.github.request_tokens.minted == {}
+        assert world.relay.github.request_tokens.minted == {}
         assert world.results() == {}
 
 
 async def test_a_nightly_is_recorded_with_the_commit_that_it_names(tmp_path: Path) -> None:
     async with reporter_world(tmp_path, workflows=NIGHTLY) as world:
-        commit = world.it.github.repository(UPSTREAM).head_sha
-        world.run = world.it.github.start_run(BACKEND, event="schedule")
+        commit = world.relay.github.repository(UPSTREAM).head_sha
+        world.run = world.relay.github.start_run(BACKEND, event="schedule")
         env = world.github_env(
             GITHUB_EVENT_NAME="schedule", CRCR_EVENT_TYPE="nightly", CRCR_UPSTREAM=UPSTREAM
         )
@@ -257,13 +257,13 @@ async def test_a_nightly_is_recorded_with_the_commit_that_it_names(tmp_path: Pat
             code, said = await world.report("--strict", "--status", *words, env=env)
             assert code == 0, said
         assert world.results() == {"build": "success"}
-        await world.it.act()
+        await world.relay.drain()
 
 
 async def test_a_sandbox_says_that_it_counts_for_nothing(tmp_path: Path) -> None:
     async with reporter_world(tmp_path, CRCR_SANDBOX="on") as world:
-        world.it.write_allowlist("L2:\n  - org/other\n")
-        await world.it.refresh()
+        world.relay.write_allowlist("L2:\n  - org/other\n")
+        await world.relay.refresh()
         code, said = await world.report("--strict", "--status", "in_progress", env=world.github_env())
         assert code == 0, said
         assert "sandbox" in said

@@ -54,26 +54,28 @@ async def all_at_once(world: ReporterWorld, times: ThreadClock, *statuses: str) 
 async def test_fault_21_a_hundred_jobs_against_sixty_a_minute_are_all_recorded_once(tmp_path: Path) -> None:
     workflows = workflow_with_jobs(*(f"job {number}" for number in range(JOBS)))
     async with reporter_world(tmp_path, workflows=workflows, CRCR_RATE_LIMIT_PER_MIN="60") as world:
-        times = ThreadClock(JOBS, world.it.clock.advance)
+        times = ThreadClock(JOBS, world.relay.clock.advance)
         ended = await all_at_once(world, times, "in_progress", "completed")
 
         assert [said for code, said in ended if code] == []
         assert len([said for _, said in ended if "429 rate_limited" in said]) >= JOBS - 60
         assert world.results() == {f"job {number}": "success" for number in range(JOBS)}
-        applied = Counter(job["attempt"] for job in world.it.jobs(BACKEND) if not job_marks(job))
+        applied = Counter(job["attempt"] for job in world.relay.jobs(BACKEND) if not job_marks(job))
         assert applied == {1: JOBS}
         # Two hundred reports at sixty a minute need a little more than three minutes, and hardly longer.
         assert times.seconds - 1_000_000 < 400
 
 
 async def test_fault_12_a_store_that_fails_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world, callbacks_on_outage(world.it) as (store, client):
+    async with reporter_world(tmp_path) as world, callbacks_on_outage(world.relay) as (store, client):
         store.writes_to_fail, store.answers_to_lose = 3, 2
         transport = client._transport
-        await world.relay.stop()
-        world.relay = Server(transport.app, "127.0.0.1", int(world.url.rpartition(":")[2]))  # type: ignore[attr-defined]
-        await world.relay.start()
-        ended = await all_at_once(world, ThreadClock(2, world.it.clock.advance), "in_progress", "completed")
+        await world.relay_server.stop()
+        world.relay_server = Server(transport.app, "127.0.0.1", int(world.url.rpartition(":")[2]))  # type: ignore[attr-defined]
+        await world.relay_server.start()
+        ended = await all_at_once(
+            world, ThreadClock(2, world.relay.clock.advance), "in_progress", "completed"
+        )
         assert [said for code, said in ended if code] == []
         assert world.results() == {"build": "success", "test": "success"}
         assert (store.writes_to_fail, store.answers_to_lose) == (0, 0)
@@ -81,38 +83,38 @@ async def test_fault_12_a_store_that_fails_in_the_middle_loses_and_doubles_nothi
 
 async def test_a_relay_that_is_away_for_a_minute_loses_nothing(tmp_path: Path) -> None:
     async with reporter_world(tmp_path) as world:
-        await world.relay.stop()
+        await world.relay_server.stop()
         loop, port = asyncio.get_running_loop(), int(world.url.rpartition(":")[2])
         away_s = [60.0]
 
         async def return_to_work() -> None:
-            world.relay = Server(world.it.app, "127.0.0.1", port)
-            await world.relay.start()
+            world.relay_server = Server(world.relay.app, "127.0.0.1", port)
+            await world.relay_server.start()
 
         def move(seconds: float) -> None:
-            world.it.clock.advance(seconds)
+            world.relay.clock.advance(seconds)
             before, away_s[0] = away_s[0], away_s[0] - seconds
             if before > 0 >= away_s[0]:
                 asyncio.run_coroutine_threadsafe(return_to_work(), loop).result(20)
 
         ended = await all_at_once(world, ThreadClock(2, move), "in_progress", "completed")
         assert [said for code, said in ended if code] == []
-        assert all("cannot take it now" in said for _, said in ended)
+        assert all("is not available" in said for _, said in ended)
         assert world.results() == {"build": "success", "test": "success"}
-        assert [job_marks(job) for job in world.it.jobs(BACKEND)] == [set(), set()]
+        assert [job_marks(job) for job in world.relay.jobs(BACKEND)] == [set(), set()]
 
 
 async def test_a_process_that_finds_nobody_waits_until_the_relay_is_back(tmp_path: Path) -> None:
     async with reporter_world(tmp_path) as world:
-        await world.relay.stop()
+        await world.relay_server.stop()
         env = world.github_env(CRCR_STATUS="in_progress")
         reporting = asyncio.create_task(run_reporter_process("--strict", env=env, folder=tmp_path))
         async with asyncio.timeout(20):
             # It has its token, so it is on its way to a relay that is not there.
-            while not world.it.github.request_tokens.minted:
+            while not world.relay.github.request_tokens.minted:
                 await asyncio.sleep(0.02)
-        world.relay = Server(world.it.app, "127.0.0.1", int(world.url.rpartition(":")[2]))
-        await world.relay.start()
+        world.relay_server = Server(world.relay.app, "127.0.0.1", int(world.url.rpartition(":")[2]))
+        await world.relay_server.start()
         code, said = await reporting
         assert (code, world.results()) == (0, {"build": "in_progress"}), said
 

@@ -9,8 +9,8 @@ import pytest
 
 from support.process import crcr, free_port
 from support.replicas import TARGETS, github_with_backends, replica_environment, wait_until
+from support.running_relay import UPSTREAM
 from support.services.postgres import new_database
-from support.stage import UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -32,9 +32,9 @@ async def test_without_listen_a_webhook_at_one_process_reaches_worker_and_live_p
             crcr("serve", "--no-worker", "--port", str(showing), folder=tmp_path, environ=env) as pages,
             crcr("worker", folder=tmp_path, environ=env) as worker,
         ):
-            await relay.says("crcr is listening on")
-            await pages.says("crcr is listening on")
-            await worker.says("crcr is processing")
+            await relay.wait_for_line("crcr is listening on")
+            await pages.wait_for_line("crcr is listening on")
+            await worker.wait_for_line("crcr is processing")
             async with client.stream("GET", f"http://127.0.0.1:{showing}/api/v1/events") as stream:
                 lines = stream.aiter_lines()
                 assert await anext(lines) == "retry: 2000"
@@ -42,7 +42,7 @@ async def test_without_listen_a_webhook_at_one_process_reaches_worker_and_live_p
                 assert await next_change(lines) > 0
             await wait_until(lambda: all(github.dispatches(name) for name in TARGETS))
             for process in (relay, pages, worker):
-                assert await process.stopped() == 0
+                assert await process.stop() == 0
                 assert (await process.errors()).count("store_polling") == 1
 
 

@@ -15,7 +15,7 @@ from github_sim.github import GitHub
 from github_sim.rest.server import serve
 from support.deploy.slow_clients import RawClient, open_raw_client, serve_with_limits
 from support.process import crcr, free_port
-from support.stage import UPSTREAM, environment
+from support.running_relay import UPSTREAM, environment
 
 GET = b"GET / HTTP/1.1\r\nHost: relay.test\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: relay.test\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -208,9 +208,9 @@ async def relay(folder: Path, **more: str) -> AsyncIterator[tuple[GitHub, int]]:
         github.use_transport(httpx.AsyncHTTPTransport())
         environ = {**environment(folder, github, folder / "allowlist.yml"), "CRCR_PORT": str(port), **more}
         async with crcr("serve", folder=folder, environ=environ) as process:
-            await process.says("crcr is listening on")
+            await process.wait_for_line("crcr is listening on")
             yield github, port
-            assert await process.stopped() == 0
+            assert await process.stop() == 0
             assert '"level":"error"' not in await process.errors()
 
 
@@ -242,7 +242,7 @@ async def test_fault_65_a_relay_and_the_metrics_of_a_worker_refuse_a_large_head(
             "CRCR_METRICS_PORT": str(metrics_port),
         }
         async with crcr("worker", folder=tmp_path, environ=environ) as worker:
-            await worker.says("/metrics")
+            await worker.wait_for_line("/metrics")
             for asked in (port, metrics_port):
                 async with open_raw_client(asked) as one:
                     await one.send(GET + fields(300))

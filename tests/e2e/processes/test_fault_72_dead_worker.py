@@ -17,8 +17,8 @@ from github_sim.rest.server import serve
 from github_sim.world.faults import Match
 from support.process import CrcrProcess, crcr, free_port
 from support.replicas import query_rows, query_value, replica_environment, wait_until
+from support.running_relay import AUDIENCE, UPSTREAM
 from support.services.postgres import new_database
-from support.stage import AUDIENCE, UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -121,9 +121,9 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
             crcr("worker", folder=tmp_path, environ=env) as first,
             crcr("worker", folder=tmp_path, environ=env) as second,
         ):
-            await relay.says("crcr is listening on")
-            await first.says("crcr is processing")
-            await second.says("crcr is processing")
+            await relay.wait_for_line("crcr is listening on")
+            await first.wait_for_line("crcr is processing")
+            await second.wait_for_line("crcr is processing")
             load = Load(github)
             under_load = asyncio.create_task(load.go_on())
 
@@ -132,14 +132,14 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
             first.process.send_signal(signal.SIGCONT)
             await asyncio.sleep(3)
             await freeze_at_work(second, url)
-            await second.stopped(signal.SIGKILL)
+            await second.stop(signal.SIGKILL)
             await asyncio.sleep(GONE_S)
 
             load.stop()
             await under_load
             await wait_until(lambda: query_value(url, OPEN) == 0)
-            assert await first.stopped() == 0
-            assert await relay.stopped() == 0
+            assert await first.stop() == 0
+            assert await relay.stop() == 0
 
         waits = waits_s(github)
         heads = {pull.head_sha for pull in github.world.pulls.values()}

@@ -19,7 +19,7 @@ from support.replicas import (
     replica_environment,
     wait_until,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -37,12 +37,12 @@ async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_pa
         env = replica_environment(tmp_path, github, url, CRCR_PORT=str(port), CRCR_DRAIN_S="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         async with crcr("serve", folder=tmp_path, environ=env) as relay:
-            await relay.says("crcr is listening on")
+            await relay.wait_for_line("crcr is listening on")
             assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
             relay.process.send_signal(signal.SIGTERM)
             await until_not_ready(client, port)
             taken = await github.open_pr(UPSTREAM)
-            assert await relay.ended() == 0
+            assert await relay.wait() == 0
             assert '"level":"error"' not in await relay.errors()
         [delivery] = [each for each in github.deliveries() if each.event == "pull_request"]
         assert (taken.number, delivery.ok) == (1, True)
@@ -74,8 +74,8 @@ async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_i
             crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(here)}) as relay,
             crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(there)}) as other,
         ):
-            await relay.says("crcr is listening on")
-            await other.says("crcr is listening on")
+            await relay.wait_for_line("crcr is listening on")
+            await other.wait_for_line("crcr is listening on")
             async with client.stream("GET", f"http://127.0.0.1:{here}/api/v1/events") as stream:
                 lines = stream.aiter_lines()
                 assert await anext(lines) == "retry: 2000"
@@ -84,7 +84,7 @@ async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_i
                 relay.process.send_signal(signal.SIGTERM)
                 rest = [line async for line in lines]  # to its end, which is no broken connection
             assert all(line.startswith(("id:", "event:", "data:", ":")) or not line for line in rest)
-            assert await relay.ended() == 0
+            assert await relay.wait() == 0
             seen = max([seen, *(int(line[3:]) for line in rest if line.startswith("id:"))])
 
             await github.open_pr(UPSTREAM)  # while the page listens to nobody
@@ -93,7 +93,7 @@ async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_i
                 "GET", f"http://127.0.0.1:{there}/api/v1/events", headers=again
             ) as stream:
                 assert await _number_after(stream.aiter_lines(), seen) > seen
-            assert await other.stopped() == 0
+            assert await other.stop() == 0
 
 
 async def _number_after(lines: AsyncIterator[str], seen: int) -> int:
@@ -117,8 +117,8 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
             crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
             crcr("worker", folder=tmp_path, environ=env) as back,
         ):
-            await front.says("without a worker")
-            await back.says("crcr is processing")
+            await front.wait_for_line("without a worker")
+            await back.wait_for_line("crcr is processing")
             await wait_until(lambda: query_value(url, OPEN) == 0)
             gate = github.faults.hang(on=Match(method="POST", path="*/dispatches"), times=2)
             await github.open_pr(UPSTREAM)
@@ -129,15 +129,15 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
             )
             assert back.process.returncode is None  # two dispatches are under way
             gate.release()
-            assert await back.ended() == 0
+            assert await back.wait() == 0
             assert '"level":"error"' not in await back.errors()
             states = query_rows(url, "SELECT state, unsure FROM dispatches ORDER BY state")
             assert [tuple(row.values()) for row in states] == [("sent", 0)] * 2 + [("waiting", 0)] * 2
             assert query_value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
             async with crcr("worker", folder=tmp_path, environ=env) as successor:
-                await successor.says("crcr is processing")
+                await successor.wait_for_line("crcr is processing")
                 await wait_until(lambda: query_value(url, OPEN) == 0)
-                assert await successor.stopped() == 0
-            assert await front.stopped() == 0
+                assert await successor.stop() == 0
+            assert await front.stop() == 0
         assert [len(github.dispatches(name)) for name in TARGETS] == [1] * len(TARGETS)
         assert query_value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1") == 0

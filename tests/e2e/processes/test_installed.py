@@ -32,9 +32,9 @@ from support.replicas import (
     replica_environment,
     wait_until,
 )
+from support.running_relay import UPSTREAM
 from support.services.postgres import new_database
 from support.services.redis import shared_redis
-from support.stage import UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -88,17 +88,17 @@ class Relay:
     @asynccontextmanager
     async def serving(self, *words: str) -> AsyncIterator[None]:
         async with self.start("serve", "--port", str(self.port), *words) as process:
-            await process.says("crcr is listening on")
+            await process.wait_for_line("crcr is listening on")
             yield
-            assert await process.stopped() == 0
+            assert await process.stop() == 0
             assert '"level":"error"' not in await process.errors()
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         async with self.start("worker") as process:
-            await process.says("crcr is processing")
+            await process.wait_for_line("crcr is processing")
             yield
-            assert await process.stopped() == 0
+            assert await process.stop() == 0
             assert '"level":"error"' not in await process.errors()
 
     async def receive_result(self) -> WorkflowRun:
@@ -120,7 +120,7 @@ class Relay:
 
 
 @asynccontextmanager
-async def relay(installed: Installation, folder: Path, url: str, **more: str) -> AsyncIterator[Relay]:
+async def run_relay(installed: Installation, folder: Path, url: str, **more: str) -> AsyncIterator[Relay]:
     port = free_port()
     async with github_with_backends() as github:
         address = f"http://127.0.0.1:{port}"
@@ -157,14 +157,14 @@ def test_fault_71_an_installation_holds_the_shipped_packages_and_all_modules_loa
 
 
 async def test_fault_71_an_installation_runs_on_sqlite(plain: Installation, tmp_path: Path) -> None:
-    async with relay(plain, tmp_path, sqlite_in(tmp_path)) as it:
-        assert "the settings are valid" in await it.run("check-config")
-        await it.run("migrate")
-        async with it.serving("--no-worker"), it.working():
-            await it.receive_result()
-            assert TARGETS[0] in (await it.get("/crcr")).text
-            found = await it.findings()
-            await it.run("backup", "copy.db")
+    async with run_relay(plain, tmp_path, sqlite_in(tmp_path)) as relay:
+        assert "the settings are valid" in await relay.run("check-config")
+        await relay.run("migrate")
+        async with relay.serving("--no-worker"), relay.working():
+            await relay.receive_result()
+            assert TARGETS[0] in (await relay.get("/crcr")).text
+            found = await relay.findings()
+            await relay.run("backup", "copy.db")
         assert (found["store"], found["writing"]) == ("ok", "ok")
         assert query_value(f"sqlite:///{tmp_path / 'copy.db'}", "SELECT count(*) FROM jobs") == 1
 
@@ -173,12 +173,12 @@ async def test_fault_71_an_installation_runs_on_postgresql_and_redis(
     plain: Installation, tmp_path: Path
 ) -> None:
     url = new_database(empty=True)
-    async with relay(plain, tmp_path, url, CRCR_REDIS_URL=shared_redis().url) as it:
-        await it.run("migrate")
-        async with it.serving("--no-worker"), it.working():
-            await it.receive_result()
-            assert TARGETS[0] in (await it.get("/crcr")).text
-            found = await it.findings()
+    async with run_relay(plain, tmp_path, url, CRCR_REDIS_URL=shared_redis().url) as relay:
+        await relay.run("migrate")
+        async with relay.serving("--no-worker"), relay.working():
+            await relay.receive_result()
+            assert TARGETS[0] in (await relay.get("/crcr")).text
+            found = await relay.findings()
         assert (found["store"], found["writing"], found["redis"]) == ("ok", "ok", "ok")
 
 
@@ -186,9 +186,9 @@ async def test_fault_71_an_installation_moves_from_sqlite_to_postgresql(
     plain: Installation, tmp_path: Path
 ) -> None:
     url = new_database(empty=True)
-    async with relay(plain, tmp_path, sqlite_in(tmp_path)) as it:
-        await it.run("migrate")
-        moved = json.loads(await it.run("migrate", "--from", it.url, "--to", url, "--json"))
+    async with run_relay(plain, tmp_path, sqlite_in(tmp_path)) as relay:
+        await relay.run("migrate")
+        moved = json.loads(await relay.run("migrate", "--from", relay.url, "--to", url, "--json"))
     assert moved["replaced"] == 0
     assert query_value(url, "SELECT count(*) FROM alembic_version") == 1
 
@@ -200,8 +200,8 @@ async def test_fault_71_an_installation_with_the_extra_sends_traces(
         assert "No broken requirements" in traced.pip("check")
         traced.python("-c", "import crcr.tracing")
         more = {"CRCR_OTEL_ENDPOINT": collected.url}
-        async with relay(traced, tmp_path, sqlite_in(tmp_path), **more) as it, it.serving():
-            await it.receive_result()
+        async with run_relay(traced, tmp_path, sqlite_in(tmp_path), **more) as relay, relay.serving():
+            await relay.receive_result()
         assert len(collected.named("callback")) == 2
 
 
@@ -211,11 +211,11 @@ async def test_fault_71_an_installation_with_the_extra_answers_a_page_from_chdb(
     with with_extra("chdb", plain, tmp_path) as engine:
         assert "No broken requirements" in engine.pip("check")
         more = {"CRCR_CLICKHOUSE_URL": f"chdb://{tmp_path / 'engine'}"}
-        async with relay(engine, tmp_path, sqlite_in(tmp_path), **more) as it, it.serving():
-            await it.receive_result()
-            await wait_until(lambda: query_value(it.url, "SELECT count(*) FROM unfed") == 0)
+        async with run_relay(engine, tmp_path, sqlite_in(tmp_path), **more) as relay, relay.serving():
+            await relay.receive_result()
+            await wait_until(lambda: query_value(relay.url, "SELECT count(*) FROM unfed") == 0)
             await asyncio.to_thread(forget_sums, tmp_path / "crcr.db")
-            answer = (await it.get("/api/v1/summary", upstream=UPSTREAM)).json()
+            answer = (await relay.get("/api/v1/summary", upstream=UPSTREAM)).json()
         [backend] = [each for each in answer["backends"] if each["name"] == TARGETS[0]]
         assert backend["figures"]["tally"]["success"] == 1
 

@@ -21,7 +21,7 @@ import pytest
 from github_sim.github import GitHub, PullRequest
 from github_sim.rest.server import serve
 from support.process import CrcrProcess, crcr, free_port
-from support.stage import UPSTREAM, environment
+from support.running_relay import UPSTREAM, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -60,7 +60,7 @@ class Outage:
         lines: list[str] = []
         async with crcr("serve", folder=self.folder, environ=self.environ) as process:
             reading = asyncio.create_task(_collect(process.process.stderr, lines))
-            await process.says("crcr is listening on")
+            await process.wait_for_line("crcr is listening on")
             try:
                 yield process, lines
             finally:
@@ -71,7 +71,7 @@ class Outage:
     async def command(self, *words: str) -> tuple[int, str, str]:
         async with crcr(*words, folder=self.folder, environ=self.environ) as process:
             out, errors = await process.process.communicate()
-            return await process.ended(), out.decode(), errors.decode()
+            return await process.wait(), out.decode(), errors.decode()
 
     def rows(self, sql: str) -> list[Any]:
         with closing(sqlite3.connect(self.folder / "crcr.db")) as connection:
@@ -89,7 +89,7 @@ async def _collect(stream: asyncio.StreamReader | None, lines: list[str]) -> Non
 
 
 @asynccontextmanager
-async def outage(folder: Path) -> AsyncIterator[Outage]:
+async def run_outage(folder: Path) -> AsyncIterator[Outage]:
     clock = Ahead()
     async with GitHub(seed=7, clock=clock) as github, serve(github):
         for name in (UPSTREAM, GATING, REPORTING):
@@ -104,13 +104,13 @@ async def until(fact: Callable[[], object]) -> None:
         await asyncio.sleep(0.05)  # a real process works in real time
 
 
-async def five_hundred(it: Outage, pulls: list[PullRequest]) -> None:
+async def five_hundred(outage: Outage, pulls: list[PullRequest]) -> None:
     """Everything that people do, mixed; `pulls` were open before."""
-    github = it.github
+    github = outage.github
 
     async def rounds(count: int) -> AsyncIterator[int]:
         for number in range(count):
-            it.clock.seconds += 1
+            outage.clock.seconds += 1
             yield number
 
     pulls += [await github.open_pr(UPSTREAM) async for _ in rounds(PULLS - len(pulls))]
@@ -133,12 +133,12 @@ def unanswered(github: GitHub) -> set[str]:
     return {each.guid for each in log} - {each.guid for each in log if each.ok}
 
 
-def check_that_each_was_processed_once(it: Outage, pulls: list[PullRequest]) -> None:
-    missed = unanswered(it.github)
-    recovered = dict(it.rows("SELECT guid, outcome FROM recovered"))
+def check_that_each_was_processed_once(outage: Outage, pulls: list[PullRequest]) -> None:
+    missed = unanswered(outage.github)
+    recovered = dict(outage.rows("SELECT guid, outcome FROM recovered"))
     # What came while the log was read may have been fetched as well; it was here already.
     assert {recovered.pop(guid) for guid in recovered.keys() - missed} <= {"repeat"}
-    taken = Counter(guid for (guid,) in it.rows("SELECT guid FROM deliveries"))
+    taken = Counter(guid for (guid,) in outage.rows("SELECT guid FROM deliveries"))
     assert set(taken.values()) == {1}
     # The kill may fall between taking one and noting that it was: then its delivery says so.
     interrupted = missed - recovered.keys()
@@ -147,10 +147,10 @@ def check_that_each_was_processed_once(it: Outage, pulls: list[PullRequest]) -> 
     noted = {guid for guid, outcome in recovered.items() if outcome != "ignored"}
     assert noted | interrupted == missed & taken.keys()
     for downstream in (GATING, REPORTING):
-        told = it.github.dispatches(downstream)
+        told = outage.github.dispatches(downstream)
         sent = Counter(each.delivery_id for each in told)
         # What was under way when the relay was killed may arrive twice, and is marked so.
-        unsure = it.rows("SELECT delivery, downstream FROM dispatches WHERE unsure = 1")
+        unsure = outage.rows("SELECT delivery, downstream FROM dispatches WHERE unsure = 1")
         assert {(guid, downstream) for guid, times in sent.items() if times > 1} <= set(unsure)
         pulled = {each.delivery_id: each for each in told if each.event_type == "pull_request"}
         heads = Counter(
@@ -160,9 +160,9 @@ def check_that_each_was_processed_once(it: Outage, pulls: list[PullRequest]) -> 
         assert len(heads) == PULLS + 4  # and those of before the outage
 
 
-def idle(it: Outage) -> bool:
+def idle(outage: Outage) -> bool:
     """Whoever is to be told has been told; checks may still wait for GitHub's limit on writes, a minute long."""
-    return not it.one(
+    return not outage.one(
         "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
         " AND kind NOT IN ('publish_checks', 'look_up')"
     )
@@ -171,48 +171,48 @@ def idle(it: Outage) -> bool:
 async def test_five_hundred_webhooks_sent_while_the_relay_was_away_are_each_processed_once(
     tmp_path: Path,
 ) -> None:
-    async with outage(tmp_path) as it:
-        async with it.relay() as (relay, _):
-            pulls = [await it.github.open_pr(UPSTREAM) for _ in range(4)]
+    async with run_outage(tmp_path) as outage:
+        async with outage.relay() as (relay, _):
+            pulls = [await outage.github.open_pr(UPSTREAM) for _ in range(4)]
             await until(
-                lambda: len(it.github.dispatches()) == 8 and it.one("SELECT count(*) FROM watermarks")
+                lambda: len(outage.github.dispatches()) == 8 and outage.one("SELECT count(*) FROM watermarks")
             )
-            assert await relay.stopped(signal.SIGKILL) == -signal.SIGKILL
-        await five_hundred(it, pulls)
-        assert len(unanswered(it.github)) == 500
-        it.clock.seconds = 0
+            assert await relay.stop(signal.SIGKILL) == -signal.SIGKILL
+        await five_hundred(outage, pulls)
+        assert len(unanswered(outage.github)) == 500
+        outage.clock.seconds = 0
 
-        async with it.relay() as (relay, log):  # killed once more, in the middle of its recovery
-            await until(lambda: it.one("SELECT count(*) FROM recovered") > 100)
-            assert await relay.stopped(signal.SIGKILL) == -signal.SIGKILL
+        async with outage.relay() as (relay, log):  # killed once more, in the middle of its recovery
+            await until(lambda: outage.one("SELECT count(*) FROM recovered") > 100)
+            assert await relay.stop(signal.SIGKILL) == -signal.SIGKILL
         assert any("recovery_progress" in line for line in log)
-        async with it.relay() as (relay, log):
+        async with outage.relay() as (relay, log):
             await until(lambda: any("recovery_done" in line for line in log))
-            await until(lambda: idle(it))
-            assert await relay.stopped() == 0
+            await until(lambda: idle(outage))
+            assert await relay.stop() == 0
 
-        check_that_each_was_processed_once(it, pulls)
+        check_that_each_was_processed_once(outage, pulls)
         assert [line for line in log if '"level":"error"' in line] == []
 
 
 async def test_the_same_by_hand_shows_how_far_it_is_and_what_it_found(tmp_path: Path) -> None:
-    async with outage(tmp_path) as it:
-        async with it.relay() as (relay, _):
-            pull = await it.github.open_pr(UPSTREAM)
-            await until(lambda: it.one("SELECT count(*) FROM watermarks"))
-            assert await relay.stopped() == 0
+    async with run_outage(tmp_path) as outage:
+        async with outage.relay() as (relay, _):
+            pull = await outage.github.open_pr(UPSTREAM)
+            await until(lambda: outage.one("SELECT count(*) FROM watermarks"))
+            assert await relay.stop() == 0
         for _ in range(120):
-            it.clock.seconds += 1
-            await it.github.push_to_pr(pull)
-        it.clock.seconds = 0
-        code, out, errors = await it.command("reconcile")
+            outage.clock.seconds += 1
+            await outage.github.push_to_pr(pull)
+        outage.clock.seconds = 0
+        code, out, errors = await outage.command("reconcile")
 
         assert (code, "Traceback" in errors) == (0, False)
         assert "reading the log: 1 page" in errors
         assert "recovering: 120 of 120" in errors
         assert re.search(r"^missed +120 *$", out, re.MULTILINE)
         assert re.search(r"^  recovered +1 *\n  superseded by newer ones +119 *$", out, re.MULTILINE)
-        code, out, errors = await it.command("reconcile", "--json")
+        code, out, errors = await outage.command("reconcile", "--json")
         assert (code, errors) == (0, "")
         assert json.loads(out)["recovery"] | {"since": None} == {
             "since": None,
@@ -223,11 +223,11 @@ async def test_the_same_by_hand_shows_how_far_it_is_and_what_it_found(tmp_path: 
 
 
 async def test_a_github_that_is_away_is_told_with_a_failure(tmp_path: Path) -> None:
-    async with outage(tmp_path) as it:
-        assert (await it.command("reconcile"))[0] == 1
-        assert (await it.command("migrate"))[0] == 0
-        it.environ["CRCR_GITHUB_API_URL"] = f"http://127.0.0.1:{free_port()}"
-        code, _, errors = await it.command("reconcile")
+    async with run_outage(tmp_path) as outage:
+        assert (await outage.command("reconcile"))[0] == 1
+        assert (await outage.command("migrate"))[0] == 0
+        outage.environ["CRCR_GITHUB_API_URL"] = f"http://127.0.0.1:{free_port()}"
+        code, _, errors = await outage.command("reconcile")
 
         assert (code, "Traceback" in errors) == (1, False)
         assert "stopped early with 0 left: GitHub cannot be reached" in errors

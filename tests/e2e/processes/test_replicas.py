@@ -23,7 +23,7 @@ from support.replicas import (
     replica_environment,
     wait_until,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -41,16 +41,16 @@ async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, plac
             crcr("worker", folder=tmp_path, environ=env) as first,
             crcr("worker", folder=tmp_path, environ=env) as second,
         ):
-            await first.says("crcr is processing")
-            await second.says("crcr is processing")
+            await first.wait_for_line("crcr is processing")
+            await second.wait_for_line("crcr is processing")
             workers = {str(each.process.pid): each for each in (first, second)}
             leader = leading(url)
             assert leader in workers
             assert query_value(url, "SELECT count(*) FROM allowlist_versions") == 1
-            await workers[leader].stopped(signal.SIGKILL)
+            await workers[leader].stop(signal.SIGKILL)
             other = next(pid for pid in workers if pid != leader)
             await wait_until(lambda: leading(url) == other)  # at once: it runs on the same machine
-            assert await workers[other].stopped() == 0
+            assert await workers[other].stop() == 0
             assert query_value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
 
 
@@ -68,11 +68,11 @@ async def test_two_that_start_at_once_on_nothing_are_both_ready(tmp_path: Path, 
         relays = [
             await stack.enter_async_context(crcr(*each, folder=tmp_path, environ=env)) for each in words
         ]
-        await asyncio.gather(*(relay.says("crcr is listening on") for relay in relays))
+        await asyncio.gather(*(relay.wait_for_line("crcr is listening on") for relay in relays))
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             ready = [(await http.get(f"http://127.0.0.1:{port}/readyz")).status_code for port in ports]
         assert ready == [200, 200]
-        assert await asyncio.gather(*(relay.stopped() for relay in relays)) == [0, 0]
+        assert await asyncio.gather(*(relay.stop() for relay in relays)) == [0, 0]
 
 
 @dataclass
@@ -130,51 +130,53 @@ class Fleet:
         self.running[name] = await self.stack.enter_async_context(
             crcr(*words, folder=self.folder, environ=self.env)
         )
-        await self.running[name].says("crcr is processing" if name == "worker" else "crcr is listening on")
+        await self.running[name].wait_for_line(
+            "crcr is processing" if name == "worker" else "crcr is listening on"
+        )
         if name != "worker":
             await self.balancer.has_ready(int(name))
 
     async def stop(self, name: str) -> None:
         process = self.running.pop(name)
-        assert await process.stopped() == 0
+        assert await process.stop() == 0
         self.errors += [line for line in (await process.errors()).splitlines() if '"level":"error"' in line]
 
 
 @asynccontextmanager
-async def fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fleet]:
+async def run_fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fleet]:
     ports = (free_port(), free_port())
     async with run_load_balancer(*ports) as balancer, AsyncExitStack() as stack:
         env = replica_environment(folder, github, url, CRCR_PUBLIC_URL=balancer.url, CRCR_DRAIN_S="1")
         github.webhook_url = f"{balancer.url}/github/webhook"
-        it = Fleet(folder, env, balancer, stack)
+        fleet = Fleet(folder, env, balancer, stack)
         for name in (*map(str, ports), "worker"):
-            await it.start(name)
-        yield it
+            await fleet.start(name)
+        yield fleet
 
 
 # The balancer's connections are cut with the relays that they led to, and not all of them get to be closed.
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
     url = PLACES[place](tmp_path)
-    async with github_with_backends() as github, fleet(tmp_path, github, url) as it:
+    async with github_with_backends() as github, run_fleet(tmp_path, github, url) as fleet:
         load = Load(github)
         under_load = asyncio.gather(load.webhooks(), load.results())
         await wait_until(lambda: load.opened > 2)
         for _ in range(ROUNDS):
-            for name in list(it.running):
-                await it.stop(name)
-                await it.start(name)
+            for name in list(fleet.running):
+                await fleet.stop(name)
+                await fleet.start(name)
         during = load.opened
         await under_load
         await wait_until(lambda: query_value(url, OPEN) == 0)
-        for name in list(it.running):
-            await it.stop(name)
+        for name in list(fleet.running):
+            await fleet.stop(name)
 
         sent = [each for each in github.deliveries() if each.event == "pull_request"]
         arrived = Counter((each.delivery_id, name) for name in TARGETS for each in github.dispatches(name))
         recorded = query_rows(url, "SELECT delivery, downstream, state, conclusion FROM jobs")
         assert during > 10  # else nothing was restarted under load
-        assert it.errors == []
+        assert fleet.errors == []
         assert [each.status for each in sent if not each.ok] == []
         assert load.refusals == Counter()
         assert arrived == Counter({(each.guid, name): 1 for each in sent for name in TARGETS})
@@ -183,4 +185,4 @@ async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: 
         assert query_value(url, "SELECT sum(success) FROM hours") == PULLS * len(TARGETS)
         assert query_value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1 OR state <> 'sent'") == 0
         assert query_value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
-        assert min(it.balancer.sent.values()) > 20
+        assert min(fleet.balancer.sent.values()) > 20

@@ -6,7 +6,7 @@ from crcr.deliver.periodic.sweeper import REFRESH_EVERY_S
 from crcr.wiring.background import BackgroundTasks
 from github_sim.github import GitHub, Match
 from support.github.dispatch_log import BOTH, TWO, dispatched_actions, wait_until_true
-from support.stage import UPSTREAM, Stage, repo, stage
+from support.running_relay import UPSTREAM, RunningRelay, repo, running_relay
 
 ELSEWHERE = "http://127.0.0.1:9/org/meta/blob/main/lists/allowlist.yml"
 AT_HOME = f"http://127.0.0.1:9/{UPSTREAM}/blob/main/allowlist.yml"
@@ -18,111 +18,127 @@ def with_meta(github: GitHub) -> None:
     github.create_repository("org/meta", private=True, files={"lists/allowlist.yml": TWO})
 
 
-async def listed(it: Stage) -> list[str]:
-    return [str(entry.name) for entry in (await it.services.allowlists.current(repo(UPSTREAM))).entries]
+async def listed_backends(relay: RunningRelay) -> list[str]:
+    return [str(entry.name) for entry in (await relay.services.allowlists.current(repo(UPSTREAM))).entries]
 
 
 async def test_it_is_read_from_a_private_repository_with_the_apps_token(tmp_path: Path) -> None:
-    async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(
+        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+    ) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
-        newest = await it.services.allowlists.newest(repo(UPSTREAM))
+        assert [dispatched_actions(relay.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        newest = await relay.services.allowlists.newest(repo(UPSTREAM))
         assert newest is not None
         assert newest.source == "org/meta@main:lists/allowlist.yml"
 
 
 async def test_what_has_not_changed_is_asked_for_by_etag(tmp_path: Path) -> None:
-    async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
-        await it.refresh()
-        it.github.write_file("org/meta", "lists/allowlist.yml", ONLY_TWO)
-        await it.refresh()
+    async with running_relay(
+        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+    ) as relay:
+        await relay.refresh()
+        relay.github.write_file("org/meta", "lists/allowlist.yml", ONLY_TWO)
+        await relay.refresh()
 
-        assert [call.status for call in it.github.calls_to("GET", CONTENTS)] == [200, 304, 200]
-        assert await listed(it) == ["org/two"]
+        assert [call.status for call in relay.github.calls_to("GET", CONTENTS)] == [200, 304, 200]
+        assert await listed_backends(relay) == ["org/two"]
 
 
 async def test_a_push_to_it_is_followed_at_once_though_its_repository_is_no_upstream(tmp_path: Path) -> None:
-    async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
-        pushed = await it.github.push("org/meta", files={"lists/allowlist.yml": ONLY_TWO})
+    async with running_relay(
+        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+    ) as relay:
+        pushed = await relay.github.push("org/meta", files={"lists/allowlist.yml": ONLY_TWO})
         assert pushed is not None
         assert "ignored" in pushed.answer_body
-        await it.act()
-        assert await listed(it) == ["org/two"]
+        await relay.drain()
+        assert await listed_backends(relay) == ["org/two"]
 
 
 async def test_a_push_elsewhere_does_not_read_it_again(tmp_path: Path) -> None:
-    async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
-        reads = len(it.github.calls_to("GET", CONTENTS))
-        await it.github.push("org/meta", files={"README.md": "new"})
-        await it.github.push("org/meta", ref="refs/heads/other", files={"lists/allowlist.yml": ONLY_TWO})
-        await it.github.push(UPSTREAM, files={"lists/allowlist.yml": ONLY_TWO})
-        await it.act()
+    async with running_relay(
+        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+    ) as relay:
+        reads = len(relay.github.calls_to("GET", CONTENTS))
+        await relay.github.push("org/meta", files={"README.md": "new"})
+        await relay.github.push("org/meta", ref="refs/heads/other", files={"lists/allowlist.yml": ONLY_TWO})
+        await relay.github.push(UPSTREAM, files={"lists/allowlist.yml": ONLY_TWO})
+        await relay.drain()
 
-        assert len(it.github.calls_to("GET", CONTENTS)) == reads
+        assert len(relay.github.calls_to("GET", CONTENTS)) == reads
 
 
 async def test_a_push_that_mends_the_only_allowlist_is_followed_though_it_is_answered_503(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, "", downstreams=BOTH, CRCR_ALLOWLIST=AT_HOME) as it:
-        first = await it.github.push(UPSTREAM, files={"allowlist.yml": TWO})
+    async with running_relay(tmp_path, "", downstreams=BOTH, CRCR_ALLOWLIST=AT_HOME) as relay:
+        first = await relay.github.push(UPSTREAM, files={"allowlist.yml": TWO})
         assert first is not None
         assert first.status_code == 503
-        await it.act()
-        again = await it.github.redeliver(first.guid)
-        await it.act()
+        await relay.drain()
+        again = await relay.github.redeliver(first.guid)
+        await relay.drain()
 
         assert again.status_code == 202
-        assert len(it.github.dispatches("org/one")) == 1
+        assert len(relay.github.dispatches("org/one")) == 1
 
 
 async def test_it_is_read_again_every_five_minutes(tmp_path: Path) -> None:
-    async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
-        company = BackgroundTasks(it.services, work=True)
+    async with running_relay(
+        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+    ) as relay:
+        company = BackgroundTasks(relay.services, work=True)
         await company.start()
-        await wait_until_true(lambda: it.clock.sleeping >= 4)
-        it.github.write_file("org/meta", "lists/allowlist.yml", ONLY_TWO)
-        it.clock.advance(REFRESH_EVERY_S - 1)
-        await wait_until_true(lambda: it.clock.sleeping >= 4)
-        assert await listed(it) == ["org/one", "org/two"]
-        it.clock.advance(1)
-        await wait_until_true(lambda: len(it.rows("SELECT version FROM allowlist_versions")) == 2)
-        assert await listed(it) == ["org/two"]
+        await wait_until_true(lambda: relay.clock.sleeping >= 4)
+        relay.github.write_file("org/meta", "lists/allowlist.yml", ONLY_TWO)
+        relay.clock.advance(REFRESH_EVERY_S - 1)
+        await wait_until_true(lambda: relay.clock.sleeping >= 4)
+        assert await listed_backends(relay) == ["org/one", "org/two"]
+        relay.clock.advance(1)
+        await wait_until_true(lambda: len(relay.rows("SELECT version FROM allowlist_versions")) == 2)
+        assert await listed_backends(relay) == ["org/two"]
         await company.stop()
 
 
 async def test_fault_50_an_outage_keeps_the_last_good_one_and_records_nothing(tmp_path: Path) -> None:
-    async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
-        it.github.faults.answer(503, on=Match("GET", CONTENTS), times=1)
-        it.github.faults.lose_answer(on=Match("GET", CONTENTS), times=1)
-        await it.refresh()
-        await it.refresh()
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(
+        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+    ) as relay:
+        relay.github.faults.answer(503, on=Match("GET", CONTENTS), times=1)
+        relay.github.faults.lose_answer(on=Match("GET", CONTENTS), times=1)
+        await relay.refresh()
+        await relay.refresh()
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert [row["good"] for row in it.rows("SELECT good FROM allowlist_versions")] == [1]
-        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        assert [row["good"] for row in relay.rows("SELECT good FROM allowlist_versions")] == [1]
+        assert [dispatched_actions(relay.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_fault_50_a_file_that_github_refuses_to_show_is_recorded_as_bad(tmp_path: Path) -> None:
-    async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
-        await it.github.uninstall("org/meta")
+    async with running_relay(
+        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+    ) as relay:
+        await relay.github.uninstall("org/meta")
         for _ in range(4):
-            await it.refresh()
+            await relay.refresh()
 
-        versions = it.rows("SELECT good, problems FROM allowlist_versions")
+        versions = relay.rows("SELECT good, problems FROM allowlist_versions")
         assert [each["good"] for each in versions] == [1, 0, 0]  # its token is refused first, then the App
         assert "The App is not installed on org/meta." in versions[-1]["problems"]
-        assert await listed(it) == ["org/one", "org/two"]
+        assert await listed_backends(relay) == ["org/one", "org/two"]
 
 
 async def test_fault_50_a_refresh_after_a_push_is_tried_again_when_github_is_away(tmp_path: Path) -> None:
-    async with stage(tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE) as it:
-        it.github.faults.answer(502, on=Match("GET", CONTENTS), times=1)
-        await it.github.push("org/meta", files={"lists/allowlist.yml": ONLY_TWO})
-        await it.act()
-        assert await listed(it) == ["org/one", "org/two"]
-        await it.pass_time(2)
-        assert await listed(it) == ["org/two"]
+    async with running_relay(
+        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+    ) as relay:
+        relay.github.faults.answer(502, on=Match("GET", CONTENTS), times=1)
+        await relay.github.push("org/meta", files={"lists/allowlist.yml": ONLY_TWO})
+        await relay.drain()
+        assert await listed_backends(relay) == ["org/one", "org/two"]
+        await relay.pass_time(2)
+        assert await listed_backends(relay) == ["org/two"]

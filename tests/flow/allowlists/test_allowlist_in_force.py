@@ -13,7 +13,7 @@ from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.signals import Signals
 from crcr.wiring.database import open_database
 from support.github.dispatch_log import BOTH, TWO, dispatched_actions
-from support.stage import UPSTREAM, Stage, repo, stage
+from support.running_relay import UPSTREAM, RunningRelay, repo, running_relay
 
 BAD = {
     "not YAML": "}{",
@@ -26,63 +26,63 @@ BAD = {
 }
 
 
-def versions(it: Stage) -> list[int]:
-    return [row["good"] for row in it.rows("SELECT good FROM allowlist_versions ORDER BY version")]
+def versions(relay: RunningRelay) -> list[int]:
+    return [row["good"] for row in relay.rows("SELECT good FROM allowlist_versions ORDER BY version")]
 
 
 async def test_fault_50_a_bad_version_stops_nothing_is_shown_and_is_an_alarm(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         for text in BAD.values():
-            it.write_allowlist(text)
+            relay.write_allowlist(text)
             with capture_logs() as lines:
-                await it.refresh()
+                await relay.refresh()
             [alarm] = [line for line in lines if line["event"] == "allowlist_bad"]
             assert (alarm["log_level"], alarm["alarm"]) == ("error", True)
-            newest = await it.services.allowlists.newest(repo(UPSTREAM))
+            newest = await relay.services.allowlists.newest(repo(UPSTREAM))
             assert newest is not None
             assert (newest.good, newest.text, bool(newest.problems)) == (False, text, True)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        assert [dispatched_actions(relay.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_fault_50_a_file_that_is_gone_or_no_text_stops_nothing(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         file = tmp_path / "allowlist.yml"
         file.write_bytes(b"L1:\n  - org/\xff\xfe\n")
-        await it.refresh()
-        newest = await it.services.allowlists.newest(repo(UPSTREAM))
+        await relay.refresh()
+        newest = await relay.services.allowlists.newest(repo(UPSTREAM))
         assert newest is not None
         assert (newest.problems[0].line, "0xff at column 9" in newest.problems[0].message) == (2, True)
         file.unlink()
-        await it.refresh()
-        await it.refresh()
-        assert versions(it) == [1, 0, 0]
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        await relay.refresh()
+        await relay.refresh()
+        assert versions(relay) == [1, 0, 0]
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        assert [dispatched_actions(relay.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_fault_50_a_good_version_after_a_bad_one_is_in_force(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         for text in ("}{", TWO, "}{", "L1:\n  - org/two\n"):
-            it.write_allowlist(text)
-            await it.refresh()
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+            relay.write_allowlist(text)
+            await relay.refresh()
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert versions(it) == [1, 0, 1, 0, 1]
-        assert [dispatched_actions(it.github, name) for name in BOTH] == [[], ["opened"]]
+        assert versions(relay) == [1, 0, 1, 0, 1]
+        assert [dispatched_actions(relay.github, name) for name in BOTH] == [[], ["opened"]]
 
 
 async def test_fault_53_text_that_failed_to_parse_never_becomes_good(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.write_allowlist("L1:\n  - org/one\n  - org/one\n")
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.write_allowlist("L1:\n  - org/one\n  - org/one\n")
         for _ in range(3):
-            await it.refresh()
-        assert versions(it) == [1, 0]
-        database = open_database(it.services.settings, Signals())
+            await relay.refresh()
+        assert versions(relay) == [1, 0]
+        database = open_database(relay.services.settings, Signals())
         anew = Allowlists(
             database, Downstreams(database, CheckRefresher({})), CheckRefresher({}), read_allowlist
         )
@@ -90,45 +90,45 @@ async def test_fault_53_text_that_failed_to_parse_never_becomes_good(tmp_path: P
         await database.close()
 
         assert [str(entry.name) for entry in in_force.entries] == ["org/one", "org/two"]
-        assert await it.services.allowlists.current(repo(UPSTREAM)) == in_force
+        assert await relay.services.allowlists.current(repo(UPSTREAM)) == in_force
 
 
 async def test_fault_53_a_file_cut_off_at_the_cap_is_not_taken_for_the_whole(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.write_allowlist(TWO + "#" * 1024 * 1024 + "\nL2:\n  - org/three\n")
-        await it.refresh()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.write_allowlist(TWO + "#" * 1024 * 1024 + "\nL2:\n  - org/three\n")
+        await relay.refresh()
 
-        assert versions(it) == [1, 0]
+        assert versions(relay) == [1, 0]
 
 
 async def test_without_any_good_allowlist_webhooks_are_503_until_one_is_read(tmp_path: Path) -> None:
-    async with stage(tmp_path, "}{", downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, "}{", downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
         assert pr.last_delivery is not None
         assert pr.last_delivery.status_code == 503
         assert int(pr.last_delivery.answer_headers["retry-after"]) > 0
         assert '"no_allowlist"' in pr.last_delivery.answer_body
-        it.write_allowlist(TWO)
-        await it.refresh()
-        again = await it.github.redeliver(pr.last_delivery.guid)
-        await it.act()
+        relay.write_allowlist(TWO)
+        await relay.refresh()
+        again = await relay.github.redeliver(pr.last_delivery.guid)
+        await relay.drain()
 
         assert again.status_code == 202
-        assert dispatched_actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(relay.github, "org/one") == ["opened"]
 
 
 async def test_a_file_emptied_after_it_could_not_be_read_is_shown_with_its_own_problem(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         (tmp_path / "allowlist.yml").unlink()
-        await it.refresh()
-        it.write_allowlist("")
-        await it.refresh()
-        await it.refresh()
+        await relay.refresh()
+        relay.write_allowlist("")
+        await relay.refresh()
+        await relay.refresh()
 
-        assert versions(it) == [1, 0, 0]
-        newest = await it.services.allowlists.newest(repo(UPSTREAM))
+        assert versions(relay) == [1, 0, 0]
+        newest = await relay.services.allowlists.newest(repo(UPSTREAM))
         assert newest is not None
         assert "no level" in newest.problems[0].message
 
@@ -136,33 +136,33 @@ async def test_a_file_emptied_after_it_could_not_be_read_is_shown_with_its_own_p
 async def test_an_empty_list_that_an_earlier_release_put_in_force_stays_until_a_good_one_is_read(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, "L1: []\n", downstreams=BOTH) as it:
+    async with running_relay(tmp_path, "L1: []\n", downstreams=BOTH) as relay:
         with sqlite3.connect(tmp_path / "crcr.db") as older:
             older.execute("UPDATE allowlist_versions SET text = '', version = 2")
-        it.write_allowlist("")
-        await it.refresh()
-        quiet = await it.github.open_pr(UPSTREAM)
+        relay.write_allowlist("")
+        await relay.refresh()
+        quiet = await relay.github.open_pr(UPSTREAM)
         assert quiet.last_delivery is not None
-        assert (quiet.last_delivery.status_code, versions(it)) == (202, [1, 0])
-        it.write_allowlist(TWO)
-        await it.refresh()
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+        assert (quiet.last_delivery.status_code, versions(relay)) == (202, [1, 0])
+        relay.write_allowlist(TWO)
+        await relay.refresh()
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+        assert [dispatched_actions(relay.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_another_process_sees_a_refresh_with_its_next_delivery(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await it.github.open_pr(UPSTREAM)  # the version in force is in this process's memory now
-        database = open_database(it.services.settings, Signals())
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await relay.github.open_pr(UPSTREAM)  # the version in force is in this process's memory now
+        database = open_database(relay.services.settings, Signals())
         other = Allowlists(
             database, Downstreams(database, CheckRefresher({})), CheckRefresher({}), read_allowlist
         )
-        path = it.write_allowlist("L1:\n  - org/two\n")
-        await AllowlistRefresher(repo(UPSTREAM), AllowlistFileSource(path), other, it.clock).refresh()
+        path = relay.write_allowlist("L1:\n  - org/two\n")
+        await AllowlistRefresher(repo(UPSTREAM), AllowlistFileSource(path), other, relay.clock).refresh()
         await database.close()
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert [len(dispatched_actions(it.github, name)) for name in BOTH] == [0, 2]
+        assert [len(dispatched_actions(relay.github, name)) for name in BOTH] == [0, 2]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from support.github.dispatch_log import dispatched_actions, dispatched_events
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 ONE = ("org/one",)
 
@@ -12,121 +12,121 @@ def one(options: str) -> str:
     return f"L1:\n  - org/one: {{{options}}}\n"
 
 
-def refs(it: Stage) -> list[str]:
-    return [each.client_payload["payload"]["ref"] for each in it.github.dispatches("org/one")]
+def refs(relay: RunningRelay) -> list[str]:
+    return [each.client_payload["payload"]["ref"] for each in relay.github.dispatches("org/one")]
 
 
 async def test_a_draft_is_held_where_drafts_are_not_wanted_and_released_as_it_was(tmp_path: Path) -> None:
-    async with stage(tmp_path, one("drafts: false"), downstreams=ONE) as it:
-        pr = await it.github.open_pr(UPSTREAM, draft=True)
+    async with running_relay(tmp_path, one("drafts: false"), downstreams=ONE) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, draft=True)
         assert pr.last_delivery is not None
         opened = pr.last_delivery.guid
-        await it.act()
-        assert it.github.dispatches() == []
-        it.clock.advance(60)
-        await it.github.ready_for_review(pr)
-        await it.act()
+        await relay.drain()
+        assert relay.github.dispatches() == []
+        relay.clock.advance(60)
+        await relay.github.ready_for_review(pr)
+        await relay.drain()
 
-        [sent] = it.github.dispatches()
+        [sent] = relay.github.dispatches()
         assert (sent.delivery_id, sent.client_payload["payload"]["action"]) == (opened, "opened")
 
 
 async def test_only_the_newest_head_of_a_draft_is_released(tmp_path: Path) -> None:
-    async with stage(tmp_path, one("drafts: false"), downstreams=ONE) as it:
-        pr = await it.github.open_pr(UPSTREAM, draft=True)
+    async with running_relay(tmp_path, one("drafts: false"), downstreams=ONE) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, draft=True)
         for _ in range(2):
-            it.clock.advance(1)
-            await it.github.push_to_pr(pr)
-        it.clock.advance(1)
-        await it.github.ready_for_review(pr)
-        await it.act()
+            relay.clock.advance(1)
+            await relay.github.push_to_pr(pr)
+        relay.clock.advance(1)
+        await relay.github.ready_for_review(pr)
+        await relay.drain()
 
-        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("synchronize", pr.head_sha)]
 
 
 async def test_a_draft_that_is_closed_tells_its_closing_only(tmp_path: Path) -> None:
-    async with stage(tmp_path, one("drafts: false"), downstreams=ONE) as it:
-        pr = await it.github.open_pr(UPSTREAM, draft=True)
-        it.clock.advance(1)
-        await it.github.close_pr(pr)
-        await it.act()
+    async with running_relay(tmp_path, one("drafts: false"), downstreams=ONE) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, draft=True)
+        relay.clock.advance(1)
+        await relay.github.close_pr(pr)
+        await relay.drain()
 
-        assert dispatched_actions(it.github, "org/one") == ["closed"]
+        assert dispatched_actions(relay.github, "org/one") == ["closed"]
 
 
 async def test_back_to_draft_holds_the_next_push(tmp_path: Path) -> None:
-    async with stage(tmp_path, one("drafts: false"), downstreams=ONE) as it:
-        pr = await it.github.open_pr(UPSTREAM)
-        await it.pass_time(1)
-        await it.github.convert_to_draft(pr)
-        it.clock.advance(1)
-        await it.github.push_to_pr(pr)
-        await it.act()
+    async with running_relay(tmp_path, one("drafts: false"), downstreams=ONE) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
+        await relay.pass_time(1)
+        await relay.github.convert_to_draft(pr)
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(pr)
+        await relay.drain()
 
-        assert dispatched_actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(relay.github, "org/one") == ["opened"]
 
 
 async def test_drafts_are_sent_by_default(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as it:
-        await it.github.open_pr(UPSTREAM, draft=True)
-        await it.act()
+    async with running_relay(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as relay:
+        await relay.github.open_pr(UPSTREAM, draft=True)
+        await relay.drain()
 
-        assert dispatched_actions(it.github, "org/one") == ["opened"]
+        assert dispatched_actions(relay.github, "org/one") == ["opened"]
 
 
 async def test_labels_choose_the_pull_requests(tmp_path: Path) -> None:
-    async with stage(tmp_path, one('labels: ["module: npu*"]'), downstreams=ONE) as it:
-        await it.github.open_pr(UPSTREAM, labels=["module: cuda"])
-        wanted = await it.github.open_pr(UPSTREAM, labels=["x", "Module: NPU-core"])
-        await it.act()
+    async with running_relay(tmp_path, one('labels: ["module: npu*"]'), downstreams=ONE) as relay:
+        await relay.github.open_pr(UPSTREAM, labels=["module: cuda"])
+        wanted = await relay.github.open_pr(UPSTREAM, labels=["x", "Module: NPU-core"])
+        await relay.drain()
 
-        assert dispatched_events(it.github, "org/one") == [("opened", wanted.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("opened", wanted.head_sha)]
 
 
 async def test_a_label_counts_for_the_next_push(tmp_path: Path) -> None:
-    async with stage(tmp_path, one("labels: [npu]"), downstreams=ONE) as it:
-        pr = await it.github.open_pr(UPSTREAM)
-        it.clock.advance(1)
-        await it.github.label_pr(pr, "npu")
-        it.clock.advance(1)
-        await it.github.push_to_pr(pr)
-        await it.act()
+    async with running_relay(tmp_path, one("labels: [npu]"), downstreams=ONE) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
+        relay.clock.advance(1)
+        await relay.github.label_pr(pr, "npu")
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(pr)
+        await relay.drain()
 
-        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("synchronize", pr.head_sha)]
 
 
 async def test_trusted_authors_leaves_strangers_out(tmp_path: Path) -> None:
-    async with stage(tmp_path, one("authors: trusted"), downstreams=ONE) as it:
+    async with running_relay(tmp_path, one("authors: trusted"), downstreams=ONE) as relay:
         for association in ("NONE", "FIRST_TIME_CONTRIBUTOR", "FIRST_TIMER", "MANNEQUIN"):
-            await it.github.open_pr(UPSTREAM, author_association=association, fork=True)
+            await relay.github.open_pr(UPSTREAM, author_association=association, fork=True)
         trusted = [
-            await it.github.open_pr(UPSTREAM, author_association=association)
+            await relay.github.open_pr(UPSTREAM, author_association=association)
             for association in ("OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR")
         ]
-        await it.act()
+        await relay.drain()
 
-        assert [head for _, head in dispatched_events(it.github, "org/one")] == [
+        assert [head for _, head in dispatched_events(relay.github, "org/one")] == [
             each.head_sha for each in trusted
         ]
 
 
 async def test_approved_authors_are_held_until_somebody_approves(tmp_path: Path) -> None:
-    async with stage(tmp_path, one("authors: approved"), downstreams=ONE) as it:
-        await it.github.open_pr(UPSTREAM, author_association="OWNER")
-        await it.act()
+    async with running_relay(tmp_path, one("authors: approved"), downstreams=ONE) as relay:
+        await relay.github.open_pr(UPSTREAM, author_association="OWNER")
+        await relay.drain()
 
-        assert it.github.dispatches() == []
-        assert it.rows("SELECT state, reason FROM dispatches") == [{"state": "held", "reason": "approval"}]
+        assert relay.github.dispatches() == []
+        assert relay.rows("SELECT state, reason FROM dispatches") == [{"state": "held", "reason": "approval"}]
 
 
 async def test_pushes_go_out_for_branches_tags_and_deletions_alike(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as it:
+    async with running_relay(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as relay:
         for ref in ("refs/heads/topic", "refs/tags/v1.0"):
-            await it.github.push(UPSTREAM, ref=ref, created=True)
-            await it.github.push(UPSTREAM, ref=ref, deleted=True)
-        await it.act()
+            await relay.github.push(UPSTREAM, ref=ref, created=True)
+            await relay.github.push(UPSTREAM, ref=ref, deleted=True)
+        await relay.drain()
 
-        sent = [each.client_payload["payload"] for each in it.github.dispatches("org/one")]
+        sent = [each.client_payload["payload"] for each in relay.github.dispatches("org/one")]
         assert sorted((each["ref"], each["deleted"]) for each in sent) == [
             ("refs/heads/topic", False),
             ("refs/heads/topic", True),
@@ -136,47 +136,49 @@ async def test_pushes_go_out_for_branches_tags_and_deletions_alike(tmp_path: Pat
 
 
 async def test_refs_choose_the_pushes_and_no_pull_request(tmp_path: Path) -> None:
-    async with stage(tmp_path, one('refs: ["main", "refs/heads/release/**"]'), downstreams=ONE) as it:
+    async with running_relay(
+        tmp_path, one('refs: ["main", "refs/heads/release/**"]'), downstreams=ONE
+    ) as relay:
         for ref in ("heads/main", "heads/release/2.0", "heads/topic", "tags/v1"):
-            await it.github.push(UPSTREAM, ref=f"refs/{ref}")
-        pr = await it.github.open_pr(UPSTREAM, base="topic")
-        await it.act()
+            await relay.github.push(UPSTREAM, ref=f"refs/{ref}")
+        pr = await relay.github.open_pr(UPSTREAM, base="topic")
+        await relay.drain()
 
-        payloads = [each.client_payload["payload"] for each in it.github.dispatches("org/one")]
+        payloads = [each.client_payload["payload"] for each in relay.github.dispatches("org/one")]
         assert sorted(each["ref"] for each in payloads if "ref" in each) == [
             "refs/heads/main",
             "refs/heads/release/2.0",
         ]
-        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("opened", pr.head_sha)]
 
 
 async def test_refs_that_the_upstream_ignores_are_never_dispatched(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as it:
-        stacked = await it.github.push(UPSTREAM, ref="refs/heads/gh/someone/12/head")
-        queued = await it.github.push(UPSTREAM, ref="refs/heads/gh-readonly-queue/main/pr-1-abc")
-        await it.github.push(UPSTREAM, ref="refs/heads/ghost")
-        await it.act()
+    async with running_relay(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as relay:
+        stacked = await relay.github.push(UPSTREAM, ref="refs/heads/gh/someone/12/head")
+        queued = await relay.github.push(UPSTREAM, ref="refs/heads/gh-readonly-queue/main/pr-1-abc")
+        await relay.github.push(UPSTREAM, ref="refs/heads/ghost")
+        await relay.drain()
 
         assert all(each and "ignored" in each.answer_body for each in (stacked, queued))
-        assert refs(it) == ["refs/heads/ghost"]
+        assert refs(relay) == ["refs/heads/ghost"]
 
 
 async def test_two_pushes_to_one_ref_arrive_in_their_order(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as it:
-        it.github.faults.answer(500, times=2)
-        await it.github.push(UPSTREAM)
-        await it.github.push(UPSTREAM)
+    async with running_relay(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as relay:
+        relay.github.faults.answer(500, times=2)
+        await relay.github.push(UPSTREAM)
+        await relay.github.push(UPSTREAM)
         for _ in range(4):
-            await it.pass_time(10)
+            await relay.pass_time(10)
 
-        first, second = (each.client_payload["payload"] for each in it.github.dispatches("org/one"))
+        first, second = (each.client_payload["payload"] for each in relay.github.dispatches("org/one"))
         assert first["after"] == second["before"]
 
 
 async def test_events_choose_what_comes_at_all(tmp_path: Path) -> None:
-    async with stage(tmp_path, one("events: [nightly]"), downstreams=ONE) as it:
-        await it.github.push(UPSTREAM)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, one("events: [nightly]"), downstreams=ONE) as relay:
+        await relay.github.push(UPSTREAM)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert it.github.dispatches() == []
+        assert relay.github.dispatches() == []

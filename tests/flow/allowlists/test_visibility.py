@@ -12,8 +12,8 @@ import pytest
 
 from github_sim.github import JobSpec, Match, Workflow
 from support.github.gated_upstream import finish_jobs, newest_run, open_pull, start_jobs, write_comment
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 from support.sign_in import ADMIN, TOKENS
-from support.stage import UPSTREAM, Stage, stage
 
 LISTED = """
 L1:
@@ -34,22 +34,22 @@ EYES = {"authorization": f"Bearer {ADMIN}"}
 
 
 @asynccontextmanager
-async def mixed(folder: Path) -> AsyncIterator[Stage]:
+async def mixed(folder: Path) -> AsyncIterator[RunningRelay]:
     """Results, waivers, acts, and effects of every state, of backends that are seen and of some that are not."""
-    async with stage(folder, LISTED, downstreams=ALL, CRCR_SANDBOX="on", **TOKENS) as it:
-        it.github.set_permission(UPSTREAM, "maintainer", "maintain")
+    async with running_relay(folder, LISTED, downstreams=ALL, CRCR_SANDBOX="on", **TOKENS) as relay:
+        relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
         for name in ALL:
             job = "hushjob" if name in HIDDEN else "shyjob" if name == "shyorg/named" else "build"
-            it.github.repository(name).workflows = [Workflow(jobs=(JobSpec(job),))]
-        pull = await open_pull(it, title="one")
+            relay.github.repository(name).workflows = [Workflow(jobs=(JobSpec(job),))]
+        pull = await open_pull(relay, title="one")
         for name in ("aaa/open", "shyorg/named", "secretcorp/hush", "secretcorp/gates"):
-            await start_jobs(it, newest_run(it, name))
-            await finish_jobs(it, newest_run(it, name))
-        await write_comment(it, pull, "/crcr waive secretcorp/gates hush now")
+            await start_jobs(relay, newest_run(relay, name))
+            await finish_jobs(relay, newest_run(relay, name))
+        await write_comment(relay, pull, "/crcr waive secretcorp/gates hush now")
         for name in ("zzz/open", "secretcorp/hush", "aaa/open", "shyorg/named"):
-            it.github.faults.answer(422, on=Match("POST", f"/repos/{name}/dispatches"))
-        await open_pull(it, title="two")
-        it.github.faults.clear()
+            relay.github.faults.answer(422, on=Match("POST", f"/repos/{name}/dispatches"))
+        await open_pull(relay, title="two")
+        relay.github.faults.clear()
         for act, told in (
             ("suspend", {"repository": "shyorg/named"}),
             ("lift", {"repository": "shyorg/named"}),
@@ -58,16 +58,16 @@ async def mixed(folder: Path) -> AsyncIterator[Stage]:
             ("rebind", {"repository": "secretcorp/listens", "repository_id": 4242}),
             ("pause", {}),
         ):
-            it.clock.advance(1)
-            answer = await it.http.post(f"/api/v1/admin/{act}", json=told, headers=EYES)
+            relay.clock.advance(1)
+            answer = await relay.http.post(f"/api/v1/admin/{act}", json=told, headers=EYES)
             assert answer.status_code == 200
-        await open_pull(it, title="three")
-        yield it
+        await open_pull(relay, title="three")
+        yield relay
 
 
-async def lists(it: Stage) -> list[str]:
+async def lists(relay: RunningRelay) -> list[str]:
     """Every address of the API that comes in pages."""
-    paths = (await it.http.get("/api/openapi.json")).json()["paths"]
+    paths = (await relay.http.get("/api/openapi.json")).json()["paths"]
     found = [
         path.replace("{org}", "aaa").replace("{repo}", "open")
         for path, ops in paths.items()
@@ -77,7 +77,7 @@ async def lists(it: Stage) -> list[str]:
     return found
 
 
-def cursor_of(answer: httpx.Response) -> str | None:
+def next_cursor(answer: httpx.Response) -> str | None:
     if answer.headers["content-type"].startswith("application/json"):
         body: dict[str, Any] = answer.json()
         following: str | None = body["next"] if "next" in body else body["matrix"]["next"]
@@ -95,17 +95,17 @@ async def test_no_cursor_holds_anything_of_a_backend_that_is_not_shown(
     tmp_path: Path, more: dict[str, str]
 ) -> None:
     walked = 0
-    async with mixed(tmp_path) as it:
-        for path in await lists(it):
+    async with mixed(tmp_path) as relay:
+        for path in await lists(relay):
             for limit in (1, 2, 3):
                 cursor, places = None, set[str]()
                 while True:
                     asked: dict[str, Any] = {"limit": limit, **more, **({"cursor": cursor} if cursor else {})}
-                    answer = await it.http.get(path, params=asked)
+                    answer = await relay.http.get(path, params=asked)
                     if answer.status_code == 400:
                         break  # this list has no such choice
                     assert answer.status_code == 200, answer.text
-                    cursor = cursor_of(answer)
+                    cursor = next_cursor(answer)
                     place = decoded(cursor) if cursor else ""
                     for text in (answer.text, place, str(answer.headers)):
                         assert not TELLING.search(text), (path, asked, place)
@@ -119,29 +119,29 @@ async def test_no_cursor_holds_anything_of_a_backend_that_is_not_shown(
 
 
 async def test_what_went_wrong_and_who_is_not_shown_is_told_to_admins_alone(tmp_path: Path) -> None:
-    async with mixed(tmp_path) as it:
-        everybody = (await it.http.get("/api/v1/effects")).json()["parked"]
+    async with mixed(tmp_path) as relay:
+        everybody = (await relay.http.get("/api/v1/effects")).json()["parked"]
         assert {each["target"] for each in everybody} == {"aaa/open", "zzz/open"}
         assert {each["last_error"] for each in everybody} == {None}
-        admins = (await it.http.get("/api/v1/effects", headers=EYES)).json()["parked"]
+        admins = (await relay.http.get("/api/v1/effects", headers=EYES)).json()["parked"]
         assert {"secretcorp/hush", "shyorg/named"} <= {each["target"] for each in admins}
         assert all(each["last_error"] for each in admins)
 
 
 async def test_a_reason_that_an_operator_gave_is_told_to_admins_alone(tmp_path: Path) -> None:
-    async with mixed(tmp_path) as it:
-        everybody = (await it.http.get("/api/v1/audit")).json()["acts"]
+    async with mixed(tmp_path) as relay:
+        everybody = (await relay.http.get("/api/v1/audit")).json()["acts"]
         assert [each["act"] for each in everybody] == ["pause", "unpause", "pause"]
         assert "fire" not in str(everybody)
-        assert "fire" not in (await it.http.get("/crcr/audit")).text
-        assert "hush is on fire" in (await it.http.get("/api/v1/audit", headers=EYES)).text
+        assert "fire" not in (await relay.http.get("/crcr/audit")).text
+        assert "hush is on fire" in (await relay.http.get("/api/v1/audit", headers=EYES)).text
 
 
 async def test_admins_find_hidden_backends_on_the_allowlist_and_marked(tmp_path: Path) -> None:
-    async with mixed(tmp_path) as it:
-        listed = (await it.http.get("/api/v1/allowlist")).json()["backends"]
+    async with mixed(tmp_path) as relay:
+        listed = (await relay.http.get("/api/v1/allowlist")).json()["backends"]
         assert {each["name"] for each in listed} == {"aaa/open", "shyorg/named", "zzz/open"}
-        listed = (await it.http.get("/api/v1/allowlist", headers=EYES)).json()["backends"]
+        listed = (await relay.http.get("/api/v1/allowlist", headers=EYES)).json()["backends"]
         assert {each["name"] for each in listed if each["hidden"]} == set(HIDDEN)
         assert len(listed) == len(ALL)
 
@@ -166,15 +166,15 @@ async def test_admins_find_hidden_backends_on_the_allowlist_and_marked(tmp_path:
     ],
 )
 async def test_the_problems_of_a_bad_allowlist_quote_it_to_admins_alone(tmp_path: Path, broken: str) -> None:
-    async with stage(tmp_path, LISTED, downstreams=ALL, **TOKENS) as it:
-        it.write_allowlist(broken)
-        await it.refresh()
+    async with running_relay(tmp_path, LISTED, downstreams=ALL, **TOKENS) as relay:
+        relay.write_allowlist(broken)
+        await relay.refresh()
         for path in ("/api/v1/allowlist", "/api/v1/summary", "/crcr"):
-            answer = await it.http.get(path)
+            answer = await relay.http.get(path)
             assert not TELLING.search(answer.text)
-        state = (await it.http.get("/api/v1/allowlist")).json()["state"]
+        state = (await relay.http.get("/api/v1/allowlist")).json()["state"]
         assert state["newest_is_bad"]
         assert all(each["line"] and each["message"] for each in state["problems"])
-        told = (await it.http.get("/api/v1/allowlist", headers=EYES)).json()["state"]["problems"]
+        told = (await relay.http.get("/api/v1/allowlist", headers=EYES)).json()["state"]["problems"]
         assert [each["line"] for each in told] == [each["line"] for each in state["problems"]]
         assert told != state["problems"]

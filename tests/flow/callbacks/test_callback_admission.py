@@ -8,7 +8,7 @@ from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.wiring.web_app import build_app
 from github_sim.world.faults import Match
 from support.downstream.callbacks import BACKEND, client_from, dispatched_run, post_report, refusal_code
-from support.stage import AUDIENCE, UPSTREAM, Stage, stage
+from support.running_relay import AUDIENCE, UPSTREAM, RunningRelay, running_relay
 
 DISPATCHES = Match(method="POST", path="*/dispatches")
 
@@ -16,13 +16,13 @@ DISPATCHES = Match(method="POST", path="*/dispatches")
 async def test_a_report_for_a_dispatch_that_github_refused_to_take_yet_does_not_drop_it(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as it:
-        await it.github.open_pr(UPSTREAM, title="First")
-        await it.act()
-        run = it.github.runs("org/one")[0]
-        it.github.faults.answer(429, on=DISPATCHES, times=1, retry_after_s=30)
-        pr = await it.github.open_pr(UPSTREAM, title="Second")
-        await it.act()
+    async with running_relay(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as relay:
+        await relay.github.open_pr(UPSTREAM, title="First")
+        await relay.drain()
+        run = relay.github.runs("org/one")[0]
+        relay.github.faults.answer(429, on=DISPATCHES, times=1, retry_after_s=30)
+        pr = await relay.github.open_pr(UPSTREAM, title="Second")
+        await relay.drain()
         assert pr.last_delivery is not None
         told = {
             "name": "CI",
@@ -32,30 +32,30 @@ async def test_a_report_for_a_dispatch_that_github_refused_to_take_yet_does_not_
             "job_name": "build",
         }
         body = {"event_type": "pull_request", "delivery_id": pr.last_delivery.guid, "workflow": told}
-        answer = await it.github.report(run, run.jobs[0], status="in_progress", body=body)
-        await it.pass_time(40)
+        answer = await relay.github.report(run, run.jobs[0], status="in_progress", body=body)
+        await relay.pass_time(40)
 
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_delivery")
-        assert len(it.github.dispatches("org/one")) == 2
+        assert len(relay.github.dispatches("org/one")) == 2
 
 
 async def test_a_run_that_answered_while_the_answer_got_lost_makes_a_retry_pointless(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as it:
-        it.github.faults.early_callback(times=1)
-        it.github.faults.lose_answer(on=DISPATCHES, times=1)
-        await it.github.open_pr(UPSTREAM, title="Lost answer")
-        await it.act()
-        await it.pass_time(60)
+    async with running_relay(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as relay:
+        relay.github.faults.early_callback(times=1)
+        relay.github.faults.lose_answer(on=DISPATCHES, times=1)
+        await relay.github.open_pr(UPSTREAM, title="Lost answer")
+        await relay.drain()
+        await relay.pass_time(60)
 
-        assert len(it.github.dispatches("org/one")) == 1
-        assert set(it.dispatch_states().values()) == {"sent"}
+        assert len(relay.github.dispatches("org/one")) == 1
+        assert set(relay.dispatch_states().values()) == {"sent"}
 
 
 class SuspendedMeanwhile:
     """Limits in whose time an operator suspends the caller: between the first look at it and the second."""
 
-    def __init__(self, it: Stage) -> None:
-        self._it = it
+    def __init__(self, relay: RunningRelay) -> None:
+        self._it = relay
 
     async def check(self, scope: str, subject: str) -> None:
         await self._it.services.limits.check(scope, subject)
@@ -67,37 +67,37 @@ class SuspendedMeanwhile:
 
 
 async def test_a_suspension_that_lands_between_the_two_looks_is_obeyed(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        callback = replace(it.services.callback, limits=SuspendedMeanwhile(it))
-        app = build_app(replace(it.services, callback=callback), work=False)
+    async with dispatched_run(tmp_path) as (relay, run):
+        callback = replace(relay.services.callback, limits=SuspendedMeanwhile(relay))
+        app = build_app(replace(relay.services, callback=callback), work=False)
         async with client_from(app) as http:
-            answer = await post_report(it, run, "build", "in_progress", http=http)
+            answer = await post_report(relay, run, "build", "in_progress", http=http)
 
         assert refusal_code(answer) == (403, "suspended")
-        assert it.jobs() == []
+        assert relay.jobs() == []
 
 
 async def test_a_re_run_that_leaves_its_attempt_out_means_the_signed_one(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as it:
-        await it.github.open_pr(UPSTREAM, title="Again")
-        await it.act()
-        run = it.github.runs("org/one")[0]
-        await it.github.start_job(run, "build")
-        await it.github.complete_job(run, "build", "failure")
-        await it.github.complete_job(run, "test", "failure")
-        await it.github.cancel(run, report=False)
-        run = await it.github.rerun(run)
-        answer = await it.github.start_job(run, "build", run_attempt=None)
+    async with running_relay(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as relay:
+        await relay.github.open_pr(UPSTREAM, title="Again")
+        await relay.drain()
+        run = relay.github.runs("org/one")[0]
+        await relay.github.start_job(run, "build")
+        await relay.github.complete_job(run, "build", "failure")
+        await relay.github.complete_job(run, "test", "failure")
+        await relay.github.cancel(run, report=False)
+        run = await relay.github.rerun(run)
+        answer = await relay.github.start_job(run, "build", run_attempt=None)
 
         assert answer.status_code == 200, answer.text
-        assert [job["attempt"] for job in it.jobs()] == [1, 2]
+        assert [job["attempt"] for job in relay.jobs()] == [1, 2]
 
 
 async def test_beside_a_server_of_its_own_the_tokens_of_public_github_are_not_known(tmp_path: Path) -> None:
     """The same names mean other repositories there."""
-    async with dispatched_run(tmp_path) as (it, run):
-        token = it.github.oidc_token(run, run.jobs[0], audience=AUDIENCE, iss=GITHUB_ACTIONS)
-        answer = await it.github.report(run, run.jobs[0], status="in_progress", token=token)
+    async with dispatched_run(tmp_path) as (relay, run):
+        token = relay.github.oidc_token(run, run.jobs[0], audience=AUDIENCE, iss=GITHUB_ACTIONS)
+        answer = await relay.github.report(run, run.jobs[0], status="in_progress", token=token)
 
         assert refusal_code(answer) == (401, "not_authentic")
         assert "is not known" in answer.json()["error"]["detail"]
@@ -105,11 +105,11 @@ async def test_beside_a_server_of_its_own_the_tokens_of_public_github_are_not_kn
 
 async def test_an_upstream_without_a_list_does_not_hide_the_answer_of_the_other(tmp_path: Path) -> None:
     lists = {UPSTREAM: f"L2: [{BACKEND}]", "other/core": "L2: [not a name]"}
-    async with stage(tmp_path, lists, downstreams=(BACKEND,)) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        run = it.github.runs(BACKEND)[0]
-        body = it.github.ci.report_body(run, run.jobs[0], "in_progress") | {"delivery_id": "made-up"}
-        answer = await it.github.report(run, run.jobs[0], status="in_progress", body=body)
+    async with running_relay(tmp_path, lists, downstreams=(BACKEND,)) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        run = relay.github.runs(BACKEND)[0]
+        body = relay.github.ci.report_body(run, run.jobs[0], "in_progress") | {"delivery_id": "made-up"}
+        answer = await relay.github.report(run, run.jobs[0], status="in_progress", body=body)
 
         assert refusal_code(answer) == (404, "unknown_delivery")

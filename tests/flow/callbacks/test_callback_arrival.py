@@ -15,88 +15,88 @@ from support.downstream.callbacks import (
     report_outcome,
     workflow_with_jobs,
 )
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, running_relay
 
 DISPATCHES = Match(method="POST", path="*/dispatches")
 
 
 async def test_fault_11_a_callback_before_the_dispatch_is_answered_finds_its_record(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
-        it.github.faults.early_callback()
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
+        relay.github.faults.early_callback()
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        [answer] = it.github.callback_log
+        [answer] = relay.github.callback_log
         assert (answer.report, answer.status) == ("in_progress", 200)
-        [job] = it.jobs()
+        [job] = relay.jobs()
         assert (job["state"], job["queue_s"]) == ("in_progress", 0.0)
-        assert set(it.dispatch_states().values()) == {"sent"}
+        assert set(relay.dispatch_states().values()) == {"sent"}
 
 
 async def test_fault_11_a_callback_that_overtakes_a_hanging_dispatch_is_taken(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
-        gate = it.github.faults.hang(on=DISPATCHES, after_acting=True)
-        await it.github.open_pr(UPSTREAM)
-        sending = asyncio.create_task(it.act())
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
+        gate = relay.github.faults.hang(on=DISPATCHES, after_acting=True)
+        await relay.github.open_pr(UPSTREAM)
+        sending = asyncio.create_task(relay.drain())
         await gate.reached.wait()
-        it.clock.advance(5)
-        answer = await it.github.start_job(it.github.runs(BACKEND)[0], "build")
+        relay.clock.advance(5)
+        answer = await relay.github.start_job(relay.github.runs(BACKEND)[0], "build")
         gate.release()
         await sending
 
         assert report_outcome(answer) == "applied"
-        assert [job["queue_s"] for job in it.jobs()] == [5.0]
+        assert [job["queue_s"] for job in relay.jobs()] == [5.0]
 
 
 async def test_fault_12_a_report_whose_commit_failed_is_accepted_the_next_time(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run), callbacks_on_outage(it) as (store, http):
+    async with dispatched_run(tmp_path) as (relay, run), callbacks_on_outage(relay) as (store, http):
         store.writes_to_fail = 1
-        failed = await post_report(it, run, "build", "in_progress", http=http)
-        again = await post_report(it, run, "build", "in_progress", http=http)
+        failed = await post_report(relay, run, "build", "in_progress", http=http)
+        again = await post_report(relay, run, "build", "in_progress", http=http)
 
         assert refusal_code(failed) == (503, "store_unavailable")
         assert int(failed.headers["retry-after"]) > 0
         assert report_outcome(again) == "applied"
-        assert [job["state"] for job in it.jobs()] == ["in_progress"]
+        assert [job["state"] for job in relay.jobs()] == ["in_progress"]
 
 
 async def test_fault_12_a_report_whose_answer_was_lost_after_the_commit_is_a_repeat(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run), callbacks_on_outage(it) as (store, http):
-        await post_report(it, run, "build", "in_progress", http=http)
+    async with dispatched_run(tmp_path) as (relay, run), callbacks_on_outage(relay) as (store, http):
+        await post_report(relay, run, "build", "in_progress", http=http)
         store.answers_to_lose = 1
-        failed = await post_report(it, run, "build", "completed", conclusion="success", http=http)
-        again = await post_report(it, run, "build", "completed", conclusion="success", http=http)
+        failed = await post_report(relay, run, "build", "completed", conclusion="success", http=http)
+        again = await post_report(relay, run, "build", "completed", conclusion="success", http=http)
 
         assert (failed.status_code, report_outcome(again)) == (503, "repeat")
-        assert [(job["state"], job["conclusion"]) for job in it.jobs()] == [("completed", "success")]
+        assert [(job["state"], job["conclusion"]) for job in relay.jobs()] == [("completed", "success")]
 
 
 async def test_fault_13_a_store_that_cannot_be_asked_is_never_answered_with_unknown_delivery(
     tmp_path: Path,
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run), callbacks_on_outage(it) as (store, http):
+    async with dispatched_run(tmp_path) as (relay, run), callbacks_on_outage(relay) as (store, http):
         store.reads_to_fail = 1
-        answer = await post_report(it, run, "build", "in_progress", http=http)
+        answer = await post_report(relay, run, "build", "in_progress", http=http)
 
         assert refusal_code(answer) == (503, "store_unavailable")
         assert int(answer.headers["retry-after"]) > 0
-        assert report_outcome(await post_report(it, run, "build", "in_progress", http=http)) == "applied"
+        assert report_outcome(await post_report(relay, run, "build", "in_progress", http=http)) == "applied"
 
 
 async def test_fault_13_a_closed_store_asks_to_come_back(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.services.database.close()
-        answer = await it.github.start_job(run, "build")
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.services.database.close()
+        answer = await relay.github.start_job(run, "build")
 
         assert refusal_code(answer) == (503, "store_unavailable")
         assert int(answer.headers["retry-after"]) > 0
 
 
 async def test_fault_14_of_two_equal_reports_at_once_one_is_applied(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        starts = await asyncio.gather(*(it.github.report(run, "build") for _ in range(2)))
+    async with dispatched_run(tmp_path) as (relay, run):
+        starts = await asyncio.gather(*(relay.github.report(run, "build") for _ in range(2)))
         ends = await asyncio.gather(
-            *(it.github.report(run, "build", status="completed", conclusion="success") for _ in range(2))
+            *(relay.github.report(run, "build", status="completed", conclusion="success") for _ in range(2))
         )
 
         assert (
@@ -104,17 +104,17 @@ async def test_fault_14_of_two_equal_reports_at_once_one_is_applied(tmp_path: Pa
             == Counter(map(report_outcome, ends))
             == {"applied": 1, "repeat": 1}
         )
-        assert len(it.jobs()) == 1
+        assert len(relay.jobs()) == 1
 
 
 async def test_fault_14_of_200_identical_and_conflicting_reports_at_once_exactly_one_is_applied(
     tmp_path: Path,
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
         claims = ["success", "failure", "cancelled", None] * 50
         answers = await asyncio.gather(
-            *(it.github.report(run, "build", status="completed", conclusion=claim) for claim in claims)
+            *(relay.github.report(run, "build", status="completed", conclusion=claim) for claim in claims)
         )
 
         counted = Counter(map(report_outcome, answers))
@@ -124,42 +124,42 @@ async def test_fault_14_of_200_identical_and_conflicting_reports_at_once_exactly
             for claim, answer in zip(claims, answers, strict=True)
             if report_outcome(answer) == "applied"
         )
-        [job] = it.jobs()
+        [job] = relay.jobs()
         assert (job["first_conclusion"], job["conclusion"], job["disputed"]) == (applied, "failure", 1)
 
 
 async def test_fault_14_200_starts_at_once_open_one_job(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        before = it.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
-        answers = await asyncio.gather(*(it.github.report(run, "build") for _ in range(200)))
+    async with dispatched_run(tmp_path) as (relay, run):
+        before = relay.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
+        answers = await asyncio.gather(*(relay.github.report(run, "build") for _ in range(200)))
 
         assert Counter(map(report_outcome, answers)) == {"applied": 1, "repeat": 199}
-        after = it.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
-        assert (len(it.jobs()), after - before) == (1, 1)
+        after = relay.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
+        assert (len(relay.jobs()), after - before) == (1, 1)
 
 
 async def test_fault_21_sixty_matrix_jobs_starting_at_once_are_all_taken(tmp_path: Path) -> None:
     names = [f"test (npu, shard {number})" for number in range(60)]
-    async with dispatched_run(tmp_path, workflows=workflow_with_jobs(*names)) as (it, run):
-        starts = await asyncio.gather(*(it.github.start_job(run, name) for name in names))
-        ends = await asyncio.gather(*(it.github.complete_job(run, name) for name in names))
+    async with dispatched_run(tmp_path, workflows=workflow_with_jobs(*names)) as (relay, run):
+        starts = await asyncio.gather(*(relay.github.start_job(run, name) for name in names))
+        ends = await asyncio.gather(*(relay.github.complete_job(run, name) for name in names))
 
         assert {report_outcome(answer) for answer in (*starts, *ends)} == {"applied"}
-        assert {job["job_name"] for job in it.jobs()} == set(names)
-        assert {job["state"] for job in it.jobs()} == {"completed"}
+        assert {job["job_name"] for job in relay.jobs()} == set(names)
+        assert {job["state"] for job in relay.jobs()} == {"completed"}
 
 
 async def test_fault_21_the_301st_report_in_a_minute_is_told_when_to_come_back_and_then_taken(
     tmp_path: Path,
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        it.clock.advance(20)
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        relay.clock.advance(20)
         for _ in range(299):
-            assert report_outcome(await it.github.report(run, "build")) == "repeat"
-        limited = await it.github.start_job(run, "test")
-        it.clock.advance(int(limited.headers["retry-after"]))
-        again = await it.github.report(run, "test")
+            assert report_outcome(await relay.github.report(run, "build")) == "repeat"
+        limited = await relay.github.start_job(run, "test")
+        relay.clock.advance(int(limited.headers["retry-after"]))
+        again = await relay.github.report(run, "test")
 
         assert refusal_code(limited) == (429, "rate_limited")
         assert limited.headers["retry-after"] == "40"
@@ -168,41 +168,43 @@ async def test_fault_21_the_301st_report_in_a_minute_is_told_when_to_come_back_a
 
 async def test_one_repositorys_limit_is_not_anothers(tmp_path: Path) -> None:
     listed = f"L2:\n  - {BACKEND}\n  - org/other\n"
-    async with stage(tmp_path, listed, downstreams=(BACKEND, "org/other"), CRCR_RATE_LIMIT_PER_MIN="1") as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        runs = [it.github.runs(name)[0] for name in (BACKEND, BACKEND, "org/other")]
-        answers = [await it.github.report(run, "build") for run in runs]
+    async with running_relay(
+        tmp_path, listed, downstreams=(BACKEND, "org/other"), CRCR_RATE_LIMIT_PER_MIN="1"
+    ) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        runs = [relay.github.runs(name)[0] for name in (BACKEND, BACKEND, "org/other")]
+        answers = [await relay.github.report(run, "build") for run in runs]
 
         assert list(map(report_outcome, answers)) == ["applied", "rate_limited", "applied"]
 
 
 async def test_a_callback_proves_that_a_dispatch_arrived_and_the_retry_is_not_sent(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
-        it.github.faults.lose_answer(on=DISPATCHES, times=1)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        assert set(it.dispatch_states().values()) == {"waiting"}
-        answer = await it.github.start_job(it.github.runs(BACKEND)[0], "build")
-        await it.pass_time(3600)
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
+        relay.github.faults.lose_answer(on=DISPATCHES, times=1)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        assert set(relay.dispatch_states().values()) == {"waiting"}
+        answer = await relay.github.start_job(relay.github.runs(BACKEND)[0], "build")
+        await relay.pass_time(3600)
 
         assert report_outcome(answer) == "applied"
-        assert set(it.dispatch_states().values()) == {"sent"}
-        assert len(it.github.calls_to("POST", "*/dispatches")) == 1
+        assert set(relay.dispatch_states().values()) == {"sent"}
+        assert len(relay.github.calls_to("POST", "*/dispatches")) == 1
 
 
 async def test_a_callback_during_a_dispatch_whose_answer_is_lost_ends_its_retries(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
-        it.github.faults.early_callback()
-        it.github.faults.lose_answer(on=DISPATCHES, times=1)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        sent_at = it.clock.now()
-        await it.pass_time(3600)
-        later = await it.github.start_job(it.github.runs(BACKEND)[0], "test")
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
+        relay.github.faults.early_callback()
+        relay.github.faults.lose_answer(on=DISPATCHES, times=1)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        sent_at = relay.clock.now()
+        await relay.pass_time(3600)
+        later = await relay.github.start_job(relay.github.runs(BACKEND)[0], "test")
 
-        assert len(it.github.calls_to("POST", "*/dispatches")) == 1
+        assert len(relay.github.calls_to("POST", "*/dispatches")) == 1
         assert report_outcome(later) == "applied"
-        [dispatch] = it.rows("SELECT state, sent_at FROM dispatches")
+        [dispatch] = relay.rows("SELECT state, sent_at FROM dispatches")
         assert dispatch == {"state": "sent", "sent_at": int(sent_at.timestamp() * 1_000_000)}
-        assert [job["queue_s"] for job in it.jobs()] == [0.0, 3600.0]
+        assert [job["queue_s"] for job in relay.jobs()] == [0.0, 3600.0]

@@ -14,7 +14,7 @@ from support.downstream.callbacks import (
     refusal_code,
     report_outcome,
 )
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, running_relay
 
 ODD_NAMES = [
     "3",
@@ -31,27 +31,27 @@ ODD_NAMES = [
 
 
 async def test_fault_15_any_job_name_is_a_key_of_its_own(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         for name in ODD_NAMES:
-            assert report_outcome(await it.github.report(run, "build", job_name=name)) == "applied"
+            assert report_outcome(await relay.github.report(run, "build", job_name=name)) == "applied"
         for name in ODD_NAMES:
-            assert report_outcome(await it.github.report(run, "build", job_name=name)) == "repeat"
-            closed = await it.github.report(
+            assert report_outcome(await relay.github.report(run, "build", job_name=name)) == "repeat"
+            closed = await relay.github.report(
                 run, "build", status="completed", conclusion="success", job_name=name
             )
             assert report_outcome(closed) == "applied"
 
-        assert {job["job_name"] for job in it.jobs()} == set(ODD_NAMES)
-        assert {job["state"] for job in it.jobs()} == {"completed"}
+        assert {job["job_name"] for job in relay.jobs()} == set(ODD_NAMES)
+        assert {job["state"] for job in relay.jobs()} == {"completed"}
 
 
 async def test_fault_15_a_job_name_of_10_000_characters_is_refused_by_field(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        answer = await it.github.report(run, "build", job_name="x" * 10_000)
+    async with dispatched_run(tmp_path) as (relay, run):
+        answer = await relay.github.report(run, "build", job_name="x" * 10_000)
 
         assert refusal_code(answer) == (400, "bad_report")
         assert "workflow.job_name" in answer.json()["error"]["detail"]
-        assert it.jobs() == []
+        assert relay.jobs() == []
 
 
 RUN_IDS = [
@@ -67,19 +67,19 @@ RUN_IDS = [
 
 
 async def test_fault_16_a_run_id_that_is_not_the_signed_one_is_refused(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         for run_id, expected, named in RUN_IDS:
-            answer = await it.github.report(run, "build", run_id=run_id)
+            answer = await relay.github.report(run, "build", run_id=run_id)
             assert (run_id, refusal_code(answer)) == (run_id, expected)
             assert named in answer.json()["error"]["detail"]
 
-        assert it.jobs() == []
+        assert relay.jobs() == []
 
 
 async def test_fault_16_a_run_id_may_be_a_number_or_text(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        first = await it.github.report(run, "build", run_id=run.id, run_attempt=1)
-        second = await it.github.report(run, "build", run_id=str(run.id), run_attempt="1")
+    async with dispatched_run(tmp_path) as (relay, run):
+        first = await relay.github.report(run, "build", run_id=run.id, run_attempt=1)
+        second = await relay.github.report(run, "build", run_id=str(run.id), run_attempt="1")
 
         assert [report_outcome(first), report_outcome(second)] == ["applied", "repeat"]
 
@@ -87,57 +87,59 @@ async def test_fault_16_a_run_id_may_be_a_number_or_text(tmp_path: Path) -> None
 async def test_fault_17_completed_without_a_conclusion_is_taken_and_counts_as_a_failure(
     tmp_path: Path,
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         for job, conclusion in (("build", None), ("test", "")):
-            await it.github.start_job(run, job)
+            await relay.github.start_job(run, job)
             assert (
-                report_outcome(await it.github.report(run, job, status="completed", conclusion=conclusion))
+                report_outcome(await relay.github.report(run, job, status="completed", conclusion=conclusion))
                 == "applied"
             )
 
-        assert {(job["state"], job["conclusion"]) for job in it.jobs()} == {("completed", "none")}
+        assert {(job["state"], job["conclusion"]) for job in relay.jobs()} == {("completed", "none")}
 
 
 async def test_fault_17_an_unknown_conclusion_is_refused_by_field_and_the_job_goes_on(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
         for conclusion in ("passed", "SUCCESS", "none", "stale", 1, {"a": 1}):
-            refusal = await it.github.report(run, "build", status="completed", conclusion=conclusion)
+            refusal = await relay.github.report(run, "build", status="completed", conclusion=conclusion)
             assert refusal_code(refusal) == (400, "bad_report")
             assert "workflow.conclusion" in refusal.json()["error"]["detail"]
-        mended = await it.github.report(run, "build", status="completed", conclusion="neutral")
+        mended = await relay.github.report(run, "build", status="completed", conclusion="neutral")
 
         assert report_outcome(mended) == "applied"
 
 
 async def test_fault_17_in_progress_after_completed_changes_nothing(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        await it.github.complete_job(run, "build", "failure")
-        before = it.jobs()
-        it.clock.advance(10)
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        await relay.github.complete_job(run, "build", "failure")
+        before = relay.jobs()
+        relay.clock.advance(10)
 
-        assert report_outcome(await it.github.report(run, "build")) == "repeat"
-        assert it.jobs() == before
+        assert report_outcome(await relay.github.report(run, "build")) == "repeat"
+        assert relay.jobs() == before
 
 
 @pytest.mark.parametrize("listed", ["ascend/pytorch", "Ascend/PyTorch"])
 async def test_fault_20_a_repository_is_the_same_in_any_case(tmp_path: Path, listed: str) -> None:
-    async with stage(tmp_path, f"L2:\n  - {listed}\n", downstreams=("Ascend/pytorch",)) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        run = it.github.runs("Ascend/pytorch")[0]
-        await it.github.start_job(run, "build")
-        answer = await it.github.complete_job(run, "build")
+    async with running_relay(tmp_path, f"L2:\n  - {listed}\n", downstreams=("Ascend/pytorch",)) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        run = relay.github.runs("Ascend/pytorch")[0]
+        await relay.github.start_job(run, "build")
+        answer = await relay.github.complete_job(run, "build")
 
         assert report_outcome(answer) == "applied"
-        assert [(job["downstream"], job["state"]) for job in it.jobs()] == [("ascend/pytorch", "completed")]
+        assert [(job["downstream"], job["state"]) for job in relay.jobs()] == [
+            ("ascend/pytorch", "completed")
+        ]
 
 
 async def test_what_describes_a_job_is_kept_and_what_is_odd_in_it_loses_no_result(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         described: dict[str, Any] = {"url": "https://ci.example/1", "environment": {"device": "npu"}}
-        await post_report(it, run, "build", "in_progress", **described)
+        await post_report(relay, run, "build", "in_progress", **described)
         result: dict[str, Any] = {
             "conclusion": "failure",
             "test_results": {"passed": 42, "failed": "1", "skipped": -3, "total": 43},
@@ -148,9 +150,9 @@ async def test_what_describes_a_job_is_kept_and_what_is_odd_in_it_loses_no_resul
             "check_run_id": "9-1",
             "future_field": {"deep": [1]},
         }
-        assert report_outcome(await post_report(it, run, "build", "completed", **result)) == "applied"
+        assert report_outcome(await post_report(relay, run, "build", "completed", **result)) == "applied"
 
-        [job] = it.jobs()
+        [job] = relay.jobs()
         assert (job["url"], job["artifact_url"]) == ("https://ci.example/1", "https://ci.example/a")
         assert (job["tests_passed"], job["tests_failed"], job["tests_skipped"]) == (42, 1, None)
         assert (job["check_run_text"], json.loads(job["environment"])) == ("9-1", {"device": "npu"})
@@ -174,9 +176,9 @@ MALFORMED = [
 
 
 async def test_a_malformed_report_is_refused_by_field(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        headers = bearer(it.github.oidc_token(run, "build"))
+    async with dispatched_run(tmp_path) as (relay, run):
+        headers = bearer(relay.github.oidc_token(run, "build"))
         for body, named in MALFORMED:
-            answer = await it.http.post(CALLBACK, content=body, headers=headers)
+            answer = await relay.http.post(CALLBACK, content=body, headers=headers)
             assert (body[:60], *refusal_code(answer)) == (body[:60], 400, "bad_report")
             assert named in answer.json()["error"]["detail"]

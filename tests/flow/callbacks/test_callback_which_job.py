@@ -13,61 +13,63 @@ from support.downstream.callbacks import (
     sweep,
     workflow_with_jobs,
 )
-from support.stage import Stage
+from support.running_relay import RunningRelay
 
 LEGS = workflow_with_jobs("build", "build", "report")
 
 
-def names_and_states(it: Stage) -> dict[str, str]:
-    return {job["job_name"]: job["conclusion"] or job["state"] for job in it.jobs()}
+def names_and_states(relay: RunningRelay) -> dict[str, str]:
+    return {job["job_name"]: job["conclusion"] or job["state"] for job in relay.jobs()}
 
 
 async def finish(
-    it: Stage, run: WorkflowRun, job: WorkflowJob, conclusion: str = "success", **more: Any
+    relay: RunningRelay, run: WorkflowRun, job: WorkflowJob, conclusion: str = "success", **more: Any
 ) -> str:
-    return report_outcome(await it.github.report(run, job, status="completed", conclusion=conclusion, **more))
+    return report_outcome(
+        await relay.github.report(run, job, status="completed", conclusion=conclusion, **more)
+    )
 
 
-async def start(it: Stage, run: WorkflowRun, job: WorkflowJob, **more: Any) -> httpx.Response:
-    return await it.github.report(run, job, **more)
+async def start(relay: RunningRelay, run: WorkflowRun, job: WorkflowJob, **more: Any) -> httpx.Response:
+    return await relay.github.report(run, job, **more)
 
 
 async def test_a_second_leg_of_one_name_is_recorded_beside_the_first_with_a_warning(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
         first, second, _ = run.jobs
-        plain, warned = await start(it, run, first), await start(it, run, second)
+        plain, warned = await start(relay, run, first), await start(relay, run, second)
 
         assert "warning" not in plain.json()
         assert warned.status_code == 200
         assert warned.json()["job_name"] == "build (2)"
         assert "job_name" in warned.json()["warning"]
-        assert names_and_states(it) == {"build": "in_progress", "build (2)": "in_progress"}
+        assert names_and_states(relay) == {"build": "in_progress", "build (2)": "in_progress"}
 
 
 async def test_each_leg_closes_its_own_row_and_repeats_itself(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
         first, second, _ = run.jobs
-        await start(it, run, first)
-        await start(it, run, second)
-        assert await finish(it, run, second, "failure") == "applied"
-        assert await finish(it, run, first, "success") == "applied"
+        await start(relay, run, first)
+        await start(relay, run, second)
+        assert await finish(relay, run, second, "failure") == "applied"
+        assert await finish(relay, run, first, "success") == "applied"
 
-        assert names_and_states(it) == {"build": "success", "build (2)": "failure"}
-        assert report_outcome(await start(it, run, second)) == "repeat"
-        assert await finish(it, run, second, "failure") == "repeat"
-        assert await finish(it, run, second, "success") == "conflicting_result"
-        assert names_and_states(it) == {"build": "success", "build (2)": "failure"}
+        assert names_and_states(relay) == {"build": "success", "build (2)": "failure"}
+        assert report_outcome(await start(relay, run, second)) == "repeat"
+        assert await finish(relay, run, second, "failure") == "repeat"
+        assert await finish(relay, run, second, "success") == "conflicting_result"
+        assert names_and_states(relay) == {"build": "success", "build (2)": "failure"}
 
 
 async def test_a_third_leg_after_a_job_that_is_really_called_so(tmp_path: Path) -> None:
     workflows = workflow_with_jobs("build", "build (2)", "build")
-    async with dispatched_run(tmp_path, workflows=workflows) as (it, run):
+    async with dispatched_run(tmp_path, workflows=workflows) as (relay, run):
         first, named_so, leg = run.jobs
         for job in (first, named_so, leg):
-            await start(it, run, job)
-        await finish(it, run, leg, "failure")
+            await start(relay, run, job)
+        await finish(relay, run, leg, "failure")
 
-        assert names_and_states(it) == {
+        assert names_and_states(relay) == {
             "build": "in_progress",
             "build (2)": "in_progress",
             "build (3)": "failure",
@@ -75,110 +77,113 @@ async def test_a_third_leg_after_a_job_that_is_really_called_so(tmp_path: Path) 
 
 
 async def test_a_separate_reporting_job_closes_the_only_open_row(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
         build, _, reporter = run.jobs
-        await start(it, run, build)
-        assert await finish(it, run, reporter, "failure", job_name="build") == "applied"
+        await start(relay, run, build)
+        assert await finish(relay, run, reporter, "failure", job_name="build") == "applied"
 
-        assert names_and_states(it) == {"build": "failure"}
-        assert await finish(it, run, reporter, "failure", job_name="build") == "repeat"
-        assert await finish(it, run, build, "failure") == "repeat"
-        assert await finish(it, run, reporter, "success", job_name="build") == "conflicting_result"
+        assert names_and_states(relay) == {"build": "failure"}
+        assert await finish(relay, run, reporter, "failure", job_name="build") == "repeat"
+        assert await finish(relay, run, build, "failure") == "repeat"
+        assert await finish(relay, run, reporter, "success", job_name="build") == "conflicting_result"
 
 
 async def test_a_separate_reporting_job_closes_the_leg_that_is_left(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
         first, second, reporter = run.jobs
-        await start(it, run, first)
-        await start(it, run, second)
-        await finish(it, run, first)
-        assert await finish(it, run, reporter, job_name="build") == "applied"
+        await start(relay, run, first)
+        await start(relay, run, second)
+        await finish(relay, run, first)
+        assert await finish(relay, run, reporter, job_name="build") == "applied"
 
-        assert names_and_states(it) == {"build": "success", "build (2)": "success"}
-        assert await finish(it, run, reporter, job_name="build") == "repeat"
+        assert names_and_states(relay) == {"build": "success", "build (2)": "success"}
+        assert await finish(relay, run, reporter, job_name="build") == "repeat"
 
 
 async def test_a_result_that_fits_two_open_legs_is_ambiguous_and_changes_nothing(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
         first, second, reporter = run.jobs
-        await start(it, run, first)
-        await start(it, run, second)
-        answer = await it.github.report(
+        await start(relay, run, first)
+        await start(relay, run, second)
+        answer = await relay.github.report(
             run, reporter, status="completed", conclusion="success", job_name="build"
         )
 
         assert refusal_code(answer) == (409, "ambiguous_job")
         assert "names of their own" in answer.json()["error"]["hint"]
-        assert names_and_states(it) == {"build": "in_progress", "build (2)": "in_progress"}
+        assert names_and_states(relay) == {"build": "in_progress", "build (2)": "in_progress"}
 
 
 async def test_a_job_that_opened_rows_of_its_own_may_not_close_anothers(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
         build, _, other = run.jobs
-        await start(it, run, build)
-        await start(it, run, other)
+        await start(relay, run, build)
+        await start(relay, run, other)
 
-        assert await finish(it, run, other, job_name="build") == "claim_mismatch"
-        assert names_and_states(it) == {"build": "in_progress", "report": "in_progress"}
+        assert await finish(relay, run, other, job_name="build") == "claim_mismatch"
+        assert names_and_states(relay) == {"build": "in_progress", "report": "in_progress"}
 
 
 async def test_a_job_whose_row_is_called_like_a_leg_may_not_close_the_name_itself(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=workflow_with_jobs("build", "build (cuda)")) as (it, run):
+    async with dispatched_run(tmp_path, workflows=workflow_with_jobs("build", "build (cuda)")) as (
+        relay,
+        run,
+    ):
         build, cuda = run.jobs
-        await start(it, run, build)
-        await start(it, run, cuda)
+        await start(relay, run, build)
+        await start(relay, run, cuda)
 
-        assert await finish(it, run, cuda, job_name="build") == "claim_mismatch"
-        assert await finish(it, run, cuda) == "applied"
+        assert await finish(relay, run, cuda, job_name="build") == "claim_mismatch"
+        assert await finish(relay, run, cuda) == "applied"
 
 
 async def test_one_reporting_job_may_open_and_close_several_names(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
         reporter = run.job("report")
         for name in ("unit", "integration", "lint"):
-            assert report_outcome(await start(it, run, reporter, job_name=name)) == "applied"
-            assert report_outcome(await start(it, run, reporter, job_name=name)) == "repeat"
+            assert report_outcome(await start(relay, run, reporter, job_name=name)) == "applied"
+            assert report_outcome(await start(relay, run, reporter, job_name=name)) == "repeat"
         for name in ("lint", "unit", "integration"):
-            assert await finish(it, run, reporter, job_name=name) == "applied"
-            assert await finish(it, run, reporter, job_name=name) == "repeat"
+            assert await finish(relay, run, reporter, job_name=name) == "applied"
+            assert await finish(relay, run, reporter, job_name=name) == "repeat"
 
-        assert names_and_states(it) == {"unit": "success", "integration": "success", "lint": "success"}
+        assert names_and_states(relay) == {"unit": "success", "integration": "success", "lint": "success"}
 
 
 async def test_a_server_that_signs_no_check_run_id_has_one_job_for_each_name(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
-        it.github.issuer.signs_check_run_id = False
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
+        relay.github.issuer.signs_check_run_id = False
         first, second, reporter = run.jobs
-        assert report_outcome(await start(it, run, first)) == "applied"
-        assert report_outcome(await start(it, run, second)) == "repeat"
-        assert await finish(it, run, reporter, job_name="build") == "applied"
-        assert await finish(it, run, first) == "repeat"
-        assert await finish(it, run, second, "failure") == "conflicting_result"
+        assert report_outcome(await start(relay, run, first)) == "applied"
+        assert report_outcome(await start(relay, run, second)) == "repeat"
+        assert await finish(relay, run, reporter, job_name="build") == "applied"
+        assert await finish(relay, run, first) == "repeat"
+        assert await finish(relay, run, second, "failure") == "conflicting_result"
 
-        [job] = it.jobs()
+        [job] = relay.jobs()
         assert (job["job_name"], job["opened_by"], job["conclusion"]) == ("build", None, "failure")
 
 
 async def test_the_bodys_check_run_id_opens_and_closes_nothing(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
         first, second, _ = run.jobs
-        await start(it, run, first)
-        await start(it, run, second, check_run_id=str(first.id))
-        await finish(it, run, second, "failure", check_run_id=f"{run.id}-1")
+        await start(relay, run, first)
+        await start(relay, run, second, check_run_id=str(first.id))
+        await finish(relay, run, second, "failure", check_run_id=f"{run.id}-1")
 
-        assert names_and_states(it) == {"build": "in_progress", "build (2)": "failure"}
+        assert names_and_states(relay) == {"build": "in_progress", "build (2)": "failure"}
 
 
 async def test_a_leg_that_was_swept_is_still_the_one_its_own_id_closes(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, workflows=LEGS) as (it, run):
+    async with dispatched_run(tmp_path, workflows=LEGS) as (relay, run):
         first, second, _ = run.jobs
-        await start(it, run, first)
-        it.clock.advance(3600)
-        await start(it, run, second)
-        it.clock.advance(5.5 * 3600)
-        it.github.ci.complete(run, first, "success")
-        await sweep(it)
+        await start(relay, run, first)
+        relay.clock.advance(3600)
+        await start(relay, run, second)
+        relay.clock.advance(5.5 * 3600)
+        relay.github.ci.complete(run, first, "success")
+        await sweep(relay)
 
-        assert names_and_states(it) == {"build": "timed_out", "build (2)": "in_progress"}
-        assert await finish(it, run, first) == "applied"
-        assert names_and_states(it) == {"build": "success", "build (2)": "in_progress"}
+        assert names_and_states(relay) == {"build": "timed_out", "build (2)": "in_progress"}
+        assert await finish(relay, run, first) == "applied"
+        assert names_and_states(relay) == {"build": "success", "build (2)": "in_progress"}

@@ -13,8 +13,8 @@ import pytest
 from crcr.decide.model import RepoName
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.upkeep.timeouts import Sweeps
 from github_sim.github import Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import (
@@ -26,7 +26,7 @@ from support.downstream.callbacks import (
     report_outcome,
     workflow_with_jobs,
 )
-from support.downstream.other_cis import EVERY
+from support.downstream.other_cis import ALL_OTHER_CIS
 from support.downstream.other_hud import HOST, SETTINGS, OtherHud
 from support.downstream.reporter import TOKEN as REPORTER_TOKEN
 from support.downstream.reporter import ScriptedNetwork, run_reporter
@@ -34,7 +34,6 @@ from support.downstream.self_reports import nightly_run, send_self_report, upstr
 from support.github.gated_upstream import (
     GATING,
     NAMED,
-    Stage,
     gated_upstream,
     newest_run,
     open_pull,
@@ -42,7 +41,7 @@ from support.github.gated_upstream import (
     sweep_after,
 )
 from support.github.merge_queue import move_base
-from support.stage import AUDIENCE, UPSTREAM, stage
+from support.running_relay import AUDIENCE, UPSTREAM, RunningRelay, running_relay
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 GATES = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['*']}}\n"
@@ -56,26 +55,32 @@ def both_stores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 async def say(
-    it: Stage, run: WorkflowRun, job: WorkflowJob | str, status: str, *, payload: Any = None, **workflow: Any
+    relay: RunningRelay,
+    run: WorkflowRun,
+    job: WorkflowJob | str,
+    status: str,
+    *,
+    payload: Any = None,
+    **workflow: Any,
 ) -> str:
     """Report as our own reporter does, with an empty `payload`; or with another one."""
     chosen = run.job(job) if isinstance(job, str) else job
-    body = it.github.ci.report_body(run, chosen, status, **workflow)
+    body = relay.github.ci.report_body(run, chosen, status, **workflow)
     body["payload"] = {} if payload is None else payload
-    return report_outcome(await _post(it, run, chosen, json.dumps(body).encode()))
+    return report_outcome(await _post(relay, run, chosen, json.dumps(body).encode()))
 
 
-async def _post(it: Stage, run: WorkflowRun, job: WorkflowJob, body: bytes) -> httpx.Response:
-    token = it.github.oidc_token(run, job, audience=AUDIENCE)
-    return await it.http.post(CALLBACK, content=body, headers=bearer(token))
+async def _post(relay: RunningRelay, run: WorkflowRun, job: WorkflowJob, body: bytes) -> httpx.Response:
+    token = relay.github.oidc_token(run, job, audience=AUDIENCE)
+    return await relay.http.post(CALLBACK, content=body, headers=bearer(token))
 
 
-async def deliver_all(it: Stage) -> None:
+async def deliver_all(relay: RunningRelay) -> None:
     """Time passes until nothing waits to be forwarded; nobody sweeps meanwhile."""
     for _ in range(200):
-        if not it.rows("SELECT 1 FROM effects WHERE kind = 'forward_result' AND state = 'waiting'"):
+        if not relay.rows("SELECT 1 FROM effects WHERE kind = 'forward_result' AND state = 'waiting'"):
             return
-        await it.pass_time(MINUTE)
+        await relay.pass_time(MINUTE)
     raise AssertionError("a forward waits for ever")
 
 
@@ -94,18 +99,20 @@ async def test_with_an_empty_payload_the_other_hud_has_pull_request_commit_upstr
 ) -> None:
     hud = OtherHud()
     listed = f"L2:\n  - {BACKEND}: {{events: [pull_request, push, merge_group]}}\n"
-    async with stage(tmp_path, listed, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS) as it:
-        pull = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        await it.github.push(UPSTREAM, ref=f"refs/tags/ciflow/trunk/{pull.number}")
-        await move_base(it)  # else the head's own results stand for the group's
-        await it.github.merge_group(UPSTREAM, pull.number)
-        await it.act()
-        for run in it.github.runs(BACKEND):
-            assert await say(it, run, "build", "in_progress") == "applied"
-            assert await say(it, run, "build", "completed", conclusion="success") == "applied"
-        await it.act()
-        sent = {row["guid"]: row for row in it.rows("SELECT guid, event, ref, head_sha FROM deliveries")}
+    async with running_relay(
+        tmp_path, listed, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS
+    ) as relay:
+        pull = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        await relay.github.push(UPSTREAM, ref=f"refs/tags/ciflow/trunk/{pull.number}")
+        await move_base(relay)  # else the head's own results stand for the group's
+        await relay.github.merge_group(UPSTREAM, pull.number)
+        await relay.drain()
+        for run in relay.github.runs(BACKEND):
+            assert await say(relay, run, "build", "in_progress") == "applied"
+            assert await say(relay, run, "build", "completed", conclusion="success") == "applied"
+        await relay.drain()
+        sent = {row["guid"]: row for row in relay.rows("SELECT guid, event, ref, head_sha FROM deliveries")}
 
     assert len(hud.records) == 4
     for key, row in hud.records.items():
@@ -114,7 +121,7 @@ async def test_with_an_empty_payload_the_other_hud_has_pull_request_commit_upstr
         assert row["pr_number"] == (pull.number if of_pull else 0)
         assert (row["upstream_repo"], row["head_sha"]) == (UPSTREAM, delivery["head_sha"])
         assert row["event_type"] == delivery["event"]
-    assert len(hud.backend_page(BACKEND, it.clock.now())) == len(hud.pull_page(pull.number)) == 2
+    assert len(hud.backend_page(BACKEND, relay.clock.now())) == len(hud.pull_page(pull.number)) == 2
 
 
 ELSEWHERE = {"repository": {"full_name": "evil/fork"}, "number": 666, "head_sha": OTHER_SHA}
@@ -131,18 +138,18 @@ LIES: dict[str, Any] = {
 
 async def test_an_echo_of_another_event_moves_no_result_to_it(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
-        nightly = nightly_run(it)
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
+        nightly = nightly_run(relay)
         for name, lie in LIES.items():
-            assert await say(it, run, "build", "in_progress", payload=lie, job_name=name) == "applied"
+            assert await say(relay, run, "build", "in_progress", payload=lie, job_name=name) == "applied"
             payload = {**ELSEWHERE, **(lie if isinstance(lie, dict) else {})}
             answer = await send_self_report(
-                it, nightly, "test", commit=upstream_head(it), payload=payload, job_name=name
+                relay, nightly, "test", commit=upstream_head(relay), payload=payload, job_name=name
             )
             assert report_outcome(answer) == "applied"
-        await it.act()
-        [sha] = {row["head_sha"] for row in it.jobs() if row["number"]}
-        commits = {1: sha, 0: upstream_head(it)}
+        await relay.drain()
+        [sha] = {row["head_sha"] for row in relay.jobs() if row["number"]}
+        commits = {1: sha, 0: upstream_head(relay)}
 
     assert len(hud.records) == 2 * len(LIES) == 2 * len(hud.pull_page(1))
     for row in hud.records.values():
@@ -162,10 +169,10 @@ def _texts(value: Any) -> list[str]:
 
 async def test_an_echo_of_the_same_event_adds_what_the_records_do_not_have(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
         payload = run.client_payload["payload"]
-        await say(it, run, "build", "in_progress", payload={**payload, "sender": {"login": "zoe", "n": 1}})
-        await it.act()
+        await say(relay, run, "build", "in_progress", payload={**payload, "sender": {"login": "zoe", "n": 1}})
+        await relay.drain()
 
     echoed = hud.taken[0]["untrusted"]["callback_payload"]["payload"]
     assert echoed["sender"] == {"login": "zoe", "n": 1}
@@ -183,31 +190,31 @@ ODD = {
 
 async def test_an_odd_or_giant_echo_costs_no_result(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
         for name, odd in ODD.items():
-            body = it.github.ci.report_body(run, run.job("build"), "in_progress", job_name=name)
+            body = relay.github.ci.report_body(run, run.job("build"), "in_progress", job_name=name)
             sent = json.dumps({**body, "payload": "ECHO"}).encode().replace(b'"ECHO"', odd)
-            assert report_outcome(await _post(it, run, run.job("build"), sent)) == "applied"
-        await it.act()
-        [sha] = {row["head_sha"] for row in it.jobs()}
+            assert report_outcome(await _post(relay, run, run.job("build"), sent)) == "applied"
+        await relay.drain()
+        [sha] = {row["head_sha"] for row in relay.jobs()}
 
     assert {row["job_name"]: row["head_sha"] for row in hud.pull_page(1)} == dict.fromkeys(ODD, sha)
 
 
 async def test_a_report_as_large_as_we_take_it_still_fits_the_other_hud(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
-        await say(it, run, "build", "in_progress")
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
+        await say(relay, run, "build", "in_progress")
         counts = {"passed": 1, "failed": 2}
         for size in (2_090_000, 2 * 1024 * 1024 - 1_200):
             name = f"job {size}"
-            await say(it, run, "build", "in_progress", job_name=name)
+            await say(relay, run, "build", "in_progress", job_name=name)
             more = {"job_name": name, "test_results": counts, "conclusion": "failure", "log": "x" * size}
-            body = it.github.ci.report_body(run, run.job("build"), "completed", **more)
+            body = relay.github.ci.report_body(run, run.job("build"), "completed", **more)
             sent = json.dumps({**body, "payload": {}}).encode()
             more["log"] = "x" * (size - max(0, len(sent) - 2 * 1024 * 1024))
-            assert await say(it, run, "build", "completed", **more) == "applied"
-        await it.act()
+            assert await say(relay, run, "build", "completed", **more) == "applied"
+        await relay.drain()
 
     rows = [row for row in hud.pull_page(1) if row["status"] == "completed"]
     assert [row["conclusion"] for row in rows] == ["failure", "failure"]
@@ -233,41 +240,43 @@ STORY = {
 RUNNING = {"swept", "late", "silent"}
 
 
-async def tell_story(it: Stage, run: WorkflowRun) -> None:
+async def tell_story(relay: RunningRelay, run: WorkflowRun) -> None:
     for name in STORY:
-        it.github.ci.start(run, run.job(name))
-        assert await say(it, run, name, "in_progress") == "applied"
-        await it.pass_time(1)
+        relay.github.ci.start(run, run.job(name))
+        assert await say(relay, run, name, "in_progress") == "applied"
+        await relay.pass_time(1)
     says = {"failed": "failure", "disputed better": "failure", "said nothing": None}
     for name in STORY.keys() - RUNNING:
-        assert await say(it, run, name, "completed", conclusion=says.get(name, "success")) == "applied"
-    assert await say(it, run, "disputed", "completed", conclusion="failure") == "conflicting_result"
-    assert await say(it, run, "disputed better", "completed", conclusion="success") == "conflicting_result"
+        assert await say(relay, run, name, "completed", conclusion=says.get(name, "success")) == "applied"
+    assert await say(relay, run, "disputed", "completed", conclusion="failure") == "conflicting_result"
+    assert await say(relay, run, "disputed better", "completed", conclusion="success") == "conflicting_result"
     ends = {"failed": "failure", "corrected": "failure", "disputed": "failure", "disputed better": "failure"}
     for name in STORY.keys() - RUNNING:
-        it.github.ci.complete(run, run.job(name), ends.get(name, "success"))
+        relay.github.ci.complete(run, run.job(name), ends.get(name, "success"))
     for name, ended in (("silent", "failure"), ("swept", "success"), ("late", "success")):
-        it.github.ci.complete(run, run.job(name), ended)
+        relay.github.ci.complete(run, run.job(name), ended)
     for _ in range(9):
-        await sweep_after(it, HOUR)
-    assert await say(it, run, "late", "completed", conclusion="success") == "applied"
+        await sweep_after(relay, HOUR)
+    assert await say(relay, run, "late", "completed", conclusion="success") == "applied"
     for _ in range(3):
-        await sweep_after(it, HOUR)
+        await sweep_after(relay, HOUR)
 
 
 @pytest.mark.usefixtures("both_stores")
 async def test_every_outcome_reaches_the_other_hud_once_and_in_order(tmp_path: Path) -> None:
     hud = OtherHud(answers=cycle([200, 500, 200, 429, 503, 200, 502, 200]))
-    async with gated_upstream(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
+    async with gated_upstream(
+        tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS
+    ) as relay:
         [workflow] = workflow_with_jobs(*STORY)
-        it.github.repository(GATING).workflows = [Workflow(jobs=workflow.jobs, run_name=NAMED.run_name)]
-        pull = await open_pull(it)
-        await tell_story(it, newest_run(it))
+        relay.github.repository(GATING).workflows = [Workflow(jobs=workflow.jobs, run_name=NAMED.run_name)]
+        pull = await open_pull(relay)
+        await tell_story(relay, newest_run(relay))
         for name in STORY:
-            await say(it, newest_run(it), name, "in_progress")
-        await deliver_all(it)
-        ours = {row["job_name"]: row for row in it.jobs()}
-        page = hud.backend_page(GATING, it.clock.now())
+            await say(relay, newest_run(relay), name, "in_progress")
+        await deliver_all(relay)
+        ours = {row["job_name"]: row for row in relay.jobs()}
+        page = hud.backend_page(GATING, relay.clock.now())
 
     assert histories(hud) == STORY
     assert (
@@ -286,29 +295,33 @@ async def test_every_outcome_reaches_the_other_hud_once_and_in_order(tmp_path: P
 @pytest.mark.usefixtures("both_stores")
 async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp_path: Path) -> None:
     hud = OtherHud(answers=chain([500, 429, 500], repeat(200)))
-    async with gated_upstream(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
-        first = await open_pull(it)
-        run = await run_all(it, build="failure")
-        await it.github.rerun(run)
-        await run_all(it)
-        it.clock.advance(MINUTE)
-        second = await open_pull(it)
-        gone = newest_run(it)
-        await say(it, gone, "build", "in_progress")
-        del it.github.world.runs[gone.id]
+    async with gated_upstream(
+        tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS
+    ) as relay:
+        first = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        await relay.github.rerun(run)
+        await run_all(relay)
+        relay.clock.advance(MINUTE)
+        second = await open_pull(relay)
+        gone = newest_run(relay)
+        await say(relay, gone, "build", "in_progress")
+        del relay.github.world.runs[gone.id]
         for _ in range(8):
-            await sweep_after(it, HOUR)
-        nightly = nightly_run(it, GATING)
+            await sweep_after(relay, HOUR)
+        nightly = nightly_run(relay, GATING)
         for name, conclusion in (("build", "success"), ("test", "failure")):
-            answer = await send_self_report(it, nightly, name, conclusion, commit=upstream_head(it))
+            answer = await send_self_report(relay, nightly, name, conclusion, commit=upstream_head(relay))
             assert report_outcome(answer) == "applied"
         # A second report that contradicts the first: the worse one counts there too.
         assert (
-            report_outcome(await send_self_report(it, nightly, "build", "failure", commit=upstream_head(it)))
+            report_outcome(
+                await send_self_report(relay, nightly, "build", "failure", commit=upstream_head(relay))
+            )
             == "conflicting_result"
         )
-        await deliver_all(it)
-        now = it.clock.now()
+        await deliver_all(relay)
+        now = relay.clock.now()
 
     by_pull = {
         (row["pr_number"], row["job_name"]): row["conclusion"] for row in hud.backend_page(GATING, now)
@@ -336,38 +349,40 @@ class Dying(Forwards):
 @pytest.mark.usefixtures("both_stores")
 async def test_an_outcome_and_its_forward_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
-        await say(it, run, "build", "in_progress")
-        it.clock.advance(8 * HOUR)
-        await it.services.sweeper.sweep()  # GitHub is asked first
-        it.clock.advance(2 * HOUR)
-        dying = Sweeps(it.services.database, CheckRefresher({}), JobOutcomes(Dying(enabled=True)))
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
+        await say(relay, run, "build", "in_progress")
+        relay.clock.advance(8 * HOUR)
+        await relay.services.sweeper.sweep()  # GitHub is asked first
+        relay.clock.advance(2 * HOUR)
+        dying = Sweeps(relay.services.database, CheckRefresher({}), JobOutcomes(Dying(enabled=True)))
         with pytest.raises(Killed):
-            await dying.time_out_silent(it.clock.now())
-        assert [row["state"] for row in it.jobs()] == ["in_progress"]
-        assert len(it.rows("SELECT 1 FROM effects WHERE kind = 'forward_result'")) == 1
-        await it.services.sweeper.sweep()
-        await deliver_all(it)
+            await dying.time_out_silent(relay.clock.now())
+        assert [row["state"] for row in relay.jobs()] == ["in_progress"]
+        assert len(relay.rows("SELECT 1 FROM effects WHERE kind = 'forward_result'")) == 1
+        await relay.services.sweeper.sweep()
+        await deliver_all(relay)
 
     assert histories(hud) == {"build": ["in_progress", "timed_out"]}
 
 
 async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with gated_upstream(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
-        it.github.repository(GATING).workflows = [NAMED]
-        failing = await open_pull(it)
-        honest = await run_all(it, build="failure")
-        it.clock.advance(MINUTE)
-        await open_pull(it)
-        other = await run_all(it)
-        [forged] = await it.github.send_dispatch(GATING, "pull_request", other.client_payload)
+    async with gated_upstream(
+        tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS
+    ) as relay:
+        relay.github.repository(GATING).workflows = [NAMED]
+        failing = await open_pull(relay)
+        honest = await run_all(relay, build="failure")
+        relay.clock.advance(MINUTE)
+        await open_pull(relay)
+        other = await run_all(relay)
+        [forged] = await relay.github.send_dispatch(GATING, "pull_request", other.client_payload)
         for status, more in (("in_progress", {}), ("completed", {"conclusion": "success"})):
-            body = it.github.ci.report_body(forged, forged.job("build"), status, **more)
+            body = relay.github.ci.report_body(forged, forged.job("build"), status, **more)
             sent = json.dumps({**body, "delivery_id": honest.delivery_id}).encode()
-            assert report_outcome(await _post(it, forged, forged.job("build"), sent)) == "applied"
+            assert report_outcome(await _post(relay, forged, forged.job("build"), sent)) == "applied"
         for _ in range(3):
-            await sweep_after(it, MINUTE)
+            await sweep_after(relay, MINUTE)
 
     shown = {
         row["run_id"]: row["conclusion"]
@@ -379,18 +394,18 @@ async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there
 
 async def test_a_parked_outcome_that_a_newer_one_overtook_is_not_sent_any_more(tmp_path: Path) -> None:
     hud = OtherHud(answers=chain([400], repeat(200)))
-    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
-        await say(it, run, "build", "in_progress")
-        await it.act()
-        await say(it, run, "test", "in_progress")
-        await it.act()
-        await say(it, run, "build", "completed", conclusion="success")
-        await it.act()
-        retried = await it.services.acts.retry_parked(
-            RepoName(UPSTREAM), ParkedFilter(), who="ann", now=it.clock.now()
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
+        await say(relay, run, "build", "in_progress")
+        await relay.drain()
+        await say(relay, run, "test", "in_progress")
+        await relay.drain()
+        await say(relay, run, "build", "completed", conclusion="success")
+        await relay.drain()
+        retried = await relay.services.acts.retry_parked(
+            RepoName(UPSTREAM), ParkedFilter(), who="ann", now=relay.clock.now()
         )
-        await it.act()
-        parked = it.rows("SELECT state, last_error FROM effects WHERE state IN ('parked', 'cancelled')")
+        await relay.drain()
+        parked = relay.rows("SELECT state, last_error FROM effects WHERE state IN ('parked', 'cancelled')")
 
     assert retried == 0
     assert parked == [{"state": "cancelled", "last_error": "a newer outcome of the job was forwarded"}]
@@ -399,12 +414,14 @@ async def test_a_parked_outcome_that_a_newer_one_overtook_is_not_sent_any_more(t
 
 async def test_a_parked_outcome_that_is_still_the_newest_is_sent_again(tmp_path: Path) -> None:
     hud = OtherHud(answers=chain([403], repeat(200)))
-    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, _):
-        assert report_outcome(await send_self_report(it, nightly_run(it), commit=None)) == "applied"
-        await it.act()
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, _):
+        assert report_outcome(await send_self_report(relay, nightly_run(relay), commit=None)) == "applied"
+        await relay.drain()
         assert hud.taken == []
-        await it.services.acts.retry_parked(RepoName(UPSTREAM), ParkedFilter(), who="ann", now=it.clock.now())
-        await it.act()
+        await relay.services.acts.retry_parked(
+            RepoName(UPSTREAM), ParkedFilter(), who="ann", now=relay.clock.now()
+        )
+        await relay.drain()
 
     assert histories(hud) == {"build": ["success"]}
 
@@ -414,16 +431,16 @@ async def test_a_parked_outcome_that_is_still_the_newest_is_sent_again(tmp_path:
 
 async def test_fields_that_a_completed_report_leaves_out_are_those_of_the_first(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
-        began = it.clock.now()
+    async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
+        began = relay.clock.now()
         bare: dict[str, Any] = dict.fromkeys(("started_at", "completed_at", "url", "check_run_id"))
-        await say(it, run, "build", "in_progress", **{**bare, "url": "https://ci.example.org/1"})
-        it.clock.advance(90)
-        await say(it, run, "build", "completed", conclusion="success", **bare)
-        await it.act()
+        await say(relay, run, "build", "in_progress", **{**bare, "url": "https://ci.example.org/1"})
+        relay.clock.advance(90)
+        await say(relay, run, "build", "completed", conclusion="success", **bare)
+        await relay.drain()
 
-    [row] = hud.backend_page(BACKEND, it.clock.now())
-    assert (row["started_at"], row["completed_at"]) == (stamp(began), stamp(it.clock.now()))
+    [row] = hud.backend_page(BACKEND, relay.clock.now())
+    assert (row["started_at"], row["completed_at"]) == (stamp(began), stamp(relay.clock.now()))
     assert row["url"] == "https://ci.example.org/1"
     assert len(hud.taken) == 2
 
@@ -439,16 +456,18 @@ SAID: dict[str, Any] = {
 
 async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(tmp_path: Path) -> None:
     hud = OtherHud()
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS) as it:
-        run, now = nightly_run(it), it.clock.now()
+    async with running_relay(
+        tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS
+    ) as relay:
+        run, now = nightly_run(relay), relay.clock.now()
         for name, said in SAID.items():
             claimed = stamp(now, said) if isinstance(said, float) else said
             times: dict[str, Any] = {"started_at": claimed, "completed_at": claimed, "job_name": name}
             assert (
-                report_outcome(await send_self_report(it, run, commit=upstream_head(it), **times))
+                report_outcome(await send_self_report(relay, run, commit=upstream_head(relay), **times))
                 == "applied"
             )
-        await it.act()
+        await relay.drain()
 
     found = {row["job_name"]: row["started_at"] for row in hud.nightly_page(BACKEND, now, days=7)}
     assert found == {**dict.fromkeys(SAID, stamp(now)), "hours ago": stamp(now, -3 * HOUR)}
@@ -463,14 +482,16 @@ REPORTERS = {
 
 @pytest.mark.parametrize("name", REPORTERS)
 async def test_a_nightly_that_our_reporter_sends_from_another_ci_is_found(tmp_path: Path, name: str) -> None:
-    hud, ci = OtherHud(), EVERY[name]
+    hud, ci = OtherHud(), ALL_OTHER_CIS[name]
     settings = {**SETTINGS, **ci.settings()}
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **settings) as it:
-        now = it.clock.now()
+    async with running_relay(
+        tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **settings
+    ) as relay:
+        now = relay.clock.now()
         own = {key: value.replace("RUN", ci.run_id) for key, value in REPORTERS[name].items()}
         bridged = {
             "CRCR_STARTED_AT": stamp(now, -HOUR),
-            "CRCR_HEAD_SHA": upstream_head(it),
+            "CRCR_HEAD_SHA": upstream_head(relay),
             "CRCR_UPSTREAM": UPSTREAM,
         }
         kind = {"CRCR_EVENT_TYPE": "nightly", "CRCR_RELAYS": "https://relay.test/github/callback crcr"}
@@ -480,13 +501,13 @@ async def test_a_nightly_that_our_reporter_sends_from_another_ci_is_found(tmp_pa
             run_reporter("--status", "completed", "--conclusion", "failure", env=env, network=network)[0] == 0
         )
         [body] = network.bodies
-        answer = await it.http.post(CALLBACK, json=body, headers=bearer(ci.token(it.github)))
+        answer = await relay.http.post(CALLBACK, json=body, headers=bearer(ci.token(relay.github)))
         assert report_outcome(answer) == "applied"
-        await it.act()
+        await relay.drain()
 
     [row] = hud.nightly_page(BACKEND, now)
     assert (row["started_at"], row["conclusion"]) == (stamp(now, -HOUR), "failure")
-    assert (row["head_sha"], row["upstream_repo"], row["pr_number"]) == (upstream_head(it), UPSTREAM, 0)
+    assert (row["head_sha"], row["upstream_repo"], row["pr_number"]) == (upstream_head(relay), UPSTREAM, 0)
 
 
 def stamp(at: datetime, more_s: float = 0.0) -> str:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from crcr.decide.model import RepoName
 from support.downstream.callbacks import BACKEND, dispatched_run, post_report, report_outcome
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 TOKEN = "hud-token-0123456789"
 HUD = "hud.test"
@@ -48,15 +48,15 @@ class Hud:
 
 async def test_a_result_is_forwarded_with_what_was_proved_apart_from_what_was_said(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
-        it.clock.advance(30)
-        await it.github.start_job(run, "build", check_run_id=None)
-        it.clock.advance(60)
-        await it.github.complete_job(run, "build", "failure", note="é")
-        await it.act()
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
+        relay.clock.advance(30)
+        await relay.github.start_job(run, "build", check_run_id=None)
+        relay.clock.advance(60)
+        await relay.github.complete_job(run, "build", "failure", note="é")
+        await relay.drain()
 
     first, second = hud.taken
-    [job] = it.jobs()
+    [job] = relay.jobs()
     assert first["trusted"] == {
         "verified_repo": BACKEND,
         "downstream_repo_level": "L2",
@@ -81,28 +81,28 @@ async def test_a_result_is_forwarded_with_what_was_proved_apart_from_what_was_sa
 
 async def test_what_answers_a_test_dispatch_is_recorded_and_not_forwarded(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, _):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, _):
         core, backend = RepoName(UPSTREAM), RepoName(BACKEND)
-        await it.services.acts.dispatch_test(core, backend, "test-1", who="ann", now=it.clock.now())
-        await it.act()
-        run = next(each for each in it.github.runs(BACKEND) if each.delivery_id == "test-1")
-        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
-        await it.act()
+        await relay.services.acts.dispatch_test(core, backend, "test-1", who="ann", now=relay.clock.now())
+        await relay.drain()
+        run = next(each for each in relay.github.runs(BACKEND) if each.delivery_id == "test-1")
+        assert report_outcome(await relay.github.start_job(run, "build")) == "applied"
+        await relay.drain()
 
-        assert [job["delivery"] for job in it.jobs()] == ["test-1"]
+        assert [job["delivery"] for job in relay.jobs()] == ["test-1"]
     assert hud.taken == []
 
 
 async def test_repeats_are_not_forwarded_and_a_dispute_is_once(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
-        await it.github.complete_job(run, "build")
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
+        await relay.github.complete_job(run, "build")
         for _ in range(3):
-            await it.github.report(run, "build")
-        await it.github.complete_job(run, "build", "success")
+            await relay.github.report(run, "build")
+        await relay.github.complete_job(run, "build", "success")
         for _ in range(2):
-            await it.github.complete_job(run, "build", "failure")
-        await it.act()
+            await relay.github.complete_job(run, "build", "failure")
+        await relay.drain()
 
     assert hud.statuses() == ["in_progress", "completed", "completed"]
     assert hud.taken[2]["trusted"]["outcome"] == {
@@ -117,14 +117,14 @@ async def test_results_of_one_delivery_arrive_in_order_though_the_first_is_refus
     tmp_path: Path,
 ) -> None:
     hud = Hud(refusals=[Response(status_code=503, headers={"retry-after": "120"})])
-    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
-        await it.github.start_job(run, "build")
-        await it.act()
-        await it.github.complete_job(run, "build")
-        await it.act()
-        await it.pass_time(119)
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
+        await relay.github.start_job(run, "build")
+        await relay.drain()
+        await relay.github.complete_job(run, "build")
+        await relay.drain()
+        await relay.pass_time(119)
         assert (hud.asked, hud.taken) == (1, [])
-        await it.pass_time(3)
+        await relay.pass_time(3)
 
     assert hud.statuses() == ["in_progress", "completed"]
 
@@ -132,10 +132,10 @@ async def test_results_of_one_delivery_arrive_in_order_though_the_first_is_refus
 @pytest.mark.parametrize("status", [500, 502, 429, 302])
 async def test_a_refusal_that_may_pass_is_retried_until_it_does(tmp_path: Path, status: int) -> None:
     hud = Hud(refusals=[Response(status_code=status) for _ in range(3)])
-    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
-        await it.github.start_job(run, "build")
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
+        await relay.github.start_job(run, "build")
         for _ in range(10):
-            await it.pass_time(60)
+            await relay.pass_time(60)
 
     assert (hud.asked, hud.statuses()) == (4, ["in_progress"])
 
@@ -145,14 +145,14 @@ async def test_a_refusal_for_good_is_parked_with_its_reason_and_holds_up_nothing
     tmp_path: Path, status: int
 ) -> None:
     hud = Hud(refusals=[Response(status_code=status)])
-    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
-        await it.github.start_job(run, "build")
-        await it.act()
-        await it.github.complete_job(run, "build")
-        await it.act()
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
+        await relay.github.start_job(run, "build")
+        await relay.drain()
+        await relay.github.complete_job(run, "build")
+        await relay.drain()
 
         assert hud.statuses() == ["completed"]
-        parked = it.rows("SELECT kind, last_error FROM effects WHERE state = 'parked'")
+        parked = relay.rows("SELECT kind, last_error FROM effects WHERE state = 'parked'")
         assert parked == [{"kind": "forward_result", "last_error": f"the HUD answered {status}"}]
 
 
@@ -160,53 +160,54 @@ async def test_a_hud_that_is_down_costs_the_reporter_nothing(tmp_path: Path) -> 
     async def down(_: Scope, __: Receive, ___: Send) -> None:
         raise httpx.ConnectError("refused")
 
-    async with dispatched_run(tmp_path, outside={HUD: down}, **SETTINGS) as (it, run):
-        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
-        await it.act()
-        assert report_outcome(await it.github.complete_job(run, "build")) == "applied"
-        await it.act()
+    async with dispatched_run(tmp_path, outside={HUD: down}, **SETTINGS) as (relay, run):
+        assert report_outcome(await relay.github.start_job(run, "build")) == "applied"
+        await relay.drain()
+        assert report_outcome(await relay.github.complete_job(run, "build")) == "applied"
+        await relay.drain()
 
-        waiting = it.rows("SELECT state, unsure FROM effects WHERE kind = 'forward_result'")
+        waiting = relay.rows("SELECT state, unsure FROM effects WHERE kind = 'forward_result'")
         assert waiting == [{"state": "waiting", "unsure": 0}] * 2
 
 
 async def test_nothing_is_forwarded_when_nothing_is_configured(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched_run(tmp_path, outside={HUD: hud}) as (it, run):
-        await it.github.start_job(run, "build")
-        await it.act()
+    async with dispatched_run(tmp_path, outside={HUD: hud}) as (relay, run):
+        await relay.github.start_job(run, "build")
+        await relay.drain()
 
         assert hud.asked == 0
-        assert it.rows("SELECT * FROM effects WHERE kind = 'forward_result'") == []
+        assert relay.rows("SELECT * FROM effects WHERE kind = 'forward_result'") == []
 
 
 async def test_an_echoed_payload_that_python_cannot_read_does_not_hold_up_its_result(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
-        body = it.github.ci.report_body(run, run.job("build"), "in_progress")
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
+        body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
         for number, odd in enumerate(
             (b'{"n": 1e400}', b"[" * 900 + b"]" * 900, b'"\\ud800"', b'"' + b"x" * 2_090_000 + b'"')
         ):
             body["workflow"]["job_name"], body["payload"] = f"job {number}", "ECHO"
             sent = json.dumps(body).encode().replace(b'"ECHO"', odd)
-            assert report_outcome(await it.github.report(run, "build", body=sent)) == "applied"
-        await it.act()
+            assert report_outcome(await relay.github.report(run, "build", body=sent)) == "applied"
+        await relay.drain()
 
     assert len(hud.taken) == 4
 
 
 async def test_the_envelope_fits_the_far_sides_cap(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
-        body = it.github.ci.report_body(run, run.job("build"), "in_progress")
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
+        body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
         body["payload"] = "x" * (
             2 * 1024 * 1024 - len(json.dumps(body)) + len(json.dumps(body["payload"])) - 8
         )
         assert (
-            report_outcome(await it.github.report(run, "build", body=json.dumps(body).encode())) == "applied"
+            report_outcome(await relay.github.report(run, "build", body=json.dumps(body).encode()))
+            == "applied"
         )
-        [row] = it.rows("SELECT length(payload) AS size FROM effects WHERE kind = 'forward_result'")
-        await it.act()
+        [row] = relay.rows("SELECT length(payload) AS size FROM effects WHERE kind = 'forward_result'")
+        await relay.drain()
 
     assert row["size"] < 2 * 1024 * 1024
     kept = hud.taken[0]["untrusted"]["callback_payload"]["payload"]
@@ -215,10 +216,12 @@ async def test_the_envelope_fits_the_far_sides_cap(tmp_path: Path) -> None:
 
 async def test_sixty_results_at_once_all_arrive(tmp_path: Path) -> None:
     hud = Hud()
-    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
+    async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
         names = [f"job {number}" for number in range(60)]
-        await asyncio.gather(*(post_report(it, run, "build", "in_progress", job_name=name) for name in names))
-        await it.act()
+        await asyncio.gather(
+            *(post_report(relay, run, "build", "in_progress", job_name=name) for name in names)
+        )
+        await relay.drain()
 
     seen = [each["untrusted"]["callback_payload"]["workflow"]["job_name"] for each in hud.taken]
     assert sorted(seen) == sorted(names)

@@ -13,7 +13,7 @@ import pytest
 
 from support.downstream.callbacks import client_from, refusal_code
 from support.page_reader import HOSTILE
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 TOKEN = "ingest-token-0123456789"
 ADDRESS = "/api/crcr/results"
@@ -50,32 +50,37 @@ def envelope(status: str = "completed", **workflow: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def hud(folder: Path, allowlist: Any = LISTED, **more: Any) -> AsyncIterator[Stage]:
-    async with stage(folder, allowlist, CRCR_HUD_INGEST_TOKEN=TOKEN, **more) as it:
-        yield it
+async def hud(folder: Path, allowlist: Any = LISTED, **more: Any) -> AsyncIterator[RunningRelay]:
+    async with running_relay(folder, allowlist, CRCR_HUD_INGEST_TOKEN=TOKEN, **more) as relay:
+        yield relay
 
 
-async def send(it: Stage, body: Any, **headers: str) -> httpx.Response:
+async def send(relay: RunningRelay, body: Any, **headers: str) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await it.http.post(ADDRESS, content=content, headers=headers or HEADERS)
+    return await relay.http.post(ADDRESS, content=content, headers=headers or HEADERS)
 
 
-def rows(it: Stage) -> list[dict[str, Any]]:
-    return it.rows("SELECT * FROM ingested ORDER BY delivery, workflow_name, job_name, check_run")
+def rows(relay: RunningRelay) -> list[dict[str, Any]]:
+    return relay.rows("SELECT * FROM ingested ORDER BY delivery, workflow_name, job_name, check_run")
 
 
-def counted(it: Stage, *names: str) -> list[tuple[Any, ...]]:
+def ingested_sums(relay: RunningRelay, *names: str) -> list[tuple[Any, ...]]:
     return [
-        tuple(row[name] for name in names) for row in it.rows("SELECT * FROM hours WHERE kind = 'ingested'")
+        tuple(row[name] for name in names)
+        for row in relay.rows("SELECT * FROM hours WHERE kind = 'ingested'")
     ]
 
 
 async def test_a_result_is_kept_counted_and_told_to_open_pages(tmp_path: Path) -> None:
-    async with hud(tmp_path) as it:
-        answer = await send(it, envelope(url="https://ci.test/77", test_results={"passed": 4, "failed": 0}))
-        [row] = rows(it)
-        sums = counted(it, "upstream", "downstream", "success", "failure", "queue_sum_s", "execution_sum_s")
-        changes = it.rows("SELECT * FROM changes WHERE kind = 'ingested'")
+    async with hud(tmp_path) as relay:
+        answer = await send(
+            relay, envelope(url="https://ci.test/77", test_results={"passed": 4, "failed": 0})
+        )
+        [row] = rows(relay)
+        sums = ingested_sums(
+            relay, "upstream", "downstream", "success", "failure", "queue_sum_s", "execution_sum_s"
+        )
+        changes = relay.rows("SELECT * FROM changes WHERE kind = 'ingested'")
 
     assert answer.status_code == 200
     assert answer.json() == {"ok": True, "status": "completed", "repeat": False, "shown": True}
@@ -90,12 +95,12 @@ async def test_a_result_is_kept_counted_and_told_to_open_pages(tmp_path: Path) -
 
 
 async def test_the_same_again_is_success_and_changes_nothing(tmp_path: Path) -> None:
-    async with hud(tmp_path) as it:
-        await send(it, envelope())
-        before = rows(it), counted(it, "success"), it.rows("SELECT * FROM changes")
-        it.clock.advance(90)
-        answer = await send(it, envelope())
-        after = rows(it), counted(it, "success"), it.rows("SELECT * FROM changes")
+    async with hud(tmp_path) as relay:
+        await send(relay, envelope())
+        before = rows(relay), ingested_sums(relay, "success"), relay.rows("SELECT * FROM changes")
+        relay.clock.advance(90)
+        answer = await send(relay, envelope())
+        after = rows(relay), ingested_sums(relay, "success"), relay.rows("SELECT * FROM changes")
 
     assert answer.json()["repeat"] is True
     assert [{**row, "updated_at": 0} for row in after[0]] == [{**row, "updated_at": 0} for row in before[0]]
@@ -105,19 +110,19 @@ async def test_the_same_again_is_success_and_changes_nothing(tmp_path: Path) -> 
 async def test_fault_30_no_session_no_bearer_token_and_no_cookie_opens_it(tmp_path: Path) -> None:
     admin = "admin-token-0123456789abcdef"
     digest = "3b6f" + "0" * 60
-    async with hud(tmp_path, CRCR_ADMIN_TOKENS=f"ann=sha256:{digest}") as it:
+    async with hud(tmp_path, CRCR_ADMIN_TOKENS=f"ann=sha256:{digest}") as relay:
         answers = [
-            await send(it, envelope(), Authorization=f"Bearer {given}") for given in (admin, TOKEN, "")
+            await send(relay, envelope(), Authorization=f"Bearer {given}") for given in (admin, TOKEN, "")
         ]
         answers += [
-            await send(it, envelope(), Cookie=f"crcr_session={TOKEN}; x-hud-internal-bot={TOKEN}"),
-            await send(it, envelope(), **{"x-hud-internal-bot": ""}),
-            await send(it, envelope(), **{"x-hud-internal-bot": f"{TOKEN}x"}),
-            await send(it, envelope(), **{"x-hud-internal-bot": TOKEN[:-1]}),
-            await it.http.post(f"{ADDRESS}?x-hud-internal-bot={TOKEN}", json=envelope()),
-            await it.http.post(ADDRESS, content=b"", headers=[(b"x-hud-internal-bot", b"\xff\xe9")]),
+            await send(relay, envelope(), Cookie=f"crcr_session={TOKEN}; x-hud-internal-bot={TOKEN}"),
+            await send(relay, envelope(), **{"x-hud-internal-bot": ""}),
+            await send(relay, envelope(), **{"x-hud-internal-bot": f"{TOKEN}x"}),
+            await send(relay, envelope(), **{"x-hud-internal-bot": TOKEN[:-1]}),
+            await relay.http.post(f"{ADDRESS}?x-hud-internal-bot={TOKEN}", json=envelope()),
+            await relay.http.post(ADDRESS, content=b"", headers=[(b"x-hud-internal-bot", b"\xff\xe9")]),
         ]
-        kept = rows(it)
+        kept = rows(relay)
 
     assert {refusal_code(each) for each in answers} == {(401, "not_authentic")}
     assert kept == []
@@ -126,34 +131,34 @@ async def test_fault_30_no_session_no_bearer_token_and_no_cookie_opens_it(tmp_pa
 async def test_an_administrators_session_and_token_do_not_open_it(tmp_path: Path) -> None:
     admin = "admin-token-0123456789abcdef"
     setting = f"ann=sha256:{sha256(admin.encode()).hexdigest()}"
-    async with hud(tmp_path, CRCR_ADMIN_TOKENS=setting) as it:
-        signed_in = await it.http.post(
+    async with hud(tmp_path, CRCR_ADMIN_TOKENS=setting) as relay:
+        signed_in = await relay.http.post(
             "/crcr/login", data={"token": admin}, headers={"Origin": "http://relay.test"}
         )
-        by_session = await it.http.post(ADDRESS, json=envelope())  # the client keeps its cookies
-        by_token = await send(it, envelope(), Authorization=f"Bearer {admin}")
+        by_session = await relay.http.post(ADDRESS, json=envelope())  # the client keeps its cookies
+        by_token = await send(relay, envelope(), Authorization=f"Bearer {admin}")
 
     assert signed_in.cookies
     assert refusal_code(by_session) == refusal_code(by_token) == (401, "not_authentic")
 
 
 async def test_without_a_token_there_is_no_such_address(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED) as it:
-        assert refusal_code(await send(it, envelope())) == (404, "not_found")
-        assert refusal_code(await send(it, envelope(), **{"x-hud-internal-bot": ""})) == (404, "not_found")
+    async with running_relay(tmp_path, LISTED) as relay:
+        assert refusal_code(await send(relay, envelope())) == (404, "not_found")
+        assert refusal_code(await send(relay, envelope(), **{"x-hud-internal-bot": ""})) == (404, "not_found")
 
 
 async def test_it_needs_no_reader_where_the_pages_do(tmp_path: Path) -> None:
     tokens = f"ann=sha256:{sha256(b'reader-token-0123456789').hexdigest()}"
-    async with hud(tmp_path, CRCR_HUD_ACCESS="token", CRCR_HUD_TOKENS=tokens) as it:
-        assert (await send(it, envelope())).status_code == 200
-        assert (await it.http.get("/api/v1/summary")).status_code == 401
+    async with hud(tmp_path, CRCR_HUD_ACCESS="token", CRCR_HUD_TOKENS=tokens) as relay:
+        assert (await send(relay, envelope())).status_code == 200
+        assert (await relay.http.get("/api/v1/summary")).status_code == 401
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
 async def test_other_methods_are_told_which_one_is_taken(tmp_path: Path, method: str) -> None:
-    async with hud(tmp_path) as it:
-        answer = await it.http.request(method, ADDRESS, headers=HEADERS)
+    async with hud(tmp_path) as relay:
+        answer = await relay.http.request(method, ADDRESS, headers=HEADERS)
     assert refusal_code(answer) == (405, "method_not_allowed")
     assert answer.headers["allow"] == "POST"
 
@@ -163,18 +168,18 @@ async def test_a_body_over_the_cap_is_refused_whether_it_says_so_or_not(tmp_path
         for _ in range(40):
             yield b" " * 65_536
 
-    async with hud(tmp_path) as it:
-        said = await send(it, b" " * (2 * 1024 * 1024 + 1))
-        unsaid = await it.http.post(ADDRESS, content=endless(), headers=HEADERS)
+    async with hud(tmp_path) as relay:
+        said = await send(relay, b" " * (2 * 1024 * 1024 + 1))
+        unsaid = await relay.http.post(ADDRESS, content=endless(), headers=HEADERS)
     assert refusal_code(said) == refusal_code(unsaid) == (413, "too_large")
 
 
 async def test_a_body_just_under_the_cap_is_taken(tmp_path: Path) -> None:
     body = envelope()
     body["untrusted"]["callback_payload"]["payload"]["padding"] = "x" * (2 * 1024 * 1024 - 2_000)
-    async with hud(tmp_path) as it:
-        assert (await send(it, body)).status_code == 200
-        assert rows(it)[0]["title"] == "Fuse it"
+    async with hud(tmp_path) as relay:
+        assert (await send(relay, body)).status_code == 200
+        assert rows(relay)[0]["title"] == "Fuse it"
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -223,9 +228,9 @@ _CALLBACK = "untrusted.callback_payload"
 async def test_what_identifies_a_result_is_refused_by_its_name(
     tmp_path: Path, path: str, value: Any, named: str
 ) -> None:
-    async with hud(tmp_path) as it:
-        answer = await send(it, changed(path, value))
-        kept = rows(it)
+    async with hud(tmp_path) as relay:
+        answer = await send(relay, changed(path, value))
+        kept = rows(relay)
     assert refusal_code(answer) == (400, "bad_report")
     assert named in answer.json()["error"]["detail"]
     assert kept == []
@@ -237,8 +242,8 @@ async def test_what_identifies_a_result_is_refused_by_its_name(
     ids=range(8),
 )
 async def test_what_is_no_envelope_is_a_bad_report(tmp_path: Path, body: bytes) -> None:
-    async with hud(tmp_path) as it:
-        assert refusal_code(await send(it, body)) == (400, "bad_report")
+    async with hud(tmp_path) as relay:
+        assert refusal_code(await send(relay, body)) == (400, "bad_report")
 
 
 @pytest.mark.parametrize(
@@ -250,10 +255,10 @@ async def test_a_time_that_cannot_be_one_is_not_known(
     tmp_path: Path, written: str, kept: float | None
 ) -> None:
     body = json.dumps(envelope()).replace('"queue_time": 3.5', f'"queue_time": {written}')
-    async with hud(tmp_path) as it:
-        answer = await send(it, body.encode())
-        [row] = rows(it)
-        sums = counted(it, "queue_sum_s", "execution_sum_s")
+    async with hud(tmp_path) as relay:
+        answer = await send(relay, body.encode())
+        [row] = rows(relay)
+        sums = ingested_sums(relay, "queue_sum_s", "execution_sum_s")
     assert answer.status_code == 200
     assert (row["queue_s"], row["execution_s"]) == (kept, 60.0)
     assert sums == [(kept or 0.0, 60.0)]
@@ -279,9 +284,9 @@ async def test_what_only_describes_is_left_out_when_it_is_nonsense(tmp_path: Pat
         "sender": None,
         "pull_request": {"number": True, "title": {}, "user": [], "head": {"sha": "not a commit"}},
     }
-    async with hud(tmp_path) as it:
-        assert (await send(it, body)).status_code == 200
-        [row] = rows(it)
+    async with hud(tmp_path) as relay:
+        assert (await send(relay, body)).status_code == 200
+        [row] = rows(relay)
     empty = ("url", "artifact_url", "started_at", "tests_passed", "tests_total", "failed_tests", "environment", "level",
              "queue_s", "action", "number", "ref", "title", "author", "head_sha")  # fmt: skip
     assert {row[name] for name in empty} == {None}
@@ -290,9 +295,9 @@ async def test_what_only_describes_is_left_out_when_it_is_nonsense(tmp_path: Pat
 
 async def test_a_result_whose_payload_cannot_be_read_is_kept(tmp_path: Path) -> None:
     body = json.dumps(envelope()).replace('"Fuse it"', r'"half \ud800 pair"')
-    async with hud(tmp_path) as it:
-        assert (await send(it, body.encode())).status_code == 200
-        assert rows(it)[0]["title"] == "half \ufffd pair"
+    async with hud(tmp_path) as relay:
+        assert (await send(relay, body.encode())).status_code == 200
+        assert rows(relay)[0]["title"] == "half \ufffd pair"
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -308,22 +313,22 @@ async def test_hostile_text_in_every_field_is_text_or_refused(tmp_path: Path, te
         "started_at",
         "note",
     ]
-    async with hud(tmp_path) as it:
+    async with hud(tmp_path) as relay:
         for name in names:
-            answer = await send(it, envelope(**{name: text}))
+            answer = await send(relay, envelope(**{name: text}))
             assert answer.status_code in {200, 400}
         for name in ("event_type", "delivery_id"):
-            answer = await send(it, changed(f"{_CALLBACK}.{name}", text))
+            answer = await send(relay, changed(f"{_CALLBACK}.{name}", text))
             assert answer.status_code in {200, 400}
         text = text[:200_000]  # seven of them must fit
         payload = {"action": text, "ref": text, "sender": {"login": text}, "repository": {"full_name": text}}
         pull = {"title": text, "user": {"login": text}, "head": {"sha": text}}
-        answer = await send(it, changed(f"{_CALLBACK}.payload", {**payload, "pull_request": pull}))
+        answer = await send(relay, changed(f"{_CALLBACK}.payload", {**payload, "pull_request": pull}))
         assert answer.status_code == 200
         for each in (changed("trusted.verified_repo", text), changed("trusted.downstream_repo_level", text)):
-            assert (await send(it, each)).status_code in {200, 400}
-        assert all(len(row["title"] or "") <= 256 and "\0" not in (row["title"] or "") for row in rows(it))
-        assert all(row["url"] is None or row["url"].startswith("http") for row in rows(it))
+            assert (await send(relay, each)).status_code in {200, 400}
+        assert all(len(row["title"] or "") <= 256 and "\0" not in (row["title"] or "") for row in rows(relay))
+        assert all(row["url"] is None or row["url"].startswith("http") for row in rows(relay))
 
 
 @pytest.mark.parametrize(
@@ -337,9 +342,9 @@ async def test_hostile_text_in_every_field_is_text_or_refused(tmp_path: Path, te
 async def test_a_backend_that_no_page_shows_is_kept_and_said_so(
     tmp_path: Path, repository: str, why: str
 ) -> None:
-    async with hud(tmp_path) as it:
-        answer = await send(it, changed("trusted.verified_repo", repository))
-        assert len(rows(it)) == 1
+    async with hud(tmp_path) as relay:
+        answer = await send(relay, changed("trusted.verified_repo", repository))
+        assert len(rows(relay)) == 1
     assert (answer.status_code, answer.json()["shown"]) == (200, False)
     assert why in answer.json()["hint"]
 
@@ -354,13 +359,13 @@ async def test_a_result_belongs_to_the_upstream_it_names_or_the_one_that_lists_i
     unnamed["untrusted"]["callback_payload"] |= {"payload": None, "delivery_id": "b"}
     foreign["untrusted"]["callback_payload"]["delivery_id"] = "c"
     foreign["trusted"]["verified_repo"] = "org/nowhere"
-    async with hud(tmp_path, lists) as it:
+    async with hud(tmp_path, lists) as relay:
         for each in (named, unnamed, foreign):
-            assert (await send(it, each)).status_code == 200
-        assert [row["upstream"] for row in rows(it)] == ["first/up", "second/up", "first/up"]
+            assert (await send(relay, each)).status_code == 200
+        assert [row["upstream"] for row in rows(relay)] == ["first/up", "second/up", "first/up"]
 
 
-def outcome_of(number: int, conclusion: str, *, disputed: bool = False) -> dict[str, Any]:
+def envelope_with_outcome(number: int, conclusion: str, *, disputed: bool = False) -> dict[str, Any]:
     """A result of a relay that counts the outcomes of each job."""
     told = envelope(conclusion=conclusion)
     told["trusted"]["outcome"] = {"number": number, "disputed": disputed}
@@ -371,16 +376,16 @@ async def test_of_a_relay_that_counts_outcomes_the_later_one_counts_and_only_its
     tmp_path: Path,
 ) -> None:
     stories = {
-        "late": [outcome_of(2, "timed_out"), outcome_of(3, "success")],
-        "out of order": [outcome_of(3, "success"), outcome_of(2, "timed_out")],
-        "disputed": [outcome_of(2, "success"), outcome_of(3, "failure", disputed=True)],
+        "late": [envelope_with_outcome(2, "timed_out"), envelope_with_outcome(3, "success")],
+        "out of order": [envelope_with_outcome(3, "success"), envelope_with_outcome(2, "timed_out")],
+        "disputed": [envelope_with_outcome(2, "success"), envelope_with_outcome(3, "failure", disputed=True)],
     }
-    async with hud(tmp_path) as it:
+    async with hud(tmp_path) as relay:
         for name, sent in stories.items():
             for told in sent:
                 told["untrusted"]["callback_payload"]["workflow"]["job_name"] = name
-                assert (await send(it, told)).status_code == 200
-        shown = {row["job_name"]: (row["conclusion"], row["disputed_conclusion"]) for row in rows(it)}
+                assert (await send(relay, told)).status_code == 200
+        shown = {row["job_name"]: (row["conclusion"], row["disputed_conclusion"]) for row in rows(relay)}
 
     assert shown == {
         "late": ("success", None),
@@ -396,46 +401,46 @@ async def test_it_decides_nothing_and_is_not_forwarded(tmp_path: Path) -> None:
     }
     tables = ("effects", "jobs", "runs", "gates", "checks", "repositories", "dispatches", "audit")
     listed = "L4:\n  - Org/Backend: oncall\n"
-    async with hud(tmp_path, listed, **more) as it:
-        before = {name: it.rows(f"SELECT * FROM {name}") for name in tables}  # noqa: S608
-        await send(it, envelope("in_progress"))
-        await send(it, envelope(conclusion="failure"))
-        assert {name: it.rows(f"SELECT * FROM {name}") for name in tables} == before  # noqa: S608
-        assert await it.act() == 0
+    async with hud(tmp_path, listed, **more) as relay:
+        before = {name: relay.rows(f"SELECT * FROM {name}") for name in tables}  # noqa: S608
+        await send(relay, envelope("in_progress"))
+        await send(relay, envelope(conclusion="failure"))
+        assert {name: relay.rows(f"SELECT * FROM {name}") for name in tables} == before  # noqa: S608
+        assert await relay.drain() == 0
 
 
 async def test_fault_44_a_result_that_lost_its_start_is_there(tmp_path: Path) -> None:
-    async with hud(tmp_path) as it:
-        await send(it, envelope(conclusion="failure", started_at="2025-12-31T23:10:00Z"))
-        late = await send(it, envelope("in_progress", url="https://ci.test/77"))
-        [row] = rows(it)
-        sums = counted(it, "failure", "success")
+    async with hud(tmp_path) as relay:
+        await send(relay, envelope(conclusion="failure", started_at="2025-12-31T23:10:00Z"))
+        late = await send(relay, envelope("in_progress", url="https://ci.test/77"))
+        [row] = rows(relay)
+        sums = ingested_sums(relay, "failure", "success")
     assert late.json() == {"ok": True, "status": "in_progress", "repeat": False, "shown": True}
     assert (row["state"], row["conclusion"], row["url"]) == ("completed", "failure", "https://ci.test/77")
     assert sums == [(1, 0)]
 
 
 async def test_the_address_is_the_callers_own_behind_a_trusted_proxy(tmp_path: Path) -> None:
-    async with hud(tmp_path, CRCR_TRUSTED_PROXIES="192.0.2.1") as it, client_from(it.app) as http:
+    async with hud(tmp_path, CRCR_TRUSTED_PROXIES="192.0.2.1") as relay, client_from(relay.app) as http:
         await http.post(ADDRESS, json=envelope(), headers={**HEADERS, "x-forwarded-for": "198.51.100.7"})
-        assert rows(it)[0]["origin"] == "198.51.100.7"
+        assert rows(relay)[0]["origin"] == "198.51.100.7"
 
 
 async def test_the_upstreams_default_branch_is_learned_from_its_webhooks(tmp_path: Path) -> None:
-    async with hud(tmp_path) as it:
-        await it.github.open_pr(UPSTREAM)
-        [row] = it.rows("SELECT default_branch FROM upstreams")
+    async with hud(tmp_path) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        [row] = relay.rows("SELECT default_branch FROM upstreams")
     assert row["default_branch"] == "main"
 
 
 async def test_the_pages_and_the_badge_show_it_with_one_rate(tmp_path: Path) -> None:
-    async with hud(tmp_path) as it:
+    async with hud(tmp_path) as relay:
         for place, conclusion in enumerate(("success", "failure", "success")):
-            await send(it, envelope(job_name=f"job {place}", conclusion=conclusion))
-        page = await it.http.get("/crcr/org/backend?kind=ingested")
-        badge = await it.http.get("/badge/org/backend.svg?kind=ingested")
-        pushes = await it.http.get("/badge/org/backend.svg")
-        unseen = [await it.http.get(f"/badge/org/{name}.svg") for name in ("named", "nobody")]
+            await send(relay, envelope(job_name=f"job {place}", conclusion=conclusion))
+        page = await relay.http.get("/crcr/org/backend?kind=ingested")
+        badge = await relay.http.get("/badge/org/backend.svg?kind=ingested")
+        pushes = await relay.http.get("/badge/org/backend.svg")
+        unseen = [await relay.http.get(f"/badge/org/{name}.svg") for name in ("named", "nobody")]
 
     assert "Fuse it" in page.text
     assert "66.6%" in page.text
@@ -449,9 +454,9 @@ async def test_the_pages_and_the_badge_show_it_with_one_rate(tmp_path: Path) -> 
 async def test_a_number_beyond_all_bounds_is_refused_by_the_name_of_its_field(
     tmp_path: Path, field: str
 ) -> None:
-    async with hud(tmp_path) as it:
+    async with hud(tmp_path) as relay:
         value: Any = {"passed": "here"} if field == "test_results" else "here"
         body = json.dumps(envelope("completed", **{field: value})).replace('"here"', "1e400").encode()
-        answer = await send(it, body)
+        answer = await send(relay, body)
         assert answer.status_code == 400
         assert f"workflow.{field}: Number out of range" in answer.json()["error"]["detail"]

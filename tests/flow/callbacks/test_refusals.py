@@ -19,29 +19,29 @@ from support.downstream.callbacks import (
     report_outcome,
 )
 from support.downstream.self_reports import nightly_run, send_self_report
+from support.running_relay import AUDIENCE, UPSTREAM, WORKFLOW, RunningRelay, running_relay
 from support.sign_in import ADMIN, TOKENS
-from support.stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage, stage
 
 API = f"/api/v1/backends/{BACKEND}/refusals"
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e=HYPERLINK(1)"
 EYES = {"authorization": f"Bearer {ADMIN}"}
 
 
-async def told(it: Stage, path: str = API, **headers: str) -> list[dict[str, Any]]:
-    answer = await it.http.get(path, headers=headers)
+async def read_refusals(relay: RunningRelay, path: str = API, **headers: str) -> list[dict[str, Any]]:
+    answer = await relay.http.get(path, headers=headers)
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["refusals"]
     return found
 
 
 async def test_a_refused_report_stands_on_its_senders_page_and_in_the_api(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        page = await it.http.get(f"/crcr/{BACKEND}")
+    async with dispatched_run(tmp_path) as (relay, run):
+        page = await relay.http.get(f"/crcr/{BACKEND}")
         assert "Refused" not in page.text
-        answer = await post_report(it, run, "build", "completed")
+        answer = await post_report(relay, run, "build", "completed")
         assert refusal_code(answer) == (409, "no_in_progress")
 
-        [one] = await told(it)
+        [one] = await read_refusals(relay)
         error = answer.json()["error"]
         assert (one["code"], one["detail"], one["hint"]) == (error["code"], error["detail"], error["hint"])
         assert (one["run_id"], one["job_name"], one["workflow_name"]) == (
@@ -51,53 +51,53 @@ async def test_a_refused_report_stands_on_its_senders_page_and_in_the_api(tmp_pa
         )
         assert (one["delivery"], one["delivery_known"]) == (run.delivery_id, True)
         assert one["meaning"] == "The job's start was never reported"
-        page = await it.http.get(f"/crcr/{BACKEND}")
+        page = await relay.http.get(f"/crcr/{BACKEND}")
         assert "Refused reports" in page.text
         assert "The job&#39;s start was never reported" in page.text
         assert f'href="/crcr/deliveries/{run.delivery_id}"' in page.text
 
 
 async def test_a_refusal_is_settled_when_the_same_jobs_result_is_taken_afterwards(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        assert refusal_code(await post_report(it, run, "build", "completed")) == (409, "no_in_progress")
-        await post_report(it, run, "build", "in_progress")
-        assert [each["settled"] for each in await told(it)] == [False]
-        assert "Next step:" in (await it.http.get(f"/crcr/{BACKEND}")).text
-        assert report_outcome(await post_report(it, run, "build", "completed")) == "applied"
+    async with dispatched_run(tmp_path) as (relay, run):
+        assert refusal_code(await post_report(relay, run, "build", "completed")) == (409, "no_in_progress")
+        await post_report(relay, run, "build", "in_progress")
+        assert [each["settled"] for each in await read_refusals(relay)] == [False]
+        assert "Next step:" in (await relay.http.get(f"/crcr/{BACKEND}")).text
+        assert report_outcome(await post_report(relay, run, "build", "completed")) == "applied"
 
-        assert [each["settled"] for each in await told(it)] == [True]
-        page = (await it.http.get(f"/crcr/{BACKEND}")).text
+        assert [each["settled"] for each in await read_refusals(relay)] == [True]
+        page = (await relay.http.get(f"/crcr/{BACKEND}")).text
         assert "Settled: the result was accepted." in page
         assert "Next step:" not in page
         assert 'id="refused-line"' not in page
-        table = list(csv.DictReader(io.StringIO((await it.http.get(f"{API}.csv")).text)))
+        table = list(csv.DictReader(io.StringIO((await relay.http.get(f"{API}.csv")).text)))
         assert [each["settled"] for each in table] == ["true"]
 
 
 async def test_a_result_that_came_before_settles_no_contradiction(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await post_report(it, run, "build", "in_progress")
-        await post_report(it, run, "build", "completed")
-        it.clock.advance(1)
-        assert refusal_code(await post_report(it, run, "build", "completed", conclusion="failure")) == (
+    async with dispatched_run(tmp_path) as (relay, run):
+        await post_report(relay, run, "build", "in_progress")
+        await post_report(relay, run, "build", "completed")
+        relay.clock.advance(1)
+        assert refusal_code(await post_report(relay, run, "build", "completed", conclusion="failure")) == (
             409,
             "conflicting_result",
         )
-        assert [each["settled"] for each in await told(it)] == [False]
+        assert [each["settled"] for each in await read_refusals(relay)] == [False]
 
 
 async def test_what_was_taken_or_is_ours_to_mend_is_no_refusal(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
-        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "repeat"
-        assert await told(it) == []
+    async with dispatched_run(tmp_path) as (relay, run):
+        assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
+        assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "repeat"
+        assert await read_refusals(relay) == []
 
 
 async def test_a_body_that_cannot_be_read_has_no_run_to_name(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        token = it.github.oidc_token(run, "build", audience=AUDIENCE)
-        await it.http.post(CALLBACK, content=b"{nonsense", headers=bearer(token))
-        [one] = await told(it)
+    async with dispatched_run(tmp_path) as (relay, run):
+        token = relay.github.oidc_token(run, "build", audience=AUDIENCE)
+        await relay.http.post(CALLBACK, content=b"{nonsense", headers=bearer(token))
+        [one] = await read_refusals(relay)
         assert (one["code"], one["run_id"], one["job_name"], one["delivery"]) == (
             "bad_report",
             None,
@@ -107,11 +107,11 @@ async def test_a_body_that_cannot_be_read_has_no_run_to_name(tmp_path: Path) -> 
 
 
 async def test_a_token_that_only_came_too_late_or_to_the_wrong_place_is_told_of(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         for kind in (HostileToken.OTHER_AUDIENCE, HostileToken.EXPIRED):
-            token = it.github.hostile_token(kind, run, "build")
-            await it.github.report(run, "build", token=token)
-            [one] = await told(it)
+            token = relay.github.hostile_token(kind, run, "build")
+            await relay.github.report(run, "build", token=token)
+            [one] = await read_refusals(relay)
             assert one["code"] == "not_authentic"
             assert token not in str(one)
         assert "expired" in one["detail"]
@@ -119,65 +119,65 @@ async def test_a_token_that_only_came_too_late_or_to_the_wrong_place_is_told_of(
 
 @pytest.mark.parametrize("kind", [HostileToken.TAMPERED, HostileToken.ALG_NONE, HostileToken.UNKNOWN_KID])
 async def test_who_proves_nothing_writes_nothing(tmp_path: Path, kind: HostileToken) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.report(run, "build", token=it.github.hostile_token(kind, run, "build"))
-        assert it.rows("SELECT * FROM refusals") == []
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.report(run, "build", token=relay.github.hostile_token(kind, run, "build"))
+        assert relay.rows("SELECT * FROM refusals") == []
 
 
 async def test_who_is_on_no_list_writes_nothing(tmp_path: Path) -> None:
     def prepare(github: Any) -> None:
         github.create_repository("new/comer", workflows=[WORKFLOW])
 
-    async with dispatched_run(tmp_path, prepare=prepare) as (it, _):
-        run = started(it, "new/comer")
-        assert refusal_code(await say(it, run)) == (403, "not_allowlisted")
-        assert it.rows("SELECT * FROM refusals") == []
+    async with dispatched_run(tmp_path, prepare=prepare) as (relay, _):
+        run = start_unknown_run(relay, "new/comer")
+        assert refusal_code(await say(relay, run)) == (403, "not_allowlisted")
+        assert relay.rows("SELECT * FROM refusals") == []
 
 
-def started(it: Stage, name: str = BACKEND) -> WorkflowRun:
+def start_unknown_run(relay: RunningRelay, name: str = BACKEND) -> WorkflowRun:
     """A run that the relay knows nothing of."""
-    return it.github.start_run(name, event="repository_dispatch", event_type="pull_request")
+    return relay.github.start_run(name, event="repository_dispatch", event_type="pull_request")
 
 
-async def say(it: Stage, run: WorkflowRun, **more: Any) -> httpx.Response:
-    body = it.github.ci.report_body(run, run.job("build"), "in_progress")
+async def say(relay: RunningRelay, run: WorkflowRun, **more: Any) -> httpx.Response:
+    body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
     told = {**body, "delivery_id": "made-up", **more}
-    token = it.github.oidc_token(run, "build", audience=AUDIENCE)
-    return await it.http.post(CALLBACK, json=told, headers=bearer(token))
+    token = relay.github.oidc_token(run, "build", audience=AUDIENCE)
+    return await relay.http.post(CALLBACK, json=told, headers=bearer(token))
 
 
 async def test_fault_26_who_took_over_the_name_leaves_one_line_and_none_of_its_words(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await post_report(it, run, "build", "completed")
-        it.github.replace_repository(BACKEND)
-        stranger = started(it)
+    async with dispatched_run(tmp_path) as (relay, run):
+        await post_report(relay, run, "build", "completed")
+        relay.github.replace_repository(BACKEND)
+        stranger = start_unknown_run(relay)
         evil = {"run_id": stranger.id, "job_name": "EVIL", "status": "in_progress", "name": "EVIL"}
         for number in range(60):
-            it.clock.advance(3)
+            relay.clock.advance(3)
             said = {"workflow": evil if number % 2 else {**evil, "status": f"EVIL {number}"}}
-            await say(it, stranger, **said)
+            await say(relay, stranger, **said)
 
-        found = await told(it)
+        found = await read_refusals(relay)
         assert [each["code"] for each in found] == ["identity_changed", "no_in_progress"]
         assert "EVIL" not in str(found)
-        page = (await it.http.get(f"/crcr/{BACKEND}")).text
+        page = (await relay.http.get(f"/crcr/{BACKEND}")).text
         assert "Another repository of this name reported" in page
         assert "EVIL" not in page
 
 
 async def test_fault_29_hostile_text_is_text_on_the_page_and_harmless_in_csv(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         said = {"job_name": f"=1+1{HOSTILE}", "name": HOSTILE}
-        body = it.github.ci.report_body(run, run.job("build"), "completed", **said)
-        await it.github.report(run, "build", body={**body, "delivery_id": "../../<b>x"})
-        page = (await it.http.get(f"/crcr/{BACKEND}")).text
+        body = relay.github.ci.report_body(run, run.job("build"), "completed", **said)
+        await relay.github.report(run, "build", body={**body, "delivery_id": "../../<b>x"})
+        page = (await relay.http.get(f"/crcr/{BACKEND}")).text
         assert "<script>alert" not in page
         assert "\x1b" not in page
         assert "\u202e" not in page
         assert "<b>x" not in page
         assert 'href="/crcr/deliveries/..' not in page
 
-        sheet = await it.http.get(f"{API}.csv")
+        sheet = await relay.http.get(f"{API}.csv")
         assert sheet.headers["content-type"].startswith("text/csv")
         [line] = list(csv.DictReader(io.StringIO(sheet.text)))
         assert line["job_name"].startswith("'=1+1<script>")
@@ -188,19 +188,19 @@ async def test_fault_29_hostile_text_is_text_on_the_page_and_harmless_in_csv(tmp
 async def test_hidden_is_never_shown_and_name_only_shows_none_but_to_admins(tmp_path: Path) -> None:
     listed = "L2:\n  - org/shy: {visibility: name}\n  - org/hush: {visibility: hidden}\n"
     names = ("org/shy", "org/hush")
-    async with stage(tmp_path, listed, downstreams=names, **TOKENS) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, listed, downstreams=names, **TOKENS) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
         for name in names:
-            await it.github.report(it.github.runs(name)[0], "build", status="completed")
+            await relay.github.report(relay.github.runs(name)[0], "build", status="completed")
         shy, hush = (f"/api/v1/backends/{name}/refusals" for name in names)
 
-        assert await told(it, shy) == []
-        assert "Refused" not in (await it.http.get("/crcr/org/shy")).text
+        assert await read_refusals(relay, shy) == []
+        assert "Refused" not in (await relay.http.get("/crcr/org/shy")).text
         for path in (hush, f"{hush}.csv", "/crcr/org/hush"):
-            assert (await it.http.get(path)).status_code == 404
+            assert (await relay.http.get(path)).status_code == 404
         for path in (shy, hush):
-            assert [each["code"] for each in await told(it, path, **EYES)] == ["no_in_progress"]
+            assert [each["code"] for each in await read_refusals(relay, path, **EYES)] == ["no_in_progress"]
 
 
 async def test_a_repository_sees_its_own_refusals_of_each_upstream_that_lists_it(tmp_path: Path) -> None:
@@ -209,12 +209,12 @@ async def test_a_repository_sees_its_own_refusals_of_each_upstream_that_lists_it
         "up/two": "L2: [org/backend]\n",
         "up/three": "L2: [org/other]\n",
     }
-    async with stage(tmp_path, lists, downstreams=(BACKEND, "org/other")) as it:
-        run = started(it)
-        answer = await say(it, run)
+    async with running_relay(tmp_path, lists, downstreams=(BACKEND, "org/other")) as relay:
+        run = start_unknown_run(relay)
+        answer = await say(relay, run)
         assert refusal_code(answer) == (404, "unknown_delivery")
         for upstream, number in (("up/one", 200), ("up/two", 200), ("up/three", 404)):
-            answer = await it.http.get(API, params={"upstream": upstream})
+            answer = await relay.http.get(API, params={"upstream": upstream})
             assert answer.status_code == number
             if number == 200:
                 assert len(answer.json()["refusals"]) == 1
@@ -230,51 +230,54 @@ def beside_a_hidden_listing(more: str = "") -> dict[str, str]:
     }
 
 
-async def shown(it: Stage) -> str:
+async def read_public_texts(relay: RunningRelay) -> str:
     """All that everybody can read about the refusals of the public listing."""
     paths = (f"{API}?", f"{API}.csv?", f"/crcr/{BACKEND}?", f"/api/v1/setup/{BACKEND}?")
-    return "".join([(await it.http.get(f"{path}upstream={UPSTREAM}")).text for path in paths])
+    return "".join([(await relay.http.get(f"{path}upstream={UPSTREAM}")).text for path in paths])
 
 
 async def test_which_upstreams_list_it_is_not_told_when_none_was_named(tmp_path: Path) -> None:
-    async with stage(tmp_path, beside_a_hidden_listing(), downstreams=(BACKEND,), **TOKENS) as it:
-        answer = await send_self_report(it, nightly_run(it), commit="a" * 40)
+    async with running_relay(tmp_path, beside_a_hidden_listing(), downstreams=(BACKEND,), **TOKENS) as relay:
+        answer = await send_self_report(relay, nightly_run(relay), commit="a" * 40)
         assert refusal_code(answer) == (400, "bad_report")
         assert SECRET not in answer.text
-        [one] = await told(it, f"{API}?upstream={UPSTREAM}")
+        [one] = await read_refusals(relay, f"{API}?upstream={UPSTREAM}")
         assert "names no upstream" in one["detail"]
         assert SECRET not in str(one)
         assert (one["run_id"], one["workflow_name"], one["job_name"]) == (None, None, None)
-        [theirs] = await told(it, f"{API}?upstream={SECRET}", **EYES)
+        [theirs] = await read_refusals(relay, f"{API}?upstream={SECRET}", **EYES)
         assert theirs["job_name"] == "build"
 
 
 async def test_a_refusal_stands_with_the_upstream_that_it_is_about_and_nowhere_else(tmp_path: Path) -> None:
     lists = beside_a_hidden_listing(", events: [pull_request]")
-    async with stage(tmp_path, lists, downstreams=(BACKEND,), **TOKENS) as it:
+    async with running_relay(tmp_path, lists, downstreams=(BACKEND,), **TOKENS) as relay:
         named = {"repository": {"full_name": SECRET}}
-        answer = await send_self_report(it, nightly_run(it), commit="a" * 40, payload=named)
+        answer = await send_self_report(relay, nightly_run(relay), commit="a" * 40, payload=named)
         assert refusal_code(answer) == (403, "not_allowlisted")
-        await it.github.open_pr(SECRET)
-        await it.act()
-        [run] = [each for each in it.github.runs(BACKEND) if each.delivery_id]
-        assert refusal_code(await post_report(it, run, "build", "completed")) == (409, "no_in_progress")
+        await relay.github.open_pr(SECRET)
+        await relay.drain()
+        [run] = [each for each in relay.github.runs(BACKEND) if each.delivery_id]
+        assert refusal_code(await post_report(relay, run, "build", "completed")) == (409, "no_in_progress")
 
-        assert await told(it, f"{API}?upstream={UPSTREAM}") == []
+        assert await read_refusals(relay, f"{API}?upstream={UPSTREAM}") == []
         for code in ("not_allowlisted", "no_in_progress"):
-            assert code not in await shown(it)
-        theirs = await told(it, f"{API}?upstream={SECRET}", **EYES)
+            assert code not in await read_public_texts(relay)
+        theirs = await read_refusals(relay, f"{API}?upstream={SECRET}", **EYES)
         assert [each["code"] for each in theirs] == ["no_in_progress", "not_allowlisted"]
 
 
 async def test_no_more_than_thirty_a_minute_are_written_down(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         for _ in range(40):
-            assert refusal_code(await post_report(it, run, "build", "completed")) == (409, "no_in_progress")
-        assert len(await told(it)) == 30
+            assert refusal_code(await post_report(relay, run, "build", "completed")) == (
+                409,
+                "no_in_progress",
+            )
+        assert len(await read_refusals(relay)) == 30
 
 
 async def test_access_is_as_everywhere(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, CRCR_HUD_ACCESS="token", **TOKENS) as (it, _):
-        assert (await it.http.get(API)).status_code == 401
-        assert await told(it, **EYES) == []
+    async with dispatched_run(tmp_path, CRCR_HUD_ACCESS="token", **TOKENS) as (relay, _):
+        assert (await relay.http.get(API)).status_code == 401
+        assert await read_refusals(relay, **EYES) == []

@@ -8,7 +8,6 @@ from github_sim.github import JobSpec, Match, PullRequest, Workflow, WorkflowRun
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -19,6 +18,7 @@ from support.github.gated_upstream import (
     start_jobs,
     sweep_after,
 )
+from support.running_relay import RunningRelay
 
 MINUTE, HOUR = 60.0, 3600.0
 UNNAMED = f"L4:\n  - {GATING}: [bob]\n"
@@ -31,135 +31,139 @@ def workflow(name: str, *jobs: str, run_name: str | None = "{delivery_id}") -> W
     return Workflow(name=name, path=path, jobs=tuple(JobSpec(each) for each in jobs), run_name=run_name)
 
 
-def answer_by(it: Stage, *workflows: Workflow) -> None:
-    it.github.repository(GATING).workflows = list(workflows)
+def answer_by(relay: RunningRelay, *workflows: Workflow) -> None:
+    relay.github.repository(GATING).workflows = list(workflows)
 
 
-def bound(it: Stage) -> list[tuple[int, str]]:
+def bound(relay: RunningRelay) -> list[tuple[int, str]]:
     """The runs that are known to answer a delivery, and which."""
-    rows = it.rows("SELECT run_id, delivery FROM runs ORDER BY first_seen_at, run_id")
+    rows = relay.rows("SELECT run_id, delivery FROM runs ORDER BY first_seen_at, run_id")
     return [(int(row["run_id"]), row["delivery"]) for row in rows]
 
 
-def verified(it: Stage) -> dict[str, str]:
-    return {row["job_name"]: row["verification"] for row in it.jobs(GATING)}
+def verified(relay: RunningRelay) -> dict[str, str]:
+    return {row["job_name"]: row["verification"] for row in relay.jobs(GATING)}
 
 
-async def settle(it: Stage, minutes: int = 20) -> None:
+async def settle(relay: RunningRelay, minutes: int = 20) -> None:
     for _ in range(minutes):
-        await sweep_after(it, MINUTE)
+        await sweep_after(relay, MINUTE)
 
 
 # Names that hold two deliveries
 
 
-async def two_named(it: Stage) -> tuple[PullRequest, PullRequest, WorkflowRun]:
+async def two_named(relay: RunningRelay) -> tuple[PullRequest, PullRequest, WorkflowRun]:
     """Two pull requests; the second one's title, and so the name of a run that still waits, holds both deliveries."""
-    answer_by(it, workflow("build", "build"))
-    first = await open_pull(it)
+    answer_by(relay, workflow("build", "build"))
+    first = await open_pull(relay)
     assert first.last_delivery is not None
     stolen = first.last_delivery.guid
-    answer_by(it, workflow("build", "build"), workflow("test", "test", run_name=f"{stolen} {{delivery_id}}"))
-    it.clock.advance(MINUTE / 2)
-    second = await open_pull(it, title=stolen)
-    *built, doubtful = it.github.runs(GATING)
+    answer_by(
+        relay, workflow("build", "build"), workflow("test", "test", run_name=f"{stolen} {{delivery_id}}")
+    )
+    relay.clock.advance(MINUTE / 2)
+    second = await open_pull(relay, title=stolen)
+    *built, doubtful = relay.github.runs(GATING)
     for run in built:
-        await start_jobs(it, run)
-        await finish_jobs(it, run)
+        await start_jobs(relay, run)
+        await finish_jobs(relay, run)
     return first, second, doubtful
 
 
 async def test_a_run_whose_name_holds_two_deliveries_is_bound_to_neither_by_githubs_word(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
-        *_, doubtful = await two_named(it)
-        known = bound(it)
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+        *_, doubtful = await two_named(relay)
+        known = bound(relay)
         for action in ("requested", "in_progress"):
-            await it.github.send_run_webhook(doubtful, action)
-        await it.act()
+            await relay.github.send_run_webhook(doubtful, action)
+        await relay.drain()
 
-        assert bound(it) == known
+        assert bound(relay) == known
         assert doubtful.id not in dict(known)
 
 
 async def test_while_a_run_may_be_its_own_no_backend_without_jobs_is_through(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
-        first, second, doubtful = await two_named(it)
-        await settle(it)
-        assert (gate_state(it, first), gate_state(it, second)) == ("pending", "pending")
-        assert doubtful.id not in dict(bound(it))
-        it.github.ci.complete(doubtful, doubtful.job("test"), "success")
-        await settle(it)
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+        first, second, doubtful = await two_named(relay)
+        await settle(relay)
+        assert (gate_state(relay, first), gate_state(relay, second)) == ("pending", "pending")
+        assert doubtful.id not in dict(bound(relay))
+        relay.github.ci.complete(doubtful, doubtful.job("test"), "success")
+        await settle(relay)
 
-        assert (gate_state(it, first), gate_state(it, second)) == ("success", "success")
+        assert (gate_state(relay, first), gate_state(relay, second)) == ("success", "success")
 
 
 async def test_its_own_report_binds_a_run_whatever_its_name_holds(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
-        first, second, doubtful = await two_named(it)
-        await start_jobs(it, doubtful)
-        await settle(it)
-        assert (gate_state(it, first), gate_state(it, second)) == ("success", "pending")
-        await finish_jobs(it, doubtful, test="failure")
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+        first, second, doubtful = await two_named(relay)
+        await start_jobs(relay, doubtful)
+        await settle(relay)
+        assert (gate_state(relay, first), gate_state(relay, second)) == ("success", "pending")
+        await finish_jobs(relay, doubtful, test="failure")
 
-        assert (gate_state(it, first), gate_state(it, second)) == ("success", "failure")
+        assert (gate_state(relay, first), gate_state(relay, second)) == ("success", "failure")
 
 
 # Runs that are gone
 
 
-async def two_runs(it: Stage, run_name: str | None = "{delivery_id}") -> tuple[PullRequest, Any, Any]:
-    answer_by(it, *(workflow(name, name, f"more {name}", run_name=run_name) for name in ("one", "two")))
-    pull = await open_pull(it)
-    one, two = it.github.runs(GATING)
+async def two_runs(
+    relay: RunningRelay, run_name: str | None = "{delivery_id}"
+) -> tuple[PullRequest, Any, Any]:
+    answer_by(relay, *(workflow(name, name, f"more {name}", run_name=run_name) for name in ("one", "two")))
+    pull = await open_pull(relay)
+    one, two = relay.github.runs(GATING)
     return pull, one, two
 
 
 async def test_the_results_of_a_deleted_run_cannot_be_verified_and_open_nothing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
-        answer_by(it, workflow("one", "build"))
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
-        await it.github.report(run, "build", status="completed", conclusion="success")
-        del it.github.world.runs[run.id]
-        await settle(it)
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+        answer_by(relay, workflow("one", "build"))
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        await relay.github.report(run, "build", status="completed", conclusion="success")
+        del relay.github.world.runs[run.id]
+        await settle(relay)
 
-        assert verified(it) == {"build": "not verifiable"}
-        assert gate_state(it, pull) == "failure"
-        assert "its run was deleted" in latest_check(it, GATE, pull.head_sha).output["summary"]
-        assert it.rows("SELECT * FROM effects WHERE kind = 'look_up' AND state = 'waiting'") == []
+        assert verified(relay) == {"build": "not verifiable"}
+        assert gate_state(relay, pull) == "failure"
+        assert "its run was deleted" in latest_check(relay, GATE, pull.head_sha).output["summary"]
+        assert relay.rows("SELECT * FROM effects WHERE kind = 'look_up' AND state = 'waiting'") == []
 
 
 async def test_a_deleted_run_does_not_end_another_one(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
-        pull, one, two = await two_runs(it)
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+        pull, one, two = await two_runs(relay)
         for run, name in ((one, "one"), (two, "two")):
-            await start_jobs(it, run, name)
-            await finish_jobs(it, run, **{name: "success"})
-        del it.github.world.runs[one.id]
-        await settle(it)
+            await start_jobs(relay, run, name)
+            await finish_jobs(relay, run, **{name: "success"})
+        del relay.github.world.runs[one.id]
+        await settle(relay)
 
-        assert verified(it) == {"one": "confirmed", "two": "confirmed"}
-        assert gate_state(it, pull) == "pending"
-        assert await live_reasons(it, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
+        assert verified(relay) == {"one": "confirmed", "two": "confirmed"}
+        assert gate_state(relay, pull) == "pending"
+        assert await live_reasons(relay, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
 
 
 async def test_a_run_that_first_reports_while_github_is_asked_is_not_taken_for_deleted(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as it:
-        pull, one, two = await two_runs(it, run_name=None)
-        await start_jobs(it, one)
-        await finish_jobs(it, one)
-        held = it.github.faults.hang(on=RUNS, times=1)
-        asking = asyncio.create_task(sweep_after(it, HOUR))
+    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+        pull, one, two = await two_runs(relay, run_name=None)
+        await start_jobs(relay, one)
+        await finish_jobs(relay, one)
+        held = relay.github.faults.hang(on=RUNS, times=1)
+        asking = asyncio.create_task(sweep_after(relay, HOUR))
         await held.reached.wait()
-        await it.github.start_job(two, "two")
-        await it.github.complete_job(two, "two")
+        await relay.github.start_job(two, "two")
+        await relay.github.complete_job(two, "two")
         held.release()
         await asking
 
-        assert verified(it) == {"one": "confirmed", "more one": "confirmed", "two": "unchecked"}
-        assert gate_state(it, pull) == "pending"
+        assert verified(relay) == {"one": "confirmed", "more one": "confirmed", "two": "unchecked"}
+        assert gate_state(relay, pull) == "pending"

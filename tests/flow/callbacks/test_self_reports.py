@@ -16,27 +16,27 @@ from support.downstream.callbacks import (
     report_outcome,
 )
 from support.downstream.self_reports import NIGHTLY, nightly_run, send_self_report, upstream_head
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, running_relay
 
 OTHER = "other-up/core"
 
 
 def alone(folder: Path, allowlist: str = LISTED, **more: Any) -> Any:
-    return stage(folder, allowlist, downstreams=(BACKEND,), **more)
+    return running_relay(folder, allowlist, downstreams=(BACKEND,), **more)
 
 
 @pytest.mark.parametrize("event_type", ["nightly", "periodic"])
 async def test_fault_46_a_self_report_is_a_completed_job_of_its_commit(
     tmp_path: Path, event_type: str
 ) -> None:
-    async with alone(tmp_path) as it:
-        run, sha = nightly_run(it), upstream_head(it)
+    async with alone(tmp_path) as relay:
+        run, sha = nightly_run(relay), upstream_head(relay)
         answer = await send_self_report(
-            it, run, commit=sha.upper(), event_type=event_type, test_results={"passed": 3}
+            relay, run, commit=sha.upper(), event_type=event_type, test_results={"passed": 3}
         )
 
         assert answer.json() == {"ok": True, "status": "completed", "repeat": False}
-        [job] = it.jobs()
+        [job] = relay.jobs()
         told = {
             name: job[name] for name in ("delivery", "head_sha", "event", "state", "conclusion", "ended_as")
         }
@@ -54,13 +54,15 @@ async def test_fault_46_a_self_report_is_a_completed_job_of_its_commit(
             None,
         )
         assert (job["level"], job["number"], job["tests_passed"], job_marks(job)) == (2, None, 3, set())
-        assert it.rows("SELECT * FROM runs") == []
-        assert it.rows("SELECT * FROM dispatches") == []
+        assert relay.rows("SELECT * FROM runs") == []
+        assert relay.rows("SELECT * FROM dispatches") == []
 
 
 async def test_a_self_report_is_never_in_progress(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        answer = await send_self_report(it, nightly_run(it), commit=upstream_head(it), status="in_progress")
+    async with alone(tmp_path) as relay:
+        answer = await send_self_report(
+            relay, nightly_run(relay), commit=upstream_head(relay), status="in_progress"
+        )
         assert refusal_code(answer) == (400, "bad_report")
         assert "workflow.status" in answer.json()["error"]["detail"]
 
@@ -76,9 +78,9 @@ async def test_a_self_report_is_never_in_progress(tmp_path: Path) -> None:
     ],
 )
 async def test_the_commit_is_found_wherever_reporters_put_it(tmp_path: Path, where: dict[str, Any]) -> None:
-    async with alone(tmp_path) as it:
-        assert report_outcome(await send_self_report(it, nightly_run(it), **where)) == "applied"
-        assert [job["head_sha"] for job in it.jobs()] == ["a" * 40]
+    async with alone(tmp_path) as relay:
+        assert report_outcome(await send_self_report(relay, nightly_run(relay), **where)) == "applied"
+        assert [job["head_sha"] for job in relay.jobs()] == ["a" * 40]
 
 
 @pytest.mark.parametrize(
@@ -87,149 +89,158 @@ async def test_the_commit_is_found_wherever_reporters_put_it(tmp_path: Path, whe
 async def test_without_a_commit_the_report_is_taken_as_of_its_run(
     tmp_path: Path, where: dict[str, Any]
 ) -> None:
-    async with alone(tmp_path) as it:
-        run = nightly_run(it)
-        assert report_outcome(await send_self_report(it, run, **where)) == "applied"
-        assert report_outcome(await send_self_report(it, run, "test", "failure", **where)) == "applied"
-        assert [(job["delivery"], job["head_sha"], job["run_id"]) for job in it.jobs()] == [
+    async with alone(tmp_path) as relay:
+        run = nightly_run(relay)
+        assert report_outcome(await send_self_report(relay, run, **where)) == "applied"
+        assert report_outcome(await send_self_report(relay, run, "test", "failure", **where)) == "applied"
+        assert [(job["delivery"], job["head_sha"], job["run_id"]) for job in relay.jobs()] == [
             ("", None, str(run.id)),
         ] * 2
-        assert it.rows("SELECT * FROM commits") == []
+        assert relay.rows("SELECT * FROM commits") == []
 
 
 async def test_fault_24_the_guid_of_a_real_delivery_does_not_put_a_result_on_it(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         guid = run.delivery_id
         assert (
-            report_outcome(await send_self_report(it, nightly_run(it), conclusion="failure", commit=guid))
+            report_outcome(
+                await send_self_report(relay, nightly_run(relay), conclusion="failure", commit=guid)
+            )
             == "applied"
         )
 
-        assert [job["delivery"] for job in it.jobs()] == [""]
-        [told] = (await it.http.get(f"/api/v1/deliveries/{guid}")).json()["dispatches"]
+        assert [job["delivery"] for job in relay.jobs()] == [""]
+        [told] = (await relay.http.get(f"/api/v1/deliveries/{guid}")).json()["dispatches"]
         assert told["jobs"] == []
-        pull = (await it.http.get("/api/v1/pulls/1")).json()
+        pull = (await relay.http.get("/api/v1/pulls/1")).json()
         assert [backend["jobs"] for backend in pull["backends"]] == [[]]
 
 
 async def test_fault_28_a_run_may_answer_a_dispatch_and_report_on_its_own(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        assert report_outcome(await send_self_report(it, run, commit=upstream_head(it))) == "applied"
-        await it.github.start_job(run, "build")
-        assert report_outcome(await it.github.complete_job(run, "build", "failure")) == "applied"
-        assert report_outcome(await send_self_report(it, run, "test", commit=upstream_head(it))) == "applied"
+    async with dispatched_run(tmp_path) as (relay, run):
+        assert report_outcome(await send_self_report(relay, run, commit=upstream_head(relay))) == "applied"
+        await relay.github.start_job(run, "build")
+        assert report_outcome(await relay.github.complete_job(run, "build", "failure")) == "applied"
+        assert (
+            report_outcome(await send_self_report(relay, run, "test", commit=upstream_head(relay)))
+            == "applied"
+        )
 
-        told = {(job["event"], job["job_name"]): job["conclusion"] for job in it.jobs()}
+        told = {(job["event"], job["job_name"]): job["conclusion"] for job in relay.jobs()}
         assert told == {
             ("nightly", "build"): "success",
             ("pull_request", "build"): "failure",
             ("nightly", "test"): "success",
         }
-        [row] = it.rows("SELECT * FROM runs")
+        [row] = relay.rows("SELECT * FROM runs")
         assert row["delivery"] == run.delivery_id
 
 
 @pytest.mark.parametrize("claims", [{"run_id": "1"}, {"run_attempt": "2"}])
 async def test_fault_28_a_run_speaks_for_itself_only(tmp_path: Path, claims: dict[str, Any]) -> None:
-    async with alone(tmp_path) as it:
-        answer = await send_self_report(it, nightly_run(it), commit=upstream_head(it), claims=claims)
+    async with alone(tmp_path) as relay:
+        answer = await send_self_report(relay, nightly_run(relay), commit=upstream_head(relay), claims=claims)
         assert refusal_code(answer) == (403, "claim_mismatch")
-        assert it.jobs() == []
+        assert relay.jobs() == []
 
 
 @pytest.mark.parametrize("event", ["repository_dispatch", "schedule", "workflow_dispatch", "push"])
 async def test_who_may_start_a_run_that_reports_on_its_own(tmp_path: Path, event: str) -> None:
-    async with alone(tmp_path) as it:
+    async with alone(tmp_path) as relay:
         assert (
-            report_outcome(await send_self_report(it, nightly_run(it), claims={"event_name": event}))
+            report_outcome(await send_self_report(relay, nightly_run(relay), claims={"event_name": event}))
             == "applied"
         )
 
 
 @pytest.mark.parametrize("event", ["pull_request", "pull_request_target", "issue_comment"])
 async def test_fault_27_what_a_stranger_can_start_does_not_report(tmp_path: Path, event: str) -> None:
-    async with alone(tmp_path) as it:
-        answer = await send_self_report(it, nightly_run(it), claims={"event_name": event})
+    async with alone(tmp_path) as relay:
+        answer = await send_self_report(relay, nightly_run(relay), claims={"event_name": event})
         assert refusal_code(answer) == (403, "wrong_event")
 
 
 async def test_an_entry_can_allow_further_events(tmp_path: Path) -> None:
     allowed = f"L2:\n  - {BACKEND}: {{allow_events: [release]}}\n"
-    async with alone(tmp_path, allowed) as it:
+    async with alone(tmp_path, allowed) as relay:
         assert (
-            report_outcome(await send_self_report(it, nightly_run(it), claims={"event_name": "release"}))
+            report_outcome(
+                await send_self_report(relay, nightly_run(relay), claims={"event_name": "release"})
+            )
             == "applied"
         )
 
 
 async def test_who_is_not_listed_is_refused_and_who_only_listens_is_ignored(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/ears\n", downstreams=("org/ears", "org/nobody")) as it:
-        answer = await send_self_report(it, nightly_run(it, "org/nobody"), commit=upstream_head(it))
+    async with running_relay(
+        tmp_path, "L1:\n  - org/ears\n", downstreams=("org/ears", "org/nobody")
+    ) as relay:
+        answer = await send_self_report(relay, nightly_run(relay, "org/nobody"), commit=upstream_head(relay))
         assert refusal_code(answer) == (403, "not_allowlisted")
-        ignored = await send_self_report(it, nightly_run(it, "org/ears"), commit=upstream_head(it))
+        ignored = await send_self_report(relay, nightly_run(relay, "org/ears"), commit=upstream_head(relay))
         assert (ignored.status_code, ignored.json()["status"]) == (202, "ignored")
-        assert it.jobs() == []
-        assert it.rows("SELECT * FROM commits") == []
+        assert relay.jobs() == []
+        assert relay.rows("SELECT * FROM commits") == []
 
 
 async def test_an_event_that_its_entry_does_not_list_is_refused_plainly(tmp_path: Path) -> None:
-    async with alone(tmp_path, f"L2:\n  - {BACKEND}: {{events: [push, nightly]}}\n") as it:
-        assert report_outcome(await send_self_report(it, nightly_run(it))) == "applied"
-        answer = await send_self_report(it, nightly_run(it), event_type="periodic")
+    async with alone(tmp_path, f"L2:\n  - {BACKEND}: {{events: [push, nightly]}}\n") as relay:
+        assert report_outcome(await send_self_report(relay, nightly_run(relay))) == "applied"
+        answer = await send_self_report(relay, nightly_run(relay), event_type="periodic")
         assert refusal_code(answer) == (403, "not_allowlisted")
         assert "periodic" in answer.json()["error"]["hint"]
 
 
 async def test_who_is_suspended_is_refused(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        upstream, backend = it.services.upstreams[0], it.services.allowlists
+    async with alone(tmp_path) as relay:
+        upstream, backend = relay.services.upstreams[0], relay.services.allowlists
         listed = (await backend.current(upstream)).entries[0].name
-        await it.services.targets.suspend(upstream, listed, who="ann", now=it.clock.now())
-        assert refusal_code(await send_self_report(it, nightly_run(it))) == (403, "suspended")
+        await relay.services.targets.suspend(upstream, listed, who="ann", now=relay.clock.now())
+        assert refusal_code(await send_self_report(relay, nightly_run(relay))) == (403, "suspended")
 
 
 async def test_fault_26_a_released_name_taken_by_a_stranger_is_refused_with_an_alarm(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        await send_self_report(it, nightly_run(it))
-        stranger = it.github.replace_repository(BACKEND)
-        answer = await send_self_report(it, nightly_run(it))
+    async with alone(tmp_path) as relay:
+        await send_self_report(relay, nightly_run(relay))
+        stranger = relay.github.replace_repository(BACKEND)
+        answer = await send_self_report(relay, nightly_run(relay))
         assert refusal_code(answer) == (403, "identity_changed")
         assert str(stranger.id) in answer.json()["error"]["detail"]
-        [row] = it.rows("SELECT alarm FROM repositories")
+        [row] = relay.rows("SELECT alarm FROM repositories")
         assert row["alarm"]
-        assert len(it.jobs()) == 1
+        assert len(relay.jobs()) == 1
 
 
 async def test_fault_26_a_first_self_report_binds_the_name(tmp_path: Path) -> None:
     def uninstall(github: Any) -> None:
         github.installation(BACKEND).repository_ids.clear()
 
-    async with alone(tmp_path, prepare=uninstall) as it:
-        await send_self_report(it, nightly_run(it))
-        [row] = it.rows("SELECT repository_id, confirmed FROM repositories")
-        assert row == {"repository_id": it.github.repository(BACKEND).id, "confirmed": 0}
+    async with alone(tmp_path, prepare=uninstall) as relay:
+        await send_self_report(relay, nightly_run(relay))
+        [row] = relay.rows("SELECT repository_id, confirmed FROM repositories")
+        assert row == {"repository_id": relay.github.repository(BACKEND).id, "confirmed": 0}
 
 
 async def test_self_reports_count_against_the_rate_limit(tmp_path: Path) -> None:
-    async with alone(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2") as it:
-        run = nightly_run(it)
-        told = [await send_self_report(it, run, job_name=f"job {number}") for number in range(3)]
+    async with alone(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2") as relay:
+        run = nightly_run(relay)
+        told = [await send_self_report(relay, run, job_name=f"job {number}") for number in range(3)]
         assert [each.status_code for each in told] == [200, 200, 429]
         assert int(told[-1].headers["retry-after"]) > 0
-        it.clock.advance(61)
-        assert report_outcome(await send_self_report(it, run, job_name="job 2")) == "applied"
+        relay.clock.advance(61)
+        assert report_outcome(await send_self_report(relay, run, job_name="job 2")) == "applied"
 
 
 async def test_the_same_again_is_a_repeat_and_another_result_a_dispute(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        run, sha = nightly_run(it), upstream_head(it)
+    async with alone(tmp_path) as relay:
+        run, sha = nightly_run(relay), upstream_head(relay)
         answers = [
-            await send_self_report(it, run, conclusion=each, commit=sha)
+            await send_self_report(relay, run, conclusion=each, commit=sha)
             for each in ("success", "success", "failure")
         ]
         assert [report_outcome(each) for each in answers] == ["applied", "repeat", "conflicting_result"]
-        assert report_outcome(await send_self_report(it, run, commit=sha)) == "repeat"
-        [job] = it.jobs()
+        assert report_outcome(await send_self_report(relay, run, commit=sha)) == "repeat"
+        [job] = relay.jobs()
         assert (job["conclusion"], job["first_conclusion"], job["ended_as"]) == (
             "failure",
             "success",
@@ -239,49 +250,51 @@ async def test_the_same_again_is_a_repeat_and_another_result_a_dispute(tmp_path:
 
 
 async def test_legs_of_a_matrix_are_told_apart_by_what_github_signs(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
+    async with alone(tmp_path) as relay:
         jobs = (JobSpec("build", matrix=("a", "b")),)
-        run = nightly_run(it, workflow=replace(NIGHTLY, jobs=jobs))
-        told = [await send_self_report(it, run, job, job_name="build") for job in run.jobs]
+        run = nightly_run(relay, workflow=replace(NIGHTLY, jobs=jobs))
+        told = [await send_self_report(relay, run, job, job_name="build") for job in run.jobs]
         assert "build (2)" in told[1].json()["warning"]
-        assert report_outcome(await send_self_report(it, run, run.jobs[1], job_name="build")) == "repeat"
-        assert [job["job_name"] for job in it.jobs()] == ["build", "build (2)"]
+        assert report_outcome(await send_self_report(relay, run, run.jobs[1], job_name="build")) == "repeat"
+        assert [job["job_name"] for job in relay.jobs()] == ["build", "build (2)"]
 
 
 async def test_one_job_may_report_for_all_of_its_run(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        run = nightly_run(it)
+    async with alone(tmp_path) as relay:
+        run = nightly_run(relay)
         for name in ("linux", "windows", "linux"):
-            await send_self_report(it, run, "build", job_name=name)
-        assert [job["job_name"] for job in it.jobs()] == ["linux", "windows"]
+            await send_self_report(relay, run, "build", job_name=name)
+        assert [job["job_name"] for job in relay.jobs()] == ["linux", "windows"]
 
 
 async def test_fault_45_a_second_attempt_takes_the_first_ones_place_whichever_comes_first(
     tmp_path: Path,
 ) -> None:
-    async with alone(tmp_path) as it:
-        run, sha = nightly_run(it), upstream_head(it)
+    async with alone(tmp_path) as relay:
+        run, sha = nightly_run(relay), upstream_head(relay)
         first = run.job("build")
-        await it.github.rerun(run)
-        await send_self_report(it, run, conclusion="success", commit=sha)
+        await relay.github.rerun(run)
+        await send_self_report(relay, run, conclusion="success", commit=sha)
         late = {"run_attempt": "1", "check_run_id": str(first.id)}
-        answer = await send_self_report(it, run, first, "failure", commit=sha, run_attempt="1", claims=late)
+        answer = await send_self_report(
+            relay, run, first, "failure", commit=sha, run_attempt="1", claims=late
+        )
         assert report_outcome(answer) == "applied"
-        places = {job["attempt"]: job["ended_as"] for job in it.jobs()}
+        places = {job["attempt"]: job["ended_as"] for job in relay.jobs()}
         assert places == {1: "earlier", 2: "success"}
 
 
 async def test_fault_47_one_run_of_65_jobs_is_one_nightly_however_its_jobs_are_keyed(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        run, sha = nightly_run(it), upstream_head(it)
+    async with alone(tmp_path) as relay:
+        run, sha = nightly_run(relay), upstream_head(relay)
         for number in range(65):
             key = (sha, None, f"guid-{number}")[number % 3]
             assert (
-                report_outcome(await send_self_report(it, run, commit=key, job_name=f"test {number}"))
+                report_outcome(await send_self_report(relay, run, commit=key, job_name=f"test {number}"))
                 == "applied"
             )
-        await it.act()
-        page = (await it.http.get(f"/api/v1/backends/{BACKEND}?kind=nightly")).json()
+        await relay.drain()
+        page = (await relay.http.get(f"/api/v1/backends/{BACKEND}?kind=nightly")).json()
         [row] = page["rows"]
         assert len([cell for cell in row["cells"] if cell]) == 65
         assert row["head_sha"] == sha
@@ -292,52 +305,58 @@ async def test_another_upstreams_name_does_not_count_where_it_does_not_list_the_
     tmp_path: Path,
 ) -> None:
     lists = {UPSTREAM: LISTED, OTHER: "L2:\n  - org/else\n"}
-    async with stage(tmp_path, lists, downstreams=(BACKEND,)) as it:
+    async with running_relay(tmp_path, lists, downstreams=(BACKEND,)) as relay:
         said = {"repository": {"full_name": OTHER}}
-        assert report_outcome(await send_self_report(it, nightly_run(it), payload=said)) == "applied"
-        assert [job["upstream"] for job in it.jobs()] == [UPSTREAM]
+        assert report_outcome(await send_self_report(relay, nightly_run(relay), payload=said)) == "applied"
+        assert [job["upstream"] for job in relay.jobs()] == [UPSTREAM]
 
 
 async def test_of_two_upstreams_that_list_it_the_named_one_gets_the_report(tmp_path: Path) -> None:
-    async with stage(tmp_path, {UPSTREAM: LISTED, OTHER: LISTED}, downstreams=(BACKEND,)) as it:
-        run = nightly_run(it)
+    async with running_relay(tmp_path, {UPSTREAM: LISTED, OTHER: LISTED}, downstreams=(BACKEND,)) as relay:
+        run = nightly_run(relay)
         for name in (OTHER.upper(), UPSTREAM):
             said = {"repository": {"full_name": name}}
             assert (
-                report_outcome(await send_self_report(it, run, commit=upstream_head(it, OTHER), payload=said))
+                report_outcome(
+                    await send_self_report(relay, run, commit=upstream_head(relay, OTHER), payload=said)
+                )
                 == "applied"
             )
-        assert {job["upstream"] for job in it.jobs()} == {UPSTREAM, OTHER}
+        assert {job["upstream"] for job in relay.jobs()} == {UPSTREAM, OTHER}
         for nonsense in ({}, {"repository": 7}, {"repository": {"full_name": "some/else"}}):
-            answer = await send_self_report(it, run, payload=nonsense)
+            answer = await send_self_report(relay, run, payload=nonsense)
             assert refusal_code(answer) == (400, "bad_report")
             assert "payload.repository.full_name" in answer.json()["error"]["detail"]
 
 
 async def test_a_self_report_says_nothing_on_pull_requests(tmp_path: Path) -> None:
     allowlist = f"L4:\n  - {BACKEND}: {{oncalls: [ann], jobs: [build]}}\n"
-    async with dispatched_run(tmp_path, allowlist) as (it, _):
-        pull = it.github.world.pulls[it.github.repository(UPSTREAM).id, 1]
-        await send_self_report(it, nightly_run(it), conclusion="success", commit=pull.head_sha)
-        await it.act()
-        checks = it.github.latest_checks(UPSTREAM, pull.head_sha)
+    async with dispatched_run(tmp_path, allowlist) as (relay, _):
+        pull = relay.github.world.pulls[relay.github.repository(UPSTREAM).id, 1]
+        await send_self_report(relay, nightly_run(relay), conclusion="success", commit=pull.head_sha)
+        await relay.drain()
+        checks = relay.github.latest_checks(UPSTREAM, pull.head_sha)
         assert checks["crcr/gate"].conclusion is None
 
 
 async def test_the_store_being_away_is_told_as_such(tmp_path: Path) -> None:
-    async with alone(tmp_path, "L2: [org/backend\n") as it:
-        answer = await send_self_report(it, nightly_run(it))
+    async with alone(tmp_path, "L2: [org/backend\n") as relay:
+        answer = await send_self_report(relay, nightly_run(relay))
         assert refusal_code(answer) == (503, "no_allowlist")
 
 
 async def test_with_a_sandbox_the_unlisted_try_and_the_listed_are_told(tmp_path: Path) -> None:
     listed = f"L2:\n  - {BACKEND}: {{events: [push]}}\n"
-    async with stage(tmp_path, listed, downstreams=(BACKEND, "org/nobody"), CRCR_SANDBOX="on") as it:
-        tried = await send_self_report(it, nightly_run(it, "org/nobody"), commit=upstream_head(it))
+    async with running_relay(
+        tmp_path, listed, downstreams=(BACKEND, "org/nobody"), CRCR_SANDBOX="on"
+    ) as relay:
+        tried = await send_self_report(relay, nightly_run(relay, "org/nobody"), commit=upstream_head(relay))
         assert (tried.status_code, tried.json()["sandbox"]) == (200, True)
-        assert refusal_code(await send_self_report(it, nightly_run(it), commit=upstream_head(it))) == (
+        assert refusal_code(
+            await send_self_report(relay, nightly_run(relay), commit=upstream_head(relay))
+        ) == (
             403,
             "not_allowlisted",
         )
-        assert it.jobs() == []
-        assert it.rows("SELECT * FROM commits") == []
+        assert relay.jobs() == []
+        assert relay.rows("SELECT * FROM commits") == []

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse
 
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.errors import KeysUnavailable
 from crcr.receive.oidc.issuers import complete_issuer
 from crcr.receive.oidc.jwks import parse_discovery
@@ -26,85 +26,89 @@ from support.downstream.callbacks import (
     refusal_code,
     report_outcome,
 )
-from support.downstream.other_cis import EVERY, IDS, ORGANIZATION, OURS, SIM, OtherCi
-from support.stage import AUDIENCE, Stage
+from support.downstream.other_cis import ALL_OTHER_CIS, IDS, ORGANIZATION, ORIGIN, SIM, OtherCi
+from support.running_relay import AUDIENCE, RunningRelay
 
 
-@pytest.fixture(params=EVERY)
+@pytest.fixture(params=ALL_OTHER_CIS)
 def ci(request: pytest.FixtureRequest) -> OtherCi:
-    return EVERY[request.param]
+    return ALL_OTHER_CIS[request.param]
 
 
 @asynccontextmanager
-async def registered(folder: Path, ci: OtherCi) -> AsyncIterator[tuple[Stage, WorkflowRun]]:
+async def registered(folder: Path, ci: OtherCi) -> AsyncIterator[tuple[RunningRelay, WorkflowRun]]:
     more: dict[str, Any] = ci.settings()
-    async with dispatched_run(folder, LISTED, **more) as (it, run):
-        yield it, run
+    async with dispatched_run(folder, LISTED, **more) as (relay, run):
+        yield relay, run
 
 
 async def report(
-    it: Stage, run: WorkflowRun, token: str, *, status: str = "in_progress", **workflow: Any
+    relay: RunningRelay, run: WorkflowRun, token: str, *, status: str = "in_progress", **workflow: Any
 ) -> httpx.Response:
     """A report of another CI for the delivery that `run` answers."""
     own = {"status": status, "name": "CI", "job_name": "build", "run_id": "run-1", **workflow}
     if status == "completed":
         own.setdefault("conclusion", "success")
     body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": own}
-    return await it.http.post(CALLBACK, json=body, headers=bearer(token))
+    return await relay.http.post(CALLBACK, json=body, headers=bearer(token))
 
 
 async def test_a_registered_pipeline_reports_for_its_repository(tmp_path: Path, ci: OtherCi) -> None:
-    async with registered(tmp_path, ci) as (it, run):
-        token = ci.token(it.github)
+    async with registered(tmp_path, ci) as (relay, run):
+        token = ci.token(relay.github)
 
-        assert report_outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
-        assert report_outcome(await report(it, run, token, status="completed", run_id=ci.run_id)) == "applied"
-        assert report_outcome(await report(it, run, token, status="completed", run_id=ci.run_id)) == "repeat"
+        assert report_outcome(await report(relay, run, token, run_id=ci.run_id)) == "applied"
+        assert (
+            report_outcome(await report(relay, run, token, status="completed", run_id=ci.run_id)) == "applied"
+        )
+        assert (
+            report_outcome(await report(relay, run, token, status="completed", run_id=ci.run_id)) == "repeat"
+        )
 
-        job = it.jobs()[0]
+        job = relay.jobs()[0]
         assert (job["downstream"], job["run_id"], job["conclusion"]) == (BACKEND, ci.run_id, "success")
         assert (job["verification"], job_marks(job)) == ("self-reported", set())
         # Whoever's registration it is, GitHub's own ids are bound by GitHub alone.
-        assert it.rows("SELECT confirmed FROM repositories") == [{"confirmed": 1}]
+        assert relay.rows("SELECT confirmed FROM repositories") == [{"confirmed": 1}]
 
 
 async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(
     tmp_path: Path, ci: OtherCi
 ) -> None:
-    async with registered(tmp_path, ci) as (it, run):
-        claims = ci.of(it.github).claims(AUDIENCE, **ci.claims)
+    async with registered(tmp_path, ci) as (relay, run):
+        claims = ci.of(relay.github).claims(AUDIENCE, **ci.claims)
         for kind in HostileToken:
-            token = hostile_token(ci.of(it.github), kind, claims, it.clock.now())
-            assert (kind, *refusal_code(await report(it, run, token, run_id=ci.run_id))) == (
+            token = hostile_token(ci.of(relay.github), kind, claims, relay.clock.now())
+            assert (kind, *refusal_code(await report(relay, run, token, run_id=ci.run_id))) == (
                 kind,
                 401,
                 "not_authentic",
             )
 
-        assert it.jobs() == it.rows("SELECT * FROM runs") == it.rows("SELECT * FROM builds") == []
+        assert relay.jobs() == relay.rows("SELECT * FROM runs") == relay.rows("SELECT * FROM builds") == []
 
 
 async def test_fault_25_a_token_ends_with_the_age_that_its_kind_may_have(tmp_path: Path, ci: OtherCi) -> None:
-    async with registered(tmp_path, ci) as (it, run):
-        now = int(it.clock.now().timestamp())
-        token = ci.token(it.github, exp=now + ci.max_age_s)
-        it.clock.advance(ci.max_age_s - 1)
-        assert report_outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
-        it.clock.advance(62)
-        assert refusal_code(await report(it, run, token, run_id=ci.run_id)) == (401, "not_authentic")
+    async with registered(tmp_path, ci) as (relay, run):
+        now = int(relay.clock.now().timestamp())
+        token = ci.token(relay.github, exp=now + ci.max_age_s)
+        relay.clock.advance(ci.max_age_s - 1)
+        assert report_outcome(await report(relay, run, token, run_id=ci.run_id)) == "applied"
+        relay.clock.advance(62)
+        assert refusal_code(await report(relay, run, token, run_id=ci.run_id)) == (401, "not_authentic")
 
 
 @pytest.mark.parametrize(("name", "max_age_s"), [("buildkite", 600), ("circleci", 3600), ("gitlab", 86_400)])
 async def test_fault_25_a_token_that_lives_longer_than_its_kind_should_is_old_all_the_same(
     tmp_path: Path, name: str, max_age_s: int
 ) -> None:
-    ci = EVERY[name]
-    async with registered(tmp_path, ci) as (it, run):
-        now = int(it.clock.now().timestamp())
-        token = ci.token(it.github, exp=now + 7 * 86_400)
-        it.clock.advance(max_age_s + 61)
+    ci = ALL_OTHER_CIS[name]
+    async with registered(tmp_path, ci) as (relay, run):
+        now = int(relay.clock.now().timestamp())
+        token = ci.token(relay.github, exp=now + 7 * 86_400)
+        relay.clock.advance(max_age_s + 61)
 
-        answer = await report(it, run, token, run_id=ci.run_id)
+        answer = await report(relay, run, token, run_id=ci.run_id)
         assert refusal_code(answer) == (401, "not_authentic")
         assert f"at most {max_age_s} s" in answer.json()["error"]["detail"]
 
@@ -127,15 +131,15 @@ FORKS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "circleci, a fork's change": ("circleci", {}),
     "circleci, a fork's origin on our branch": ("circleci", {"vcs_ref": "refs/heads/main"}),
-    "circleci, our origin on a pull request's ref": ("circleci", {"vcs_origin": OURS}),
+    "circleci, our origin on a pull request's ref": ("circleci", {"vcs_origin": ORIGIN}),
     "circleci, a tag named like the branch": (
         "circleci",
-        {"vcs_origin": OURS, "vcs_ref": "refs/tags/main"},
+        {"vcs_origin": ORIGIN, "vcs_ref": "refs/tags/main"},
     ),
     "circleci, origin not told": ("circleci", {"vcs_origin": None, "vcs_ref": "refs/heads/main"}),
     "circleci, a person inside": (
         "circleci",
-        {"vcs_origin": OURS, "vcs_ref": "refs/heads/main", "ssh_rerun": True},
+        {"vcs_origin": ORIGIN, "vcs_ref": "refs/heads/main", "ssh_rerun": True},
     ),
 }
 
@@ -143,27 +147,27 @@ FORKS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", FORKS)
 async def test_fault_27_a_forks_build_does_not_report_as_the_project(tmp_path: Path, case: str) -> None:
     name, changes = FORKS[case]
-    ci = EVERY[name]
-    async with registered(tmp_path, ci) as (it, run):
+    ci = ALL_OTHER_CIS[name]
+    async with registered(tmp_path, ci) as (relay, run):
         own = {key: value for key, value in ci.claims.items() if key != "vcs_origin"}
-        token = ci.of(it.github).fork_token(AUDIENCE, **{**own, **changes})
+        token = ci.of(relay.github).fork_token(AUDIENCE, **{**own, **changes})
 
-        assert (await report(it, run, token, run_id=ci.run_id)).status_code in {401, 403}
-        assert it.jobs() == it.rows("SELECT * FROM runs") == []
+        assert (await report(relay, run, token, run_id=ci.run_id)).status_code in {401, 403}
+        assert relay.jobs() == relay.rows("SELECT * FROM runs") == []
 
 
 async def test_fault_27_a_claim_that_the_operator_asks_for_besides_is_asked_of_every_token(
     tmp_path: Path,
 ) -> None:
-    strict = {**EVERY["buildkite"].registration, "claims": {"build_source": ["api", "schedule"]}}
+    strict = {**ALL_OTHER_CIS["buildkite"].registration, "claims": {"build_source": ["api", "schedule"]}}
     ci = OtherCi("buildkite", strict, {"wanted": IDS})
-    async with registered(tmp_path, ci) as (it, run):
-        forks = ci.of(it.github).fork_token(AUDIENCE, build_branch="main", wanted=IDS)
-        answer = await report(it, run, forks)
+    async with registered(tmp_path, ci) as (relay, run):
+        forks = ci.of(relay.github).fork_token(AUDIENCE, build_branch="main", wanted=IDS)
+        answer = await report(relay, run, forks)
 
         assert refusal_code(answer) == (401, "not_authentic")
         assert "'build_source' is 'webhook'; registered for api or schedule" in answer.text
-        assert report_outcome(await report(it, run, ci.token(it.github))) == "applied"
+        assert report_outcome(await report(relay, run, ci.token(relay.github))) == "applied"
 
 
 STRANGERS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -187,25 +191,25 @@ async def test_an_unregistered_pipeline_is_told_the_ids_to_register_once_its_tok
     tmp_path: Path, case: str
 ) -> None:
     name, changes, told = STRANGERS[case]
-    ci = EVERY[name]
-    async with registered(tmp_path, ci) as (it, run):
-        claims = ci.of(it.github).claims(AUDIENCE, **{**ci.claims, **changes})
+    ci = ALL_OTHER_CIS[name]
+    async with registered(tmp_path, ci) as (relay, run):
+        claims = ci.of(relay.github).claims(AUDIENCE, **{**ci.claims, **changes})
         for kind in FORGERIES:
-            forged = hostile_token(ci.of(it.github), kind, claims, it.clock.now())
-            answer = await report(it, run, forged, run_id=ci.run_id)
+            forged = hostile_token(ci.of(relay.github), kind, claims, relay.clock.now())
+            answer = await report(relay, run, forged, run_id=ci.run_id)
             assert (kind, *refusal_code(answer)) == (kind, 401, "not_authentic")
-        answer = await report(it, run, ci.token(it.github, **changes), run_id=ci.run_id)
+        answer = await report(relay, run, ci.token(relay.github, **changes), run_id=ci.run_id)
 
         assert refusal_code(answer) == (403, "not_registered")
         assert told in answer.json()["error"]["hint"]
-        assert ci.of(it.github).url in answer.json()["error"]["hint"]
-        assert it.jobs() == []
+        assert ci.of(relay.github).url in answer.json()["error"]["hint"]
+        assert relay.jobs() == []
 
 
 async def test_a_buildkite_token_without_ids_is_told_how_to_ask_for_them(tmp_path: Path) -> None:
-    ci = EVERY["buildkite"]
-    async with registered(tmp_path, ci) as (it, run):
-        answer = await report(it, run, it.github.buildkite.token(AUDIENCE))
+    ci = ALL_OTHER_CIS["buildkite"]
+    async with registered(tmp_path, ci) as (relay, run):
+        answer = await report(relay, run, relay.github.buildkite.token(AUDIENCE))
 
         assert refusal_code(answer) == (403, "not_registered")
         assert "--claim organization_id,pipeline_id" in answer.json()["error"]["hint"]
@@ -216,8 +220,8 @@ async def test_a_buildkite_pipeline_may_be_registered_by_its_slugs_for_reporters
 ) -> None:
     slugs = {"organization_slug": "acme-inc", "pipeline_slug": "backend", "branches": ["main"]}
     ci = OtherCi("buildkite", {"issuer": f"{SIM}/_buildkite", "kind": "buildkite", **slugs})
-    async with registered(tmp_path, ci) as (it, run):
-        assert report_outcome(await report(it, run, ci.token(it.github))) == "applied"
+    async with registered(tmp_path, ci) as (relay, run):
+        assert report_outcome(await report(relay, run, ci.token(relay.github))) == "applied"
 
 
 async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_to_register(
@@ -225,11 +229,11 @@ async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_t
 ) -> None:
     issuer = f"https://oidc.circleci.com/org/{ORGANIZATION}"
     published = JSONResponse(GitHub(base_url=SIM).circleci.jwks())
-    async with dispatched_run(tmp_path, outside={"oidc.circleci.com": published}) as (it, run):
-        claims = it.github.circleci.claims(AUDIENCE, iss=issuer, project_id="p-1")
-        forged = hostile_token(it.github.circleci, HostileToken.STRANGERS_KEY, claims, it.clock.now())
-        assert refusal_code(await report(it, run, forged)) == (401, "not_authentic")
-        answer = await report(it, run, it.github.circleci.sign(claims))
+    async with dispatched_run(tmp_path, outside={"oidc.circleci.com": published}) as (relay, run):
+        claims = relay.github.circleci.claims(AUDIENCE, iss=issuer, project_id="p-1")
+        forged = hostile_token(relay.github.circleci, HostileToken.STRANGERS_KEY, claims, relay.clock.now())
+        assert refusal_code(await report(relay, run, forged)) == (401, "not_authentic")
+        answer = await report(relay, run, relay.github.circleci.sign(claims))
 
         assert refusal_code(answer) == (403, "not_registered")
         hint = answer.json()["error"]["hint"]
@@ -239,83 +243,87 @@ async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_t
 
 @pytest.mark.parametrize("name", ["gitlab", "circleci", "generic"])
 async def test_fault_28_a_run_does_not_report_for_another_run(tmp_path: Path, name: str) -> None:
-    ci = EVERY[name]
-    async with registered(tmp_path, ci) as (it, run):
-        answer = await report(it, run, ci.token(it.github), run_id="somebody-elses")
+    ci = ALL_OTHER_CIS[name]
+    async with registered(tmp_path, ci) as (relay, run):
+        answer = await report(relay, run, ci.token(relay.github), run_id="somebody-elses")
         assert refusal_code(answer) == (403, "claim_mismatch")
-        assert it.jobs() == []
+        assert relay.jobs() == []
 
 
 async def test_fault_28_a_generic_issuers_signed_attempt_counts_too(tmp_path: Path) -> None:
-    ci = EVERY["generic"]
-    async with registered(tmp_path, ci) as (it, run):
-        answer = await report(it, run, ci.token(it.github), run_id=ci.run_id, run_attempt=2)
+    ci = ALL_OTHER_CIS["generic"]
+    async with registered(tmp_path, ci) as (relay, run):
+        answer = await report(relay, run, ci.token(relay.github), run_id=ci.run_id, run_attempt=2)
         assert refusal_code(answer) == (403, "claim_mismatch")
 
 
 async def test_fault_28_a_claim_that_is_to_be_read_and_is_missing_proves_nothing(tmp_path: Path) -> None:
-    ci = EVERY["generic"]
-    async with registered(tmp_path, ci) as (it, run):
-        token = ci.token(it.github, build_id=None)
-        assert refusal_code(await report(it, run, token, run_id="anything")) == (401, "not_authentic")
+    ci = ALL_OTHER_CIS["generic"]
+    async with registered(tmp_path, ci) as (relay, run):
+        token = ci.token(relay.github, build_id=None)
+        assert refusal_code(await report(relay, run, token, run_id="anything")) == (401, "not_authentic")
 
 
 async def test_fault_28_a_buildkite_build_speaks_for_the_run_it_named_first_and_no_other_build_does(
     tmp_path: Path,
 ) -> None:
-    ci = EVERY["buildkite"]
-    async with registered(tmp_path, ci) as (it, run):
-        first, second = ci.token(it.github), ci.token(it.github, build_number=1418)
-        assert report_outcome(await report(it, run, first, run_id="uuid-1")) == "applied"
+    ci = ALL_OTHER_CIS["buildkite"]
+    async with registered(tmp_path, ci) as (relay, run):
+        first, second = ci.token(relay.github), ci.token(relay.github, build_number=1418)
+        assert report_outcome(await report(relay, run, first, run_id="uuid-1")) == "applied"
 
-        assert refusal_code(await report(it, run, first, run_id="uuid-2", job_name="x")) == (
+        assert refusal_code(await report(relay, run, first, run_id="uuid-2", job_name="x")) == (
             403,
             "claim_mismatch",
         )
-        assert refusal_code(await report(it, run, second, run_id="uuid-1", job_name="x")) == (
+        assert refusal_code(await report(relay, run, second, run_id="uuid-1", job_name="x")) == (
             403,
             "claim_mismatch",
         )
-        assert refusal_code(await report(it, run, second, status="completed", run_id="uuid-1")) == (
+        assert refusal_code(await report(relay, run, second, status="completed", run_id="uuid-1")) == (
             403,
             "claim_mismatch",
         )
-        assert report_outcome(await report(it, run, second, run_id="uuid-2", job_name="x")) == "applied"
-        assert report_outcome(await report(it, run, first, status="completed", run_id="uuid-1")) == "applied"
+        assert report_outcome(await report(relay, run, second, run_id="uuid-2", job_name="x")) == "applied"
+        assert (
+            report_outcome(await report(relay, run, first, status="completed", run_id="uuid-1")) == "applied"
+        )
 
 
 async def test_fault_28_a_run_of_another_ci_answers_one_delivery(tmp_path: Path, ci: OtherCi) -> None:
-    async with registered(tmp_path, ci) as (it, run):
-        await it.github.open_pr("pytorch-like/core")
-        await it.act()
-        other = it.github.runs(BACKEND)[-1]
-        token = ci.token(it.github)
-        assert report_outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
+    async with registered(tmp_path, ci) as (relay, run):
+        await relay.github.open_pr("pytorch-like/core")
+        await relay.drain()
+        other = relay.github.runs(BACKEND)[-1]
+        token = ci.token(relay.github)
+        assert report_outcome(await report(relay, run, token, run_id=ci.run_id)) == "applied"
 
         assert other.delivery_id != run.delivery_id
-        assert report_outcome(await report(it, other, token, run_id=ci.run_id)) == "run_bound_elsewhere"
+        assert report_outcome(await report(relay, other, token, run_id=ci.run_id)) == "run_bound_elsewhere"
 
 
 async def test_a_registration_for_a_repository_that_is_not_listed_opens_nothing(
     tmp_path: Path, ci: OtherCi
 ) -> None:
-    async with registered(tmp_path, ci) as (it, run):
-        it.write_allowlist("L2:\n  - org/other\n")
-        await it.refresh()
-        answer = await report(it, run, ci.token(it.github), run_id=ci.run_id)
+    async with registered(tmp_path, ci) as (relay, run):
+        relay.write_allowlist("L2:\n  - org/other\n")
+        await relay.refresh()
+        answer = await report(relay, run, ci.token(relay.github), run_id=ci.run_id)
         assert refusal_code(answer) == (403, "not_allowlisted")
 
 
 async def test_two_legs_with_one_name_are_told_apart_by_the_signed_job(tmp_path: Path) -> None:
-    ci = EVERY["gitlab"]
-    async with registered(tmp_path, ci) as (it, run):
-        first, second = ci.token(it.github, job_id="71"), ci.token(it.github, job_id="72")
-        assert report_outcome(await report(it, run, first, run_id=ci.run_id)) == "applied"
-        answer = await report(it, run, second, run_id=ci.run_id)
+    ci = ALL_OTHER_CIS["gitlab"]
+    async with registered(tmp_path, ci) as (relay, run):
+        first, second = ci.token(relay.github, job_id="71"), ci.token(relay.github, job_id="72")
+        assert report_outcome(await report(relay, run, first, run_id=ci.run_id)) == "applied"
+        answer = await report(relay, run, second, run_id=ci.run_id)
 
         assert answer.json()["job_name"] == "build (2)"
-        assert report_outcome(await report(it, run, first, status="completed", run_id=ci.run_id)) == "applied"
-        assert [(job["job_name"], job["state"]) for job in it.jobs()] == [
+        assert (
+            report_outcome(await report(relay, run, first, status="completed", run_id=ci.run_id)) == "applied"
+        )
+        assert [(job["job_name"], job["state"]) for job in relay.jobs()] == [
             ("build", "completed"),
             ("build (2)", "in_progress"),
         ]
@@ -324,51 +332,53 @@ async def test_two_legs_with_one_name_are_told_apart_by_the_signed_job(tmp_path:
 async def test_keys_of_an_instance_are_found_by_discovery_and_another_issuers_document_is_no_answer(
     tmp_path: Path,
 ) -> None:
-    ci = EVERY["gitlab"]
-    async with registered(tmp_path, ci) as (it, run):
-        it.github.gitlab.discovery = lambda: {  # type: ignore[method-assign]
+    ci = ALL_OTHER_CIS["gitlab"]
+    async with registered(tmp_path, ci) as (relay, run):
+        relay.github.gitlab.discovery = lambda: {  # type: ignore[method-assign]
             "issuer": "https://gitlab.example",
-            "jwks_uri": it.github.gitlab.jwks_url,
+            "jwks_uri": relay.github.gitlab.jwks_url,
         }
-        answer = await report(it, run, ci.token(it.github), run_id=ci.run_id)
+        answer = await report(relay, run, ci.token(relay.github), run_id=ci.run_id)
         assert refusal_code(answer) == (503, "keys_unavailable")
         assert answer.headers["retry-after"]
 
 
 async def test_fault_28_a_build_of_another_ci_cannot_take_over_a_run_of_github(tmp_path: Path) -> None:
-    ci = EVERY["buildkite"]
-    async with registered(tmp_path, ci) as (it, run):
-        await it.github.start_job(run, "build")
+    ci = ALL_OTHER_CIS["buildkite"]
+    async with registered(tmp_path, ci) as (relay, run):
+        await relay.github.start_job(run, "build")
         theirs = {"run_id": str(run.id), "name": run.workflow.path, "job_name": "build"}
-        token = ci.token(it.github)
+        token = ci.token(relay.github)
 
         for status in ("completed", "in_progress"):
-            assert refusal_code(await report(it, run, token, status=status, **theirs)) == (
+            assert refusal_code(await report(relay, run, token, status=status, **theirs)) == (
                 403,
                 "claim_mismatch",
             )
-        assert [job["state"] for job in it.jobs()] == ["in_progress"]
-        assert report_outcome(await it.github.complete_job(run, "build", "failure")) == "applied"
+        assert [job["state"] for job in relay.jobs()] == ["in_progress"]
+        assert report_outcome(await relay.github.complete_job(run, "build", "failure")) == "applied"
 
 
 async def test_fault_28_a_build_cannot_name_a_run_of_github_before_that_run_reports(tmp_path: Path) -> None:
-    ci = EVERY["buildkite"]
-    async with registered(tmp_path, ci) as (it, run):
-        token = ci.token(it.github)
-        assert refusal_code(await report(it, run, token, run_id=str(run.id))) == (403, "claim_mismatch")
+    ci = ALL_OTHER_CIS["buildkite"]
+    async with registered(tmp_path, ci) as (relay, run):
+        token = ci.token(relay.github)
+        assert refusal_code(await report(relay, run, token, run_id=str(run.id))) == (403, "claim_mismatch")
         # Its own number is its own.
-        assert report_outcome(await report(it, run, token, run_id="1417")) == "applied"
-        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
+        assert report_outcome(await report(relay, run, token, run_id="1417")) == "applied"
+        assert report_outcome(await relay.github.start_job(run, "build")) == "applied"
 
 
 async def test_fault_28_a_run_that_another_ci_signs_with_the_number_of_a_run_of_github_is_refused(
     tmp_path: Path,
 ) -> None:
-    ci = EVERY["gitlab"]
-    async with registered(tmp_path, ci) as (it, run):
-        await it.github.start_job(run, "build")
-        token = ci.token(it.github, pipeline_id=str(run.id))
-        answer = await report(it, run, token, status="completed", run_id=str(run.id), name=run.workflow.path)
+    ci = ALL_OTHER_CIS["gitlab"]
+    async with registered(tmp_path, ci) as (relay, run):
+        await relay.github.start_job(run, "build")
+        token = ci.token(relay.github, pipeline_id=str(run.id))
+        answer = await report(
+            relay, run, token, status="completed", run_id=str(run.id), name=run.workflow.path
+        )
         assert refusal_code(answer) == (403, "claim_mismatch")
 
 

@@ -13,14 +13,13 @@ from github_sim.world.call_counts import InstallationCalls, count_calls
 from support.github.checks import check_names, check_states, named_workflow, write_upstream_settings
 from support.github.gated_upstream import (
     LABEL,
-    Stage,
     check_names_on,
     gate_state,
     gated_upstream,
     open_pull,
     sweep_after,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 FIRST, SECOND, THIRD = "one/gating", "two/gating", "three/informing"
 BACKENDS = (FIRST, SECOND, THIRD)
@@ -32,38 +31,43 @@ LISTED = (
 
 
 @asynccontextmanager
-async def large(folder: Path, allowlist: str = LISTED, **settings: str) -> AsyncIterator[Stage]:
+async def large(folder: Path, allowlist: str = LISTED, **settings: str) -> AsyncIterator[RunningRelay]:
     """Two L4 backends and an L3 backend of ten jobs each, each in its own account; checks gather as in a real relay."""
     if settings:
         write_upstream_settings(folder, **settings)
-    async with gated_upstream(folder, allowlist, downstreams=BACKENDS, check_gathering=COALESCE_DELAY) as it:
+    async with gated_upstream(
+        folder, allowlist, downstreams=BACKENDS, check_gathering=COALESCE_DELAY
+    ) as relay:
         for name in BACKENDS:
-            it.github.repository(name).workflows = [named_workflow(*JOBS)]
-        yield it
+            relay.github.repository(name).workflows = [named_workflow(*JOBS)]
+        yield relay
 
 
 async def live_through(
-    it: Stage, *, labels: tuple[str, ...] = (LABEL,), failing: dict[str, tuple[str, ...]] | None = None
+    relay: RunningRelay,
+    *,
+    labels: tuple[str, ...] = (LABEL,),
+    failing: dict[str, tuple[str, ...]] | None = None,
 ) -> tuple[PullRequest, InstallationCalls]:
     """A pull request from its opening until all backends are done; return what that cost on the upstream."""
-    await sweep_after(it, 60)
-    mark = len(it.github.calls)
-    pull = await open_pull(it, labels=list(labels))
-    await it.pass_time(5)
+    await sweep_after(relay, 60)
+    mark = len(relay.github.calls)
+    pull = await open_pull(relay, labels=list(labels))
+    await relay.pass_time(5)
     for what in ("start", "complete"):
         for job in JOBS:
             for backend in BACKENDS:
-                run = it.github.runs(backend)[-1]
+                run = relay.github.runs(backend)[-1]
                 if what == "start":
-                    await it.github.start_job(run, job)
+                    await relay.github.start_job(run, job)
                 else:
                     fails = job in (failing or {}).get(backend, ())
-                    await it.github.complete_job(run, job, "failure" if fails else "success")
-                await it.pass_time(11)
+                    await relay.github.complete_job(run, job, "failure" if fails else "success")
+                await relay.pass_time(11)
     for _ in range(6):
-        await sweep_after(it, 60)
-    counts = count_calls(it.github.calls[mark:])
-    return pull, counts.of(it.github.installation(UPSTREAM).id)
+        await sweep_after(relay, 60)
+    counts = count_calls(relay.github.calls[mark:])
+    return pull, counts.of(relay.github.installation(UPSTREAM).id)
 
 
 FAILING: dict[str, Any] = {
@@ -78,24 +82,26 @@ FAILING: dict[str, Any] = {
 async def test_a_head_costs_no_more_than_its_budget(
     tmp_path: Path, failing: dict[str, tuple[str, ...]], most: int
 ) -> None:
-    async with large(tmp_path) as it:
-        pull, cost = await live_through(it, failing=failing)
+    async with large(tmp_path) as relay:
+        pull, cost = await live_through(relay, failing=failing)
 
         assert cost.calls <= most, cost.routes
         red = bool({FIRST, SECOND} & set(failing))
-        assert gate_state(it, pull) == ("failure" if red else "success")
+        assert gate_state(relay, pull) == ("failure" if red else "success")
         ended = {FIRST: "failure", SECOND: "failure", THIRD: "neutral"}
         for backend in BACKENDS:
             shown = failing.get(backend, ())[:3]
             wanted = [ended[backend] if backend in failing else "success"] + [ended[backend]] * len(shown)
-            assert check_states(it, pull.head_sha, check_names(backend, *shown)) == wanted
-        assert len(check_names_on(it, pull.head_sha)) == 4 + sum(len(each[:3]) for each in failing.values())
+            assert check_states(relay, pull.head_sha, check_names(backend, *shown)) == wanted
+        assert len(check_names_on(relay, pull.head_sha)) == 4 + sum(
+            len(each[:3]) for each in failing.values()
+        )
 
 
 async def test_an_l3_backend_without_its_label_costs_nothing(tmp_path: Path) -> None:
     alone = f"L3:\n  npu:\n    {THIRD}: {{oncalls: [ann], jobs: ['job *']}}\nL2:\n  - {FIRST}\n  - {SECOND}\n"
-    async with large(tmp_path, alone) as it:
-        _, cost = await live_through(it, labels=(), failing={THIRD: JOBS[:5]})
+    async with large(tmp_path, alone) as relay:
+        _, cost = await live_through(relay, labels=(), failing={THIRD: JOBS[:5]})
 
         assert cost.routes == {}
 
@@ -104,32 +110,32 @@ async def test_an_l3_backend_without_its_label_costs_nothing(tmp_path: Path) -> 
 async def test_an_upstream_chooses_which_jobs_have_checks(
     tmp_path: Path, job_checks: str, shown: tuple[str, ...]
 ) -> None:
-    async with large(tmp_path, job_checks=job_checks) as it:
-        pull, cost = await live_through(it, failing={FIRST: JOBS[2:7]})
+    async with large(tmp_path, job_checks=job_checks) as relay:
+        pull, cost = await live_through(relay, failing={FIRST: JOBS[2:7]})
 
-        mine = {name for name in check_names_on(it, pull.head_sha) if name.startswith(f"crcr/{FIRST}/")}
+        mine = {name for name in check_names_on(relay, pull.head_sha) if name.startswith(f"crcr/{FIRST}/")}
         assert mine == set(check_names(FIRST, *shown)[1:])
         assert cost.calls == 11 + 2 * len(shown) * len(BACKENDS)
 
 
 async def test_changes_within_seconds_are_one_write_and_the_gate_does_not_wait(tmp_path: Path) -> None:
-    async with large(tmp_path) as it:
-        pull = await open_pull(it, labels=[LABEL])
-        await it.pass_time(5)
-        run = it.github.runs(FIRST)[-1]
+    async with large(tmp_path) as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        await relay.pass_time(5)
+        run = relay.github.runs(FIRST)[-1]
         for job in JOBS:
-            await it.github.start_job(run, job)
-        await it.act()
-        mark = len(it.github.calls)
+            await relay.github.start_job(run, job)
+        await relay.drain()
+        mark = len(relay.github.calls)
         for number, job in enumerate(JOBS):
-            await it.github.complete_job(run, job, "failure" if number < 3 else "success")
-            await it.pass_time(0.1)
-        assert gate_state(it, pull) == "failure"
-        assert check_states(it, pull.head_sha, check_names(FIRST)) == ["in_progress"]
-        await it.pass_time(5)
+            await relay.github.complete_job(run, job, "failure" if number < 3 else "success")
+            await relay.pass_time(0.1)
+        assert gate_state(relay, pull) == "failure"
+        assert check_states(relay, pull.head_sha, check_names(FIRST)) == ["in_progress"]
+        await relay.pass_time(5)
 
-        assert check_states(it, pull.head_sha, check_names(FIRST, *JOBS[:3])) == ["failure"] * 4
-        cost = count_calls(it.github.calls[mark:]).of(it.github.installation(UPSTREAM).id)
+        assert check_states(relay, pull.head_sha, check_names(FIRST, *JOBS[:3])) == ["failure"] * 4
+        cost = count_calls(relay.github.calls[mark:]).of(relay.github.installation(UPSTREAM).id)
         assert cost.calls == 1 + 1 + 3  # gate, backend, jobs
 
 
@@ -139,14 +145,14 @@ async def test_changes_within_seconds_are_one_write_and_the_gate_does_not_wait(t
 async def test_a_dispatch_of_ten_jobs_is_looked_up_once_where_webhooks_come(
     tmp_path: Path, *, sends_run_webhooks: bool, look_ups: int
 ) -> None:
-    async with large(tmp_path) as it:
+    async with large(tmp_path) as relay:
         for name in BACKENDS:
-            it.github.repository(name).sends_run_webhooks = sends_run_webhooks
-        mark = len(it.github.calls)
-        pull, _ = await live_through(it)
+            relay.github.repository(name).sends_run_webhooks = sends_run_webhooks
+        mark = len(relay.github.calls)
+        pull, _ = await live_through(relay)
 
-        assert gate_state(it, pull) == "success"
-        counts = count_calls(it.github.calls[mark:])
-        spent = [counts.of(it.github.installation(name).id) for name in BACKENDS]
+        assert gate_state(relay, pull) == "success"
+        counts = count_calls(relay.github.calls[mark:])
+        spent = [counts.of(relay.github.installation(name).id) for name in BACKENDS]
         # Each is a list of the dispatch's runs, and a list of the run's jobs.
         assert [(each.dispatches, each.calls) for each in spent] == [(1, 1 + 2 * look_ups)] * 3

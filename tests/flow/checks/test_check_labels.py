@@ -23,7 +23,6 @@ from support.github.gated_upstream import (
     GATING,
     INFORMING,
     LABEL,
-    Stage,
     check_names_on,
     finish_jobs,
     gated_upstream,
@@ -32,61 +31,61 @@ from support.github.gated_upstream import (
     run_all,
     start_jobs,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 MINE = check_names(INFORMING, "build", "test")
 
 
-async def label(it: Stage, pull: PullRequest, name: str = LABEL) -> None:
-    it.clock.advance(5)
-    await it.github.label_pr(pull, name)
-    await it.act()
+async def label(relay: RunningRelay, pull: PullRequest, name: str = LABEL) -> None:
+    relay.clock.advance(5)
+    await relay.github.label_pr(pull, name)
+    await relay.drain()
 
 
-async def unlabel(it: Stage, pull: PullRequest, name: str = LABEL) -> None:
-    it.clock.advance(5)
-    await it.github.unlabel_pr(pull, name)
-    await it.act()
+async def unlabel(relay: RunningRelay, pull: PullRequest, name: str = LABEL) -> None:
+    relay.clock.advance(5)
+    await relay.github.unlabel_pr(pull, name)
+    await relay.drain()
 
 
-def mine(it: Stage, pull: PullRequest) -> list[str]:
-    return check_states(it, pull.head_sha, MINE)
+def mine(relay: RunningRelay, pull: PullRequest) -> list[str]:
+    return check_states(relay, pull.head_sha, MINE)
 
 
 # Added
 
 
 async def test_a_label_added_before_the_run_shows_the_waiting_check_at_once(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it)
-        assert mine(it, pull) == ["absent"] * 3
-        await label(it, pull)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        assert mine(relay, pull) == ["absent"] * 3
+        await label(relay, pull)
 
-        assert mine(it, pull) == ["in_progress", "absent", "absent"]
+        assert mine(relay, pull) == ["in_progress", "absent", "absent"]
 
 
 async def test_a_label_added_during_the_run_shows_each_job_as_it_is(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it)
-        run = newest_run(it, INFORMING)
-        await start_jobs(it, run)
-        await finish_jobs(it, run, build="failure")
-        await label(it, pull)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay, INFORMING)
+        await start_jobs(relay, run)
+        await finish_jobs(relay, run, build="failure")
+        await label(relay, pull)
 
-        assert mine(it, pull) == ["in_progress", "neutral", "in_progress"]
-        await finish_jobs(it, run, test="success")
-        assert mine(it, pull) == ["neutral", "neutral", "success"]
+        assert mine(relay, pull) == ["in_progress", "neutral", "in_progress"]
+        await finish_jobs(relay, run, test="success")
+        assert mine(relay, pull) == ["neutral", "neutral", "success"]
 
 
 async def test_a_label_added_after_the_run_shows_its_results(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it)
-        await run_all(it, INFORMING, test="failure")
-        await label(it, pull)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, INFORMING, test="failure")
+        await label(relay, pull)
 
-        assert mine(it, pull) == ["neutral", "success", "neutral"]
-        assert check_title(it, MINE[2], pull.head_sha) == "failure (non-blocking)"
-        assert [check_history(it, name, pull.head_sha) for name in MINE] == [
+        assert mine(relay, pull) == ["neutral", "success", "neutral"]
+        assert check_title(relay, MINE[2], pull.head_sha) == "failure (non-blocking)"
+        assert [check_history(relay, name, pull.head_sha) for name in MINE] == [
             ["neutral"],
             ["success"],
             ["neutral"],
@@ -94,40 +93,40 @@ async def test_a_label_added_after_the_run_shows_its_results(tmp_path: Path) -> 
 
 
 async def test_a_label_added_dispatches_nothing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it)
-        await label(it, pull)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        await label(relay, pull)
 
-        assert len(it.github.dispatches(INFORMING)) == 1
+        assert len(relay.github.dispatches(INFORMING)) == 1
 
 
 @pytest.mark.parametrize(
     "other", ["ciflow/crcr/cuda", "ciflow/crcr/npu2", "ciflow/crcr/", "npu", "xciflow/crcr/npu"]
 )
 async def test_any_other_label_asks_for_nothing(tmp_path: Path, other: str) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it, labels=[other])
-        await label(it, pull, f"{other}-too")
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[other])
+        await label(relay, pull, f"{other}-too")
 
-        assert check_names_on(it, pull.head_sha) == set()
+        assert check_names_on(relay, pull.head_sha) == set()
 
 
 @pytest.mark.parametrize("written", ["CIFlow/CRCR/NPU", "ciflow/crcr/Npu"])
 async def test_a_label_counts_in_any_case(tmp_path: Path, written: str) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it, labels=[written])
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[written])
 
-        assert mine(it, pull)[0] == "in_progress"
+        assert mine(relay, pull)[0] == "in_progress"
 
 
 async def test_an_upstream_chooses_the_prefixes_and_the_default_counts_no_more(tmp_path: Path) -> None:
     write_upstream_settings(tmp_path, label_prefixes=["run-on/", "device:"])
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
         default, first, second = [
-            await open_pull(it, labels=[name]) for name in (LABEL, "run-on/npu", "device:npu")
+            await open_pull(relay, labels=[name]) for name in (LABEL, "run-on/npu", "device:npu")
         ]
 
-        assert [mine(it, pull)[0] for pull in (default, first, second)] == [
+        assert [mine(relay, pull)[0] for pull in (default, first, second)] == [
             "absent",
             "in_progress",
             "in_progress",
@@ -138,152 +137,153 @@ async def test_an_upstream_chooses_the_prefixes_and_the_default_counts_no_more(t
 
 
 async def test_a_label_removed_ends_open_checks_neutral_and_leaves_results(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it, labels=[LABEL])
-        run = newest_run(it, INFORMING)
-        await start_jobs(it, run)
-        await finish_jobs(it, run, build="success")
-        await unlabel(it, pull)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        run = newest_run(relay, INFORMING)
+        await start_jobs(relay, run)
+        await finish_jobs(relay, run, build="success")
+        await unlabel(relay, pull)
 
-        assert mine(it, pull) == ["neutral", "success", "neutral"]
-        ended = [check_title(it, name, pull.head_sha) for name in (MINE[0], MINE[2])]
+        assert mine(relay, pull) == ["neutral", "success", "neutral"]
+        ended = [check_title(relay, name, pull.head_sha) for name in (MINE[0], MINE[2])]
         assert ended == ["no longer requested"] * 2
 
 
 async def test_after_a_label_was_removed_reports_make_and_change_no_check(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it, labels=[LABEL])
-        run = newest_run(it, INFORMING)
-        await start_jobs(it, run, "build")
-        await unlabel(it, pull)
-        before = len(it.github.checks(UPSTREAM)), mine(it, pull)
-        await start_jobs(it, run, "test")
-        await finish_jobs(it, run)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        run = newest_run(relay, INFORMING)
+        await start_jobs(relay, run, "build")
+        await unlabel(relay, pull)
+        before = len(relay.github.checks(UPSTREAM)), mine(relay, pull)
+        await start_jobs(relay, run, "test")
+        await finish_jobs(relay, run)
 
-        assert (len(it.github.checks(UPSTREAM)), mine(it, pull)) == before
-        assert [job["conclusion"] for job in it.jobs()] == ["success", "success"]
+        assert (len(relay.github.checks(UPSTREAM)), mine(relay, pull)) == before
+        assert [job["conclusion"] for job in relay.jobs()] == ["success", "success"]
 
 
 async def test_a_label_removed_leaves_l4_and_its_gate_alone(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, LISTED, job_checks="all") as it:
-        pull = await open_pull(it, labels=[LABEL])
-        await unlabel(it, pull)
+    async with gated_upstream(tmp_path, LISTED, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        await unlabel(relay, pull)
 
-        assert check_states(it, pull.head_sha, [f"crcr/{GATING}", f"crcr/{INFORMING}", GATE]) == [
+        assert check_states(relay, pull.head_sha, [f"crcr/{GATING}", f"crcr/{INFORMING}", GATE]) == [
             *("in_progress", "neutral", "in_progress")
         ]
 
 
 async def test_a_label_added_again_shows_the_present_state_in_new_checks(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it, labels=[LABEL])
-        run = newest_run(it, INFORMING)
-        await start_jobs(it, run)
-        await unlabel(it, pull)
-        await finish_jobs(it, run, build="success")
-        await label(it, pull)
-        assert mine(it, pull) == ["in_progress", "success", "in_progress"]
-        await finish_jobs(it, run, test="failure")
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        run = newest_run(relay, INFORMING)
+        await start_jobs(relay, run)
+        await unlabel(relay, pull)
+        await finish_jobs(relay, run, build="success")
+        await label(relay, pull)
+        assert mine(relay, pull) == ["in_progress", "success", "in_progress"]
+        await finish_jobs(relay, run, test="failure")
 
-        assert mine(it, pull) == ["neutral", "success", "neutral"]
-        assert [len(check_history(it, name, pull.head_sha)) for name in (MINE[0], MINE[2])] == [2, 2]
+        assert mine(relay, pull) == ["neutral", "success", "neutral"]
+        assert [len(check_history(relay, name, pull.head_sha)) for name in (MINE[0], MINE[2])] == [2, 2]
 
 
 async def test_a_label_added_again_after_the_end_shows_the_result_and_not_the_removal(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it, labels=[LABEL])
-        run = newest_run(it, INFORMING)
-        await start_jobs(it, run)
-        await unlabel(it, pull)
-        await finish_jobs(it, run)
-        await label(it, pull)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        run = newest_run(relay, INFORMING)
+        await start_jobs(relay, run)
+        await unlabel(relay, pull)
+        await finish_jobs(relay, run)
+        await label(relay, pull)
 
-        assert mine(it, pull) == ["success"] * 3
-        assert "no longer requested" not in [check_title(it, name, pull.head_sha) for name in MINE]
+        assert mine(relay, pull) == ["success"] * 3
+        assert "no longer requested" not in [check_title(relay, name, pull.head_sha) for name in MINE]
 
 
 async def test_a_label_stays_through_a_push_and_counts_on_the_new_head(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it)
-        await label(it, pull)
-        it.clock.advance(5)
-        await it.github.push_to_pr(pull)
-        await it.act()
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        await label(relay, pull)
+        relay.clock.advance(5)
+        await relay.github.push_to_pr(pull)
+        await relay.drain()
 
-        assert mine(it, pull)[0] == "in_progress"
+        assert mine(relay, pull)[0] == "in_progress"
 
 
 async def test_a_label_taken_off_while_nobody_told_us_is_gone_at_the_next_push(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it, labels=[LABEL])
-        it.github.faults.webhooks.lose(event="pull_request", times=1)
-        await unlabel(it, pull)
-        it.clock.advance(5)
-        await it.github.push_to_pr(pull)
-        await it.act()
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        relay.github.faults.webhooks.lose(event="pull_request", times=1)
+        await unlabel(relay, pull)
+        relay.clock.advance(5)
+        await relay.github.push_to_pr(pull)
+        await relay.drain()
 
-        assert check_names_on(it, pull.head_sha) == set()
+        assert check_names_on(relay, pull.head_sha) == set()
 
 
 async def test_of_two_pull_requests_on_one_head_one_label_is_enough(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it)
-        it.clock.advance(5)
-        twin = await open_twin(it, pull, labels=[LABEL])
-        assert mine(it, twin)[0] == "in_progress"
-        await unlabel(it, twin)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        relay.clock.advance(5)
+        twin = await open_twin(relay, pull, labels=[LABEL])
+        assert mine(relay, twin)[0] == "in_progress"
+        await unlabel(relay, twin)
 
-        assert mine(it, twin)[0] == "neutral"
+        assert mine(relay, twin)[0] == "neutral"
 
 
 # What a callback says of labels and commits
 
 
-def echoing(it: Stage, pull: PullRequest, other: PullRequest, status: str) -> dict[str, Any]:
+def echoing(relay: RunningRelay, pull: PullRequest, other: PullRequest, status: str) -> dict[str, Any]:
     """A report that claims a label, another pull request and another commit."""
-    run = newest_run(it, INFORMING)
+    run = newest_run(relay, INFORMING)
     claims = {"head_sha": other.head_sha, "number": other.number, "labels": [LABEL], "level": "L4"}
-    body = it.github.ci.report_body(run, run.job("build"), status, **claims)
+    body = relay.github.ci.report_body(run, run.job("build"), status, **claims)
     shown = {"number": other.number, "head": {"sha": other.head_sha}, "labels": [{"name": LABEL}]}
     body |= {"payload": {"number": other.number, "after": other.head_sha, "pull_request": shown}}
     return {**body, **claims, "trusted": {"downstream_repo_level": "L4"}, "was": pull.head_sha}
 
 
 async def test_fault_24_a_label_that_a_callback_echoes_publishes_nothing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it)
-        run = newest_run(it, INFORMING)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay, INFORMING)
         for status in ("in_progress", "completed"):
-            body = echoing(it, pull, pull, status)
+            body = echoing(relay, pull, pull, status)
             body["workflow"]["conclusion"] = "success" if status == "completed" else None
-            assert report_outcome(await it.github.report(run, "build", body=body)) == "applied"
-            await it.act()
+            assert report_outcome(await relay.github.report(run, "build", body=body)) == "applied"
+            await relay.drain()
 
-        assert it.github.checks(UPSTREAM) == []
+        assert relay.github.checks(UPSTREAM) == []
 
 
 async def test_fault_24_a_commit_that_a_callback_names_gets_no_check(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        other = await open_pull(it)
-        pull = await open_pull(it, labels=[LABEL])
-        body = echoing(it, pull, other, "in_progress")
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        other = await open_pull(relay)
+        pull = await open_pull(relay, labels=[LABEL])
+        body = echoing(relay, pull, other, "in_progress")
         assert (
-            report_outcome(await it.github.report(newest_run(it, INFORMING), "build", body=body)) == "applied"
+            report_outcome(await relay.github.report(newest_run(relay, INFORMING), "build", body=body))
+            == "applied"
         )
-        await it.act()
+        await relay.drain()
 
-        assert check_names_on(it, other.head_sha) == set()
-        assert mine(it, pull) == ["in_progress", "in_progress", "absent"]
+        assert check_names_on(relay, other.head_sha) == set()
+        assert mine(relay, pull) == ["in_progress", "in_progress", "absent"]
 
 
 async def test_fault_24_a_removed_label_that_a_callback_still_echoes_brings_nothing_back(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it, labels=[LABEL])
-        await unlabel(it, pull)
-        await run_all(it, INFORMING)
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        await unlabel(relay, pull)
+        await run_all(relay, INFORMING)
 
-        assert newest_run(it, INFORMING).client_payload["payload"]["pull_request"]["labels"] != []
-        assert check_history(it, MINE[0], pull.head_sha) == ["neutral"]
-        assert check_state(it, MINE[1], pull.head_sha) == "absent"
+        assert newest_run(relay, INFORMING).client_payload["payload"]["pull_request"]["labels"] != []
+        assert check_history(relay, MINE[0], pull.head_sha) == ["neutral"]
+        assert check_state(relay, MINE[1], pull.head_sha) == "absent"

@@ -7,7 +7,6 @@ from support.github.checks import GATES, check_calls, check_history, check_state
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -17,90 +16,94 @@ from support.github.gated_upstream import (
     run_all,
     start_jobs,
 )
+from support.running_relay import RunningRelay
 
 MANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n"
 BACKEND = f"crcr/{GATING}"
 CHECKS = Match(path="*/check-runs*")
 
 
-def lose_check(it: Stage, name: str, sha: str) -> None:
+def lose_check(relay: RunningRelay, name: str, sha: str) -> None:
     """GitHub knows the check no more, as after the App was made anew."""
-    gone = latest_check(it, name, sha)
-    it.github.faults.answer(404, on=Match("PATCH", f"*/check-runs/{gone.id}"))
+    gone = latest_check(relay, name, sha)
+    relay.github.faults.answer(404, on=Match("PATCH", f"*/check-runs/{gone.id}"))
 
 
-def parked(it: Stage) -> list[dict[str, object]]:
-    return it.rows("SELECT target, last_error FROM effects WHERE state = 'parked'")
+def parked(relay: RunningRelay) -> list[dict[str, object]]:
+    return relay.rows("SELECT target, last_error FROM effects WHERE state = 'parked'")
 
 
 # Checks that are gone
 
 
 async def test_another_check_takes_the_place_of_one_that_github_has_no_more(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
         for name in (GATE, BACKEND):
-            lose_check(it, name, pull.head_sha)
-        await run_all(it)
+            lose_check(relay, name, pull.head_sha)
+        await run_all(relay)
 
-        assert check_history(it, GATE, pull.head_sha) == ["in_progress", "success"]
-        assert check_state(it, BACKEND, pull.head_sha) == "success"
-        assert parked(it) == []
+        assert check_history(relay, GATE, pull.head_sha) == ["in_progress", "success"]
+        assert check_state(relay, BACKEND, pull.head_sha) == "success"
+        assert parked(relay) == []
 
 
 async def test_a_check_that_is_gone_is_not_made_anew_to_be_ended(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
         for name in (GATE, BACKEND):
-            lose_check(it, name, pull.head_sha)
-        made = len(check_calls(it, "POST"))
-        it.clock.advance(1)
-        await it.github.close_pr(pull)
-        await it.act()
-        await it.services.reconciler.run(thorough=True)
-        tried = len(check_calls(it, "PATCH"))
-        await it.pass_time(3600)
+            lose_check(relay, name, pull.head_sha)
+        made = len(check_calls(relay, "POST"))
+        relay.clock.advance(1)
+        await relay.github.close_pr(pull)
+        await relay.drain()
+        await relay.services.reconciler.run(thorough=True)
+        tried = len(check_calls(relay, "PATCH"))
+        await relay.pass_time(3600)
 
-        assert (len(check_calls(it, "POST")), parked(it)) == (made, [])
-        assert len(check_calls(it, "PATCH")) == tried
+        assert (len(check_calls(relay, "POST")), parked(relay)) == (made, [])
+        assert len(check_calls(relay, "PATCH")) == tried
 
 
 # Few writes
 
 
-def written(it: Stage) -> int:
-    return len(check_calls(it, "POST")) + len(check_calls(it, "PATCH"))
+def count_check_writes(relay: RunningRelay) -> int:
+    return len(check_calls(relay, "POST")) + len(check_calls(relay, "PATCH"))
 
 
 async def test_a_job_that_passes_writes_no_open_check_and_the_first_failure_writes_them_at_once(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, MANY) as it:
-        it.github.repository(GATING).workflows = [named_workflow(*(f"job {number}" for number in range(4)))]
-        pull = await open_pull(it)
-        run, before = newest_run(it), written(it)
-        await start_jobs(it, run, "job 0", "job 1", "job 2")
-        await finish_jobs(it, run, **{"job 0": "success"})
-        assert written(it) == before
-        await finish_jobs(it, run, **{"job 1": "failure"})
-        assert gate_state(it, pull) == "failure"
+    async with gated_upstream(tmp_path, MANY) as relay:
+        relay.github.repository(GATING).workflows = [
+            named_workflow(*(f"job {number}" for number in range(4)))
+        ]
+        pull = await open_pull(relay)
+        run, before = newest_run(relay), count_check_writes(relay)
+        await start_jobs(relay, run, "job 0", "job 1", "job 2")
+        await finish_jobs(relay, run, **{"job 0": "success"})
+        assert count_check_writes(relay) == before
+        await finish_jobs(relay, run, **{"job 1": "failure"})
+        assert gate_state(relay, pull) == "failure"
         assert (
-            latest_check(it, BACKEND, pull.head_sha).output["title"] == "failed: job 1, others still waiting"
+            latest_check(relay, BACKEND, pull.head_sha).output["title"]
+            == "failed: job 1, others still waiting"
         )
-        after = written(it)
-        await finish_jobs(it, run, **{"job 2": "failure"})
+        after = count_check_writes(relay)
+        await finish_jobs(relay, run, **{"job 2": "failure"})
 
         assert after == before + 3  # gate, backend, job
-        assert written(it) == after + 1  # the second failing job
+        assert count_check_writes(relay) == after + 1  # the second failing job
 
 
 async def test_a_new_fact_hastens_what_waits_to_be_published(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        away = it.github.faults.answer(502, on=CHECKS)
-        await start_jobs(it, run)
-        it.github.faults.remove(away)
-        await finish_jobs(it, run)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        away = relay.github.faults.answer(502, on=CHECKS)
+        await start_jobs(relay, run)
+        relay.github.faults.remove(away)
+        await finish_jobs(relay, run)
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"

@@ -23,7 +23,6 @@ from support.github.gated_upstream import (
     GATING,
     INFORMING,
     LABEL,
-    Stage,
     finish_jobs,
     gated_upstream,
     latest_check,
@@ -32,7 +31,7 @@ from support.github.gated_upstream import (
     start_jobs,
     sweep_after,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 MOST_TEXT = 65_535
 BACKEND, BUILD, TEST = check_names(GATING, "build", "test")
@@ -53,26 +52,27 @@ def summary(one: CheckRun) -> str:
     return str(one.output["summary"])
 
 
-def notes(it: Stage, name: str, sha: str) -> list[tuple[str, int, str]]:
+def notes(relay: RunningRelay, name: str, sha: str) -> list[tuple[str, int, str]]:
     return [
-        (each["path"], each["start_line"], each["title"]) for each in latest_check(it, name, sha).annotations
+        (each["path"], each["start_line"], each["title"])
+        for each in latest_check(relay, name, sha).annotations
     ]
 
 
-async def report(it: Stage, status: str, **workflow: Any) -> str:
+async def report(relay: RunningRelay, status: str, **workflow: Any) -> str:
     """Report the newest run's build, in any words."""
-    run = newest_run(it)
-    body = it.github.ci.report_body(run, run.job("build"), status, **workflow)
-    answer = report_outcome(await it.github.report(run, "build", body=body))
-    await it.act()
+    run = newest_run(relay)
+    body = relay.github.ci.report_body(run, run.job("build"), status, **workflow)
+    answer = report_outcome(await relay.github.report(run, "build", body=body))
+    await relay.drain()
     return answer
 
 
-async def fail_build(it: Stage, **more: Any) -> None:
+async def fail_build(relay: RunningRelay, **more: Any) -> None:
     """The build fails and says why; the test is still under way."""
-    await start_jobs(it, newest_run(it))
-    it.github.ci.complete(newest_run(it), newest_run(it).job("build"), "failure")
-    assert await report(it, "completed", **{"failed_tests": FAILED, **more}) == "applied"
+    await start_jobs(relay, newest_run(relay))
+    relay.github.ci.complete(newest_run(relay), newest_run(relay).job("build"), "failure")
+    assert await report(relay, "completed", **{"failed_tests": FAILED, **more}) == "applied"
 
 
 # Facts
@@ -88,41 +88,43 @@ FACTS = [
 
 
 async def test_a_check_says_what_ran_where_what_came_out_and_whom_to_ask(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
         counts = {"passed": 40, "failed": 1, "skipped": 3, "total": 44}
         more = {"environment": {"device": "npu-9"}, "artifact_url": FILES, "url": RUN_PAGE}
-        await fail_build(it, test_results=counts, **more)
+        await fail_build(relay, test_results=counts, **more)
 
         for name in (BACKEND, BUILD):
-            said = summary(latest_check(it, name, pull.head_sha))
+            said = summary(latest_check(relay, name, pull.head_sha))
             assert [fact for fact in FACTS if fact not in said] == []
             assert "verdict" not in said.lower()
-        assert latest_check(it, BUILD, pull.head_sha).output["title"] == "failure, 1 test failed"
+        assert latest_check(relay, BUILD, pull.head_sha).output["title"] == "failure, 1 test failed"
 
 
 async def test_a_checks_details_lead_to_the_run_and_the_gates_to_the_pull_request(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it))
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay))
 
-        run_page = f"/{GATING}/actions/runs/{newest_run(it).id}"
-        assert str(latest_check(it, BUILD, pull.head_sha).details_url).endswith(run_page)
-        assert latest_check(it, BACKEND, pull.head_sha).details_url == f"http://relay.test/crcr/{GATING}"
+        run_page = f"/{GATING}/actions/runs/{newest_run(relay).id}"
+        assert str(latest_check(relay, BUILD, pull.head_sha).details_url).endswith(run_page)
+        assert latest_check(relay, BACKEND, pull.head_sha).details_url == f"http://relay.test/crcr/{GATING}"
         page = f"http://relay.test/crcr/pr/{pull.number}?upstream={UPSTREAM}"
-        assert latest_check(it, GATE, pull.head_sha).details_url == page
+        assert latest_check(relay, GATE, pull.head_sha).details_url == page
 
 
 async def test_a_check_carries_our_own_id_of_it(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it))
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay))
 
         ours = {
             row["name"]: (str(row["check_id"]), row["check_run_id"])
-            for row in it.rows("SELECT * FROM checks")
+            for row in relay.rows("SELECT * FROM checks")
         }
-        there = {each.name: (each.external_id, each.id) for each in it.github.checks(UPSTREAM, pull.head_sha)}
+        there = {
+            each.name: (each.external_id, each.id) for each in relay.github.checks(UPSTREAM, pull.head_sha)
+        }
         assert there == ours
 
 
@@ -130,105 +132,105 @@ async def test_a_check_carries_our_own_id_of_it(tmp_path: Path) -> None:
 
 
 async def test_failed_tests_with_files_become_notes_on_the_job_and_its_backend(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
         nowhere = {"name": "test_sub", "message": "no file"}
         outside = {"name": "test_mul", "file": "../../etc/passwd", "message": "elsewhere"}
-        await fail_build(it, failed_tests=[*FAILED, nowhere, outside])
-        await finish_jobs(it, newest_run(it), test="success")
+        await fail_build(relay, failed_tests=[*FAILED, nowhere, outside])
+        await finish_jobs(relay, newest_run(relay), test="success")
 
         for name in (BUILD, BACKEND):
-            assert notes(it, name, pull.head_sha) == [("test/test_ops.py", 12, "test_add")]
-        assert latest_check(it, BUILD, pull.head_sha).annotations[0]["message"] == "1 != 2\nexpected 2"
-        assert notes(it, TEST, pull.head_sha) == []
+            assert notes(relay, name, pull.head_sha) == [("test/test_ops.py", 12, "test_add")]
+        assert latest_check(relay, BUILD, pull.head_sha).annotations[0]["message"] == "1 != 2\nexpected 2"
+        assert notes(relay, TEST, pull.head_sha) == []
 
 
 async def test_notes_stand_once_though_the_backend_goes_on_and_github_confirms_later(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        await fail_build(it)
-        await it.github.complete_job(newest_run(it), "test", "failure", failed_tests=FAILED)
-        await it.act()
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        await fail_build(relay)
+        await relay.github.complete_job(newest_run(relay), "test", "failure", failed_tests=FAILED)
+        await relay.drain()
         for _ in range(4):
-            await sweep_after(it, 60)
+            await sweep_after(relay, 60)
 
-        assert it.jobs()[0]["verification"] == "confirmed"
-        assert [len(notes(it, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
+        assert relay.jobs()[0]["verification"] == "confirmed"
+        assert [len(notes(relay, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
 
 
 async def test_notes_stand_once_where_l3_only_looks_completed_while_it_runs(tmp_path: Path) -> None:
     write_upstream_settings(tmp_path, l3_pending="neutral")
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it, labels=[LABEL])
-        run = newest_run(it, INFORMING)
-        await start_jobs(it, run)
-        await it.github.complete_job(run, "build", "failure", failed_tests=FAILED)
-        await it.act()
-        await finish_jobs(it, run, test="success")
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        run = newest_run(relay, INFORMING)
+        await start_jobs(relay, run)
+        await relay.github.complete_job(run, "build", "failure", failed_tests=FAILED)
+        await relay.drain()
+        await finish_jobs(relay, run, test="success")
 
         backend, build = check_names(INFORMING, "build")
-        assert [len(notes(it, name, pull.head_sha)) for name in (backend, build)] == [1, 1]
+        assert [len(notes(relay, name, pull.head_sha)) for name in (backend, build)] == [1, 1]
 
 
 async def test_notes_stand_once_though_the_answer_to_their_update_is_lost(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it))
-        it.github.faults.lose_answer(on=UPDATES, times=6)
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay))
+        relay.github.faults.lose_answer(on=UPDATES, times=6)
         for name in ("build", "test"):
-            await it.github.complete_job(newest_run(it), name, "failure", failed_tests=FAILED)
-        await it.act()
+            await relay.github.complete_job(newest_run(relay), name, "failure", failed_tests=FAILED)
+        await relay.drain()
         for _ in range(8):
-            await it.pass_time(60)
+            await relay.pass_time(60)
 
-        assert latest_check(it, BACKEND, pull.head_sha).conclusion == "failure"
-        assert [len(notes(it, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
+        assert latest_check(relay, BACKEND, pull.head_sha).conclusion == "failure"
+        assert [len(notes(relay, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
 
 
 async def test_notes_stand_once_though_the_answer_to_their_creation_is_lost(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as it:
-        pull = await open_pull(it)
-        run = newest_run(it, INFORMING)
-        await start_jobs(it, run)
-        await it.github.complete_job(run, "build", "failure", failed_tests=FAILED)
-        await finish_jobs(it, run, test="success")
-        it.clock.advance(5)
-        it.github.faults.lose_answer(on=CREATES, times=3)
-        await it.github.label_pr(pull, LABEL)
-        await it.act()
+    async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay, INFORMING)
+        await start_jobs(relay, run)
+        await relay.github.complete_job(run, "build", "failure", failed_tests=FAILED)
+        await finish_jobs(relay, run, test="success")
+        relay.clock.advance(5)
+        relay.github.faults.lose_answer(on=CREATES, times=3)
+        await relay.github.label_pr(pull, LABEL)
+        await relay.drain()
         for _ in range(8):
-            await it.pass_time(60)
+            await relay.pass_time(60)
 
         for name in check_names(INFORMING, "build"):
-            assert len(notes(it, name, pull.head_sha)) == 1
+            assert len(notes(relay, name, pull.head_sha)) == 1
 
 
 async def test_notes_that_never_arrived_are_sent_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it))
-        it.github.faults.lose_request(on=UPDATES, times=4)
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay))
+        relay.github.faults.lose_request(on=UPDATES, times=4)
         for name in ("build", "test"):
-            await it.github.complete_job(newest_run(it), name, "failure", failed_tests=FAILED)
-        await it.act()
+            await relay.github.complete_job(newest_run(relay), name, "failure", failed_tests=FAILED)
+        await relay.drain()
         for _ in range(8):
-            await it.pass_time(60)
+            await relay.pass_time(60)
 
-        assert [len(notes(it, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
+        assert [len(notes(relay, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
 
 
 # Limits
 
 
 async def test_a_thousand_long_failures_are_cut_to_what_github_takes(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
         many = [{"name": f"test_{n}", "file": f"test/f{n}.py", "message": "é" * 400} for n in range(1200)]
-        await fail_build(it, failed_tests=many)
-        await finish_jobs(it, newest_run(it), test="success")
+        await fail_build(relay, failed_tests=many)
+        await finish_jobs(relay, newest_run(relay), test="success")
 
         for name in (BUILD, BACKEND):
-            one = latest_check(it, name, pull.head_sha)
+            one = latest_check(relay, name, pull.head_sha)
             assert len(one.annotations) == 50
             assert len(summary(one).encode()) <= MOST_TEXT
             assert "more" in summary(one)
@@ -238,15 +240,15 @@ async def test_a_backend_with_hundreds_of_jobs_keeps_its_summary_within_the_limi
     names = [f"job {number} {'x' * 200}" for number in range(150)]
     async with gated_upstream(
         tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
-    ) as it:
-        it.github.repository(GATING).workflows = [named_workflow(*names)]
-        pull = await open_pull(it)
-        run = newest_run(it)
+    ) as relay:
+        relay.github.repository(GATING).workflows = [named_workflow(*names)]
+        pull = await open_pull(relay)
+        run = newest_run(relay)
         for name in names:
-            await it.github.start_job(run, name)
-        await finish_jobs(it, run, **{names[149]: "failure"})
+            await relay.github.start_job(run, name)
+        await finish_jobs(relay, run, **{names[149]: "failure"})
 
-        said = summary(latest_check(it, BACKEND, pull.head_sha))
+        said = summary(latest_check(relay, BACKEND, pull.head_sha))
         assert len(said.encode()) <= MOST_TEXT
         assert "job 149" in said
 
@@ -284,12 +286,12 @@ def everywhere(text: str) -> dict[str, Any]:
 async def test_fault_29_hostile_text_in_every_field_stays_text_in_every_check(
     tmp_path: Path, text: str
 ) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        assert await report(it, "in_progress", **everywhere(text)) == "applied"
-        assert await report(it, "completed", conclusion="failure", **everywhere(text)) == "applied"
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        assert await report(relay, "in_progress", **everywhere(text)) == "applied"
+        assert await report(relay, "completed", conclusion="failure", **everywhere(text)) == "applied"
 
-        shown = it.github.checks(UPSTREAM, pull.head_sha)
+        shown = relay.github.checks(UPSTREAM, pull.head_sha)
         assert [each.conclusion for each in shown if each.name not in {GATE, BACKEND}] == ["failure"]
         for one in shown:
             assert acts(summary(one)) == []
@@ -301,16 +303,16 @@ async def test_fault_29_hostile_text_in_every_field_stays_text_in_every_check(
 
 @pytest.mark.parametrize("text", ["x" * 256, "é" * 256, "\U0001f525" * 150, "a/b:c", "3", "`"])
 async def test_a_job_of_any_name_gets_one_check_that_follows_it(tmp_path: Path, text: str) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        assert await report(it, "in_progress", job_name=text) == "applied"
-        assert await report(it, "completed", conclusion="success", job_name=text) == "applied"
-        for job in newest_run(it).jobs:
-            it.github.ci.complete(newest_run(it), job, "success")
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        assert await report(relay, "in_progress", job_name=text) == "applied"
+        assert await report(relay, "completed", conclusion="success", job_name=text) == "applied"
+        for job in newest_run(relay).jobs:
+            relay.github.ci.complete(newest_run(relay), job, "success")
+        await relay.pass_time(60)
 
         jobs = [
-            each for each in it.github.checks(UPSTREAM, pull.head_sha) if each.name not in {GATE, BACKEND}
+            each for each in relay.github.checks(UPSTREAM, pull.head_sha) if each.name not in {GATE, BACKEND}
         ]
         assert [each.conclusion for each in jobs] == ["success"]
         assert jobs[0].name.startswith(f"crcr/{GATING}/CI/{text[:100]}")

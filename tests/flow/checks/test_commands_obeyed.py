@@ -26,7 +26,7 @@ from support.github.gated_upstream import (
     start_jobs,
     write_comment,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 HOUR = 3600.0
 COMMENTS = "*/issues/*/comments"
@@ -54,11 +54,13 @@ SAID = {
 async def test_each_role_may_give_just_the_commands_that_it_has_the_right_to(
     tmp_path: Path, role: str
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE)
-        it.github.set_permission(UPSTREAM, "somebody", role)
-        given = {verb: await write_comment(it, pull, SAID[verb], author="somebody") for verb in sorted(SAID)}
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE)
+        relay.github.set_permission(UPSTREAM, "somebody", role)
+        given = {
+            verb: await write_comment(relay, pull, SAID[verb], author="somebody") for verb in sorted(SAID)
+        }
 
         assert {verb for verb, comment in given.items() if was_obeyed(comment)} == {
             verb for verb, roles in MAY.items() if role in roles
@@ -68,54 +70,56 @@ async def test_each_role_may_give_just_the_commands_that_it_has_the_right_to(
 async def test_the_author_of_a_pull_request_may_retry_it_and_ask_how_it_stands_and_no_more(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it, author="Newcomer", author_association="NONE")
-        given = {verb: await write_comment(it, pull, SAID[verb], author="newcomer") for verb in sorted(SAID)}
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay, author="Newcomer", author_association="NONE")
+        given = {
+            verb: await write_comment(relay, pull, SAID[verb], author="newcomer") for verb in sorted(SAID)
+        }
 
         assert {verb for verb, comment in given.items() if was_obeyed(comment)} == {"retry", "status"}
 
 
 async def test_the_author_of_another_pull_request_has_no_right_here(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        await open_pull(it, author="stranger")
-        pull = await failing_pull(it)
-        comment = await write_comment(it, pull, "/crcr retry", author="stranger")
+    async with gated_upstream(tmp_path) as relay:
+        await open_pull(relay, author="stranger")
+        pull = await failing_pull(relay)
+        comment = await write_comment(relay, pull, "/crcr retry", author="stranger")
 
         assert not was_obeyed(comment)
-        assert newest_run(it).attempt == 1
+        assert newest_run(relay).attempt == 1
 
 
 async def test_rights_are_those_that_github_tells_and_not_the_comments_association(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        it.clock.advance(1)
-        comment = await it.github.comment_pr(pull, WAIVE, author="boaster", author_association="OWNER")
-        await it.act()
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        relay.clock.advance(1)
+        comment = await relay.github.comment_pr(pull, WAIVE, author="boaster", author_association="OWNER")
+        await relay.drain()
 
         assert not was_obeyed(comment)
-        assert gate_state(it, pull) == "failure"
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_a_right_that_was_taken_away_is_missed_at_the_next_command(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        assert was_obeyed(await write_comment(it, pull, WAIVE))
-        it.github.set_permission(UPSTREAM, "maintainer", "read")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        assert was_obeyed(await write_comment(relay, pull, WAIVE))
+        relay.github.set_permission(UPSTREAM, "maintainer", "read")
 
-        assert not was_obeyed(await write_comment(it, pull, f"/crcr unwaive {GATING}"))
-        assert gate_state(it, pull) == "success"
+        assert not was_obeyed(await write_comment(relay, pull, f"/crcr unwaive {GATING}"))
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_nobody_is_obeyed_while_github_does_not_tell_their_rights(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        away = it.github.faults.answer(503, on=Match(path="*/collaborators/*"))
-        comment = await write_comment(it, pull, WAIVE)
-        assert (reaction_names(comment), gate_state(it, pull)) == ([], "failure")
-        it.github.faults.remove(away)
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        away = relay.github.faults.answer(503, on=Match(path="*/collaborators/*"))
+        comment = await write_comment(relay, pull, WAIVE)
+        assert (reaction_names(comment), gate_state(relay, pull)) == ([], "failure")
+        relay.github.faults.remove(away)
+        await relay.pass_time(60)
 
-        assert (reaction_names(comment), gate_state(it, pull)) == (["+1"], "success")
+        assert (reaction_names(comment), gate_state(relay, pull)) == (["+1"], "success")
 
 
 @pytest.mark.parametrize(
@@ -125,135 +129,138 @@ async def test_nobody_is_obeyed_while_github_does_not_tell_their_rights(tmp_path
 async def test_machines_and_deleted_accounts_are_refused_by_a_reaction_only(
     tmp_path: Path, author: str, kind: str
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        it.github.set_permission(UPSTREAM, author, "admin")
-        it.clock.advance(1)
-        comment = await it.github.comment_pr(pull, WAIVE, author=author, author_type=kind)
-        await it.act()
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        relay.github.set_permission(UPSTREAM, author, "admin")
+        relay.clock.advance(1)
+        comment = await relay.github.comment_pr(pull, WAIVE, author=author, author_type=kind)
+        await relay.drain()
 
-        assert (reaction_names(comment), relay_comments(it, pull)) == (["-1"], [])
-        assert gate_state(it, pull) == "failure"
+        assert (reaction_names(comment), relay_comments(relay, pull)) == (["-1"], [])
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_the_app_does_not_obey_itself(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
         app = "crcr-simulated[bot]"
-        it.github.set_permission(UPSTREAM, app, "admin")
-        it.clock.advance(1)
-        comment = await it.github.comment_pr(pull, WAIVE, author=app, author_type="Bot")
-        await it.act()
+        relay.github.set_permission(UPSTREAM, app, "admin")
+        relay.clock.advance(1)
+        comment = await relay.github.comment_pr(pull, WAIVE, author=app, author_type="Bot")
+        await relay.drain()
 
-        assert (reaction_names(comment), relay_comments(it, pull)) == (["-1"], [])
-        assert gate_state(it, pull) == "failure"
+        assert (reaction_names(comment), relay_comments(relay, pull)) == (["-1"], [])
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_a_command_of_somebody_without_rights_changes_nothing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
         before = (
-            it.rows("SELECT * FROM gates"),
-            it.rows("SELECT * FROM dispatches"),
-            it.rows("SELECT * FROM runs"),
+            relay.rows("SELECT * FROM gates"),
+            relay.rows("SELECT * FROM dispatches"),
+            relay.rows("SELECT * FROM runs"),
         )
         for verb in sorted(SAID):
-            await write_comment(it, pull, SAID[verb], author="passer-by", after_s=1)
+            await write_comment(relay, pull, SAID[verb], author="passer-by", after_s=1)
 
         assert before == (
-            it.rows("SELECT * FROM gates"),
-            it.rows("SELECT * FROM dispatches"),
-            it.rows("SELECT * FROM runs"),
+            relay.rows("SELECT * FROM gates"),
+            relay.rows("SELECT * FROM dispatches"),
+            relay.rows("SELECT * FROM runs"),
         )
-        assert it.rows("SELECT * FROM waivers") == it.rows("SELECT * FROM approvals") == []
+        assert relay.rows("SELECT * FROM waivers") == relay.rows("SELECT * FROM approvals") == []
 
 
 # What is answered
 
 
 async def test_a_refusal_says_once_per_person_and_pull_request_what_is_missing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull, other = await failing_pull(it), await open_pull(it)
-        given = [await write_comment(it, pull, WAIVE, author="passer-by") for _ in range(3)]
-        await write_comment(it, pull, WAIVE, author="another")
-        await write_comment(it, other, WAIVE, author="passer-by")
+    async with gated_upstream(tmp_path) as relay:
+        pull, other = await failing_pull(relay), await open_pull(relay)
+        given = [await write_comment(relay, pull, WAIVE, author="passer-by") for _ in range(3)]
+        await write_comment(relay, pull, WAIVE, author="another")
+        await write_comment(relay, other, WAIVE, author="passer-by")
 
         assert [reaction_names(comment) for comment in given] == [["-1"]] * 3
-        first, second = relay_comments(it, pull)
+        first, second = relay_comments(relay, pull)
         assert first.startswith("@passer-by")
         assert "`waive` needs the maintain role in this repository; yours is read" in first
         assert second.startswith("@another")
-        assert len(relay_comments(it, other)) == 1
+        assert len(relay_comments(relay, other)) == 1
 
 
 async def test_a_line_that_is_no_command_is_answered_once_with_the_right_form(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
         given = [
-            await write_comment(it, pull, text) for text in (f"/crcr wave {GATING}", f"/crcr waive {GATING}")
+            await write_comment(relay, pull, text)
+            for text in (f"/crcr wave {GATING}", f"/crcr waive {GATING}")
         ]
 
         assert [reaction_names(comment) for comment in given] == [["-1"], ["-1"]]
-        [answer] = relay_comments(it, pull)
+        [answer] = relay_comments(relay, pull)
         assert "/crcr waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>" in answer
 
 
 async def test_an_answer_is_never_read_as_a_command(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, f"/crcr waive {GATING} becuase\n/crcr {WAIVE}", author="passer-by")
-        await write_comment(it, pull, "/crcr status")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, f"/crcr waive {GATING} becuase\n/crcr {WAIVE}", author="passer-by")
+        await write_comment(relay, pull, "/crcr status")
 
-        ours = [each for each in it.github.comments(pull) if each.by_app]
+        ours = [each for each in relay.github.comments(pull) if each.by_app]
         assert len(ours) == 2
         told = [each.last_delivery.answer_body for each in ours if each.last_delivery]
         assert ["a comment without a command" in answer for answer in told] == [True, True]
 
 
 async def test_status_tells_how_the_backends_stand(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        comment = await write_comment(it, pull, "/crcr status")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        comment = await write_comment(relay, pull, "/crcr status")
 
-        [answer] = relay_comments(it, pull)
+        [answer] = relay_comments(relay, pull)
         assert reaction_names(comment) == ["+1"]
         assert f"{GATING} failed (build)" in answer
         assert f"/crcr waive {GATING} at {pull.head_sha[:12]} because" in answer
 
 
 async def test_status_is_told_as_often_as_it_is_asked_even_after_a_refusal(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
         for text in ("/crcr nonsense", "/crcr status", "/crcr status\n/crcr nonsense"):
-            await write_comment(it, pull, text)
+            await write_comment(relay, pull, text)
 
-        assert ["waiting for" in answer for answer in relay_comments(it, pull)] == [False, True, True]
-        assert ["nonsense" in answer for answer in relay_comments(it, pull)] == [True, False, False]
+        assert ["waiting for" in answer for answer in relay_comments(relay, pull)] == [False, True, True]
+        assert ["nonsense" in answer for answer in relay_comments(relay, pull)] == [True, False, False]
 
 
 async def test_several_commands_of_one_comment_are_obeyed_in_their_order(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        comment = await write_comment(it, pull, f"Please.\n\n{WAIVE}\n/crcr unwaive {GATING}\n/crcr status")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        comment = await write_comment(
+            relay, pull, f"Please.\n\n{WAIVE}\n/crcr unwaive {GATING}\n/crcr status"
+        )
 
         assert reaction_names(comment) == ["+1"]
-        assert gate_state(it, pull) == "failure"
+        assert gate_state(relay, pull) == "failure"
         assert (
-            len(audit_entries(it, "waive"))
-            == len(audit_entries(it, "unwaive"))
-            == len(audit_entries(it, "status"))
+            len(audit_entries(relay, "waive"))
+            == len(audit_entries(relay, "unwaive"))
+            == len(audit_entries(relay, "status"))
             == 1
         )
 
 
 async def test_of_a_comment_that_is_partly_refused_the_rest_is_done(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        comment = await write_comment(it, pull, f"/crcr dance\n{WAIVE}")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        comment = await write_comment(relay, pull, f"/crcr dance\n{WAIVE}")
 
         assert reaction_names(comment) == ["-1"]
-        assert gate_state(it, pull) == "success"
-        assert ["dance" in answer for answer in relay_comments(it, pull)] == [True]
+        assert gate_state(relay, pull) == "success"
+        assert ["dance" in answer for answer in relay_comments(relay, pull)] == [True]
 
 
 # What is no command
@@ -272,11 +279,11 @@ QUIET = [
 
 @pytest.mark.parametrize("body", QUIET)
 async def test_a_command_in_code_or_quotes_or_inside_a_line_is_ignored(tmp_path: Path, body: str) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        comment = await write_comment(it, pull, body)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        comment = await write_comment(relay, pull, body)
 
-        assert (reaction_names(comment), relay_comments(it, pull), gate_state(it, pull)) == (
+        assert (reaction_names(comment), relay_comments(relay, pull), gate_state(relay, pull)) == (
             [],
             [],
             "failure",
@@ -284,50 +291,50 @@ async def test_a_command_in_code_or_quotes_or_inside_a_line_is_ignored(tmp_path:
 
 
 async def test_edits_and_deletions_of_comments_change_nothing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        innocent = await write_comment(it, pull, "Looks good.")
-        await it.github.edit_comment(innocent, WAIVE)
-        await it.act()
-        assert gate_state(it, pull) == "failure"
-        waiving = await write_comment(it, pull, WAIVE)
-        await it.github.edit_comment(waiving, f"/crcr unwaive {GATING}")
-        await it.github.delete_comment(waiving)
-        await it.act()
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        innocent = await write_comment(relay, pull, "Looks good.")
+        await relay.github.edit_comment(innocent, WAIVE)
+        await relay.drain()
+        assert gate_state(relay, pull) == "failure"
+        waiving = await write_comment(relay, pull, WAIVE)
+        await relay.github.edit_comment(waiving, f"/crcr unwaive {GATING}")
+        await relay.github.delete_comment(waiving)
+        await relay.drain()
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_comment_that_is_deleted_before_it_is_answered_is_obeyed_all_the_same(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        it.clock.advance(60)
-        comment = await it.github.comment_pr(pull, WAIVE)
-        await it.github.delete_comment(comment)
-        await it.act()
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        relay.clock.advance(60)
+        comment = await relay.github.comment_pr(pull, WAIVE)
+        await relay.github.delete_comment(comment)
+        await relay.drain()
 
-        assert gate_state(it, pull) == "success"
-        assert it.rows("SELECT * FROM effects WHERE state <> 'done' AND kind = 'answer_command'") == []
+        assert gate_state(relay, pull) == "success"
+        assert relay.rows("SELECT * FROM effects WHERE state <> 'done' AND kind = 'answer_command'") == []
 
 
 # Once
 
 
 async def test_a_redelivered_comment_is_obeyed_once(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        comment = await write_comment(it, pull, f"{WAIVE}\n/crcr status")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        comment = await write_comment(relay, pull, f"{WAIVE}\n/crcr status")
         assert comment.last_delivery is not None
-        again = await it.github.redeliver(comment.last_delivery.guid)
+        again = await relay.github.redeliver(comment.last_delivery.guid)
         body = json.loads(comment.last_delivery.payload)
-        await it.github.send_webhook("issue_comment", body)  # under a GUID of its own
-        await it.act()
+        await relay.github.send_webhook("issue_comment", body)  # under a GUID of its own
+        await relay.drain()
 
         assert json.loads(again.answer_body)["repeat"] is True
         assert (
-            len(it.rows("SELECT * FROM waivers"))
-            == len(relay_comments(it, pull))
-            == len(audit_entries(it, "waive"))
+            len(relay.rows("SELECT * FROM waivers"))
+            == len(relay_comments(relay, pull))
+            == len(audit_entries(relay, "waive"))
             == 1
         )
 
@@ -336,55 +343,55 @@ async def test_a_redelivered_comment_is_obeyed_once(tmp_path: Path) -> None:
 async def test_an_answer_is_given_once_even_if_github_s_answer_to_it_is_lost(
     tmp_path: Path, path: str
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        it.github.faults.lose_answer(on=Match("POST", path), times=1)
-        comment = await write_comment(it, pull, "/crcr status")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        relay.github.faults.lose_answer(on=Match("POST", path), times=1)
+        comment = await write_comment(relay, pull, "/crcr status")
         for _ in range(3):
-            await it.pass_time(60)
+            await relay.pass_time(60)
 
-        assert (len(relay_comments(it, pull)), reaction_names(comment)) == (1, ["+1"])
+        assert (len(relay_comments(relay, pull)), reaction_names(comment)) == (1, ["+1"])
 
 
 async def test_an_answer_is_given_once_even_if_github_asks_to_wait_before_the_reaction(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        it.github.faults.secondary_limit(on=Match("POST", "*/reactions"), times=2)
-        comment = await write_comment(it, pull, "/crcr status")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        relay.github.faults.secondary_limit(on=Match("POST", "*/reactions"), times=2)
+        comment = await write_comment(relay, pull, "/crcr status")
         for _ in range(5):
-            await it.pass_time(90)
+            await relay.pass_time(90)
 
-        assert (len(relay_comments(it, pull)), reaction_names(comment)) == (1, ["+1"])
+        assert (len(relay_comments(relay, pull)), reaction_names(comment)) == (1, ["+1"])
 
 
 async def test_an_answer_that_never_reached_github_is_given_later(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        it.github.faults.lose_request(on=Match("POST", COMMENTS), times=2)
-        await write_comment(it, pull, "/crcr status")
-        assert relay_comments(it, pull) == []
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        relay.github.faults.lose_request(on=Match("POST", COMMENTS), times=2)
+        await write_comment(relay, pull, "/crcr status")
+        assert relay_comments(relay, pull) == []
         for _ in range(3):
-            await it.pass_time(60)
+            await relay.pass_time(60)
 
-        assert len(relay_comments(it, pull)) == 1
+        assert len(relay_comments(relay, pull)) == 1
 
 
 async def test_what_was_decided_before_an_outage_is_answered_after_it_and_not_done_again(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        away = it.github.faults.answer(502, on=Match("POST", "*/reactions"))
-        comment = await write_comment(it, pull, WAIVE)
-        assert (gate_state(it, pull), reaction_names(comment)) == ("success", [])
-        it.github.set_permission(UPSTREAM, "maintainer", "read")
-        it.github.faults.remove(away)
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        away = relay.github.faults.answer(502, on=Match("POST", "*/reactions"))
+        comment = await write_comment(relay, pull, WAIVE)
+        assert (gate_state(relay, pull), reaction_names(comment)) == ("success", [])
+        relay.github.set_permission(UPSTREAM, "maintainer", "read")
+        relay.github.faults.remove(away)
+        await relay.pass_time(60)
 
-        assert (gate_state(it, pull), reaction_names(comment)) == ("success", ["+1"])
-        assert len(it.rows("SELECT * FROM waivers")) == 1
+        assert (gate_state(relay, pull), reaction_names(comment)) == ("success", ["+1"])
+        assert len(relay.rows("SELECT * FROM waivers")) == 1
 
 
 # How often
@@ -393,124 +400,124 @@ async def test_what_was_decided_before_an_outage_is_answered_after_it_and_not_do
 async def test_ten_commands_an_hour_are_taken_from_a_person_and_others_are_not_concerned(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        it.github.set_permission(UPSTREAM, "second", "maintain")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        relay.github.set_permission(UPSTREAM, "second", "maintain")
         for _ in range(10):
-            assert was_obeyed(await write_comment(it, pull, "/crcr status"))
-        assert not was_obeyed(await write_comment(it, pull, WAIVE))
-        assert not was_obeyed(await write_comment(it, pull, WAIVE))
-        assert was_obeyed(await write_comment(it, pull, "/crcr status", author="second"))
+            assert was_obeyed(await write_comment(relay, pull, "/crcr status"))
+        assert not was_obeyed(await write_comment(relay, pull, WAIVE))
+        assert not was_obeyed(await write_comment(relay, pull, WAIVE))
+        assert was_obeyed(await write_comment(relay, pull, "/crcr status", author="second"))
 
-        assert len([each for each in relay_comments(it, pull) if "10 commands an hour" in each]) == 1
-        assert gate_state(it, pull) == "failure"
+        assert len([each for each in relay_comments(relay, pull) if "10 commands an hour" in each]) == 1
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_after_an_hour_a_person_is_heard_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, "\n".join(["/crcr status"] * 10))
-        assert not was_obeyed(await write_comment(it, pull, WAIVE))
-        it.clock.advance(HOUR)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, "\n".join(["/crcr status"] * 10))
+        assert not was_obeyed(await write_comment(relay, pull, WAIVE))
+        relay.clock.advance(HOUR)
 
-        assert was_obeyed(await write_comment(it, pull, WAIVE))
+        assert was_obeyed(await write_comment(relay, pull, WAIVE))
 
 
 async def test_the_limit_counts_over_all_pull_requests_of_the_upstream(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        one, other = await open_pull(it), await failing_pull(it)
-        await write_comment(it, one, "\n".join(["/crcr status"] * 10))
+    async with gated_upstream(tmp_path) as relay:
+        one, other = await open_pull(relay), await failing_pull(relay)
+        await write_comment(relay, one, "\n".join(["/crcr status"] * 10))
 
-        assert not was_obeyed(await write_comment(it, other, WAIVE))
+        assert not was_obeyed(await write_comment(relay, other, WAIVE))
 
 
 # Retry
 
 
 async def test_retry_runs_the_failed_jobs_of_a_backend_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        assert was_obeyed(await write_comment(it, pull, f"/crcr retry {GATING}", author="contributor"))
-        run = newest_run(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        assert was_obeyed(await write_comment(relay, pull, f"/crcr retry {GATING}", author="contributor"))
+        run = newest_run(relay)
 
         assert (run.attempt, [job.name for job in run.jobs if job.attempt == 2]) == (2, ["build"])
-        assert gate_state(it, pull) == "pending"
-        await start_jobs(it, run, "build")
-        await finish_jobs(it, run, build="success")
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "pending"
+        await start_jobs(relay, run, "build")
+        await finish_jobs(relay, run, build="success")
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_retry_without_a_name_runs_just_what_fails(tmp_path: Path) -> None:
     two = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build]}}\n  - {INFORMING}: {{oncalls: [ann], jobs: [build]}}\n"
-    async with gated_upstream(tmp_path, two) as it:
-        pull = await open_pull(it)
-        await run_all(it, GATING)
-        await run_all(it, INFORMING, build="failure")
-        assert was_obeyed(await write_comment(it, pull, "/crcr retry"))
+    async with gated_upstream(tmp_path, two) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, GATING)
+        await run_all(relay, INFORMING, build="failure")
+        assert was_obeyed(await write_comment(relay, pull, "/crcr retry"))
 
-        assert [newest_run(it, name).attempt for name in (GATING, INFORMING)] == [1, 2]
+        assert [newest_run(relay, name).attempt for name in (GATING, INFORMING)] == [1, 2]
 
 
 async def test_retry_with_nothing_to_run_again_says_so(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it)
-        comment = await write_comment(it, pull, "/crcr retry")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay)
+        comment = await write_comment(relay, pull, "/crcr retry")
 
         assert not was_obeyed(comment)
-        assert ["nothing to run again" in answer for answer in relay_comments(it, pull)] == [True]
+        assert ["nothing to run again" in answer for answer in relay_comments(relay, pull)] == [True]
 
 
 async def test_retry_of_a_backend_that_was_never_told_of_the_commit_is_refused_in_words(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, "/crcr retry org/stranger")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, "/crcr retry org/stranger")
 
-        [answer] = relay_comments(it, pull)
+        [answer] = relay_comments(relay, pull)
         assert "`org/stranger` has nothing to run again" in answer
         assert "has failed" not in answer
 
 
 async def test_retry_of_a_named_backend_that_passed_runs_all_of_it_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it)
-        assert was_obeyed(await write_comment(it, pull, f"/crcr retry {GATING.upper()}"))
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay)
+        assert was_obeyed(await write_comment(relay, pull, f"/crcr retry {GATING.upper()}"))
 
-        assert [job.attempt for job in newest_run(it).jobs] == [2, 2]
+        assert [job.attempt for job in newest_run(relay).jobs] == [2, 2]
 
 
 async def test_a_backend_that_was_downgraded_below_l3_is_not_run_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        it.write_allowlist(f"L2:\n  - {GATING}\n  - {INFORMING}\n")
-        await it.refresh()
-        await it.act()
-        comment = await write_comment(it, pull, f"/crcr retry {GATING}")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        relay.write_allowlist(f"L2:\n  - {GATING}\n  - {INFORMING}\n")
+        await relay.refresh()
+        await relay.drain()
+        comment = await write_comment(relay, pull, f"/crcr retry {GATING}")
 
         assert not was_obeyed(comment)
-        assert (newest_run(it).attempt, len(it.github.runs(GATING))) == (1, 1)
+        assert (newest_run(relay).attempt, len(relay.github.runs(GATING))) == (1, 1)
 
 
 async def test_a_command_on_a_pull_request_that_nobody_told_of_is_refused(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        it.github.faults.webhooks.lose(event="pull_request", times=1)
-        pull = await open_pull(it)
-        comment = await write_comment(it, pull, "/crcr status")
+    async with gated_upstream(tmp_path) as relay:
+        relay.github.faults.webhooks.lose(event="pull_request", times=1)
+        pull = await open_pull(relay)
+        comment = await write_comment(relay, pull, "/crcr status")
 
         assert not was_obeyed(comment)
-        assert ["not known to the relay" in answer for answer in relay_comments(it, pull)] == [True]
+        assert ["not known to the relay" in answer for answer in relay_comments(relay, pull)] == [True]
 
 
 async def test_every_command_is_in_the_audit_log_with_whether_it_was_obeyed(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE, author="passer-by")
-        await write_comment(it, pull, WAIVE)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE, author="passer-by")
+        await write_comment(relay, pull, WAIVE)
 
-        rows = audit_entries(it, "waive")
+        rows = audit_entries(relay, "waive")
         assert [(row["who"], row["subject"]) for row in rows] == [("passer-by", "#1"), ("maintainer", "#1")]
         assert [(row["obeyed"], row["command"], row["head"]) for row in rows] == [
             (False, WAIVE, pull.head_sha),

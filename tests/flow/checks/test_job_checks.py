@@ -15,7 +15,6 @@ from support.github.checks import (
 )
 from support.github.gated_upstream import (
     GATING,
-    Stage,
     check_names_on,
     finish_jobs,
     gate_state,
@@ -26,7 +25,7 @@ from support.github.gated_upstream import (
     start_jobs,
     write_comment,
 )
-from support.stage import UPSTREAM, settings_for
+from support.running_relay import UPSTREAM, RunningRelay, settings_for
 
 BUILD, TEST = check_names(GATING, "build", "test")[1:]
 MANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n"
@@ -36,55 +35,55 @@ async def test_the_first_three_failing_jobs_have_checks_and_the_backends_check_l
     tmp_path: Path,
 ) -> None:
     jobs = [f"job {number}" for number in range(6)]
-    async with gated_upstream(tmp_path, MANY) as it:
-        it.github.repository(GATING).workflows = [named_workflow(*jobs)]
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
+    async with gated_upstream(tmp_path, MANY) as relay:
+        relay.github.repository(GATING).workflows = [named_workflow(*jobs)]
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
         for name in reversed(jobs[1:]):
-            it.clock.advance(10)
-            await finish_jobs(it, run, **{name: "failure"})
-        await finish_jobs(it, run, **{"job 0": "success"})
+            relay.clock.advance(10)
+            await finish_jobs(relay, run, **{name: "failure"})
+        await finish_jobs(relay, run, **{"job 0": "success"})
 
-        assert check_names_on(it, pull.head_sha) == {
+        assert check_names_on(relay, pull.head_sha) == {
             "crcr/gate",
             *check_names(GATING, "job 5", "job 4", "job 3"),
         }
-        said = it.github.latest_checks(UPSTREAM, pull.head_sha)[f"crcr/{GATING}"].output["summary"]
+        said = relay.github.latest_checks(UPSTREAM, pull.head_sha)[f"crcr/{GATING}"].output["summary"]
         assert all(f"`{name}` | **failed**" in said for name in jobs[1:])
 
 
 async def test_a_job_that_was_shown_as_failed_is_shown_as_mended(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
-        await it.github.rerequest_check(it.github.latest_checks(UPSTREAM, pull.head_sha)[BUILD])
-        await it.act()
-        await start_jobs(it, run, "build")
-        await finish_jobs(it, run, build="success")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        await relay.github.rerequest_check(relay.github.latest_checks(UPSTREAM, pull.head_sha)[BUILD])
+        await relay.drain()
+        await start_jobs(relay, run, "build")
+        await finish_jobs(relay, run, build="success")
 
-        assert check_history(it, BUILD, pull.head_sha) == ["failure", "success"]
-        assert (gate_state(it, pull), check_state(it, TEST, pull.head_sha)) == ("success", "absent")
+        assert check_history(relay, BUILD, pull.head_sha) == ["failure", "success"]
+        assert (gate_state(relay, pull), check_state(relay, TEST, pull.head_sha)) == ("success", "absent")
 
 
 async def test_a_job_that_was_shown_as_failed_is_shown_as_waived(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
-        await write_comment(it, pull, f"/crcr waive {GATING}:build because lab")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
+        await write_comment(relay, pull, f"/crcr waive {GATING}:build because lab")
 
-        assert check_states(it, pull.head_sha, [BUILD, f"crcr/{GATING}"]) == ["neutral", "neutral"]
-        assert check_title(it, BUILD, pull.head_sha).startswith("waived by @maintainer")
+        assert check_states(relay, pull.head_sha, [BUILD, f"crcr/{GATING}"]) == ["neutral", "neutral"]
+        assert check_title(relay, BUILD, pull.head_sha).startswith("waived by @maintainer")
 
 
-async def choose(it: Stage, job_checks: str) -> None:
+async def choose(relay: RunningRelay, job_checks: str) -> None:
     """The relay is started again with another choice, and looks at every open head."""
-    (it.folder / "crcr.toml").write_text(f'[[upstream]]\njob_checks = "{job_checks}"\n')
-    await it.close()
-    await it.github.aclose()
-    await it.open(settings_for(it.folder, it.github, it.folder / "allowlist.yml"))
-    await it.services.reconciler.run(thorough=True)
-    await it.act()
+    (relay.folder / "crcr.toml").write_text(f'[[upstream]]\njob_checks = "{job_checks}"\n')
+    await relay.close()
+    await relay.github.aclose()
+    await relay.open(settings_for(relay.folder, relay.github, relay.folder / "allowlist.yml"))
+    await relay.services.reconciler.run(thorough=True)
+    await relay.drain()
 
 
 @pytest.mark.parametrize(
@@ -97,13 +96,13 @@ async def choose(it: Stage, job_checks: str) -> None:
 async def test_after_another_choice_no_check_of_a_job_stays_open(
     tmp_path: Path, job_checks: str, then: list[str], in_the_end: list[str]
 ) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
-        await choose(it, job_checks)
-        assert check_states(it, pull.head_sha, [BUILD, TEST]) == then
-        await finish_jobs(it, run, build="failure", test="success")
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        await choose(relay, job_checks)
+        assert check_states(relay, pull.head_sha, [BUILD, TEST]) == then
+        await finish_jobs(relay, run, build="failure", test="success")
 
-        assert check_states(it, pull.head_sha, [BUILD, TEST]) == in_the_end
-        assert check_states(it, pull.head_sha, [f"crcr/{GATING}"]) == ["failure"]
+        assert check_states(relay, pull.head_sha, [BUILD, TEST]) == in_the_end
+        assert check_states(relay, pull.head_sha, [f"crcr/{GATING}"]) == ["failure"]

@@ -7,7 +7,6 @@ from crcr.record.checks.refresh import COALESCE_DELAY
 from support.github.gated_upstream import (
     INFORMING,
     LABEL,
-    Stage,
     finish_jobs,
     gated_upstream,
     newest_run,
@@ -16,71 +15,71 @@ from support.github.gated_upstream import (
     start_jobs,
     sweep_after,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 ALONE = f"L3:\n  npu:\n    {INFORMING}: [ann]\n"
 CHECK = f"crcr/{INFORMING}"
 
 
-def publications(it: Stage, after: int = 0) -> Counter[str]:
-    rows = it.rows("SELECT target FROM effects WHERE kind = 'publish_checks' AND effect_id > ?", after)
+def publications(relay: RunningRelay, after: int = 0) -> Counter[str]:
+    rows = relay.rows("SELECT target FROM effects WHERE kind = 'publish_checks' AND effect_id > ?", after)
     return Counter(row["target"] for row in rows)
 
 
-def newest_effect(it: Stage) -> int:
-    [row] = it.rows("SELECT coalesce(max(effect_id), 0) AS newest FROM effects")
+def newest_effect(relay: RunningRelay) -> int:
+    [row] = relay.rows("SELECT coalesce(max(effect_id), 0) AS newest FROM effects")
     return int(row["newest"])
 
 
 async def test_a_fact_adds_one_effect_and_other_classes_only_where_they_differ(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, check_gathering=COALESCE_DELAY) as it:
-        await it.github.open_pr(UPSTREAM)
-        assert publications(it) == {"checks/gate": 1}
-        await it.act()
-        await it.pass_time(5)
-        assert publications(it) == {"checks/gate": 2, "checks/backend": 1}  # arrived, and sent
+    async with gated_upstream(tmp_path, check_gathering=COALESCE_DELAY) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        assert publications(relay) == {"checks/gate": 1}
+        await relay.drain()
+        await relay.pass_time(5)
+        assert publications(relay) == {"checks/gate": 2, "checks/backend": 1}  # arrived, and sent
 
-        mark = newest_effect(it)
-        await start_jobs(it, newest_run(it))
-        await it.pass_time(5)
-        assert set(publications(it, mark)) == {"checks/gate"}
+        mark = newest_effect(relay)
+        await start_jobs(relay, newest_run(relay))
+        await relay.pass_time(5)
+        assert set(publications(relay, mark)) == {"checks/gate"}
 
-        mark = newest_effect(it)
-        await finish_jobs(it, newest_run(it), build="failure")
-        await it.pass_time(5)
-        assert set(publications(it, mark)) == {"checks/gate", "checks/backend", "checks/job"}
-        assert it.rows("SELECT 1 FROM effects WHERE kind = 'publish_checks' AND state <> 'done'") == []
+        mark = newest_effect(relay)
+        await finish_jobs(relay, newest_run(relay), build="failure")
+        await relay.pass_time(5)
+        assert set(publications(relay, mark)) == {"checks/gate", "checks/backend", "checks/job"}
+        assert relay.rows("SELECT 1 FROM effects WHERE kind = 'publish_checks' AND state <> 'done'") == []
 
 
 async def test_an_l3_backend_without_its_label_adds_no_effect_until_the_label_comes(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ALONE, downstreams=(INFORMING,)) as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it, INFORMING), "build")
-        await finish_jobs(it, newest_run(it, INFORMING), build="failure")
-        assert publications(it) == {}
+    async with gated_upstream(tmp_path, ALONE, downstreams=(INFORMING,)) as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay, INFORMING), "build")
+        await finish_jobs(relay, newest_run(relay, INFORMING), build="failure")
+        assert publications(relay) == {}
 
-        await it.github.label_pr(pull, LABEL)
-        await it.act()
-        assert shown_check(it, CHECK, pull.head_sha) is not None
-        mark = newest_effect(it)
-        await start_jobs(it, newest_run(it, INFORMING), "test")
-        await finish_jobs(it, newest_run(it, INFORMING), test="success")
-        assert publications(it, mark)["checks/gate"] > 0
-        await sweep_after(it, 180)
-        status, conclusion, title = shown_check(it, CHECK, pull.head_sha) or ("", "", "")
+        await relay.github.label_pr(pull, LABEL)
+        await relay.drain()
+        assert shown_check(relay, CHECK, pull.head_sha) is not None
+        mark = newest_effect(relay)
+        await start_jobs(relay, newest_run(relay, INFORMING), "test")
+        await finish_jobs(relay, newest_run(relay, INFORMING), test="success")
+        assert publications(relay, mark)["checks/gate"] > 0
+        await sweep_after(relay, 180)
+        status, conclusion, title = shown_check(relay, CHECK, pull.head_sha) or ("", "", "")
         assert (status, conclusion) == ("completed", "neutral")
         assert "build" in title
 
 
 async def test_a_check_whose_label_is_taken_away_ends(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ALONE, downstreams=(INFORMING,)) as it:
-        pull = await open_pull(it, labels=[LABEL])
-        assert (shown_check(it, CHECK, pull.head_sha) or ("",))[0] == "in_progress"
-        await it.github.unlabel_pr(pull, LABEL)
-        await it.act()
-        assert (shown_check(it, CHECK, pull.head_sha) or ("",))[:2] == ("completed", "neutral")
+    async with gated_upstream(tmp_path, ALONE, downstreams=(INFORMING,)) as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        assert (shown_check(relay, CHECK, pull.head_sha) or ("",))[0] == "in_progress"
+        await relay.github.unlabel_pr(pull, LABEL)
+        await relay.drain()
+        assert (shown_check(relay, CHECK, pull.head_sha) or ("",))[:2] == ("completed", "neutral")
 
-        mark = newest_effect(it)
-        other = await open_pull(it)
-        assert publications(it, mark) == {}
-        assert shown_check(it, CHECK, other.head_sha) is None
+        mark = newest_effect(relay)
+        other = await open_pull(relay)
+        assert publications(relay, mark) == {}
+        assert shown_check(relay, CHECK, other.head_sha) is None

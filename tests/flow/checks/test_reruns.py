@@ -25,7 +25,6 @@ from support.github.gated_upstream import (
     GATING,
     INFORMING,
     LABEL,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -35,7 +34,7 @@ from support.github.gated_upstream import (
     run_all,
     start_jobs,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 DAY = 86_400.0
 BACKEND, BUILD, TEST = check_names(GATING, "build", "test")
@@ -48,42 +47,42 @@ TWO_GATE = GATES + f"  - {OTHER}: {{oncalls: [eve], jobs: [build, test]}}\n"
 
 @pytest.mark.parametrize("name", [BUILD, BACKEND, GATE])
 async def test_a_re_run_asks_for_the_failed_jobs_of_the_run(tmp_path: Path, name: str) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
-        await press_rerun(it, pull, name)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        await press_rerun(relay, pull, name)
 
-        assert rerun_calls(it) == [("rerun-failed-jobs", 201)]
+        assert rerun_calls(relay) == [("rerun-failed-jobs", 201)]
         assert (run.attempt, [job.attempt for job in run.jobs]) == (2, [2, 1])
-        assert len(sent_deliveries(it)) == 1
+        assert len(sent_deliveries(relay)) == 1
 
 
 async def test_failed_jobs_wait_from_the_request_on_and_passed_ones_stay(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
-        it.github.faults.answer(503, on=Match("POST", "*/rerun-failed-jobs"))
-        await press_rerun(it, pull, BUILD)
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
+        relay.github.faults.answer(503, on=Match("POST", "*/rerun-failed-jobs"))
+        await press_rerun(relay, pull, BUILD)
 
-        assert check_history(it, BUILD, pull.head_sha) == ["failure", "queued"]
-        assert check_title(it, BUILD, pull.head_sha) == "runs again after: failure"
-        assert check_history(it, TEST, pull.head_sha) == ["success"]
-        assert check_state(it, BACKEND, pull.head_sha) == "in_progress"
-        assert check_history(it, GATE, pull.head_sha) == ["failure", "in_progress"]
+        assert check_history(relay, BUILD, pull.head_sha) == ["failure", "queued"]
+        assert check_title(relay, BUILD, pull.head_sha) == "runs again after: failure"
+        assert check_history(relay, TEST, pull.head_sha) == ["success"]
+        assert check_state(relay, BACKEND, pull.head_sha) == "in_progress"
+        assert check_history(relay, GATE, pull.head_sha) == ["failure", "in_progress"]
 
 
 async def test_a_new_attempt_shows_in_new_checks_of_the_same_names(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
-        await press_rerun(it, pull, BUILD)
-        await start_jobs(it, run, "build")
-        assert check_states(it, pull.head_sha, [BUILD, BACKEND, GATE]) == ["in_progress"] * 3
-        await finish_jobs(it, run, build="success")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        await press_rerun(relay, pull, BUILD)
+        await start_jobs(relay, run, "build")
+        assert check_states(relay, pull.head_sha, [BUILD, BACKEND, GATE]) == ["in_progress"] * 3
+        await finish_jobs(relay, run, build="success")
 
         for name in (BUILD, BACKEND, GATE):
-            assert check_history(it, name, pull.head_sha) == ["failure", "success"]
-        assert [(job["job_name"], job["attempt"]) for job in it.jobs()] == [
+            assert check_history(relay, name, pull.head_sha) == ["failure", "success"]
+        assert [(job["job_name"], job["attempt"]) for job in relay.jobs()] == [
             ("build", 1),
             ("test", 1),
             ("build", 2),
@@ -91,227 +90,229 @@ async def test_a_new_attempt_shows_in_new_checks_of_the_same_names(tmp_path: Pat
 
 
 async def test_a_second_failure_is_red_again_and_can_run_a_third_time(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
         for conclusion in ("failure", "success"):
-            await press_rerun(it, pull, GATE)
-            await start_jobs(it, run, "build")
-            await finish_jobs(it, run, build=conclusion)
+            await press_rerun(relay, pull, GATE)
+            await start_jobs(relay, run, "build")
+            await finish_jobs(relay, run, build=conclusion)
 
-        assert check_history(it, BUILD, pull.head_sha) == ["failure", "failure", "success"]
-        assert (run.attempt, gate_state(it, pull)) == (3, "success")
+        assert check_history(relay, BUILD, pull.head_sha) == ["failure", "failure", "success"]
+        assert (run.attempt, gate_state(relay, pull)) == (3, "success")
 
 
 async def test_an_attempt_that_somebody_else_started_shows_in_new_checks_too(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure", test="failure")
-        await it.github.rerun(run, failed_only=True)
-        await start_jobs(it, run, "build")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure", test="failure")
+        await relay.github.rerun(run, failed_only=True)
+        await start_jobs(relay, run, "build")
 
-        assert check_history(it, BUILD, pull.head_sha) == ["failure", "in_progress"]
-        assert check_history(it, TEST, pull.head_sha) == ["failure", "queued"]
-        assert gate_state(it, pull) == "pending"
+        assert check_history(relay, BUILD, pull.head_sha) == ["failure", "in_progress"]
+        assert check_history(relay, TEST, pull.head_sha) == ["failure", "queued"]
+        assert gate_state(relay, pull) == "pending"
 
 
 # Which runs
 
 
-async def two_workflows(it: Stage, **conclusions: str) -> tuple[PullRequest, WorkflowRun, WorkflowRun]:
-    it.github.repository(GATING).workflows = [
+async def two_workflows(
+    relay: RunningRelay, **conclusions: str
+) -> tuple[PullRequest, WorkflowRun, WorkflowRun]:
+    relay.github.repository(GATING).workflows = [
         named_workflow("build", "test"),
         named_workflow("lint", workflow="Lint", file="lint.yml"),
     ]
-    pull = await open_pull(it)
-    first, second = it.github.runs(GATING)
+    pull = await open_pull(relay)
+    first, second = relay.github.runs(GATING)
     for run in (first, second):
-        await start_jobs(it, run)
-        await finish_jobs(it, run, **{job.name: conclusions.get(job.name, "success") for job in run.jobs})
+        await start_jobs(relay, run)
+        await finish_jobs(relay, run, **{job.name: conclusions.get(job.name, "success") for job in run.jobs})
     return pull, first, second
 
 
 async def test_beside_a_job_only_its_own_run_runs_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull, first, second = await two_workflows(it, build="failure", lint="failure")
-        await press_rerun(it, pull, f"crcr/{GATING}/Lint/lint")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull, first, second = await two_workflows(relay, build="failure", lint="failure")
+        await press_rerun(relay, pull, f"crcr/{GATING}/Lint/lint")
 
         assert (first.attempt, second.attempt) == (1, 2)
-        assert check_history(it, BUILD, pull.head_sha) == ["failure"]
+        assert check_history(relay, BUILD, pull.head_sha) == ["failure"]
 
 
 async def test_beside_a_backend_every_run_of_it_runs_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull, first, second = await two_workflows(it, build="failure", lint="failure")
-        await press_rerun(it, pull, BACKEND)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull, first, second = await two_workflows(relay, build="failure", lint="failure")
+        await press_rerun(relay, pull, BACKEND)
 
         assert (first.attempt, second.attempt) == (2, 2)
 
 
 async def test_beside_the_gate_only_failing_runs_of_failing_backends_run_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO_GATE, downstreams=(GATING, OTHER)) as it:
-        pull, first, second = await two_workflows(it, lint="failure")
-        other = await run_all(it, OTHER)
-        await press_rerun(it, pull, GATE)
+    async with gated_upstream(tmp_path, TWO_GATE, downstreams=(GATING, OTHER)) as relay:
+        pull, first, second = await two_workflows(relay, lint="failure")
+        other = await run_all(relay, OTHER)
+        await press_rerun(relay, pull, GATE)
 
         assert (first.attempt, second.attempt, other.attempt) == (1, 2, 1)
-        assert gate_state(it, pull) == "pending"
+        assert gate_state(relay, pull) == "pending"
 
 
 async def test_re_running_all_checks_runs_every_run_of_the_commit_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, LISTED) as it:
-        pull = await open_pull(it, labels=[LABEL])
-        run, informing = await run_all(it, GATING, build="failure"), await run_all(it, INFORMING)
-        await it.github.rerequest_suite(UPSTREAM, pull.head_sha)
-        await it.act()
+    async with gated_upstream(tmp_path, LISTED) as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        run, informing = await run_all(relay, GATING, build="failure"), await run_all(relay, INFORMING)
+        await relay.github.rerequest_suite(UPSTREAM, pull.head_sha)
+        await relay.drain()
 
         assert (run.attempt, informing.attempt) == (2, 2)
-        assert rerun_calls(it, INFORMING) == [("rerun-failed-jobs", 403), ("rerun", 201)]
+        assert rerun_calls(relay, INFORMING) == [("rerun-failed-jobs", 403), ("rerun", 201)]
 
 
 async def test_an_l3_backend_runs_again_and_the_gate_does_not_care(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, LISTED) as it:
-        pull = await open_pull(it, labels=[LABEL])
-        await run_all(it, GATING)
-        run = await run_all(it, INFORMING, build="failure")
+    async with gated_upstream(tmp_path, LISTED) as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        await run_all(relay, GATING)
+        run = await run_all(relay, INFORMING, build="failure")
         name = check_names(INFORMING, "build")[1]
-        await press_rerun(it, pull, name)
+        await press_rerun(relay, pull, name)
 
-        assert (run.attempt, check_history(it, name, pull.head_sha)) == (2, ["neutral", "queued"])
-        assert check_history(it, GATE, pull.head_sha) == ["success"]
+        assert (run.attempt, check_history(relay, name, pull.head_sha)) == (2, ["neutral", "queued"])
+        assert check_history(relay, GATE, pull.head_sha) == ["success"]
 
 
 async def test_of_two_pull_requests_on_one_head_only_the_jobs_own_run_runs_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        first = await run_all(it, build="failure")
-        it.clock.advance(60)
-        twin = await open_twin(it, pull)
-        second = await run_all_for(it, twin, build="failure", test="success")
-        await press_rerun(it, pull, BUILD)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        first = await run_all(relay, build="failure")
+        relay.clock.advance(60)
+        twin = await open_twin(relay, pull)
+        second = await run_all_for(relay, twin, build="failure", test="success")
+        await press_rerun(relay, pull, BUILD)
 
         assert (first.attempt, second.attempt) == (1, 2)
-        assert len(sent_deliveries(it)) == 2
+        assert len(sent_deliveries(relay)) == 2
 
 
 # Where there is nothing failed, or nothing to do
 
 
 async def test_with_nothing_failed_the_whole_run_runs_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES, job_checks="all") as it:
-        pull = await open_pull(it)
-        run = await run_all(it)
-        await press_rerun(it, pull, BUILD)
-        assert rerun_calls(it) == [("rerun-failed-jobs", 403), ("rerun", 201)]
-        await start_jobs(it, run)
-        assert check_states(it, pull.head_sha, [BUILD, TEST, BACKEND, GATE]) == ["in_progress"] * 4
-        await finish_jobs(it, run)
+    async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay)
+        await press_rerun(relay, pull, BUILD)
+        assert rerun_calls(relay) == [("rerun-failed-jobs", 403), ("rerun", 201)]
+        await start_jobs(relay, run)
+        assert check_states(relay, pull.head_sha, [BUILD, TEST, BACKEND, GATE]) == ["in_progress"] * 4
+        await finish_jobs(relay, run)
 
-        assert check_history(it, GATE, pull.head_sha) == ["success", "success"]
+        assert check_history(relay, GATE, pull.head_sha) == ["success", "success"]
 
 
 async def test_a_run_that_was_started_again_already_is_a_success(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
-        await it.github.rerun(run, failed_only=True)
-        await press_rerun(it, pull, BUILD)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        await relay.github.rerun(run, failed_only=True)
+        await press_rerun(relay, pull, BUILD)
 
-        assert (run.attempt, len(sent_deliveries(it))) == (2, 1)
-        assert check_history(it, BUILD, pull.head_sha) == ["failure", "queued"]
-        await start_jobs(it, run, "build")
-        await finish_jobs(it, run, build="success")
-        assert gate_state(it, pull) == "success"
+        assert (run.attempt, len(sent_deliveries(relay))) == (2, 1)
+        assert check_history(relay, BUILD, pull.head_sha) == ["failure", "queued"]
+        await start_jobs(relay, run, "build")
+        await finish_jobs(relay, run, build="success")
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_pressing_twice_asks_once(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
         for name in (BUILD, BACKEND, GATE):
-            await it.github.rerequest_check(latest_check(it, name, pull.head_sha))
-        await it.act()
-        await press_rerun(it, pull, BUILD)
+            await relay.github.rerequest_check(latest_check(relay, name, pull.head_sha))
+        await relay.drain()
+        await press_rerun(relay, pull, BUILD)
 
-        assert (run.attempt, len(sent_deliveries(it))) == (2, 1)
-        assert [status for _, status in rerun_calls(it)].count(201) == 1
+        assert (run.attempt, len(sent_deliveries(relay))) == (2, 1)
+        assert [status for _, status in rerun_calls(relay)].count(201) == 1
 
 
 async def test_a_re_run_while_the_first_attempt_still_runs_waits_for_its_end(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
-        await finish_jobs(it, run, build="failure")
-        await press_rerun(it, pull, BUILD)
-        assert (run.attempt, check_state(it, BUILD, pull.head_sha)) == (1, "queued")
-        await finish_jobs(it, run, test="success")
-        await it.pass_time(70)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        await finish_jobs(relay, run, build="failure")
+        await press_rerun(relay, pull, BUILD)
+        assert (run.attempt, check_state(relay, BUILD, pull.head_sha)) == (1, "queued")
+        await finish_jobs(relay, run, test="success")
+        await relay.pass_time(70)
 
-        assert (run.attempt, len(sent_deliveries(it)), gate_state(it, pull)) == (2, 1, "pending")
-        await start_jobs(it, run, "build")
-        await finish_jobs(it, run, build="success")
-        assert gate_state(it, pull) == "success"
+        assert (run.attempt, len(sent_deliveries(relay)), gate_state(relay, pull)) == (2, 1, "pending")
+        await start_jobs(relay, run, "build")
+        await finish_jobs(relay, run, build="success")
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_lost_answer_to_the_re_run_starts_no_third_attempt(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
-        it.github.faults.lose_answer(on=Match("POST", "*/rerun-failed-jobs"), times=1)
-        await press_rerun(it, pull, BUILD)
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        relay.github.faults.lose_answer(on=Match("POST", "*/rerun-failed-jobs"), times=1)
+        await press_rerun(relay, pull, BUILD)
+        await relay.pass_time(60)
 
-        assert (run.attempt, len(sent_deliveries(it))) == (2, 1)
-        assert check_history(it, BUILD, pull.head_sha) == ["failure", "queued"]
+        assert (run.attempt, len(sent_deliveries(relay))) == (2, 1)
+        assert check_history(relay, BUILD, pull.head_sha) == ["failure", "queued"]
 
 
 # Times
 
 
-def queue_times(it: Stage) -> list[tuple[int, float | None]]:
-    return [(job["attempt"], job["queue_s"]) for job in it.jobs() if job["job_name"] == "build"]
+def queue_times(relay: RunningRelay) -> list[tuple[int, float | None]]:
+    return [(job["attempt"], job["queue_s"]) for job in relay.jobs() if job["job_name"] == "build"]
 
 
 async def test_fault_19_the_queue_time_of_a_re_run_counts_from_the_request(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
-        it.clock.advance(2 * DAY)
-        await press_rerun(it, pull, BUILD)
-        it.clock.advance(40)
-        await start_jobs(it, run, "build")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        relay.clock.advance(2 * DAY)
+        await press_rerun(relay, pull, BUILD)
+        relay.clock.advance(40)
+        await start_jobs(relay, run, "build")
 
-        assert queue_times(it) == [(1, 0.0), (2, 40.0)]
+        assert queue_times(relay) == [(1, 0.0), (2, 40.0)]
 
 
 async def test_fault_19_a_re_run_that_was_not_ours_has_no_queue_time(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
-        await press_rerun(it, pull, BUILD)
-        await start_jobs(it, run, "build")
-        await finish_jobs(it, run, build="failure")
-        await it.github.rerun(run)
-        it.clock.advance(60)
-        await start_jobs(it, run, "build")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        await press_rerun(relay, pull, BUILD)
+        await start_jobs(relay, run, "build")
+        await finish_jobs(relay, run, build="failure")
+        await relay.github.rerun(run)
+        relay.clock.advance(60)
+        await start_jobs(relay, run, "build")
 
-        assert queue_times(it) == [(1, 0.0), (2, 0.0), (3, None)]
+        assert queue_times(relay) == [(1, 0.0), (2, 0.0), (3, None)]
 
 
 async def test_the_gate_waits_its_full_time_again_from_the_request_on(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
-        it.clock.advance(7 * 3600)
-        await press_rerun(it, pull, BUILD)
-        it.clock.advance(7 * 3600)
-        await it.services.sweeper.sweep()
-        await it.act()
-        assert gate_state(it, pull) == "pending"
-        it.clock.advance(3600)
-        await it.services.sweeper.sweep()
-        await it.act()
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
+        relay.clock.advance(7 * 3600)
+        await press_rerun(relay, pull, BUILD)
+        relay.clock.advance(7 * 3600)
+        await relay.services.sweeper.sweep()
+        await relay.drain()
+        assert gate_state(relay, pull) == "pending"
+        relay.clock.advance(3600)
+        await relay.services.sweeper.sweep()
+        await relay.drain()
 
-        assert gate_state(it, pull) == "failure"
-        assert "was to run again" in latest_check(it, GATE, pull.head_sha).output["summary"]
+        assert gate_state(relay, pull) == "failure"
+        assert "was to run again" in latest_check(relay, GATE, pull.head_sha).output["summary"]

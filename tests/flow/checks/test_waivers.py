@@ -13,7 +13,6 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     INFORMING,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -26,188 +25,193 @@ from support.github.gated_upstream import (
     sweep_after,
     write_comment,
 )
+from support.running_relay import RunningRelay
 
 DAY = 24 * 3600.0
 FOR_DAYS = f"/crcr waive {GATING} until 3d because the runner is on fire"
 TWO = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n  - {INFORMING}: {{oncalls: [ann], jobs: [build]}}\n"
 
 
-def waivers(it: Stage) -> list[dict[str, object]]:
-    return it.rows("SELECT * FROM waivers ORDER BY waiver_id")
+def waivers(relay: RunningRelay) -> list[dict[str, object]]:
+    return relay.rows("SELECT * FROM waivers ORDER BY waiver_id")
 
 
-def told(it: Stage, pull: PullRequest) -> str:
+def gate_text(relay: RunningRelay, pull: PullRequest) -> str:
     """Everything that the gate says."""
-    output = latest_check(it, GATE, pull.head_sha).output
+    output = latest_check(relay, GATE, pull.head_sha).output
     return f"{output['title']}\n{output['summary']}"
 
 
-async def push(it: Stage, pull: PullRequest) -> None:
-    it.clock.advance(60)
-    await it.github.push_to_pr(pull)
-    await it.act()
+async def push(relay: RunningRelay, pull: PullRequest) -> None:
+    relay.clock.advance(60)
+    await relay.github.push_to_pr(pull)
+    await relay.drain()
 
 
 async def test_a_waiver_lets_a_pull_request_merge_that_its_gate_had_blocked(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
         with pytest.raises(MergeBlocked, match="crcr/gate: failure"):
-            await it.github.merge_pr(pull)
-        assert was_obeyed(await write_comment(it, pull, WAIVE))
+            await relay.github.merge_pr(pull)
+        assert was_obeyed(await write_comment(relay, pull, WAIVE))
 
-        assert (await it.github.merge_pr(pull)).merged
+        assert (await relay.github.merge_pr(pull)).merged
 
 
 async def test_the_gate_names_who_waived_and_why(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE)
 
-        assert shown_check(it, GATE, pull.head_sha) == (
+        assert shown_check(relay, GATE, pull.head_sha) == (
             "completed",
             "success",
             f"{GATING} waived by @maintainer",
         )
-        assert "because `the runner is on fire`, for this commit on this base only" in told(it, pull)
+        assert "because `the runner is on fire`, for this commit on this base only" in gate_text(relay, pull)
 
 
 async def test_a_waiver_of_a_backend_need_not_wait_until_it_has_failed(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        assert gate_state(it, pull) == "pending"
-        await write_comment(it, pull, WAIVE)
-        assert gate_state(it, pull) == "success"
-        await run_all(it, build="failure")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        assert gate_state(relay, pull) == "pending"
+        await write_comment(relay, pull, WAIVE)
+        assert gate_state(relay, pull) == "success"
+        await run_all(relay, build="failure")
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_waived_backend_that_passes_by_itself_needs_no_waiver_any_more(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await write_comment(it, pull, WAIVE)
-        await run_all(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await write_comment(relay, pull, WAIVE)
+        await run_all(relay)
 
-        assert shown_check(it, GATE, pull.head_sha) == ("completed", "success", "1 backend passed")
+        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "success", "1 backend passed")
 
 
 # What it is bound to
 
 
 async def test_a_waiver_ends_with_the_head_that_it_was_given_for(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE)
-        await push(it, pull)
-        assert gate_state(it, pull) == "pending"
-        await run_all(it, build="failure")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE)
+        await push(relay, pull)
+        assert gate_state(relay, pull) == "pending"
+        await run_all(relay, build="failure")
 
-        assert gate_state(it, pull) == "failure"
+        assert gate_state(relay, pull) == "failure"
         with pytest.raises(MergeBlocked):
-            await it.github.merge_pr(pull)
+            await relay.github.merge_pr(pull)
 
 
 async def test_a_waiver_until_a_time_holds_across_pushes(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, FOR_DAYS)
-        await push(it, pull)
-        await run_all(it, test="failure")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, FOR_DAYS)
+        await push(relay, pull)
+        await run_all(relay, test="failure")
 
-        assert gate_state(it, pull) == "success"
-        until = it.clock.now() - timedelta(seconds=60) + timedelta(days=3)
-        assert f"until {until:%Y-%m-%d %H:%M} UTC" in told(it, pull)
+        assert gate_state(relay, pull) == "success"
+        until = relay.clock.now() - timedelta(seconds=60) + timedelta(days=3)
+        assert f"until {until:%Y-%m-%d %H:%M} UTC" in gate_text(relay, pull)
 
 
 async def test_a_waiver_runs_out_by_time_alone_and_the_gate_fails_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, FOR_DAYS)
-        await sweep_after(it, 3 * DAY - 1)
-        assert gate_state(it, pull) == "success"
-        await sweep_after(it, 2)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, FOR_DAYS)
+        await sweep_after(relay, 3 * DAY - 1)
+        assert gate_state(relay, pull) == "success"
+        await sweep_after(relay, 2)
 
-        assert gate_state(it, pull) == "failure"
+        assert gate_state(relay, pull) == "failure"
         with pytest.raises(MergeBlocked):
-            await it.github.merge_pr(pull)
+            await relay.github.merge_pr(pull)
 
 
 async def test_a_waiver_counts_for_its_own_pull_request_only_where_two_share_a_head(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        one = await failing_pull(it)
-        other = await open_twin(it, one)
-        await run_all(it, build="failure")
-        await write_comment(it, one, WAIVE)
-        assert gate_state(it, one) == "failure"
-        await write_comment(it, other, WAIVE)
+    async with gated_upstream(tmp_path) as relay:
+        one = await failing_pull(relay)
+        other = await open_twin(relay, one)
+        await run_all(relay, build="failure")
+        await write_comment(relay, one, WAIVE)
+        assert gate_state(relay, one) == "failure"
+        await write_comment(relay, other, WAIVE)
 
-        assert gate_state(it, other) == "success"
+        assert gate_state(relay, other) == "success"
 
 
 async def test_a_waiver_does_not_reach_another_pull_request(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        one, other = await failing_pull(it), await failing_pull(it)
-        await write_comment(it, one, FOR_DAYS)
+    async with gated_upstream(tmp_path) as relay:
+        one, other = await failing_pull(relay), await failing_pull(relay)
+        await write_comment(relay, one, FOR_DAYS)
 
-        assert (gate_state(it, one), gate_state(it, other)) == ("success", "failure")
+        assert (gate_state(relay, one), gate_state(relay, other)) == ("success", "failure")
 
 
 async def test_a_waiver_of_the_same_head_holds_after_closing_and_reopening(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE)
-        for act in (it.github.close_pr, it.github.reopen_pr):
-            it.clock.advance(60)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE)
+        for act in (relay.github.close_pr, relay.github.reopen_pr):
+            relay.clock.advance(60)
             await act(pull)
-            await it.act()
+            await relay.drain()
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 # How much it covers
 
 
 async def test_a_waiver_of_a_job_covers_just_that_job(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure", test="failure")
-        await write_comment(it, pull, f"/crcr waive {GATING}:build because known")
-        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} failed (test)")
-        await write_comment(it, pull, f"/crcr waive {GATING}:test because known too")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure", test="failure")
+        await write_comment(relay, pull, f"/crcr waive {GATING}:build because known")
+        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} failed (test)")
+        await write_comment(relay, pull, f"/crcr waive {GATING}:test because known too")
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_waiver_of_a_job_does_not_spare_the_wait_for_it(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
-        await finish_jobs(it, run, build="success")
-        await write_comment(it, pull, f"/crcr waive {GATING}:test because it hangs")
-        assert gate_state(it, pull) == "pending"
-        await finish_jobs(it, run, test="failure")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        await finish_jobs(relay, run, build="success")
+        await write_comment(relay, pull, f"/crcr waive {GATING}:test because it hangs")
+        assert gate_state(relay, pull) == "pending"
+        await finish_jobs(relay, run, test="failure")
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_waiver_of_one_backend_leaves_the_others_blocking(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, TWO) as relay:
+        pull = await open_pull(relay)
         for name in (GATING, INFORMING):
-            await run_all(it, name, build="failure")
-        await write_comment(it, pull, WAIVE)
+            await run_all(relay, name, build="failure")
+        await write_comment(relay, pull, WAIVE)
 
-        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{INFORMING} failed (build)")
+        assert shown_check(relay, GATE, pull.head_sha) == (
+            "completed",
+            "failure",
+            f"{INFORMING} failed (build)",
+        )
 
 
 async def test_the_checks_of_a_waived_backend_turn_neutral(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, job_checks="all") as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE)
+    async with gated_upstream(tmp_path, job_checks="all") as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE)
 
         states = [
-            shown_check(it, f"crcr/{GATING}{job}", pull.head_sha) for job in ("", "/CI/build", "/CI/test")
+            shown_check(relay, f"crcr/{GATING}{job}", pull.head_sha) for job in ("", "/CI/build", "/CI/test")
         ]
         assert [state and state[1] for state in states] == ["neutral", "neutral", "success"]
 
@@ -216,55 +220,58 @@ async def test_the_checks_of_a_waived_backend_turn_neutral(tmp_path: Path) -> No
 
 
 async def test_unwaive_closes_the_gate_again(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE)
-        assert was_obeyed(await write_comment(it, pull, f"/crcr unwaive {GATING}"))
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE)
+        assert was_obeyed(await write_comment(relay, pull, f"/crcr unwaive {GATING}"))
 
-        assert gate_state(it, pull) == "failure"
-        assert not was_obeyed(await write_comment(it, pull, f"/crcr unwaive {GATING}"))
+        assert gate_state(relay, pull) == "failure"
+        assert not was_obeyed(await write_comment(relay, pull, f"/crcr unwaive {GATING}"))
 
 
 async def test_unwaive_of_a_job_leaves_the_waiver_of_the_backend(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE)
-        assert not was_obeyed(await write_comment(it, pull, f"/crcr unwaive {GATING}:build"))
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE)
+        assert not was_obeyed(await write_comment(relay, pull, f"/crcr unwaive {GATING}:build"))
 
-        assert gate_state(it, pull) == "success"
-        assert ["no such waiver" in answer for answer in relay_comments(it, pull)] == [True]
+        assert gate_state(relay, pull) == "success"
+        assert ["no such waiver" in answer for answer in relay_comments(relay, pull)] == [True]
 
 
 async def test_a_waiver_that_has_run_out_cannot_be_taken_back(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, FOR_DAYS)
-        await sweep_after(it, 4 * DAY)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, FOR_DAYS)
+        await sweep_after(relay, 4 * DAY)
 
-        assert not was_obeyed(await write_comment(it, pull, f"/crcr unwaive {GATING}"))
-        assert [row["ended_by"] for row in waivers(it)] == [None]
+        assert not was_obeyed(await write_comment(relay, pull, f"/crcr unwaive {GATING}"))
+        assert [row["ended_by"] for row in waivers(relay)] == [None]
 
 
 @pytest.mark.parametrize("name", [INFORMING, "org/stranger"])
 async def test_what_does_not_gate_cannot_be_waived(tmp_path: Path, name: str) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        comment = await write_comment(it, pull, f"/crcr waive {name} because it is red")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        comment = await write_comment(relay, pull, f"/crcr waive {name} because it is red")
 
         assert not was_obeyed(comment)
-        assert ["not a gating (L4) backend" in answer for answer in relay_comments(it, pull)] == [True]
-        assert waivers(it) == []
+        assert ["not a gating (L4) backend" in answer for answer in relay_comments(relay, pull)] == [True]
+        assert waivers(relay) == []
 
 
 async def test_nothing_is_waived_on_a_closed_pull_request(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        it.clock.advance(60)
-        await it.github.close_pr(pull)
-        comment = await write_comment(it, pull, FOR_DAYS)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        relay.clock.advance(60)
+        await relay.github.close_pr(pull)
+        comment = await write_comment(relay, pull, FOR_DAYS)
 
         assert not was_obeyed(comment)
-        assert (waivers(it), ["closed" in answer for answer in relay_comments(it, pull)]) == ([], [True])
+        assert (waivers(relay), ["closed" in answer for answer in relay_comments(relay, pull)]) == (
+            [],
+            [True],
+        )
 
 
 @pytest.mark.parametrize(
@@ -273,131 +280,131 @@ async def test_nothing_is_waived_on_a_closed_pull_request(tmp_path: Path) -> Non
 async def test_a_waiver_without_a_reason_or_for_more_than_seven_days_is_refused(
     tmp_path: Path, words: str
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
 
-        assert not was_obeyed(await write_comment(it, pull, f"/crcr waive {GATING} {words}"))
-        assert (waivers(it), gate_state(it, pull)) == ([], "failure")
+        assert not was_obeyed(await write_comment(relay, pull, f"/crcr waive {GATING} {words}"))
+        assert (waivers(relay), gate_state(relay, pull)) == ([], "failure")
 
 
 # The button
 
 
 async def test_the_gates_button_posts_the_ready_command_and_waives_nothing_by_itself(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await it.github.press_button(latest_check(it, GATE, pull.head_sha), "waive")
-        await it.act()
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await relay.github.press_button(latest_check(relay, GATE, pull.head_sha), "waive")
+        await relay.drain()
 
-        [offer] = relay_comments(it, pull)
+        [offer] = relay_comments(relay, pull)
         assert f"\n/crcr waive {GATING} at {pull.head_sha[:12]} because <reason>\n" in offer
-        assert (waivers(it), gate_state(it, pull)) == ([], "failure")
+        assert (waivers(relay), gate_state(relay, pull)) == ([], "failure")
 
 
 async def test_the_offered_line_works_when_a_maintainer_copies_it(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await it.github.press_button(latest_check(it, GATE, pull.head_sha), "waive")
-        await it.act()
-        [line] = [line for line in relay_comments(it, pull)[0].splitlines() if line.startswith("/crcr")]
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await relay.github.press_button(latest_check(relay, GATE, pull.head_sha), "waive")
+        await relay.drain()
+        [line] = [line for line in relay_comments(relay, pull)[0].splitlines() if line.startswith("/crcr")]
 
-        assert was_obeyed(await write_comment(it, pull, line.replace("<reason>", "it must land")))
-        assert gate_state(it, pull) == "success"
+        assert was_obeyed(await write_comment(relay, pull, line.replace("<reason>", "it must land")))
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_gate_that_is_not_blocked_offers_no_button(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        assert latest_check(it, GATE, pull.head_sha).actions == []
-        await run_all(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        assert latest_check(relay, GATE, pull.head_sha).actions == []
+        await run_all(relay)
 
-        assert latest_check(it, GATE, pull.head_sha).actions == []
+        assert latest_check(relay, GATE, pull.head_sha).actions == []
 
 
 async def test_a_button_pressed_after_the_gate_has_opened_says_nothing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        before = replace(latest_check(it, GATE, pull.head_sha))
-        await write_comment(it, pull, WAIVE)
-        await it.github.press_button(before, "waive")
-        await it.act()
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        before = replace(latest_check(relay, GATE, pull.head_sha))
+        await write_comment(relay, pull, WAIVE)
+        await relay.github.press_button(before, "waive")
+        await relay.drain()
 
-        assert relay_comments(it, pull) == []
+        assert relay_comments(relay, pull) == []
 
 
 async def test_on_a_shared_head_the_button_offers_on_each_blocked_pull_request_once(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        one = await failing_pull(it)
-        other = await open_twin(it, one)
-        await run_all(it, build="failure")
-        it.github.faults.secondary_limit(on=Match("POST", f"*/issues/{other.number}/comments"), times=1)
-        await it.github.press_button(latest_check(it, GATE, one.head_sha), "waive")
+    async with gated_upstream(tmp_path) as relay:
+        one = await failing_pull(relay)
+        other = await open_twin(relay, one)
+        await run_all(relay, build="failure")
+        relay.github.faults.secondary_limit(on=Match("POST", f"*/issues/{other.number}/comments"), times=1)
+        await relay.github.press_button(latest_check(relay, GATE, one.head_sha), "waive")
         for _ in range(3):
-            await it.pass_time(90)
+            await relay.pass_time(90)
 
-        assert [len(relay_comments(it, pull)) for pull in (one, other)] == [1, 1]
+        assert [len(relay_comments(relay, pull)) for pull in (one, other)] == [1, 1]
 
 
 async def test_on_a_shared_head_the_button_offers_nothing_where_it_is_waived_already(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        one = await failing_pull(it)
-        other = await open_twin(it, one)
-        await run_all(it, build="failure")
-        await write_comment(it, one, WAIVE)
-        await it.github.press_button(latest_check(it, GATE, one.head_sha), "waive")
-        await it.act()
+    async with gated_upstream(tmp_path) as relay:
+        one = await failing_pull(relay)
+        other = await open_twin(relay, one)
+        await run_all(relay, build="failure")
+        await write_comment(relay, one, WAIVE)
+        await relay.github.press_button(latest_check(relay, GATE, one.head_sha), "waive")
+        await relay.drain()
 
-        assert [len(relay_comments(it, pull)) for pull in (one, other)] == [0, 1]
+        assert [len(relay_comments(relay, pull)) for pull in (one, other)] == [0, 1]
 
 
 # The audit log
 
 
 async def test_a_waiver_its_use_and_its_end_are_in_the_audit_log(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE)
-        await write_comment(it, pull, f"/crcr unwaive {GATING}")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE)
+        await write_comment(relay, pull, f"/crcr unwaive {GATING}")
 
-        [given], [used], [ended] = (audit_entries(it, act) for act in ("waive", "waiver_used", "unwaive"))
+        [given], [used], [ended] = (audit_entries(relay, act) for act in ("waive", "waiver_used", "unwaive"))
         assert (given["who"], given["command"], given["head"]) == ("maintainer", WAIVE, pull.head_sha)
         assert (used["who"], used["subject"], used["downstream"]) == ("maintainer", "#1", GATING)
         assert used["reason"] == "the runner is on fire"
         assert (ended["who"], ended["command"]) == ("maintainer", f"/crcr unwaive {GATING}")
-        assert [row["ended_by"] for row in waivers(it)] == ["maintainer"]
+        assert [row["ended_by"] for row in waivers(relay)] == ["maintainer"]
 
 
 async def test_the_use_of_a_waiver_is_noted_once_however_often_the_gate_is_looked_at(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, FOR_DAYS)
-        await push(it, pull)
-        await run_all(it, test="failure")
-        await sweep_after(it, 60)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, FOR_DAYS)
+        await push(relay, pull)
+        await run_all(relay, test="failure")
+        await sweep_after(relay, 60)
 
-        assert len(audit_entries(it, "waiver_used")) == 1
+        assert len(audit_entries(relay, "waiver_used")) == 1
 
 
 async def test_a_waiver_that_was_never_needed_is_not_noted_as_used(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it)
-        await write_comment(it, pull, WAIVE)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay)
+        await write_comment(relay, pull, WAIVE)
 
-        assert (gate_state(it, pull), audit_entries(it, "waiver_used")) == ("success", [])
-        assert [row["used_at"] for row in waivers(it)] == [None]
+        assert (gate_state(relay, pull), audit_entries(relay, "waiver_used")) == ("success", [])
+        assert [row["used_at"] for row in waivers(relay)] == [None]
 
 
 async def test_the_use_of_a_new_heads_waiver_is_not_noted_on_the_old_heads(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, TWO) as relay:
+        pull = await open_pull(relay)
         for name in (GATING, INFORMING):
-            await run_all(it, name, build="failure")
-        await write_comment(it, pull, WAIVE)
-        await push(it, pull)
-        await run_all(it, build="failure")
-        await run_all(it, INFORMING)
-        await write_comment(it, pull, WAIVE)
+            await run_all(relay, name, build="failure")
+        await write_comment(relay, pull, WAIVE)
+        await push(relay, pull)
+        await run_all(relay, build="failure")
+        await run_all(relay, INFORMING)
+        await write_comment(relay, pull, WAIVE)
 
-        assert gate_state(it, pull) == "success"
-        assert [row["used_at"] is not None for row in waivers(it)] == [False, True]
+        assert gate_state(relay, pull) == "success"
+        assert [row["used_at"] is not None for row in waivers(relay)] == [False, True]

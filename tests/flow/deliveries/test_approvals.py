@@ -11,7 +11,6 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     INFORMING,
-    Stage,
     gate_state,
     gated_upstream,
     latest_check,
@@ -20,163 +19,174 @@ from support.github.gated_upstream import (
     shown_check,
     write_comment,
 )
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 APPROVE = "/crcr approve"
 
 
-def listed(options: str, level: str = "L4") -> str:
+def gating_allowlist(options: str, level: str = "L4") -> str:
     entry = f"{GATING}: {{oncalls: [bob], jobs: [build, test], {options}}}"
     return f"L3:\n  npu:\n    {entry}\n" if level == "L3" else f"{level}:\n  - {entry}\n"
 
 
-APPROVED = listed("authors: approved")
-TRUSTED = listed("authors: trusted")
+APPROVED = gating_allowlist("authors: approved")
+TRUSTED = gating_allowlist("authors: trusted")
 
 
-async def push(it: Stage, pull: PullRequest) -> None:
-    it.clock.advance(60)
-    await it.github.push_to_pr(pull)
-    await it.act()
+async def push(relay: RunningRelay, pull: PullRequest) -> None:
+    relay.clock.advance(60)
+    await relay.github.push_to_pr(pull)
+    await relay.drain()
 
 
-async def close_and_reopen(it: Stage, pull: PullRequest) -> None:
-    for act in (it.github.close_pr, it.github.reopen_pr):
-        it.clock.advance(60)
+async def close_and_reopen(relay: RunningRelay, pull: PullRequest) -> None:
+    for act in (relay.github.close_pr, relay.github.reopen_pr):
+        relay.clock.advance(60)
         await act(pull)
-        await it.act()
+        await relay.drain()
 
 
-def summary(it: Stage, pull: PullRequest) -> str:
-    return str(latest_check(it, GATE, pull.head_sha).output["summary"])
+def summary(relay: RunningRelay, pull: PullRequest) -> str:
+    return str(latest_check(relay, GATE, pull.head_sha).output["summary"])
 
 
 async def test_what_needs_approval_is_held_and_the_gate_says_what_releases_it(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
 
-        assert it.github.dispatches() == []
-        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
+        assert relay.github.dispatches() == []
+        assert shown_check(relay, GATE, pull.head_sha) == (
+            "in_progress",
+            None,
+            f"{GATING} is held (approval)",
+        )
         assert f"someone with write rights comments `/crcr approve at {pull.head_sha[:12]}`" in summary(
-            it, pull
+            relay, pull
         )
         with pytest.raises(MergeBlocked):
-            await it.github.merge_pr(pull)
+            await relay.github.merge_pr(pull)
 
 
 async def test_what_is_held_has_no_deadline(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
-        it.clock.advance(30 * 24 * 3600.0)
-        await it.services.sweeper.sweep()
-        await it.services.reconciler.run()
-        await it.act()
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
+        relay.clock.advance(30 * 24 * 3600.0)
+        await relay.services.sweeper.sweep()
+        await relay.services.reconciler.run()
+        await relay.drain()
 
-        assert gate_state(it, pull) == "pending"
-        assert was_obeyed(await write_comment(it, pull, APPROVE))
-        assert dispatched_actions(it.github, GATING) == ["opened"]
+        assert gate_state(relay, pull) == "pending"
+        assert was_obeyed(await write_comment(relay, pull, APPROVE))
+        assert dispatched_actions(relay.github, GATING) == ["opened"]
 
 
 async def test_an_approval_dispatches_the_held_event_as_it_was(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it, title="As it was")
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay, title="As it was")
         assert pull.last_delivery is not None
         opened = pull.last_delivery.guid
-        await it.github.edit_pr(pull, title="Changed since")
-        it.github.set_permission(UPSTREAM, "writer", "write")
-        assert was_obeyed(await write_comment(it, pull, APPROVE, author="writer"))
+        await relay.github.edit_pr(pull, title="Changed since")
+        relay.github.set_permission(UPSTREAM, "writer", "write")
+        assert was_obeyed(await write_comment(relay, pull, APPROVE, author="writer"))
 
-        [sent] = it.github.dispatches(GATING)
+        [sent] = relay.github.dispatches(GATING)
         payload = sent.client_payload["payload"]
         assert (sent.delivery_id, payload["action"]) == (opened, "opened")
         assert payload["pull_request"]["title"] == "As it was"
-        await run_all(it)
-        assert gate_state(it, pull) == "success"
+        await run_all(relay)
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_an_approval_by_the_author_alone_releases_nothing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
 
-        assert not was_obeyed(await write_comment(it, pull, APPROVE, author="contributor"))
-        assert (it.github.dispatches(), gate_state(it, pull)) == ([], "pending")
+        assert not was_obeyed(await write_comment(relay, pull, APPROVE, author="contributor"))
+        assert (relay.github.dispatches(), gate_state(relay, pull)) == ([], "pending")
 
 
 async def test_an_approval_is_valid_for_its_head_only(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
-        await write_comment(it, pull, APPROVE)
-        await push(it, pull)
-        assert dispatched_actions(it.github, GATING) == ["opened"]
-        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
-        await write_comment(it, pull, APPROVE)
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
+        await write_comment(relay, pull, APPROVE)
+        await push(relay, pull)
+        assert dispatched_actions(relay.github, GATING) == ["opened"]
+        assert shown_check(relay, GATE, pull.head_sha) == (
+            "in_progress",
+            None,
+            f"{GATING} is held (approval)",
+        )
+        await write_comment(relay, pull, APPROVE)
 
-        assert dispatched_actions(it.github, GATING) == ["opened", "synchronize"]
+        assert dispatched_actions(relay.github, GATING) == ["opened", "synchronize"]
 
 
 async def test_reopening_an_approved_head_needs_no_second_approval(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
-        await write_comment(it, pull, APPROVE)
-        await close_and_reopen(it, pull)
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
+        await write_comment(relay, pull, APPROVE)
+        await close_and_reopen(relay, pull)
 
-        assert dispatched_actions(it.github, GATING) == ["opened", "closed", "reopened"]
+        assert dispatched_actions(relay.github, GATING) == ["opened", "closed", "reopened"]
 
 
 async def test_a_reopened_head_that_nobody_approved_is_released_without_its_old_end(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
-        await close_and_reopen(it, pull)
-        assert dispatched_actions(it.github, GATING) == []
-        await write_comment(it, pull, APPROVE)
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
+        await close_and_reopen(relay, pull)
+        assert dispatched_actions(relay.github, GATING) == []
+        await write_comment(relay, pull, APPROVE)
 
-        assert dispatched_actions(it.github, GATING) == ["reopened"]
+        assert dispatched_actions(relay.github, GATING) == ["reopened"]
 
 
 async def test_the_approval_of_one_pull_request_does_not_release_another_with_the_same_head(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        one = await open_pull(it)
-        await open_pull(it, before_webhook=lambda pull: setattr(pull, "head_sha", one.head_sha))
-        await write_comment(it, one, APPROVE)
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        one = await open_pull(relay)
+        await open_pull(relay, before_webhook=lambda pull: setattr(pull, "head_sha", one.head_sha))
+        await write_comment(relay, one, APPROVE)
 
-        assert len(it.github.dispatches(GATING)) == 1
+        assert len(relay.github.dispatches(GATING)) == 1
 
 
 async def test_two_approvals_dispatch_once(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
         for _ in range(2):
-            assert was_obeyed(await write_comment(it, pull, APPROVE))
+            assert was_obeyed(await write_comment(relay, pull, APPROVE))
 
-        assert dispatched_actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(relay.github, GATING) == ["opened"]
 
 
 # Closing
 
 
 async def test_the_end_of_an_approved_head_is_told(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
-        await write_comment(it, pull, APPROVE)
-        it.clock.advance(60)
-        await it.github.close_pr(pull)
-        await it.act()
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
+        await write_comment(relay, pull, APPROVE)
+        relay.clock.advance(60)
+        await relay.github.close_pr(pull)
+        await relay.drain()
 
-        assert dispatched_events(it.github, GATING) == [("opened", pull.head_sha), ("closed", pull.head_sha)]
+        assert dispatched_events(relay.github, GATING) == [
+            ("opened", pull.head_sha),
+            ("closed", pull.head_sha),
+        ]
 
 
 async def test_the_end_of_a_head_that_nobody_approved_is_told_to_nobody(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
-        it.clock.advance(60)
-        await it.github.close_pr(pull)
-        await it.act()
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
+        relay.clock.advance(60)
+        await relay.github.close_pr(pull)
+        await relay.drain()
 
-        assert not was_obeyed(await write_comment(it, pull, APPROVE))
-        assert ["nothing to approve" in answer for answer in relay_comments(it, pull)] == [True]
-        assert it.github.dispatches() == []
+        assert not was_obeyed(await write_comment(relay, pull, APPROVE))
+        assert ["nothing to approve" in answer for answer in relay_comments(relay, pull)] == [True]
+        assert relay.github.dispatches() == []
 
 
 # Approval and drafts
@@ -186,98 +196,107 @@ async def test_the_end_of_a_head_that_nobody_approved_is_told_to_nobody(tmp_path
 async def test_a_draft_that_needs_approval_waits_for_both_in_either_order(
     tmp_path: Path, approval_first: bool
 ) -> None:
-    async with gated_upstream(tmp_path, listed("authors: approved, drafts: false")) as it:
-        pull = await open_pull(it, draft=True)
+    async with gated_upstream(tmp_path, gating_allowlist("authors: approved, drafts: false")) as relay:
+        pull = await open_pull(relay, draft=True)
         reasons = []
         for approving in (approval_first, not approval_first):
-            title = latest_check(it, GATE, pull.head_sha).output["title"]
-            reasons.append((title, len(it.github.dispatches())))
-            it.clock.advance(60)
-            await (write_comment(it, pull, APPROVE) if approving else it.github.ready_for_review(pull))
-            await it.act()
+            title = latest_check(relay, GATE, pull.head_sha).output["title"]
+            reasons.append((title, len(relay.github.dispatches())))
+            relay.clock.advance(60)
+            await (write_comment(relay, pull, APPROVE) if approving else relay.github.ready_for_review(pull))
+            await relay.drain()
 
         left = "draft" if approval_first else "approval"
         assert reasons == [(f"{GATING} is held (approval)", 0), (f"{GATING} is held ({left})", 0)]
-        assert dispatched_actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(relay.github, GATING) == ["opened"]
 
 
 async def test_a_draft_that_only_waits_to_be_ready_says_so(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, listed("drafts: false")) as it:
-        pull = await open_pull(it, draft=True)
+    async with gated_upstream(tmp_path, gating_allowlist("drafts: false")) as relay:
+        pull = await open_pull(relay, draft=True)
 
-        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
-        assert "mark the pull request ready for review" in summary(it, pull)
+        assert shown_check(relay, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
+        assert "mark the pull request ready for review" in summary(relay, pull)
 
 
 # `authors: trusted`
 
 
 async def test_a_gate_for_trusted_authors_holds_an_outsiders_head_for_approval(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TRUSTED) as it:
-        pull = await open_pull(it, author="outsider", author_association="NONE", fork=True)
-        assert (it.github.dispatches(), gate_state(it, pull)) == ([], "pending")
-        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
-        await write_comment(it, pull, APPROVE)
-        await run_all(it)
+    async with gated_upstream(tmp_path, TRUSTED) as relay:
+        pull = await open_pull(relay, author="outsider", author_association="NONE", fork=True)
+        assert (relay.github.dispatches(), gate_state(relay, pull)) == ([], "pending")
+        assert shown_check(relay, GATE, pull.head_sha) == (
+            "in_progress",
+            None,
+            f"{GATING} is held (approval)",
+        )
+        await write_comment(relay, pull, APPROVE)
+        await run_all(relay)
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 @pytest.mark.parametrize("association", ["OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR"])
 async def test_a_gate_for_trusted_authors_runs_theirs_at_once(tmp_path: Path, association: str) -> None:
-    async with gated_upstream(tmp_path, TRUSTED) as it:
-        await open_pull(it, author_association=association)
+    async with gated_upstream(tmp_path, TRUSTED) as relay:
+        await open_pull(relay, author_association=association)
 
-        assert dispatched_actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(relay.github, GATING) == ["opened"]
 
 
 @pytest.mark.parametrize("level", ["L1", "L2", "L3"])
 async def test_below_l4_a_backend_for_trusted_authors_just_leaves_outsiders_out(
     tmp_path: Path, level: str
 ) -> None:
-    async with stage(tmp_path, listed("authors: trusted", level), downstreams=(GATING,)) as it:
-        pull = await open_pull(it, author="outsider", author_association="FIRST_TIME_CONTRIBUTOR")
-        it.github.set_permission(UPSTREAM, "maintainer", "maintain")
-        await write_comment(it, pull, APPROVE)
+    async with running_relay(
+        tmp_path, gating_allowlist("authors: trusted", level), downstreams=(GATING,)
+    ) as relay:
+        pull = await open_pull(relay, author="outsider", author_association="FIRST_TIME_CONTRIBUTOR")
+        relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
+        await write_comment(relay, pull, APPROVE)
 
-        assert it.github.dispatches() == []
+        assert relay.github.dispatches() == []
 
 
 async def test_an_approval_waits_for_nobody_elses_run(tmp_path: Path) -> None:
     both = f"{APPROVED}  - {INFORMING}: {{oncalls: [ann], jobs: [build]}}\n"
-    async with gated_upstream(tmp_path, both) as it:
-        pull = await open_pull(it)
-        assert (dispatched_actions(it.github, GATING), dispatched_actions(it.github, INFORMING)) == (
+    async with gated_upstream(tmp_path, both) as relay:
+        pull = await open_pull(relay)
+        assert (dispatched_actions(relay.github, GATING), dispatched_actions(relay.github, INFORMING)) == (
             [],
             ["opened"],
         )
-        await run_all(it, INFORMING)
-        assert gate_state(it, pull) == "pending"
-        await write_comment(it, pull, APPROVE)
-        await run_all(it)
+        await run_all(relay, INFORMING)
+        assert gate_state(relay, pull) == "pending"
+        await write_comment(relay, pull, APPROVE)
+        await run_all(relay)
 
-        assert (dispatched_actions(it.github, INFORMING), gate_state(it, pull)) == (["opened"], "success")
+        assert (dispatched_actions(relay.github, INFORMING), gate_state(relay, pull)) == (
+            ["opened"],
+            "success",
+        )
 
 
 async def test_an_approved_head_still_waits_for_the_answer_about_its_files(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, listed('authors: approved, paths: ["src/**"]')) as it:
-        pull = await open_pull(it)
-        away = it.github.faults.answer(503, on=Match("GET", "*/compare/*"))
-        await write_comment(it, pull, APPROVE)
-        assert (it.github.dispatches(), gate_state(it, pull)) == ([], "pending")
-        it.github.faults.remove(away)
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path, gating_allowlist('authors: approved, paths: ["src/**"]')) as relay:
+        pull = await open_pull(relay)
+        away = relay.github.faults.answer(503, on=Match("GET", "*/compare/*"))
+        await write_comment(relay, pull, APPROVE)
+        assert (relay.github.dispatches(), gate_state(relay, pull)) == ([], "pending")
+        relay.github.faults.remove(away)
+        await relay.pass_time(60)
 
-        assert dispatched_actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(relay.github, GATING) == ["opened"]
 
 
 async def test_an_entry_that_no_longer_needs_approval_goes_on_at_the_next_event(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
-        it.write_allowlist(listed("authors: any"))
-        await it.refresh()
-        it.clock.advance(60)
-        await it.github.label_pr(pull, "triaged")
-        await it.act()
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
+        relay.write_allowlist(gating_allowlist("authors: any"))
+        await relay.refresh()
+        relay.clock.advance(60)
+        await relay.github.label_pr(pull, "triaged")
+        await relay.drain()
 
-        assert dispatched_actions(it.github, GATING) == ["opened"]
+        assert dispatched_actions(relay.github, GATING) == ["opened"]

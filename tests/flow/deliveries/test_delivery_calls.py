@@ -6,7 +6,7 @@ from typing import Any
 
 from github_sim.github import GitHub, Match
 from support.github.dispatch_log import BOTH, TWO, dispatched_actions
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, running_relay
 
 MINTS = "/app/installations/*/access_tokens"
 
@@ -16,72 +16,72 @@ def minted(github: GitHub) -> list[dict[str, Any]]:
 
 
 async def test_a_dispatch_is_one_call_once_installation_and_token_are_known(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        before = len(it.github.calls)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        before = len(relay.github.calls)
         for _ in range(10):
-            await it.github.open_pr(UPSTREAM)
-        await it.act()
+            await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        after = it.github.calls[before:]
+        after = relay.github.calls[before:]
         assert len(after) == 20
         assert {call.route for call in after} == {"/repos/{owner}/{repo}/dispatches"}
 
 
 async def test_a_dispatch_token_is_good_for_one_repository_and_one_permission(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        before = len(minted(it.github))
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        before = len(minted(relay.github))
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        wanted = minted(it.github)[before:]
+        wanted = minted(relay.github)[before:]
         assert sorted(each["repository_ids"] for each in wanted) == sorted(
-            [it.github.repository(name).id] for name in BOTH
+            [relay.github.repository(name).id] for name in BOTH
         )
         assert [each["permissions"] for each in wanted] == [{"contents": "write"}] * 2
 
 
 async def test_a_token_is_renewed_before_it_expires_and_not_earlier(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        before = len(minted(it.github))
-        await it.github.open_pr(UPSTREAM)
-        await it.pass_time(50 * 60)
-        assert len(minted(it.github)) == before
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        before = len(minted(relay.github))
+        await relay.github.open_pr(UPSTREAM)
+        await relay.pass_time(50 * 60)
+        assert len(minted(relay.github)) == before
 
-        await it.github.open_pr(UPSTREAM)
-        await it.pass_time(6 * 60)
-        assert len(minted(it.github)) == before + 2
-        assert {call.status for call in it.github.calls_to("POST", "/repos/*/dispatches")} == {204}
+        await relay.github.open_pr(UPSTREAM)
+        await relay.pass_time(6 * 60)
+        assert len(minted(relay.github)) == before + 2
+        assert {call.status for call in relay.github.calls_to("POST", "/repos/*/dispatches")} == {204}
 
 
 async def test_a_target_whose_id_is_unknown_gets_a_token_for_its_name_alone(tmp_path: Path) -> None:
     names = tuple(f"org/backend{each}" for each in range(20))
     unread = Match("GET", "/repos/org/*")
 
-    async with stage(tmp_path, "L1: []\n", downstreams=names) as it:
-        it.github.faults.answer(404, message="Not Found", on=unread)
-        it.write_allowlist("L1:\n" + "".join(f"  - {name}\n" for name in names))
-        await it.refresh()
-        await it.act()
-        it.github.faults.clear()
-        before = len(minted(it.github))
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, "L1: []\n", downstreams=names) as relay:
+        relay.github.faults.answer(404, message="Not Found", on=unread)
+        relay.write_allowlist("L1:\n" + "".join(f"  - {name}\n" for name in names))
+        await relay.refresh()
+        await relay.drain()
+        relay.github.faults.clear()
+        before = len(minted(relay.github))
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
         scopes = [{"permissions": {"contents": "write"}, "repositories": [name[4:]]} for name in names]
-        assert sorted(minted(it.github)[before:], key=str) == sorted(scopes, key=str)
-        assert [dispatched_actions(it.github, name) for name in names] == [["opened"]] * 20
+        assert sorted(minted(relay.github)[before:], key=str) == sorted(scopes, key=str)
+        assert [dispatched_actions(relay.github, name) for name in names] == [["opened"]] * 20
 
 
 async def test_a_token_that_github_no_longer_takes_is_replaced_at_once(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        it.github.world.tokens.clear()
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        relay.github.world.tokens.clear()
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened", "opened"]] * 2
+        assert [dispatched_actions(relay.github, name) for name in BOTH] == [["opened", "opened"]] * 2

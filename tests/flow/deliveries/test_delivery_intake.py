@@ -15,7 +15,7 @@ from crcr.receive.webhook.intake import CAP_BYTES
 from github_sim.world.records import WebhookDelivery
 from support.github.dispatch_log import BOTH, TWO, dispatched_actions, dispatched_events
 from support.published_files import EXAMPLES, example, webhook_examples
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 PATH = "/github/webhook"
 
@@ -25,84 +25,88 @@ def answer(delivery: WebhookDelivery | None) -> Any:
     return json.loads(delivery.answer_body)
 
 
-async def post(it: Stage, event: str, body: bytes, *, guid: str = "guid-1", **headers: str) -> httpx.Response:
-    signed = {**it.github.webhooks.headers(event, guid, body), **headers}
-    return await it.http.post(PATH, content=body, headers=signed)
+async def post(
+    relay: RunningRelay, event: str, body: bytes, *, guid: str = "guid-1", **headers: str
+) -> httpx.Response:
+    signed = {**relay.github.webhooks.headers(event, guid, body), **headers}
+    return await relay.http.post(PATH, content=body, headers=signed)
 
 
 async def test_fault_01_a_webhook_to_100_targets_calls_nobody_before_it_is_answered(tmp_path: Path) -> None:
     names = tuple(f"org{each % 4}/backend{each}" for each in range(100))
     allowlist = "L1:\n" + "".join(f"  - {name}\n" for name in names)
-    async with stage(tmp_path, allowlist, downstreams=names) as it:
-        calls = len(it.github.calls)
-        pr = await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, allowlist, downstreams=names) as relay:
+        calls = len(relay.github.calls)
+        pr = await relay.github.open_pr(UPSTREAM)
 
         assert answer(pr.last_delivery)["dispatches"] == 100
-        assert len(it.github.calls) == calls
-        await it.act()
-        assert [dispatched_events(it.github, name) for name in names] == [[("opened", pr.head_sha)]] * 100
+        assert len(relay.github.calls) == calls
+        await relay.drain()
+        assert [dispatched_events(relay.github, name) for name in names] == [[("opened", pr.head_sha)]] * 100
 
 
 async def test_fault_04_a_redelivered_webhook_is_a_repeat_and_dispatches_nothing(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
         assert pr.last_delivery is not None
-        again = await it.github.redeliver(pr.last_delivery.guid)
-        await it.act()
+        again = await relay.github.redeliver(pr.last_delivery.guid)
+        await relay.drain()
 
         assert answer(again) == {"ok": True, "delivery": pr.last_delivery.guid, "repeat": True}
-        assert len(it.github.dispatches()) == 2
+        assert len(relay.github.dispatches()) == 2
 
 
 async def test_fault_04_the_same_guid_ten_times_at_once_is_taken_once(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.hold(times=1)
-        await it.github.open_pr(UPSTREAM)
-        [held] = it.github.webhooks.held
-        answers = await asyncio.gather(*(post(it, "pull_request", held.payload) for _ in range(10)))
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.hold(times=1)
+        await relay.github.open_pr(UPSTREAM)
+        [held] = relay.github.webhooks.held
+        answers = await asyncio.gather(*(post(relay, "pull_request", held.payload) for _ in range(10)))
+        await relay.drain()
 
         assert [each.status_code for each in answers] == [202] * 10
         assert sorted(each.json().get("dispatches", "repeat") == 2 for each in answers) == [False] * 9 + [
             True
         ]
-        assert len(it.github.dispatches()) == 2
+        assert len(relay.github.dispatches()) == 2
 
 
 async def test_fault_04_a_webhook_that_github_sends_twice_is_dispatched_once(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.duplicate()
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.duplicate()
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert len(it.github.dispatches()) == 2
+        assert len(relay.github.dispatches()) == 2
 
 
 async def test_fault_32_no_byte_of_any_event_is_read_before_its_signature(tmp_path: Path) -> None:
     events = ("pull_request", "push", "ping", "installation", "gollum", "not a name!", "")
     signatures = (None, b"", b"sha256=" + b"0" * 64, b"sha1=abc", b"\xff")
-    async with stage(tmp_path, TWO) as it:
+    async with running_relay(tmp_path, TWO) as relay:
         for event, signature in product(events, signatures):
             headers = [(b"x-github-event", event.encode())]
             headers += [] if signature is None else [(b"x-hub-signature-256", signature)]
-            refused = await it.http.post(PATH, content=b"}{ garbage", headers=headers)
+            refused = await relay.http.post(PATH, content=b"}{ garbage", headers=headers)
 
             assert refused.status_code == 401, (event, signature)
             assert refused.json()["error"]["code"] == "bad_signature"
 
 
 async def test_a_signed_ping_is_answered_200(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO) as it:
-        assert (await it.github.ping()).status_code == 200
+    async with running_relay(tmp_path, TWO) as relay:
+        assert (await relay.github.ping()).status_code == 200
 
 
 async def test_what_nobody_wants_is_answered_with_a_reason_and_not_stored(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one: {events: [nightly]}\n", downstreams=("org/one",)) as it:
-        unknown_event = await post(it, "gollum", b'{"action":"x"}')
-        unknown_action = await post(it, "pull_request", b'{"action":"enqueued"}')
-        not_ours = await it.github.send_webhook("push", json.loads(example("push")))
-        unwanted_ref = await it.github.push(UPSTREAM)
+    async with running_relay(
+        tmp_path, "L1:\n  - org/one: {events: [nightly]}\n", downstreams=("org/one",)
+    ) as relay:
+        unknown_event = await post(relay, "gollum", b'{"action":"x"}')
+        unknown_action = await post(relay, "pull_request", b'{"action":"enqueued"}')
+        not_ours = await relay.github.send_webhook("push", json.loads(example("push")))
+        unwanted_ref = await relay.github.push(UPSTREAM)
 
         reasons = [
             unknown_event.json(),
@@ -116,13 +120,13 @@ async def test_what_nobody_wants_is_answered_with_a_reason_and_not_stored(tmp_pa
             "Codertocat/Hello-World is not an upstream of this relay",
             "no downstream takes pushes to refs/heads/main",
         ]
-        assert it.rows("SELECT guid FROM deliveries") == []
+        assert relay.rows("SELECT guid FROM deliveries") == []
 
 
 async def test_a_signed_body_that_is_no_such_event_is_400(tmp_path: Path) -> None:
     bodies = (b"", b"}{", b"[1]", b'{"action":"opened"}', b'{"action":"opened\xff"}')
-    async with stage(tmp_path, TWO) as it:
-        refusals = [await post(it, "pull_request", body) for body in bodies]
+    async with running_relay(tmp_path, TWO) as relay:
+        refusals = [await post(relay, "pull_request", body) for body in bodies]
 
         assert [each.status_code for each in refusals] == [400] * len(bodies)
         assert {each.json()["error"]["code"] for each in refusals} == {"bad_request"}
@@ -131,10 +135,10 @@ async def test_a_signed_body_that_is_no_such_event_is_400(tmp_path: Path) -> Non
 async def test_a_form_is_refused_with_a_hint_after_its_signature_and_recovered_from_githubs_log(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.webhooks.content_type = "form"
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.webhooks.content_type = "form"
         with capture_logs() as lines:
-            pull = await it.github.open_pr(UPSTREAM)
+            pull = await relay.github.open_pr(UPSTREAM)
         sent = pull.last_delivery
         assert sent is not None
         assert sent.headers["Content-Type"] == "application/x-www-form-urlencoded"
@@ -145,29 +149,29 @@ async def test_a_form_is_refused_with_a_hint_after_its_signature_and_recovered_f
         assert (warned["log_level"], warned["hint"]) == ("warning", error["hint"])
 
         forged = {**sent.headers, "X-Hub-Signature-256": "sha256=" + "0" * 64}
-        refused = await it.http.post(PATH, content=b"payload=%7B%7D", headers=forged)
+        refused = await relay.http.post(PATH, content=b"payload=%7B%7D", headers=forged)
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "bad_signature")
 
-        it.clock.advance(180)
-        await it.services.reconciler.run()
-        await it.act()
-        assert dispatched_actions(it.github, "org/one") == ["opened"]
+        relay.clock.advance(180)
+        await relay.services.reconciler.run()
+        await relay.drain()
+        assert dispatched_actions(relay.github, "org/one") == ["opened"]
 
 
 async def test_a_signed_body_without_its_headers_is_400(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO) as it:
+    async with running_relay(tmp_path, TWO) as relay:
         for missing in ("X-GitHub-Event", "X-GitHub-Delivery"):
-            headers = it.github.webhooks.headers("ping", "guid-1", b"{}")
+            headers = relay.github.webhooks.headers("ping", "guid-1", b"{}")
             del headers[missing]
-            refused = await it.http.post(PATH, content=b"{}", headers=headers)
+            refused = await relay.http.post(PATH, content=b"{}", headers=headers)
 
             assert refused.status_code == 400
             assert missing in refused.json()["error"]["detail"]
 
 
 async def test_a_body_over_25_mib_is_refused_by_its_announced_length(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO) as it:
-        refused = await post(it, "ping", b"{}", **{"content-length": str(CAP_BYTES + 1)})
+    async with running_relay(tmp_path, TWO) as relay:
+        refused = await post(relay, "ping", b"{}", **{"content-length": str(CAP_BYTES + 1)})
 
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_large")
 
@@ -181,18 +185,18 @@ async def test_a_body_over_25_mib_is_refused_though_nothing_announced_it(tmp_pat
             given += 1024 * 1024
             yield b" " * 1024 * 1024
 
-    async with stage(tmp_path, TWO) as it:
-        headers = it.github.webhooks.headers("ping", "guid-1", b"another body")
-        refused = await it.http.post(PATH, content=endless(), headers=headers)
+    async with running_relay(tmp_path, TWO) as relay:
+        headers = relay.github.webhooks.headers("ping", "guid-1", b"another body")
+        refused = await relay.http.post(PATH, content=endless(), headers=headers)
 
         assert refused.status_code == 413
         assert given <= CAP_BYTES + 2 * 1024 * 1024
 
 
 async def test_a_webhook_that_the_store_cannot_take_is_503_with_a_time(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await it.services.database.close()
-        pr = await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await relay.services.database.close()
+        pr = await relay.github.open_pr(UPSTREAM)
 
         assert pr.last_delivery is not None
         assert pr.last_delivery.status_code == 503
@@ -202,49 +206,51 @@ async def test_a_webhook_that_the_store_cannot_take_is_503_with_a_time(tmp_path:
 UPSTREAM_OF_EXAMPLES = {"Codertocat/Hello-World": TWO}
 
 
-def pushed_now(it: Stage, body: bytes) -> bytes:
+def pushed_now(relay: RunningRelay, body: bytes) -> bytes:
     """The published push, at the stage's time: a push of years ago is not taken."""
     event = json.loads(body)
-    event["repository"]["pushed_at"] = int(it.clock.now().timestamp())
+    event["repository"]["pushed_at"] = int(relay.clock.now().timestamp())
     return json.dumps(event).encode()
 
 
 async def test_all_published_examples_are_taken_without_a_5xx(tmp_path: Path) -> None:
-    async with stage(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as it:
+    async with running_relay(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as relay:
         answers = [
-            await post(it, event, pushed_now(it, body) if event == "push" else body, guid=f"example-{number}")
+            await post(
+                relay, event, pushed_now(relay, body) if event == "push" else body, guid=f"example-{number}"
+            )
             for number, (event, body) in enumerate(webhook_examples())
         ]
-        await it.act()
+        await relay.drain()
 
         assert len(answers) == EXAMPLES
         assert [each.text for each in answers if each.status_code not in {200, 202}] == []
-        assert {each["event_type"] for each in map(vars_of, it.github.dispatches())} == {
+        assert {each["event_type"] for each in map(dispatch_fields, relay.github.dispatches())} == {
             "pull_request",
             "push",
         }
 
 
-def vars_of(dispatch: Any) -> dict[str, Any]:
+def dispatch_fields(dispatch: Any) -> dict[str, Any]:
     return dict(vars(dispatch))
 
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
 async def test_a_published_pull_request_example_that_we_act_on_acts(tmp_path: Path, action: str) -> None:
-    async with stage(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as it:
-        taken = await post(it, "pull_request", example("pull_request", action))
-        await it.act()
+    async with running_relay(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as relay:
+        taken = await post(relay, "pull_request", example("pull_request", action))
+        await relay.drain()
 
         assert taken.json()["dispatches"] == 2
-        assert [dispatched_actions(it.github, name) for name in BOTH] == [[action], [action]]
+        assert [dispatched_actions(relay.github, name) for name in BOTH] == [[action], [action]]
 
 
 async def test_every_published_push_example_is_passed_on_as_it_was(tmp_path: Path) -> None:
-    async with stage(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as it:
-        bodies = [pushed_now(it, body) for event, body in webhook_examples() if event == "push"]
+    async with running_relay(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as relay:
+        bodies = [pushed_now(relay, body) for event, body in webhook_examples() if event == "push"]
         for number, body in enumerate(bodies):
-            await post(it, "push", body, guid=f"push-{number}")
-        await it.act()
+            await post(relay, "push", body, guid=f"push-{number}")
+        await relay.drain()
 
-        passed_on = [each.client_payload["payload"] for each in it.github.dispatches("org/one")]
+        passed_on = [each.client_payload["payload"] for each in relay.github.dispatches("org/one")]
         assert sorted(map(str, passed_on)) == sorted(str(json.loads(body)) for body in bodies)

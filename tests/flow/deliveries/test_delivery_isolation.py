@@ -13,7 +13,7 @@ from support.github.dispatch_log import (
     running_worker,
     wait_until_true,
 )
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, running_relay
 
 ONE = Match("POST", "/repos/org/one/dispatches")
 
@@ -21,123 +21,123 @@ ONE = Match("POST", "/repos/org/one/dispatches")
 async def test_fault_02_one_hanging_target_holds_up_none_of_200(tmp_path: Path) -> None:
     names = tuple(f"org{each % 5}/backend{each}" for each in range(200))
     allowlist = "L1:\n" + "".join(f"  - {name}\n" for name in names)
-    async with stage(tmp_path, allowlist, downstreams=names) as it:
+    async with running_relay(tmp_path, allowlist, downstreams=names) as relay:
         dead, *others = names
-        gate = it.github.faults.hang(on=Match("POST", f"/repos/{dead}/dispatches"))
-        async with running_worker(it):
-            await it.github.open_pr(UPSTREAM)
-            await wait_until_true(lambda: all(dispatched_events(it.github, name) for name in others))
-            await it.github.open_pr(UPSTREAM)
+        gate = relay.github.faults.hang(on=Match("POST", f"/repos/{dead}/dispatches"))
+        async with running_worker(relay):
+            await relay.github.open_pr(UPSTREAM)
+            await wait_until_true(lambda: all(dispatched_events(relay.github, name) for name in others))
+            await relay.github.open_pr(UPSTREAM)
             await wait_until_true(
-                lambda: all(len(dispatched_events(it.github, name)) == 2 for name in others)
+                lambda: all(len(dispatched_events(relay.github, name)) == 2 for name in others)
             )
 
             assert gate.reached.is_set()
-            assert dispatched_events(it.github, dead) == []
+            assert dispatched_events(relay.github, dead) == []
             gate.release()
-            await wait_until_true(lambda: len(dispatched_events(it.github, dead)) == 2)
+            await wait_until_true(lambda: len(dispatched_events(relay.github, dead)) == 2)
 
 
 async def test_fault_02_a_target_that_only_fails_does_not_delay_the_others(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.answer(500, on=ONE)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.answer(500, on=ONE)
         for _ in range(3):
-            await it.github.open_pr(UPSTREAM)
-        await it.act()
+            await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert dispatched_actions(it.github, "org/two") == ["opened"] * 3
-        assert dispatched_events(it.github, "org/one") == []
+        assert dispatched_actions(relay.github, "org/two") == ["opened"] * 3
+        assert dispatched_events(relay.github, "org/one") == []
 
 
 async def test_more_targets_than_may_run_at_once_still_do_not_wait_for_the_slow_one(tmp_path: Path) -> None:
     names = tuple(f"org/backend{each}" for each in range(12))
     allowlist = "L1:\n" + "".join(f"  - {name}\n" for name in names)
-    async with stage(tmp_path, allowlist, downstreams=names, CRCR_WORKER_CONCURRENCY="2") as it:
-        it.github.faults.hang(on=Match("POST", "/repos/org/backend0/dispatches"))
-        async with running_worker(it):
-            await it.github.open_pr(UPSTREAM)
-            await wait_until_true(lambda: all(dispatched_events(it.github, name) for name in names[1:]))
+    async with running_relay(tmp_path, allowlist, downstreams=names, CRCR_WORKER_CONCURRENCY="2") as relay:
+        relay.github.faults.hang(on=Match("POST", "/repos/org/backend0/dispatches"))
+        async with running_worker(relay):
+            await relay.github.open_pr(UPSTREAM)
+            await wait_until_true(lambda: all(dispatched_events(relay.github, name) for name in names[1:]))
 
 
 async def test_a_delivery_is_dispatched_at_once_without_any_time_passing(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        async with running_worker(it):
-            await it.github.open_pr(UPSTREAM)
-            await wait_until_true(lambda: len(it.github.dispatches()) == 2)
-            await it.github.open_pr(UPSTREAM)
-            await wait_until_true(lambda: len(it.github.dispatches()) == 4)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        async with running_worker(relay):
+            await relay.github.open_pr(UPSTREAM)
+            await wait_until_true(lambda: len(relay.github.dispatches()) == 2)
+            await relay.github.open_pr(UPSTREAM)
+            await wait_until_true(lambda: len(relay.github.dispatches()) == 4)
 
-        assert {each.received_at for each in it.github.dispatches()} == {it.clock.now()}
+        assert {each.received_at for each in relay.github.dispatches()} == {relay.clock.now()}
 
 
 async def test_a_retry_is_made_when_it_is_due_without_a_new_event(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.answer(500, on=ONE, times=1)
-        async with running_worker(it):
-            await it.github.open_pr(UPSTREAM)
-            await wait_until_true(lambda: row_states(it, "effects", target="org/one", state="waiting"))
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.answer(500, on=ONE, times=1)
+        async with running_worker(relay):
+            await relay.github.open_pr(UPSTREAM)
+            await wait_until_true(lambda: row_states(relay, "effects", target="org/one", state="waiting"))
 
             def told_later() -> object:
-                it.clock.advance(0.1)
-                return dispatched_events(it.github, "org/one")
+                relay.clock.advance(0.1)
+                return dispatched_events(relay.github, "org/one")
 
             await wait_until_true(told_later)
 
 
 async def test_what_was_dropped_before_it_was_begun_is_neither_sent_nor_called_sent(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH, CRCR_WORKER_CONCURRENCY="1") as it:
-        gate = it.github.faults.hang(on=ONE, times=1)
-        async with running_worker(it):
-            pr = await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH, CRCR_WORKER_CONCURRENCY="1") as relay:
+        gate = relay.github.faults.hang(on=ONE, times=1)
+        async with running_worker(relay):
+            pr = await relay.github.open_pr(UPSTREAM)
             await gate.reached.wait()
-            it.clock.advance(1)
-            await it.github.close_pr(pr)  # the other target's `opened` is claimed, and not begun
+            relay.clock.advance(1)
+            await relay.github.close_pr(pr)  # the other target's `opened` is claimed, and not begun
             gate.release()
-            await wait_until_true(lambda: dispatched_actions(it.github, "org/two") == ["closed"])
-            await wait_until_true(lambda: "waiting" not in row_states(it, "dispatches"))
+            await wait_until_true(lambda: dispatched_actions(relay.github, "org/two") == ["closed"])
+            await wait_until_true(lambda: "waiting" not in row_states(relay, "dispatches"))
 
         opened = {
             each["downstream"]: each["state"]
-            for each in it.rows("SELECT downstream, state FROM dispatches WHERE action = 'opened'")
+            for each in relay.rows("SELECT downstream, state FROM dispatches WHERE action = 'opened'")
         }
         assert opened == {"org/one": "sent", "org/two": "cancelled"}
-        assert dispatched_actions(it.github, "org/one") == ["opened", "closed"]
+        assert dispatched_actions(relay.github, "org/one") == ["opened", "closed"]
 
 
 async def test_after_five_faults_a_target_is_left_alone_and_probed_by_one(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.answer(500, on=ONE)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.answer(500, on=ONE)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
         for seconds in (1.5, 3, 6, 12):
-            await it.pass_time(seconds)
-        assert dispatch_attempts(it.github, "org/one") == 5
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        await it.pass_time(29)
-        assert dispatch_attempts(it.github, "org/one") == 5
+            await relay.pass_time(seconds)
+        assert dispatch_attempts(relay.github, "org/one") == 5
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        await relay.pass_time(29)
+        assert dispatch_attempts(relay.github, "org/one") == 5
 
-        await it.pass_time(1)
-        assert dispatch_attempts(it.github, "org/one") == 6
-        await it.pass_time(59)
-        assert dispatch_attempts(it.github, "org/one") == 6
-        assert dispatched_actions(it.github, "org/two") == ["opened", "opened"]
+        await relay.pass_time(1)
+        assert dispatch_attempts(relay.github, "org/one") == 6
+        await relay.pass_time(59)
+        assert dispatch_attempts(relay.github, "org/one") == 6
+        assert dispatched_actions(relay.github, "org/two") == ["opened", "opened"]
 
 
 async def test_a_target_that_recovers_gets_all_that_waited_each_pull_request_in_order(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        fault = it.github.faults.answer(502, on=ONE)
-        first = await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        fault = relay.github.faults.answer(502, on=ONE)
+        first = await relay.github.open_pr(UPSTREAM)
         for seconds in (0, 1.5, 3, 6, 12, 24):
-            await it.pass_time(seconds)
-        second = await it.github.open_pr(UPSTREAM)
-        it.clock.advance(1)
-        await it.github.push_to_pr(first)
-        it.clock.advance(1)
-        await it.github.close_pr(second)
-        it.github.faults.remove(fault)
-        await it.pass_time(60)
+            await relay.pass_time(seconds)
+        second = await relay.github.open_pr(UPSTREAM)
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(first)
+        relay.clock.advance(1)
+        await relay.github.close_pr(second)
+        relay.github.faults.remove(fault)
+        await relay.pass_time(60)
 
-        heads = dict(dispatched_events(it.github, "org/one"))
+        heads = dict(dispatched_events(relay.github, "org/one"))
         assert heads == {"synchronize": first.head_sha, "closed": second.head_sha}
-        assert row_states(it, "effects", target="org/one", state="waiting") == []
+        assert row_states(relay, "effects", target="org/one", state="waiting") == []

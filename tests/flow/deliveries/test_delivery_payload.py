@@ -5,46 +5,46 @@ from pathlib import Path
 from typing import Any
 
 from support.github.dispatch_log import BOTH, TWO
-from support.stage import AUDIENCE, RELAY_URL, UPSTREAM, Stage, stage
+from support.running_relay import AUDIENCE, RELAY_URL, UPSTREAM, RunningRelay, running_relay
 
 MOST_BYTES = 60_000
 
 
-def payloads(it: Stage) -> list[dict[str, Any]]:
-    return [each.client_payload for each in it.github.dispatches()]
+def payloads(relay: RunningRelay) -> list[dict[str, Any]]:
+    return [each.client_payload for each in relay.github.dispatches()]
 
 
 async def test_fault_06_a_pull_request_with_a_body_of_65536_characters_reaches_all(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM, body="ü" * 65_536)
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, body="ü" * 65_536)
+        await relay.drain()
 
-        assert len(payloads(it)) == 2
-        assert all(each.size_bytes <= MOST_BYTES for each in it.github.dispatches())
-        for sent in payloads(it):
+        assert len(payloads(relay)) == 2
+        assert all(each.size_bytes <= MOST_BYTES for each in relay.github.dispatches())
+        for sent in payloads(relay):
             assert sent["payload"]["pull_request"]["head"]["sha"] == pr.head_sha
             assert any("body" in name for name in sent["relay"]["trimmed"])
 
 
 async def test_fault_06_a_push_with_2048_commits_reaches_all(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pushed = await it.github.push(UPSTREAM, commits=2_048)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pushed = await relay.github.push(UPSTREAM, commits=2_048)
         assert pushed is not None
-        await it.act()
+        await relay.drain()
 
         assert len(pushed.payload) > 10 * MOST_BYTES
-        assert all(each.size_bytes <= MOST_BYTES for each in it.github.dispatches())
-        for sent in payloads(it):
-            assert sent["payload"]["after"] == it.github.repository(UPSTREAM).head_sha
+        assert all(each.size_bytes <= MOST_BYTES for each in relay.github.dispatches())
+        for sent in payloads(relay):
+            assert sent["payload"]["after"] == relay.github.repository(UPSTREAM).head_sha
             assert sent["payload"]["head_commit"]["id"] == sent["payload"]["after"]
             assert any("commits" in name for name in sent["relay"]["trimmed"])
 
 
 async def test_an_event_that_fits_is_passed_on_verbatim_and_says_who_sent_it(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L2:\n  - org/one\n", downstreams=("org/one",)) as it:
-        pr = await it.github.open_pr(UPSTREAM, title="Ünïcode \U0001f600")
-        await it.act()
-        [sent] = it.github.dispatches()
+    async with running_relay(tmp_path, "L2:\n  - org/one\n", downstreams=("org/one",)) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, title="Ünïcode \U0001f600")
+        await relay.drain()
+        [sent] = relay.github.dispatches()
 
         assert pr.last_delivery is not None
         assert sent.event_type == sent.client_payload["event_type"] == "pull_request"

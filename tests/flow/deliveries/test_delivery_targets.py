@@ -18,257 +18,260 @@ from support.github.dispatch_log import (
     running_worker,
     wait_until_true,
 )
-from support.stage import UPSTREAM, Stage, repo, stage
+from support.running_relay import UPSTREAM, RunningRelay, repo, running_relay
 
 LISTED = "L1:\n  - org/one\n  - other/two\n"
 THEM = ("org/one", "other/two")
 ONE = Match("POST", "/repos/org/one/dispatches")
 
 
-async def leave(it: Stage, text: str) -> None:
-    it.write_allowlist(text)
-    await it.refresh()
+async def leave(relay: RunningRelay, text: str) -> None:
+    relay.write_allowlist(text)
+    await relay.refresh()
 
 
 async def test_fault_08_a_target_that_leaves_with_a_full_queue_ends_it_cleanly(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        fault = it.github.faults.answer(500, on=ONE)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        fault = relay.github.faults.answer(500, on=ONE)
         for _ in range(20):
-            await it.github.open_pr(UPSTREAM)
-        await it.act()
-        tried = dispatch_attempts(it.github, "org/one")
-        await leave(it, "L1:\n  - org/two\n")
-        it.github.faults.remove(fault)
-        await it.github.open_pr(UPSTREAM)
-        await it.pass_time(24 * 3600)
+            await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        tried = dispatch_attempts(relay.github, "org/one")
+        await leave(relay, "L1:\n  - org/two\n")
+        relay.github.faults.remove(fault)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.pass_time(24 * 3600)
 
-        assert dispatch_attempts(it.github, "org/one") == tried
-        assert set(row_states(it, "dispatches", downstream="org/one")) == {"cancelled"}
-        assert "waiting" not in row_states(it, "effects", target="org/one")
-        assert dispatched_actions(it.github, "org/two") == ["opened"] * 21
+        assert dispatch_attempts(relay.github, "org/one") == tried
+        assert set(row_states(relay, "dispatches", downstream="org/one")) == {"cancelled"}
+        assert "waiting" not in row_states(relay, "effects", target="org/one")
+        assert dispatched_actions(relay.github, "org/two") == ["opened"] * 21
 
 
 async def test_fault_08_what_is_under_way_when_the_target_leaves_is_recorded_as_it_went(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        gate = it.github.faults.hang(on=ONE)
-        async with running_worker(it):
-            await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        gate = relay.github.faults.hang(on=ONE)
+        async with running_worker(relay):
+            await relay.github.open_pr(UPSTREAM)
             await gate.reached.wait()
-            await leave(it, "L1:\n  - org/two\n")
+            await leave(relay, "L1:\n  - org/two\n")
             gate.release()
-            await wait_until_true(lambda: set(row_states(it, "dispatches")) == {"sent"})
-        assert dispatched_actions(it.github, "org/one") == ["opened"]
+            await wait_until_true(lambda: set(row_states(relay, "dispatches")) == {"sent"})
+        assert dispatched_actions(relay.github, "org/one") == ["opened"]
 
 
 async def test_fault_08_a_refusal_after_the_target_left_is_no_dead_letter(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        gate = it.github.faults.hang(on=ONE)
-        async with running_worker(it):
-            await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        gate = relay.github.faults.hang(on=ONE)
+        async with running_worker(relay):
+            await relay.github.open_pr(UPSTREAM)
             await gate.reached.wait()
-            await leave(it, "L1:\n  - org/two\n")
-            await it.github.uninstall("org/one", whole_account=True)
+            await leave(relay, "L1:\n  - org/two\n")
+            await relay.github.uninstall("org/one", whole_account=True)
             gate.release()
-            await wait_until_true(lambda: newest_effect(it, "org/one")["state"] != "claimed")
-        assert newest_effect(it, "org/one")["state"] == "cancelled"
+            await wait_until_true(lambda: newest_effect(relay, "org/one")["state"] != "claimed")
+        assert newest_effect(relay, "org/one")["state"] == "cancelled"
 
 
 async def test_fault_08_a_target_that_returns_gets_what_is_new_and_nothing_old(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.answer(500, on=ONE, times=1)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        await leave(it, "L1:\n  - org/two\n")
-        await leave(it, TWO)
-        new = await it.github.open_pr(UPSTREAM)
-        await it.pass_time(3600)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.answer(500, on=ONE, times=1)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        await leave(relay, "L1:\n  - org/two\n")
+        await leave(relay, TWO)
+        new = await relay.github.open_pr(UPSTREAM)
+        await relay.pass_time(3600)
 
-        assert dispatched_events(it.github, "org/one") == [("opened", new.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("opened", new.head_sha)]
 
 
 async def test_fault_08_what_was_held_for_a_target_that_left_is_let_go(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM, draft=True)
-        await leave(it, "L1:\n  - org/two\n")
-        it.clock.advance(1)
-        await it.github.ready_for_review(pr)
-        await it.act()
+    async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, draft=True)
+        await leave(relay, "L1:\n  - org/two\n")
+        relay.clock.advance(1)
+        await relay.github.ready_for_review(pr)
+        await relay.drain()
 
-        assert it.github.dispatches() == []
-        [dispatch] = it.rows("SELECT state, reason FROM dispatches")
+        assert relay.github.dispatches() == []
+        [dispatch] = relay.rows("SELECT state, reason FROM dispatches")
         assert dispatch == {"state": "cancelled", "reason": "left the allowlist"}
 
 
 async def test_fault_09_the_app_off_one_target_parks_its_dispatch_with_a_clear_error(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=THEM) as it:
-        await it.github.uninstall("org/one")
-        pr = await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+        await relay.github.uninstall("org/one")
+        pr = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        parked = newest_effect(it, "org/one")
+        parked = newest_effect(relay, "org/one")
         assert (parked["state"], parked["last_error"]) == (
             "parked",
             "The App is not installed on org/one.",
         )
-        assert row_states(it, "dispatches", downstream="org/one") == ["parked"]
-        assert dispatched_events(it.github, "other/two") == [("opened", pr.head_sha)]
+        assert row_states(relay, "dispatches", downstream="org/one") == ["parked"]
+        assert dispatched_events(relay.github, "other/two") == [("opened", pr.head_sha)]
 
 
 async def test_fault_09_after_a_new_installation_new_ones_arrive_and_the_parked_one_on_demand(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, LISTED, downstreams=THEM) as it:
-        before = it.github.installation("org/one").id
-        await it.github.uninstall("org/one")
-        first = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        await it.github.install("org/one")
-        assert it.github.installation("org/one").id != before
-        second = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        assert dispatched_events(it.github, "org/one") == [("opened", second.head_sha)]
+    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+        before = relay.github.installation("org/one").id
+        await relay.github.uninstall("org/one")
+        first = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        await relay.github.install("org/one")
+        assert relay.github.installation("org/one").id != before
+        second = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        assert dispatched_events(relay.github, "org/one") == [("opened", second.head_sha)]
 
-        retried = await it.services.acts.retry_parked(
-            repo(UPSTREAM), ParkedFilter(), who="ann", now=it.clock.now()
+        retried = await relay.services.acts.retry_parked(
+            repo(UPSTREAM), ParkedFilter(), who="ann", now=relay.clock.now()
         )
-        await it.act()
+        await relay.drain()
         assert retried == 1
-        assert dispatched_events(it.github, "org/one")[1:] == [("opened", first.head_sha)]
-        assert set(row_states(it, "dispatches")) == {"sent"}
+        assert dispatched_events(relay.github, "org/one")[1:] == [("opened", first.head_sha)]
+        assert set(row_states(relay, "dispatches")) == {"sent"}
 
 
 async def test_fault_09_a_new_installation_that_no_webhook_told_of_is_found(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=THEM) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        it.github.faults.webhooks.lose(event="installation")
-        await it.github.uninstall("org/one")
-        await it.github.install("org/one")
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        relay.github.faults.webhooks.lose(event="installation")
+        await relay.github.uninstall("org/one")
+        await relay.github.install("org/one")
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
 
-        assert dispatched_actions(it.github, "org/one") == ["opened", "opened"]
-        [row] = it.rows("SELECT installation_id FROM repositories WHERE downstream = 'org/one'")
-        assert row["installation_id"] == it.github.installation("org/one").id
+        assert dispatched_actions(relay.github, "org/one") == ["opened", "opened"]
+        [row] = relay.rows("SELECT installation_id FROM repositories WHERE downstream = 'org/one'")
+        assert row["installation_id"] == relay.github.installation("org/one").id
 
 
 async def test_fault_09_a_repository_that_is_gone_is_parked_and_looked_for_once(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=THEM) as it:
-        it.github.faults.answer(404, message="Not Found", on=ONE)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        await it.pass_time(3600)
+    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+        relay.github.faults.answer(404, message="Not Found", on=ONE)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        await relay.pass_time(3600)
 
-        assert newest_effect(it, "org/one")["state"] == "parked"
-        assert dispatch_attempts(it.github, "org/one") == 1
+        assert newest_effect(relay, "org/one")["state"] == "parked"
+        assert dispatch_attempts(relay.github, "org/one") == 1
 
 
 async def test_a_paused_upstream_takes_deliveries_and_sends_them_when_it_goes_on(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        acts, upstream = it.services.acts, repo(UPSTREAM)
-        await acts.pause(upstream, who="ann", now=it.clock.now())
-        async with running_worker(it):
-            pr = await it.github.open_pr(UPSTREAM)
-            await wait_until_true(lambda: it.clock.sleeping)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        acts, upstream = relay.services.acts, repo(UPSTREAM)
+        await acts.pause(upstream, who="ann", now=relay.clock.now())
+        async with running_worker(relay):
+            pr = await relay.github.open_pr(UPSTREAM)
+            await wait_until_true(lambda: relay.clock.sleeping)
             assert pr.last_delivery is not None
             assert pr.last_delivery.status_code == 202
-            assert it.github.dispatches() == []
-            await acts.pause(upstream, who="ann", now=it.clock.now(), lift=True)
-            await wait_until_true(lambda: set(row_states(it, "dispatches")) == {"sent"})
-        assert [dispatched_events(it.github, name) for name in BOTH] == [[("opened", pr.head_sha)]] * 2
-        assert [each["act"] for each in it.rows("SELECT act FROM audit")] == ["pause", "unpause"]
+            assert relay.github.dispatches() == []
+            await acts.pause(upstream, who="ann", now=relay.clock.now(), lift=True)
+            await wait_until_true(lambda: set(row_states(relay, "dispatches")) == {"sent"})
+        assert [dispatched_events(relay.github, name) for name in BOTH] == [[("opened", pr.head_sha)]] * 2
+        assert [each["act"] for each in relay.rows("SELECT act FROM audit")] == ["pause", "unpause"]
 
 
 async def test_while_paused_other_effects_go_on(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await it.services.acts.pause(repo(UPSTREAM), who="ann", now=it.clock.now())
-        it.github.create_repository("new/three")
-        await leave(it, TWO + "  - new/three\n")
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await relay.services.acts.pause(repo(UPSTREAM), who="ann", now=relay.clock.now())
+        relay.github.create_repository("new/three")
+        await leave(relay, TWO + "  - new/three\n")
+        await relay.drain()
 
-        [row] = it.rows("SELECT repository_id, confirmed FROM repositories WHERE downstream = 'new/three'")
-        assert row == {"repository_id": it.github.repository("new/three").id, "confirmed": 1}
+        [row] = relay.rows("SELECT repository_id, confirmed FROM repositories WHERE downstream = 'new/three'")
+        assert row == {"repository_id": relay.github.repository("new/three").id, "confirmed": 1}
 
 
 async def test_a_suspended_downstream_gets_nothing_and_loses_its_queue(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        targets, upstream, one = it.services.targets, repo(UPSTREAM), repo("org/one")
-        it.github.faults.answer(500, on=ONE, times=1)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        await targets.suspend(upstream, one, who="ann", now=it.clock.now())
-        await it.github.open_pr(UPSTREAM)
-        await it.pass_time(3600)
-        assert dispatched_events(it.github, "org/one") == []
-        assert dispatched_actions(it.github, "org/two") == ["opened", "opened"]
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        targets, upstream, one = relay.services.targets, repo(UPSTREAM), repo("org/one")
+        relay.github.faults.answer(500, on=ONE, times=1)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        await targets.suspend(upstream, one, who="ann", now=relay.clock.now())
+        await relay.github.open_pr(UPSTREAM)
+        await relay.pass_time(3600)
+        assert dispatched_events(relay.github, "org/one") == []
+        assert dispatched_actions(relay.github, "org/two") == ["opened", "opened"]
 
-        await targets.suspend(upstream, one, who="ann", now=it.clock.now(), lift=True)
-        new = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        assert dispatched_events(it.github, "org/one") == [("opened", new.head_sha)]
+        await targets.suspend(upstream, one, who="ann", now=relay.clock.now(), lift=True)
+        new = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        assert dispatched_events(relay.github, "org/one") == [("opened", new.head_sha)]
 
 
 async def test_suspending_a_downstream_does_not_stop_finding_out_who_it_is(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1: []\n", downstreams=BOTH) as it:
-        await leave(it, TWO)
-        await it.services.targets.suspend(repo(UPSTREAM), repo("org/one"), who="ann", now=it.clock.now())
-        await it.act()
+    async with running_relay(tmp_path, "L1: []\n", downstreams=BOTH) as relay:
+        await leave(relay, TWO)
+        await relay.services.targets.suspend(
+            repo(UPSTREAM), repo("org/one"), who="ann", now=relay.clock.now()
+        )
+        await relay.drain()
 
-        [row] = it.rows("SELECT confirmed FROM repositories WHERE downstream = 'org/one'")
+        [row] = relay.rows("SELECT confirmed FROM repositories WHERE downstream = 'org/one'")
         assert row["confirmed"] == 1
 
 
 async def test_a_replay_goes_to_those_who_did_not_get_it(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=THEM) as it:
-        it.github.faults.answer(422, message="no", on=ONE, times=1)
-        pr = await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+        relay.github.faults.answer(422, message="no", on=ONE, times=1)
+        pr = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
         assert pr.last_delivery is not None
-        sent = await it.services.acts.replay(
-            repo(UPSTREAM), pr.last_delivery.guid, who="ann", now=it.clock.now()
+        sent = await relay.services.acts.replay(
+            repo(UPSTREAM), pr.last_delivery.guid, who="ann", now=relay.clock.now()
         )
-        await it.act()
+        await relay.drain()
 
         assert sent == 1
-        assert [dispatched_actions(it.github, name) for name in THEM] == [["opened"], ["opened"]]
-        assert "parked" not in row_states(it, "effects")
+        assert [dispatched_actions(relay.github, name) for name in THEM] == [["opened"], ["opened"]]
+        assert "parked" not in row_states(relay, "effects")
 
 
 async def test_a_replay_to_everyone_is_marked_where_it_is_the_second(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
         assert pr.last_delivery is not None
         guid, upstream = pr.last_delivery.guid, repo(UPSTREAM)
-        assert await it.services.acts.replay(upstream, guid, who="ann", now=it.clock.now()) == 0
+        assert await relay.services.acts.replay(upstream, guid, who="ann", now=relay.clock.now()) == 0
         assert (
-            await it.services.acts.replay(upstream, guid, who="ann", now=it.clock.now(), everyone=True) == 2
+            await relay.services.acts.replay(upstream, guid, who="ann", now=relay.clock.now(), everyone=True)
+            == 2
         )
-        await it.act()
+        await relay.drain()
 
-        assert [dispatched_actions(it.github, name) for name in BOTH] == [["opened", "opened"]] * 2
-        assert it.rows("SELECT state, unsure FROM dispatches") == [{"state": "sent", "unsure": 1}] * 2
+        assert [dispatched_actions(relay.github, name) for name in BOTH] == [["opened", "opened"]] * 2
+        assert relay.rows("SELECT state, unsure FROM dispatches") == [{"state": "sent", "unsure": 1}] * 2
 
 
 async def test_a_replay_of_what_never_came_is_not_found(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         with pytest.raises(NotFound):
-            await it.services.acts.replay(repo(UPSTREAM), "no-such-guid", who="ann", now=it.clock.now())
+            await relay.services.acts.replay(repo(UPSTREAM), "no-such-guid", who="ann", now=relay.clock.now())
 
 
 async def test_a_test_dispatch_says_so_and_goes_to_one(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await it.services.acts.dispatch_test(
-            repo(UPSTREAM), repo("Org/One"), "test-1", who="ann", now=it.clock.now()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await relay.services.acts.dispatch_test(
+            repo(UPSTREAM), repo("Org/One"), "test-1", who="ann", now=relay.clock.now()
         )
-        await it.act()
+        await relay.drain()
 
-        [sent] = it.github.dispatches()
+        [sent] = relay.github.dispatches()
         assert (sent.event_type, sent.client_payload["relay"]["test"]) == ("crcr_test", True)
-        assert it.github.dispatches("org/one") == [sent]
+        assert relay.github.dispatches("org/one") == [sent]
         with pytest.raises(NotFound):
-            await it.services.acts.dispatch_test(
-                repo(UPSTREAM), repo("org/stranger"), "test-2", who="ann", now=it.clock.now()
+            await relay.services.acts.dispatch_test(
+                repo(UPSTREAM), repo("org/stranger"), "test-2", who="ann", now=relay.clock.now()
             )

@@ -19,7 +19,7 @@ from support.github.dispatch_log import (
     dispatched_events,
     row_states,
 )
-from support.stage import UPSTREAM, Stage, repo, stage
+from support.running_relay import UPSTREAM, RunningRelay, repo, running_relay
 
 ONE = Match("POST", "/repos/org/one/dispatches")
 PULL = "/repos/pytorch-like/core/pulls/1"
@@ -31,235 +31,241 @@ async def push_back(github: GitHub, pull: PullRequest, head: str) -> None:
     await github.send_pull_webhook(pull, "synchronize", {"before": before, "after": head})
 
 
-def deliveries(it: Stage) -> dict[str, str]:
+def deliveries(relay: RunningRelay) -> dict[str, str]:
     """State of the deliveries by action, where an action came once."""
-    return {row["action"]: row["state"] for row in it.rows("SELECT action, state FROM deliveries")}
+    return {row["action"]: row["state"] for row in relay.rows("SELECT action, state FROM deliveries")}
 
 
-async def a_short_life(it: Stage) -> PullRequest:
+async def a_short_life(relay: RunningRelay) -> PullRequest:
     """Opened, pushed to, closed, a second apart; its webhooks are held."""
-    it.github.faults.webhooks.hold()
-    pull = await it.github.open_pr(UPSTREAM)
-    it.clock.advance(1)
-    await it.github.push_to_pr(pull)
-    it.clock.advance(1)
-    return await it.github.close_pr(pull)
+    relay.github.faults.webhooks.hold()
+    pull = await relay.github.open_pr(UPSTREAM)
+    relay.clock.advance(1)
+    await relay.github.push_to_pr(pull)
+    relay.clock.advance(1)
+    return await relay.github.close_pr(pull)
 
 
 async def test_events_of_one_pull_request_arrive_in_order_though_the_first_needs_retries(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.answer(500, on=ONE, times=3)
-        pr = await it.github.open_pr(UPSTREAM)
-        other = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        it.clock.advance(1)
-        await it.github.edit_pr(pr, title="A better title")
-        await it.github.reopen_pr(pr)  # a second event of the same head: it may not overtake the first
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.answer(500, on=ONE, times=3)
+        pr = await relay.github.open_pr(UPSTREAM)
+        other = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        relay.clock.advance(1)
+        await relay.github.edit_pr(pr, title="A better title")
+        await relay.github.reopen_pr(pr)  # a second event of the same head: it may not overtake the first
+        await relay.drain()
         for _ in range(6):
-            await it.pass_time(10)
+            await relay.pass_time(10)
 
         assert [
-            action for action, head in dispatched_events(it.github, "org/one") if head == pr.head_sha
+            action for action, head in dispatched_events(relay.github, "org/one") if head == pr.head_sha
         ] == [
             "opened",
             "reopened",
         ]
-        assert ("opened", other.head_sha) in dispatched_events(it.github, "org/one")
+        assert ("opened", other.head_sha) in dispatched_events(relay.github, "org/one")
 
 
 async def test_a_new_head_supersedes_what_was_not_sent_for_older_ones(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.answer(500, on=ONE, times=1)
-        pr = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        it.clock.advance(1)
-        await it.github.push_to_pr(pr)
-        await it.pass_time(60)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.answer(500, on=ONE, times=1)
+        pr = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(pr)
+        await relay.pass_time(60)
 
-        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
-        assert dispatched_actions(it.github, "org/two") == ["opened", "synchronize"]
-        [dropped] = it.rows("SELECT reason FROM dispatches WHERE state = 'cancelled'")
+        assert dispatched_events(relay.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatched_actions(relay.github, "org/two") == ["opened", "synchronize"]
+        [dropped] = relay.rows("SELECT reason FROM dispatches WHERE state = 'cancelled'")
         assert dropped["reason"] == f"superseded by {pr.head_sha[:12]}"
 
 
 async def test_closing_cancels_what_still_waits_and_never_the_closing_itself(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.answer(500, on=ONE, times=1)
-        pr = await it.github.open_pr(UPSTREAM)
-        other = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        it.clock.advance(1)
-        await it.github.close_pr(pr, merged=True)
-        await it.pass_time(60)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.answer(500, on=ONE, times=1)
+        pr = await relay.github.open_pr(UPSTREAM)
+        other = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        relay.clock.advance(1)
+        await relay.github.close_pr(pr, merged=True)
+        await relay.pass_time(60)
 
-        assert sorted(dispatched_events(it.github, "org/one")) == [
+        assert sorted(dispatched_events(relay.github, "org/one")) == [
             ("closed", pr.head_sha),
             ("opened", other.head_sha),
         ]
-        assert dispatched_actions(it.github, "org/two") == ["opened", "opened", "closed"]
+        assert dispatched_actions(relay.github, "org/two") == ["opened", "opened", "closed"]
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]])
 async def test_whatever_the_order_of_arrival_a_closed_pull_request_ends_closed(
     tmp_path: Path, order: list[int]
 ) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await a_short_life(it)
-        waiting, it.github.webhooks.held = it.github.webhooks.held, []
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await a_short_life(relay)
+        waiting, relay.github.webhooks.held = relay.github.webhooks.held, []
         for place in order:
-            it.github.webhooks.held = [waiting[place]]
-            await it.github.release_webhooks()
-            await it.act()
+            relay.github.webhooks.held = [waiting[place]]
+            await relay.github.release_webhooks()
+            await relay.drain()
 
-        assert dispatched_events(it.github, "org/one")[-1] == ("closed", pr.head_sha)
+        assert dispatched_events(relay.github, "org/one")[-1] == ("closed", pr.head_sha)
         expected = [action for action, at in zip(("opened", "synchronize"), (0, 1), strict=True)
                     if all(order.index(later) > order.index(at) for later in range(at + 1, 3))]  # fmt: skip
-        assert dispatched_actions(it.github, "org/one")[:-1] == expected
+        assert dispatched_actions(relay.github, "org/one")[:-1] == expected
 
 
 async def test_what_comes_after_the_closing_is_recorded_as_superseded_and_not_dispatched(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await a_short_life(it)
-        late = await it.github.release_webhooks([2, 1, 0])
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await a_short_life(relay)
+        late = await relay.github.release_webhooks([2, 1, 0])
+        await relay.drain()
 
-        assert dispatched_actions(it.github, "org/one") == ["closed"]
-        assert deliveries(it) == {"closed": "accepted", "synchronize": "superseded", "opened": "superseded"}
+        assert dispatched_actions(relay.github, "org/one") == ["closed"]
+        assert deliveries(relay) == {
+            "closed": "accepted",
+            "synchronize": "superseded",
+            "opened": "superseded",
+        }
         assert [each.status_code for each in late] == [202] * 3
         assert {
-            each["reason"] for each in it.rows("SELECT reason FROM deliveries WHERE state = 'superseded'")
+            each["reason"] for each in relay.rows("SELECT reason FROM deliveries WHERE state = 'superseded'")
         } == {"the pull request was closed since"}
 
 
 async def test_a_backlog_collapses_to_the_newest_state_of_each_pull_request(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await it.services.acts.pause(repo(UPSTREAM), who="ann", now=it.clock.now())
-        kept, closed = await it.github.open_pr(UPSTREAM), await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await relay.services.acts.pause(repo(UPSTREAM), who="ann", now=relay.clock.now())
+        kept, closed = await relay.github.open_pr(UPSTREAM), await relay.github.open_pr(UPSTREAM)
         for _ in range(3):
-            it.clock.advance(1)
-            await it.github.push_to_pr(kept)
-            await it.github.push_to_pr(closed)
-        it.clock.advance(1)
-        await it.github.close_pr(closed)
-        await it.services.acts.pause(repo(UPSTREAM), who="ann", now=it.clock.now(), lift=True)
-        await it.act()
+            relay.clock.advance(1)
+            await relay.github.push_to_pr(kept)
+            await relay.github.push_to_pr(closed)
+        relay.clock.advance(1)
+        await relay.github.close_pr(closed)
+        await relay.services.acts.pause(repo(UPSTREAM), who="ann", now=relay.clock.now(), lift=True)
+        await relay.drain()
 
-        assert sorted(dispatched_events(it.github, "org/one")) == [
+        assert sorted(dispatched_events(relay.github, "org/one")) == [
             ("closed", closed.head_sha),
             ("synchronize", kept.head_sha),
         ]
 
 
 async def test_a_ready_for_review_that_overtakes_the_opening_lets_it_through(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as it:
-        it.github.faults.webhooks.hold()
-        pr = await it.github.open_pr(UPSTREAM, draft=True)
-        it.clock.advance(1)
-        await it.github.ready_for_review(pr)
-        await it.github.release_webhooks([1, 0])
-        await it.act()
+    async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.hold()
+        pr = await relay.github.open_pr(UPSTREAM, draft=True)
+        relay.clock.advance(1)
+        await relay.github.ready_for_review(pr)
+        await relay.github.release_webhooks([1, 0])
+        await relay.drain()
 
-        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("opened", pr.head_sha)]
 
 
 async def test_a_label_that_overtakes_a_push_does_not_make_the_push_stale(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
-        it.github.faults.webhooks.hold()
-        it.clock.advance(1)
-        await it.github.push_to_pr(pr)
-        it.clock.advance(1)
-        await it.github.label_pr(pr, "ciflow")
-        await it.github.release_webhooks([1, 0])
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
+        relay.github.faults.webhooks.hold()
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(pr)
+        relay.clock.advance(1)
+        await relay.github.label_pr(pr, "ciflow")
+        await relay.github.release_webhooks([1, 0])
+        await relay.drain()
 
-        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert dispatched_events(relay.github, "org/one")[-1] == ("synchronize", pr.head_sha)
 
 
 # Within one second
 
 
 async def test_pushes_of_one_second_follow_their_chain_and_nobody_is_asked(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
         for _ in range(3):
-            await it.act()
-            await it.github.push_to_pr(pr)
-        await it.act()
+            await relay.drain()
+            await relay.github.push_to_pr(pr)
+        await relay.drain()
 
-        assert dispatched_actions(it.github, "org/one") == ["opened", *["synchronize"] * 3]
-        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
-        assert it.github.calls_to("GET", PULL) == []
+        assert dispatched_actions(relay.github, "org/one") == ["opened", *["synchronize"] * 3]
+        assert dispatched_events(relay.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert relay.github.calls_to("GET", PULL) == []
 
 
 async def test_an_opening_that_its_pushes_overtook_within_the_second_is_old_and_nobody_is_asked(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.hold()
-        pr = await it.github.open_pr(UPSTREAM)
-        await it.github.push_to_pr(pr)
-        await it.github.release_webhooks([1, 0])
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.hold()
+        pr = await relay.github.open_pr(UPSTREAM)
+        await relay.github.push_to_pr(pr)
+        await relay.github.release_webhooks([1, 0])
+        await relay.drain()
 
-        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
-        assert it.github.calls_to("GET", PULL) == []
+        assert dispatched_events(relay.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert relay.github.calls_to("GET", PULL) == []
 
 
 async def test_a_doubt_is_settled_by_asking_github_outside_the_request(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
-        it.clock.advance(1)
-        it.github.faults.webhooks.hold()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
+        relay.clock.advance(1)
+        relay.github.faults.webhooks.hold()
         for _ in range(3):
-            await it.github.push_to_pr(pr)
-        calls = len(it.github.calls)
-        await it.github.release_webhooks([2, 0])  # the last one first, then one that is no link of its chain
-        assert row_states(it, "deliveries") == ["accepted", "accepted", "in_doubt"]
-        assert len(it.github.calls) == calls
-        await it.act()
+            await relay.github.push_to_pr(pr)
+        calls = len(relay.github.calls)
+        await relay.github.release_webhooks(
+            [2, 0]
+        )  # the last one first, then one that is no link of its chain
+        assert row_states(relay, "deliveries") == ["accepted", "accepted", "in_doubt"]
+        assert len(relay.github.calls) == calls
+        await relay.drain()
 
-        assert row_states(it, "deliveries") == ["accepted", "accepted", "superseded"]
-        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
-        assert len(it.github.calls_to("GET", PULL)) == 1
+        assert row_states(relay, "deliveries") == ["accepted", "accepted", "superseded"]
+        assert dispatched_events(relay.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert len(relay.github.calls_to("GET", PULL)) == 1
 
 
 async def test_a_doubt_that_was_right_is_dispatched_though_its_elder_came_after_it(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
-        it.clock.advance(1)
-        it.github.faults.webhooks.hold()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
+        relay.clock.advance(1)
+        relay.github.faults.webhooks.hold()
         for _ in range(3):
-            await it.github.push_to_pr(pr)
-        await it.github.release_webhooks([0, 2, 1])  # the last skips a link; then the link comes
-        assert row_states(it, "deliveries") == ["accepted", "accepted", "in_doubt", "accepted"]
-        await it.act()
+            await relay.github.push_to_pr(pr)
+        await relay.github.release_webhooks([0, 2, 1])  # the last skips a link; then the link comes
+        assert row_states(relay, "deliveries") == ["accepted", "accepted", "in_doubt", "accepted"]
+        await relay.drain()
 
-        assert row_states(it, "deliveries") == ["accepted"] * 4
-        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert row_states(relay, "deliveries") == ["accepted"] * 4
+        assert dispatched_events(relay.github, "org/one")[-1] == ("synchronize", pr.head_sha)
 
 
 async def test_a_settled_doubt_drops_what_waits_for_older_heads(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.answer(500, on=ONE, times=1)
-        pr = await it.github.open_pr(UPSTREAM)
-        it.clock.advance(1)
-        it.github.faults.webhooks.hold()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.answer(500, on=ONE, times=1)
+        pr = await relay.github.open_pr(UPSTREAM)
+        relay.clock.advance(1)
+        relay.github.faults.webhooks.hold()
         for _ in range(3):
-            await it.github.push_to_pr(pr)
-        await it.github.release_webhooks([0])
-        await it.act()
-        it.github.faults.webhooks.clear()
-        await it.github.send_webhook("pull_request", pr_body(pr))
-        await it.act()
-        await it.pass_time(60)
+            await relay.github.push_to_pr(pr)
+        await relay.github.release_webhooks([0])
+        await relay.drain()
+        relay.github.faults.webhooks.clear()
+        await relay.github.send_webhook("pull_request", pr_body(pr))
+        await relay.drain()
+        await relay.pass_time(60)
 
-        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("synchronize", pr.head_sha)]
 
 
 def pr_body(pr: PullRequest) -> dict[str, object]:
@@ -271,92 +277,94 @@ async def test_closed_and_reopened_within_a_second_is_open_whichever_comes_last(
     for order in ([0, 1], [1, 0]):
         folder = tmp_path / str(order[0])
         folder.mkdir()
-        async with stage(folder, TWO, downstreams=BOTH) as it:
-            pr = await it.github.open_pr(UPSTREAM)
-            await it.act()
-            it.github.faults.webhooks.hold()
-            it.clock.advance(1)
-            await it.github.close_pr(pr)
-            await it.github.reopen_pr(pr)
-            await it.github.release_webhooks(order)
-            await it.act()
+        async with running_relay(folder, TWO, downstreams=BOTH) as relay:
+            pr = await relay.github.open_pr(UPSTREAM)
+            await relay.drain()
+            relay.github.faults.webhooks.hold()
+            relay.clock.advance(1)
+            await relay.github.close_pr(pr)
+            await relay.github.reopen_pr(pr)
+            await relay.github.release_webhooks(order)
+            await relay.drain()
 
-            assert dispatched_events(it.github, "org/one")[-1] == ("reopened", pr.head_sha)
-            assert it.rows("SELECT is_open FROM pulls") == [{"is_open": 1}]
+            assert dispatched_events(relay.github, "org/one")[-1] == ("reopened", pr.head_sha)
+            assert relay.rows("SELECT is_open FROM pulls") == [{"is_open": 1}]
 
 
 async def test_an_answer_older_than_the_webhooks_is_asked_for_again(tmp_path: Path) -> None:
     """GitHub answers from copies that may lag behind."""
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
         old_head, old_time = pr.head_sha, pr.updated_at
-        it.clock.advance(1)
-        it.github.faults.webhooks.hold()
+        relay.clock.advance(1)
+        relay.github.faults.webhooks.hold()
         for _ in range(3):
-            await it.github.push_to_pr(pr)
-        await it.github.release_webhooks([0, 2])
+            await relay.github.push_to_pr(pr)
+        await relay.github.release_webhooks([0, 2])
         new_head, pr.head_sha = pr.head_sha, old_head
         pr.updated_at, new_time = old_time, pr.updated_at
-        await it.act()
-        assert "superseded" not in row_states(it, "deliveries")
+        await relay.drain()
+        assert "superseded" not in row_states(relay, "deliveries")
 
         pr.head_sha, pr.updated_at = new_head, new_time
-        await it.pass_time(2)
-        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", new_head)
+        await relay.pass_time(2)
+        assert dispatched_events(relay.github, "org/one")[-1] == ("synchronize", new_head)
 
 
 @pytest.mark.parametrize("option", ["drafts: false", "authors: approved"])
 async def test_the_end_of_a_doubt_releases_nothing_that_waits_for_something_else(
     tmp_path: Path, option: str
 ) -> None:
-    async with stage(tmp_path, f"L1:\n  - org/one: {{{option}}}\n", downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM, draft=True)
-        it.clock.advance(1)
-        it.github.faults.webhooks.hold()
+    async with running_relay(tmp_path, f"L1:\n  - org/one: {{{option}}}\n", downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, draft=True)
+        relay.clock.advance(1)
+        relay.github.faults.webhooks.hold()
         for _ in range(3):
-            await it.github.push_to_pr(pr)
-        await it.github.release_webhooks([0, 2])
-        await it.act()
-        assert it.github.dispatches() == []
-        assert row_states(it, "deliveries")[-1] == "accepted"
+            await relay.github.push_to_pr(pr)
+        await relay.github.release_webhooks([0, 2])
+        await relay.drain()
+        assert relay.github.dispatches() == []
+        assert row_states(relay, "deliveries")[-1] == "accepted"
 
-        it.github.faults.webhooks.clear()
-        it.clock.advance(1)
-        await it.github.ready_for_review(pr)
-        await it.act()
+        relay.github.faults.webhooks.clear()
+        relay.clock.advance(1)
+        await relay.github.ready_for_review(pr)
+        await relay.drain()
         expected = [("synchronize", pr.head_sha)] if option.startswith("drafts") else []
-        assert dispatched_events(it.github, "org/one") == expected
+        assert dispatched_events(relay.github, "org/one") == expected
 
 
 async def test_what_is_in_doubt_is_not_released_by_ready_for_review_alone(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM, draft=True)
-        it.clock.advance(1)
-        it.github.faults.webhooks.hold()
+    async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, draft=True)
+        relay.clock.advance(1)
+        relay.github.faults.webhooks.hold()
         for _ in range(3):
-            await it.github.push_to_pr(pr)
-        it.clock.advance(1)
-        await it.github.ready_for_review(pr)
-        await it.github.release_webhooks([2, 0, 3])  # in doubt: the first push, which the last one overtook
-        await it.act()
+            await relay.github.push_to_pr(pr)
+        relay.clock.advance(1)
+        await relay.github.ready_for_review(pr)
+        await relay.github.release_webhooks(
+            [2, 0, 3]
+        )  # in doubt: the first push, which the last one overtook
+        await relay.drain()
 
-        assert dispatched_events(it.github, "org/one") == [("synchronize", pr.head_sha)]
-        assert dispatch_attempts(it.github, "org/one") == 1
+        assert dispatched_events(relay.github, "org/one") == [("synchronize", pr.head_sha)]
+        assert dispatch_attempts(relay.github, "org/one") == 1
 
 
 async def test_ready_for_review_during_a_doubt_counts_when_the_doubt_ends(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM, draft=True)
-        it.clock.advance(1)
-        it.github.faults.webhooks.hold()
+    async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, draft=True)
+        relay.clock.advance(1)
+        relay.github.faults.webhooks.hold()
         for _ in range(3):
-            await it.github.push_to_pr(pr)
-        it.clock.advance(1)
-        await it.github.ready_for_review(pr)
-        await it.github.release_webhooks([0, 2, 3])  # in doubt: the last push, which skips a link
-        await it.act()
+            await relay.github.push_to_pr(pr)
+        relay.clock.advance(1)
+        await relay.github.ready_for_review(pr)
+        await relay.github.release_webhooks([0, 2, 3])  # in doubt: the last push, which skips a link
+        await relay.drain()
 
-        assert dispatched_events(it.github, "org/one")[-1] == ("synchronize", pr.head_sha)
+        assert dispatched_events(relay.github, "org/one")[-1] == ("synchronize", pr.head_sha)
 
 
 # Whatever happens, in whatever order it is heard of
@@ -385,47 +393,47 @@ def histories(draw: st.DrawFn) -> History:
     return History(acts, list(order), draw(st.lists(st.booleans(), min_size=count, max_size=count)))
 
 
-async def live(it: Stage, history: History) -> PullRequest:
-    it.github.faults.webhooks.hold()
-    pull = await it.github.open_pr(UPSTREAM)
+async def live(relay: RunningRelay, history: History) -> PullRequest:
+    relay.github.faults.webhooks.hold()
+    pull = await relay.github.open_pr(UPSTREAM)
     first = pull.head_sha
     for word, seconds in history.acts:
-        it.clock.advance(seconds)
+        relay.clock.advance(seconds)
         if word == "push" and pull.state == "open":
-            await it.github.push_to_pr(pull)
+            await relay.github.push_to_pr(pull)
         elif word == "push back" and pull.state == "open":
-            await push_back(it.github, pull, first)
+            await push_back(relay.github, pull, first)
         elif word == "close" and pull.state == "open":
-            await it.github.close_pr(pull)
+            await relay.github.close_pr(pull)
         elif word == "reopen" and pull.state == "closed":
-            await it.github.reopen_pr(pull)
+            await relay.github.reopen_pr(pull)
         else:
-            await it.github.label_pr(pull, "a label")
+            await relay.github.label_pr(pull, "a label")
     return pull
 
 
-async def hear(it: Stage, history: History) -> None:
-    waiting = it.github.webhooks.held
+async def hear(relay: RunningRelay, history: History) -> None:
+    waiting = relay.github.webhooks.held
     for place, pause in zip(history.order, history.pauses, strict=True):
-        it.github.webhooks.held = [waiting[place]]
-        await it.github.release_webhooks()
+        relay.github.webhooks.held = [waiting[place]]
+        await relay.github.release_webhooks()
         if pause:
-            await it.act()
-    await it.act()
+            await relay.drain()
+    await relay.drain()
 
 
 async def ends_at_the_newest(history: History) -> None:
     with TemporaryDirectory() as folder:
-        async with stage(Path(folder), TWO, downstreams=BOTH) as it:
-            pull = await live(it, history)
-            await hear(it, history)
-            last_action, last_head = dispatched_events(it.github, "org/one")[-1]
+        async with running_relay(Path(folder), TWO, downstreams=BOTH) as relay:
+            pull = await live(relay, history)
+            await hear(relay, history)
+            last_action, last_head = dispatched_events(relay.github, "org/one")[-1]
 
             assert last_head == pull.head_sha
             assert (last_action == "closed") is (pull.state == "closed")
-            assert dispatched_events(it.github, "org/two") == dispatched_events(it.github, "org/one")
-            assert set(row_states(it, "effects")) == {"done"} | (
-                set(row_states(it, "effects")) & {"cancelled"}
+            assert dispatched_events(relay.github, "org/two") == dispatched_events(relay.github, "org/one")
+            assert set(row_states(relay, "effects")) == {"done"} | (
+                set(row_states(relay, "effects")) & {"cancelled"}
             )
 
 

@@ -9,38 +9,38 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from support.clock import settle
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 LISTED = "L2: [org/one]"
 
 
 @asynccontextmanager
-async def reporting(folder: Path) -> AsyncIterator[tuple[Stage, list[Any]]]:
+async def relay_with_refusal_log(folder: Path) -> AsyncIterator[tuple[RunningRelay, list[Any]]]:
     """A relay that reports what it refuses, and its warnings and notes about that."""
-    async with stage(folder, LISTED, downstreams=("org/one",)) as it:
+    async with running_relay(folder, LISTED, downstreams=("org/one",)) as relay:
         stopping = asyncio.Event()
         with capture_logs() as lines:
-            loop = asyncio.create_task(it.services.webhook.refused.run(stopping))
-            yield it, lines
+            loop = asyncio.create_task(relay.services.webhook.refused.run(stopping))
+            yield relay, lines
             stopping.set()
             await loop
 
 
-async def send(it: Stage, number: int, **headers: str) -> None:
+async def send(relay: RunningRelay, number: int, **headers: str) -> None:
     signed = {"X_GitHub_Event": "push", "X_Hub_Signature_256": "sha256=" + "0" * 64, **headers}
     sent = {name.replace("_", "-"): value for name, value in signed.items() if value}
     for _ in range(number):
-        assert (await it.http.post("/github/webhook", content=b"{}", headers=sent)).status_code == 401
+        assert (await relay.http.post("/github/webhook", content=b"{}", headers=sent)).status_code == 401
 
 
-async def reported(it: Stage) -> None:
+async def reported(relay: RunningRelay) -> None:
     """Return when what was counted is written and said, and the next report waits for its minute."""
     async with asyncio.timeout(8):
-        while not it.clock.sleeping:
+        while not relay.clock.sleeping:
             await settle()
 
 
-def said(lines: list[Any]) -> list[tuple[str, str]]:
+def refusal_lines(lines: list[Any]) -> list[tuple[str, str]]:
     return [(line["log_level"], line["detail"]) for line in lines if line["event"] == "webhooks_refused"]
 
 
@@ -52,18 +52,18 @@ def sentence(number: int, since: str) -> tuple[str, str]:
 async def test_they_are_one_warning_and_one_write_a_minute_with_the_count_since_the_first(
     tmp_path: Path,
 ) -> None:
-    async with reporting(tmp_path) as (it, lines):
-        it.clock.advance(600)
-        await send(it, 1)
-        await reported(it)
-        await send(it, 13)
+    async with relay_with_refusal_log(tmp_path) as (relay, lines):
+        relay.clock.advance(600)
+        await send(relay, 1)
+        await reported(relay)
+        await send(relay, 13)
         await settle()
-        assert said(lines) == [sentence(1, "00:10")]
-        it.clock.advance(60)
+        assert refusal_lines(lines) == [sentence(1, "00:10")]
+        relay.clock.advance(60)
         await settle()
-        await reported(it)
-        assert said(lines) == [sentence(1, "00:10"), sentence(14, "00:10")]
-        health = (await it.http.get("/api/v1/health")).json()
+        await reported(relay)
+        assert refusal_lines(lines) == [sentence(1, "00:10"), sentence(14, "00:10")]
+        health = (await relay.http.get("/api/v1/health")).json()
         assert health["state"] == "amber"
         assert [each["text"] for each in health["reasons"]] == [
             (
@@ -71,35 +71,35 @@ async def test_they_are_one_warning_and_one_write_a_minute_with_the_count_since_
                 " Either the App has another secret, or they are not GitHub's."
             )
         ]
-        await it.clock.pass_time(3600)
-        assert (await it.http.get("/api/v1/health")).json()["state"] == "green"
-        await it.clock.pass_time(60)
-        await send(it, 1)
-        await reported(it)
-        assert said(lines)[2] == sentence(1, "01:12")  # a new spell
+        await relay.clock.pass_time(3600)
+        assert (await relay.http.get("/api/v1/health")).json()["state"] == "green"
+        await relay.clock.pass_time(60)
+        await send(relay, 1)
+        await reported(relay)
+        assert refusal_lines(lines)[2] == sentence(1, "01:12")  # a new spell
 
 
 async def test_what_does_not_look_like_githubs_is_no_ones_health(tmp_path: Path) -> None:
-    async with reporting(tmp_path) as (it, lines):
-        await send(it, 5, X_Hub_Signature_256="")
-        await send(it, 5, X_GitHub_Event="")
-        await reported(it)
-        it.clock.advance(60)
+    async with relay_with_refusal_log(tmp_path) as (relay, lines):
+        await send(relay, 5, X_Hub_Signature_256="")
+        await send(relay, 5, X_GitHub_Event="")
+        await reported(relay)
+        relay.clock.advance(60)
         await settle()
-        assert said(lines) == []
+        assert refusal_lines(lines) == []
         noted = [line for line in lines if line["event"] == "webhooks_unsigned"]
         assert {line["log_level"] for line in noted} == {"info"}
         assert sum(line["number"] for line in noted) == 10
         assert len(noted) <= 2
-        assert (await it.http.get("/api/v1/health")).json()["state"] == "green"
-        assert it.rows("SELECT * FROM refused_webhooks") == []
+        assert (await relay.http.get("/api/v1/health")).json()["state"] == "green"
+        assert relay.rows("SELECT * FROM refused_webhooks") == []
 
 
 async def test_beside_webhooks_that_match_they_are_said_not_to_be_githubs(tmp_path: Path) -> None:
-    async with reporting(tmp_path) as (it, _):
-        await send(it, 2)
-        await reported(it)
-        it.clock.advance(5)
-        await it.github.open_pr(UPSTREAM)
-        [reason] = (await it.http.get("/api/v1/health")).json()["reasons"]
+    async with relay_with_refusal_log(tmp_path) as (relay, _):
+        await send(relay, 2)
+        await reported(relay)
+        relay.clock.advance(5)
+        await relay.github.open_pr(UPSTREAM)
+        [reason] = (await relay.http.get("/api/v1/health")).json()["reasons"]
         assert reason["text"].endswith("Others arrive with the right one, so these may not be GitHub's.")

@@ -11,7 +11,6 @@ from support.github.commands import relay_comments, was_obeyed
 from support.github.gated_upstream import (
     GATING,
     INFORMING,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -21,7 +20,7 @@ from support.github.gated_upstream import (
     start_jobs,
     write_comment,
 )
-from support.stage import UPSTREAM, repo
+from support.running_relay import UPSTREAM, RunningRelay, repo
 
 BACKEND, BUILD, TEST = check_names(GATING, "build", "test")
 SENDS = Match("POST", f"/repos/{GATING}/dispatches")
@@ -32,76 +31,76 @@ NOBODY = f"L3:\n  npu:\n    {INFORMING}: [ann]\n"
 # A fresh dispatch beside the old run
 
 
-async def half_failed(it: Stage) -> tuple[PullRequest, WorkflowRun]:
+async def half_failed(relay: RunningRelay) -> tuple[PullRequest, WorkflowRun]:
     """`build` has failed and `test` has not begun, in a run that GitHub will not run again."""
-    pull = await open_pull(it)
-    run = newest_run(it)
-    await start_jobs(it, run, "build")
-    await finish_jobs(it, run, build="failure")
-    del it.github.world.runs[run.id]
+    pull = await open_pull(relay)
+    run = newest_run(relay)
+    await start_jobs(relay, run, "build")
+    await finish_jobs(relay, run, build="failure")
+    del relay.github.world.runs[run.id]
     return pull, run
 
 
-async def pause(it: Stage, *, lift: bool = False) -> None:
-    await it.services.acts.pause(repo(UPSTREAM), who="ann", now=it.clock.now(), lift=lift)
+async def pause(relay: RunningRelay, *, lift: bool = False) -> None:
+    await relay.services.acts.pause(repo(UPSTREAM), who="ann", now=relay.clock.now(), lift=lift)
 
 
 async def test_a_fresh_dispatch_that_meets_a_fault_is_sent_again_though_the_old_run_is_known(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
-        it.clock.advance(60)
-        it.github.faults.answer(403, on=RERUNS)
-        it.github.faults.answer(502, on=SENDS, times=1)
-        await press_rerun(it, pull, BUILD)
-        assert len(sent_deliveries(it)) == 1
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
+        relay.clock.advance(60)
+        relay.github.faults.answer(403, on=RERUNS)
+        relay.github.faults.answer(502, on=SENDS, times=1)
+        await press_rerun(relay, pull, BUILD)
+        assert len(sent_deliveries(relay)) == 1
+        await relay.pass_time(60)
 
-        assert len(sent_deliveries(it)) == 2
-        await run_all(it)
-        assert gate_state(it, pull) == "success"
+        assert len(sent_deliveries(relay)) == 2
+        await run_all(relay)
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_fresh_dispatch_whose_new_run_reports_is_not_sent_a_third_time(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull, _ = await half_failed(it)
-        it.clock.advance(60)
-        it.github.faults.lose_answer(on=SENDS, times=1)
-        await press_rerun(it, pull, BUILD)
-        await run_all(it)
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull, _ = await half_failed(relay)
+        relay.clock.advance(60)
+        relay.github.faults.lose_answer(on=SENDS, times=1)
+        await press_rerun(relay, pull, BUILD)
+        await run_all(relay)
+        await relay.pass_time(60)
 
-        assert (len(sent_deliveries(it)), gate_state(it, pull)) == (2, "success")
+        assert (len(sent_deliveries(relay)), gate_state(relay, pull)) == (2, "success")
 
 
 async def test_a_late_report_of_the_old_run_is_taken_while_the_fresh_dispatch_waits(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull, old = await half_failed(it)
-        await pause(it)
-        await press_rerun(it, pull, BUILD)
-        late = await it.github.start_job(old, "test")
-        await pause(it, lift=True)
-        await it.act()
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull, old = await half_failed(relay)
+        await pause(relay)
+        await press_rerun(relay, pull, BUILD)
+        late = await relay.github.start_job(old, "test")
+        await pause(relay, lift=True)
+        await relay.drain()
 
         assert late.status_code == 200
-        assert len(sent_deliveries(it)) == 2
+        assert len(sent_deliveries(relay)) == 2
 
 
 async def test_a_late_report_of_the_old_run_does_not_end_the_fresh_dispatch_in_doubt(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull, old = await half_failed(it)
-        it.clock.advance(60)
-        it.github.faults.answer(502, on=SENDS, times=1)
-        await press_rerun(it, pull, BUILD)
-        late = await it.github.start_job(old, "test")
-        assert (late.status_code, len(sent_deliveries(it))) == (200, 1)
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull, old = await half_failed(relay)
+        relay.clock.advance(60)
+        relay.github.faults.answer(502, on=SENDS, times=1)
+        await press_rerun(relay, pull, BUILD)
+        late = await relay.github.start_job(old, "test")
+        assert (late.status_code, len(sent_deliveries(relay))) == (200, 1)
+        await relay.pass_time(60)
 
-        assert len(sent_deliveries(it)) == 2
-        await run_all(it)
-        assert gate_state(it, pull) == "success"
+        assert len(sent_deliveries(relay)) == 2
+        await run_all(relay)
+        assert gate_state(relay, pull) == "success"
 
 
 # Asked for once
@@ -110,70 +109,72 @@ async def test_a_late_report_of_the_old_run_does_not_end_the_fresh_dispatch_in_d
 async def test_a_re_run_that_was_heard_and_is_over_before_the_retry_is_not_asked_for_again(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        pull = await open_pull(it)
-        run = await run_all(it, build="failure")
-        it.github.faults.lose_answer(on=RERUNS, times=1)
-        await press_rerun(it, pull, BUILD)
-        await start_jobs(it, run, "build")
-        await finish_jobs(it, run, build="failure")
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        relay.github.faults.lose_answer(on=RERUNS, times=1)
+        await press_rerun(relay, pull, BUILD)
+        await start_jobs(relay, run, "build")
+        await finish_jobs(relay, run, build="failure")
+        await relay.pass_time(60)
 
-        assert (run.attempt, len(rerun_calls(it)), len(sent_deliveries(it))) == (2, 1, 1)
-        assert check_history(it, BUILD, pull.head_sha) == ["failure", "failure"]
-        assert gate_state(it, pull) == "failure"
+        assert (run.attempt, len(rerun_calls(relay)), len(sent_deliveries(relay))) == (2, 1, 1)
+        assert check_history(relay, BUILD, pull.head_sha) == ["failure", "failure"]
+        assert gate_state(relay, pull) == "failure"
 
 
 # Whoever came back
 
 
-async def leave(it: Stage) -> None:
-    it.write_allowlist(NOBODY)
-    await it.refresh()
+async def leave(relay: RunningRelay) -> None:
+    relay.write_allowlist(NOBODY)
+    await relay.refresh()
 
 
-async def come_back(it: Stage) -> None:
-    it.write_allowlist(GATES)
-    await it.refresh()
+async def come_back(relay: RunningRelay) -> None:
+    relay.write_allowlist(GATES)
+    await relay.refresh()
 
 
-async def suspend(it: Stage, *, lift: bool = False) -> None:
+async def suspend(relay: RunningRelay, *, lift: bool = False) -> None:
     where = repo(UPSTREAM), repo(GATING)
-    await it.services.targets.suspend(*where, who="ann", now=it.clock.now(), lift=lift)
+    await relay.services.targets.suspend(*where, who="ann", now=relay.clock.now(), lift=lift)
 
 
-async def resume(it: Stage) -> None:
-    await suspend(it, lift=True)
+async def resume(relay: RunningRelay) -> None:
+    await suspend(relay, lift=True)
 
 
 @pytest.mark.parametrize(("go", "back"), [(leave, come_back), (suspend, resume)])
 async def test_whoever_was_cut_off_before_it_was_told_is_told_by_a_retry_after_it_came_back(
-    tmp_path: Path, go: Callable[[Stage], Awaitable[None]], back: Callable[[Stage], Awaitable[None]]
+    tmp_path: Path,
+    go: Callable[[RunningRelay], Awaitable[None]],
+    back: Callable[[RunningRelay], Awaitable[None]],
 ) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        away = it.github.faults.answer(502, on=SENDS)
-        pull = await open_pull(it)
-        await go(it)
-        it.github.faults.remove(away)
-        await back(it)
-        await it.pass_time(600)
-        assert (gate_state(it, pull), sent_deliveries(it)) == ("failure", [])
-        await write_comment(it, pull, "/crcr retry")
+    async with gated_upstream(tmp_path, GATES) as relay:
+        away = relay.github.faults.answer(502, on=SENDS)
+        pull = await open_pull(relay)
+        await go(relay)
+        relay.github.faults.remove(away)
+        await back(relay)
+        await relay.pass_time(600)
+        assert (gate_state(relay, pull), sent_deliveries(relay)) == ("failure", [])
+        await write_comment(relay, pull, "/crcr retry")
 
-        assert (gate_state(it, pull), len(sent_deliveries(it))) == ("pending", 1)
-        await run_all(it)
-        assert gate_state(it, pull) == "success"
+        assert (gate_state(relay, pull), len(sent_deliveries(relay))) == ("pending", 1)
+        await run_all(relay)
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_while_it_is_suspended_a_retry_tells_nobody(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, GATES) as it:
-        away = it.github.faults.answer(502, on=SENDS)
-        pull = await open_pull(it)
-        await suspend(it)
-        it.github.faults.remove(away)
-        said = await write_comment(it, pull, "/crcr retry")
-        await it.pass_time(600)
+    async with gated_upstream(tmp_path, GATES) as relay:
+        away = relay.github.faults.answer(502, on=SENDS)
+        pull = await open_pull(relay)
+        await suspend(relay)
+        relay.github.faults.remove(away)
+        said = await write_comment(relay, pull, "/crcr retry")
+        await relay.pass_time(600)
 
         assert not was_obeyed(said)
-        assert ["nothing to run again" in answer for answer in relay_comments(it, pull)] == [True]
-        assert (gate_state(it, pull), sent_deliveries(it)) == ("failure", [])
+        assert ["nothing to run again" in answer for answer in relay_comments(relay, pull)] == [True]
+        assert (gate_state(relay, pull), sent_deliveries(relay)) == ("failure", [])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crcr.record.store.sqlite.database import SqliteDatabase
-from support.stage import UPSTREAM, Stage, in_postgresql, stage
+from support.running_relay import UPSTREAM, RunningRelay, in_postgresql, running_relay
 
 FIRST, SECOND = "org/first", "org/second"
 MOST = 40
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(in_postgresql(), reason="SQLite itself tells wha
 
 
 @contextmanager
-def executed(it: Stage) -> Iterator[list[str]]:
+def executed(relay: RunningRelay) -> Iterator[list[str]]:
     """Every statement that SQLite executes, each row of a batch as one; BEGIN and COMMIT are left out."""
-    database = it.services.database
+    database = relay.services.database
     assert isinstance(database, SqliteDatabase)
     statements: list[str] = []
 
@@ -43,13 +43,13 @@ def executed(it: Stage) -> Iterator[list[str]]:
 async def test_an_opened_event_sent_to_two_downstreams_costs_at_most_forty_statements(
     tmp_path: Path, allowlist: str
 ) -> None:
-    async with stage(tmp_path, allowlist, downstreams=(FIRST, SECOND)) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        with executed(it) as statements:
-            await it.github.open_pr(UPSTREAM)
-            await it.act()
+    async with running_relay(tmp_path, allowlist, downstreams=(FIRST, SECOND)) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        with executed(relay) as statements:
+            await relay.github.open_pr(UPSTREAM)
+            await relay.drain()
 
-        assert [len(it.github.dispatches(name)) for name in (FIRST, SECOND)] == [2, 2]
-        assert it.rows("SELECT kind FROM effects WHERE state <> 'done' OR kind = 'publish_checks'") == []
+        assert [len(relay.github.dispatches(name)) for name in (FIRST, SECOND)] == [2, 2]
+        assert relay.rows("SELECT kind FROM effects WHERE state <> 'done' OR kind = 'publish_checks'") == []
         assert len(statements) <= MOST, "\n".join(statements)

@@ -3,25 +3,25 @@
 from pathlib import Path
 
 from support.github.dispatch_log import BOTH, TWO
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, running_relay
 
 CUT = ["pull_request.body"]
 
 
 async def test_what_was_cut_stands_on_the_deliverys_page_and_in_the_api(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        large = await it.github.open_pr(UPSTREAM, body="why " * 20_000)
-        small = await it.github.open_pr(UPSTREAM, body=None)
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        large = await relay.github.open_pr(UPSTREAM, body="why " * 20_000)
+        small = await relay.github.open_pr(UPSTREAM, body=None)
+        await relay.drain()
         assert large.last_delivery is not None
         assert small.last_delivery is not None
-        told = [each.client_payload["relay"]["trimmed"] for each in it.github.dispatches()]
+        told = [each.client_payload["relay"]["trimmed"] for each in relay.github.dispatches()]
         assert sorted(told) == [[], [], CUT, CUT]
 
         found = {}
         for delivery in (large.last_delivery, small.last_delivery):
-            page = (await it.http.get(f"/crcr/deliveries/{delivery.guid}")).text
-            listed = (await it.http.get(f"/api/v1/deliveries/{delivery.guid}")).json()
+            page = (await relay.http.get(f"/crcr/deliveries/{delivery.guid}")).text
+            listed = (await relay.http.get(f"/api/v1/deliveries/{delivery.guid}")).json()
             trimmed = [each["trimmed"] for each in listed["dispatches"]]
             found[delivery.guid] = (trimmed, "<dt>Trimmed</dt>" in page, page.count(">trimmed</span>"))
             assert ("Cut from its payload: pull_request.body" in page) is bool(trimmed[0])

@@ -12,7 +12,6 @@ from support.github.commands import WAIVE
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    Stage,
     gate_state,
     gated_upstream,
     open_pull,
@@ -20,7 +19,7 @@ from support.github.gated_upstream import (
     write_comment,
 )
 from support.github.merge_queue import dispatched_groups, enqueue, settle_queue
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 STACK = "stack"
 ATEN = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], paths: ['aten/**']}}\n"
@@ -28,24 +27,24 @@ ANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], authors: approved}}\n"
 
 
-async def stack_of(it: Stage, *paths: str) -> None:
+async def push_stack(relay: RunningRelay, *paths: str) -> None:
     """A branch of the upstream that holds these files; nothing of it was tested."""
-    await it.github.push(
+    await relay.github.push(
         UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files=dict.fromkeys(paths, "evil")
     )
-    await it.act()
-    it.github.world.dispatches.clear()
+    await relay.drain()
+    relay.github.world.dispatches.clear()
 
 
-async def retarget(it: Stage, pull: PullRequest, base: str = "main") -> None:
-    it.clock.advance(1)
-    await it.github.edit_pr(pull, base=base)
-    await it.act()
+async def retarget(relay: RunningRelay, pull: PullRequest, base: str = "main") -> None:
+    relay.clock.advance(1)
+    await relay.github.edit_pr(pull, base=base)
+    await relay.drain()
 
 
-def sent(it: Stage) -> list[tuple[str, str, str | None]]:
+def dispatched_pulls(relay: RunningRelay) -> list[tuple[str, str, str | None]]:
     """(action, base, relay.reason) of every pull request that the backend was told of."""
-    bodies: list[dict[str, Any]] = [each.client_payload for each in it.github.dispatches(GATING)]
+    bodies: list[dict[str, Any]] = [each.client_payload for each in relay.github.dispatches(GATING)]
     return [
         (
             body["payload"]["action"],
@@ -57,37 +56,37 @@ def sent(it: Stage) -> list[tuple[str, str, str | None]]:
     ]
 
 
-def mergeable(it: Stage, pull: PullRequest) -> bool:
-    return it.github.merge_state(pull).mergeable
+def mergeable(relay: RunningRelay, pull: PullRequest) -> bool:
+    return relay.github.merge_state(pull).mergeable
 
 
-async def green_on_stack(it: Stage) -> PullRequest:
+async def green_on_stack(relay: RunningRelay) -> PullRequest:
     """A pull request whose gate is green on a branch that nobody guards."""
-    pull = await open_pull(it, base=STACK, files=["docs/a.md"])
-    if gate_state(it, pull) != "success":
-        await run_all(it)
-    assert gate_state(it, pull) == "success"
+    pull = await open_pull(relay, base=STACK, files=["docs/a.md"])
+    if gate_state(relay, pull) != "success":
+        await run_all(relay)
+    assert gate_state(relay, pull) == "success"
     return pull
 
 
 async def test_fault_54_a_retargeted_pull_request_is_tested_on_its_new_base_before_it_merges(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await green_on_stack(it)
-        await retarget(it, pull)
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await green_on_stack(relay)
+        await retarget(relay, pull)
 
-        assert (gate_state(it, pull), mergeable(it, pull)) == ("pending", False)
-        assert sent(it) == [("opened", STACK, None), ("synchronize", "main", "base_changed")]
-        checks = [each for each in it.github.checks(UPSTREAM, pull.head_sha) if each.name == GATE]
+        assert (gate_state(relay, pull), mergeable(relay, pull)) == ("pending", False)
+        assert dispatched_pulls(relay) == [("opened", STACK, None), ("synchronize", "main", "base_changed")]
+        checks = [each for each in relay.github.checks(UPSTREAM, pull.head_sha) if each.name == GATE]
         assert len(checks) == 2
-        page = (await it.http.get(f"/crcr/pr/{pull.number}")).text
+        page = (await relay.http.get(f"/crcr/pr/{pull.number}")).text
         assert "base changed to main" in page
 
-        await run_all(it, build="failure")
-        assert not mergeable(it, pull)
-        [again] = it.rows("SELECT action, relay_reason FROM deliveries WHERE relay_reason IS NOT NULL")
+        await run_all(relay, build="failure")
+        assert not mergeable(relay, pull)
+        [again] = relay.rows("SELECT action, relay_reason FROM deliveries WHERE relay_reason IS NOT NULL")
         assert again == {"action": "edited", "relay_reason": "base_changed"}
 
 
@@ -95,204 +94,204 @@ async def test_fault_54_files_of_the_stack_below_concern_a_backend_before_any_re
     tmp_path: Path,
 ) -> None:
     """The webhook of the retarget never comes: GitHub goes on showing the gate of the stack."""
-    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await open_pull(it, base=STACK, files=["docs/a.md"])
-        it.github.faults.webhooks.lose(event="pull_request")
-        it.clock.advance(1)
-        await it.github.edit_pr(pull, base="main")
-        assert not mergeable(it, pull)
-        assert [action for action, _, _ in sent(it)] == ["opened"]
+    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await open_pull(relay, base=STACK, files=["docs/a.md"])
+        relay.github.faults.webhooks.lose(event="pull_request")
+        relay.clock.advance(1)
+        await relay.github.edit_pr(pull, base="main")
+        assert not mergeable(relay, pull)
+        assert [action for action, _, _ in dispatched_pulls(relay)] == ["opened"]
 
-        await run_all(it, build="failure")
-        assert not mergeable(it, pull)
+        await run_all(relay, build="failure")
+        assert not mergeable(relay, pull)
 
 
 async def test_fault_54_more_files_than_github_compares_concern_everybody(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as it:
-        await stack_of(it, *(f"a/{number:04}.py" for number in range(300)), "aten/evil.cpp")
-        await open_pull(it, base=STACK, files=["docs/a.md"])
+    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as relay:
+        await push_stack(relay, *(f"a/{number:04}.py" for number in range(300)), "aten/evil.cpp")
+        await open_pull(relay, base=STACK, files=["docs/a.md"])
 
-        assert [action for action, _, _ in sent(it)] == ["opened"]
+        assert [action for action, _, _ in dispatched_pulls(relay)] == ["opened"]
 
 
 async def test_fault_54_files_are_asked_for_anew_on_the_new_base(tmp_path: Path) -> None:
     """Nothing of the stack is in the way, and the base that it moves to lacks what the default branch has."""
-    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as it:
-        await it.github.push(UPSTREAM, ref="refs/heads/release", created=True, commits=0)
-        it.github.write_file(UPSTREAM, "aten/new.cpp", "on main only")
-        pull = await open_pull(it, files=["docs/a.md"])
-        assert (gate_state(it, pull), sent(it)) == ("success", [])
-        await retarget(it, pull, "release")
+    async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as relay:
+        await relay.github.push(UPSTREAM, ref="refs/heads/release", created=True, commits=0)
+        relay.github.write_file(UPSTREAM, "aten/new.cpp", "on main only")
+        pull = await open_pull(relay, files=["docs/a.md"])
+        assert (gate_state(relay, pull), dispatched_pulls(relay)) == ("success", [])
+        await retarget(relay, pull, "release")
 
-        assert sent(it) == [("synchronize", "release", "base_changed")]
-        assert gate_state(it, pull) == "pending"
+        assert dispatched_pulls(relay) == [("synchronize", "release", "base_changed")]
+        assert gate_state(relay, pull) == "pending"
 
 
 async def test_fault_54_whichever_event_comes_first_reveals_the_new_base(tmp_path: Path) -> None:
     """The `edited` is lost; a label later says what the base is."""
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await green_on_stack(it)
-        lost = it.github.faults.webhooks.lose(event="pull_request")
-        it.clock.advance(1)
-        await it.github.edit_pr(pull, base="main")
-        it.github.faults.webhooks.remove(lost)
-        it.clock.advance(1)
-        await it.github.label_pr(pull, "bug")
-        await it.act()
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await green_on_stack(relay)
+        lost = relay.github.faults.webhooks.lose(event="pull_request")
+        relay.clock.advance(1)
+        await relay.github.edit_pr(pull, base="main")
+        relay.github.faults.webhooks.remove(lost)
+        relay.clock.advance(1)
+        await relay.github.label_pr(pull, "bug")
+        await relay.drain()
 
-        assert (gate_state(it, pull), mergeable(it, pull)) == ("pending", False)
-        assert sent(it)[1:] == [("synchronize", "main", "base_changed")]
-        await run_all(it)
-        assert mergeable(it, pull)
+        assert (gate_state(relay, pull), mergeable(relay, pull)) == ("pending", False)
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
+        await run_all(relay)
+        assert mergeable(relay, pull)
 
 
 async def test_fault_54_in_whatever_order_push_and_retarget_arrive_the_newest_pair_counts(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await green_on_stack(it)
-        held = it.github.faults.webhooks.hold(event="pull_request")
-        it.clock.advance(1)
-        await it.github.push_to_pr(pull)
-        it.clock.advance(1)
-        await it.github.edit_pr(pull, base="main")
-        it.github.faults.webhooks.remove(held)
-        await it.github.release_webhooks([1, 0])
-        await it.act()
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await green_on_stack(relay)
+        held = relay.github.faults.webhooks.hold(event="pull_request")
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(pull)
+        relay.clock.advance(1)
+        await relay.github.edit_pr(pull, base="main")
+        relay.github.faults.webhooks.remove(held)
+        await relay.github.release_webhooks([1, 0])
+        await relay.drain()
 
-        assert sent(it)[1:] == [("synchronize", "main", "base_changed")]
-        states = it.rows(
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
+        states = relay.rows(
             "SELECT action, state FROM deliveries WHERE number IS NOT NULL ORDER BY received_at, guid"
         )
         assert {row["action"]: row["state"] for row in states}["synchronize"] == "superseded"
-        assert not mergeable(it, pull)
-        await run_all(it)
-        assert mergeable(it, pull)
+        assert not mergeable(relay, pull)
+        await run_all(relay)
+        assert mergeable(relay, pull)
 
 
 async def test_fault_54_two_bases_of_one_second_are_asked_of_github_and_pass_nothing_before(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await green_on_stack(it)
-        await it.github.edit_pr(pull, base="main")
-        await it.services.worker.drain()
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await green_on_stack(relay)
+        await relay.github.edit_pr(pull, base="main")
+        await relay.services.worker.drain()
 
-        assert (gate_state(it, pull), mergeable(it, pull)) == ("pending", False)
-        assert sent(it)[1:] == [("synchronize", "main", "base_changed")]
-        [row] = it.rows("SELECT base_ref FROM pulls")
+        assert (gate_state(relay, pull), mergeable(relay, pull)) == ("pending", False)
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
+        [row] = relay.rows("SELECT base_ref FROM pulls")
         assert row["base_ref"] == "main"
 
 
 async def test_fault_54_a_waiver_for_one_base_waives_nothing_on_another(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await open_pull(it, base=STACK)
-        await run_all(it, build="failure")
-        await write_comment(it, pull, WAIVE.replace(" because", " until 3d because"))
-        await write_comment(it, pull, WAIVE)
-        assert gate_state(it, pull) == "success"
-        await retarget(it, pull)
-        assert (gate_state(it, pull), mergeable(it, pull)) == ("pending", False)
-        await run_all(it, build="failure")
-        assert not mergeable(it, pull)
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await open_pull(relay, base=STACK)
+        await run_all(relay, build="failure")
+        await write_comment(relay, pull, WAIVE.replace(" because", " until 3d because"))
+        await write_comment(relay, pull, WAIVE)
+        assert gate_state(relay, pull) == "success"
+        await retarget(relay, pull)
+        assert (gate_state(relay, pull), mergeable(relay, pull)) == ("pending", False)
+        await run_all(relay, build="failure")
+        assert not mergeable(relay, pull)
 
-        await write_comment(it, pull, WAIVE)
-        assert mergeable(it, pull)
+        await write_comment(relay, pull, WAIVE)
+        assert mergeable(relay, pull)
 
 
 async def test_fault_54_an_approval_for_one_base_releases_nothing_on_another(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await open_pull(it, base=STACK)
-        await write_comment(it, pull, "/crcr approve")
-        assert [action for action, _, _ in sent(it)] == ["opened"]
-        await retarget(it, pull)
+    async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await open_pull(relay, base=STACK)
+        await write_comment(relay, pull, "/crcr approve")
+        assert [action for action, _, _ in dispatched_pulls(relay)] == ["opened"]
+        await retarget(relay, pull)
 
-        assert [action for action, _, _ in sent(it)] == ["opened"]
-        assert not mergeable(it, pull)
-        await write_comment(it, pull, "/crcr approve")
-        assert sent(it)[1:] == [("synchronize", "main", "base_changed")]
+        assert [action for action, _, _ in dispatched_pulls(relay)] == ["opened"]
+        assert not mergeable(relay, pull)
+        await write_comment(relay, pull, "/crcr approve")
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
 
 
 async def test_fault_54_the_merge_queue_reuses_no_result_of_another_base(tmp_path: Path) -> None:
     """The `edited` is lost, and the group has the very tree that passed on the stack."""
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        await it.github.push(UPSTREAM, ref=f"refs/heads/{STACK}", created=True, commits=0)
-        await it.act()
-        pull = await green_on_stack(it)
-        it.github.faults.webhooks.lose(event="pull_request", times=1)
-        it.clock.advance(1)
-        await it.github.edit_pr(pull, base="main")
-        it.clock.advance(1)
-        group = await enqueue(it, pull)
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        await relay.github.push(UPSTREAM, ref=f"refs/heads/{STACK}", created=True, commits=0)
+        await relay.drain()
+        pull = await green_on_stack(relay)
+        relay.github.faults.webhooks.lose(event="pull_request", times=1)
+        relay.clock.advance(1)
+        await relay.github.edit_pr(pull, base="main")
+        relay.clock.advance(1)
+        group = await enqueue(relay, pull)
 
-        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
-        await settle_queue(it)
+        assert dispatched_groups(relay, GATING) == [("checks_requested", group.head_sha)]
+        await settle_queue(relay)
         assert pull.state == "open"
-        await run_all(it)
-        await settle_queue(it)
+        await run_all(relay)
+        await settle_queue(relay)
         assert pull.merged
 
 
 async def test_fault_54_two_pull_requests_on_one_head_are_judged_each_on_its_own_base(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await green_on_stack(it)
-        twin = await open_twin(it, pull, base="main")
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await green_on_stack(relay)
+        twin = await open_twin(relay, pull, base="main")
         assert twin.head_sha == pull.head_sha
-        assert not mergeable(it, twin)
-        await run_all(it, build="failure")
-        assert not mergeable(it, twin)
+        assert not mergeable(relay, twin)
+        await run_all(relay, build="failure")
+        assert not mergeable(relay, twin)
 
-        await retarget(it, twin, STACK)
-        await run_all(it)
-        assert gate_state(it, twin) == "success"
-        await retarget(it, pull)
-        assert not mergeable(it, pull)
+        await retarget(relay, twin, STACK)
+        await run_all(relay)
+        assert gate_state(relay, twin) == "success"
+        await retarget(relay, pull)
+        assert not mergeable(relay, pull)
 
 
 async def test_fault_54_back_on_the_first_base_everything_is_tested_again(tmp_path: Path) -> None:
     """The news of the way there is lost; the way back says by itself that the base was another."""
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await open_pull(it)
-        await run_all(it)
-        assert mergeable(it, pull)
-        it.github.faults.webhooks.lose(event="pull_request", times=1)
-        await retarget(it, pull, STACK)
-        await retarget(it, pull)
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await open_pull(relay)
+        await run_all(relay)
+        assert mergeable(relay, pull)
+        relay.github.faults.webhooks.lose(event="pull_request", times=1)
+        await retarget(relay, pull, STACK)
+        await retarget(relay, pull)
 
-        assert not mergeable(it, pull)
-        assert sent(it)[1:] == [("synchronize", "main", "base_changed")]
+        assert not mergeable(relay, pull)
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
 
 
 async def test_fault_54_an_old_event_does_not_move_the_base_back(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await green_on_stack(it)
-        held = it.github.faults.webhooks.hold(event="pull_request")
-        it.clock.advance(1)
-        await it.github.label_pr(pull, "bug")
-        it.github.faults.webhooks.remove(held)
-        await retarget(it, pull)
-        await it.github.release_webhooks()
-        await it.act()
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await green_on_stack(relay)
+        held = relay.github.faults.webhooks.hold(event="pull_request")
+        relay.clock.advance(1)
+        await relay.github.label_pr(pull, "bug")
+        relay.github.faults.webhooks.remove(held)
+        await retarget(relay, pull)
+        await relay.github.release_webhooks()
+        await relay.drain()
 
-        assert not mergeable(it, pull)
-        assert [row["base_ref"] for row in it.rows("SELECT base_ref FROM pulls")] == ["main"]
-        assert len(sent(it)) == 2
+        assert not mergeable(relay, pull)
+        assert [row["base_ref"] for row in relay.rows("SELECT base_ref FROM pulls")] == ["main"]
+        assert len(dispatched_pulls(relay)) == 2
 
 
 async def test_fault_54_what_waits_for_the_old_base_is_not_sent(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as it:
-        await stack_of(it, "aten/evil.cpp")
-        pull = await open_pull(it, base=STACK)
-        await retarget(it, pull)
-        await write_comment(it, pull, "/crcr approve")
+    async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as relay:
+        await push_stack(relay, "aten/evil.cpp")
+        pull = await open_pull(relay, base=STACK)
+        await retarget(relay, pull)
+        await write_comment(relay, pull, "/crcr approve")
 
-        assert sent(it) == [("synchronize", "main", "base_changed")]
+        assert dispatched_pulls(relay) == [("synchronize", "main", "base_changed")]

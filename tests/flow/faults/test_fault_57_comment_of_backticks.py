@@ -8,7 +8,14 @@ from types import FrameType
 from typing import Any
 
 from support.github.commands import reaction_names, relay_comments
-from support.github.gated_upstream import Stage, gate_state, gated_upstream, open_pull, run_all, write_comment
+from support.github.gated_upstream import (
+    gate_state,
+    gated_upstream,
+    open_pull,
+    run_all,
+    write_comment,
+)
+from support.running_relay import RunningRelay
 
 SIZES = (8_000, 64_000)
 """Characters; GitHub takes 65,536 in a comment."""
@@ -41,20 +48,20 @@ def counted_lines() -> Iterator[list[int]]:
         sys.settrace(before)
 
 
-async def _cost(it: Stage, pull: Any, body: str) -> int:
+async def _cost(relay: RunningRelay, pull: Any, body: str) -> int:
     """What it costs to take the webhook of a comment and to do all that follows."""
     with counted_lines() as count:
-        await write_comment(it, pull, body, author="stranger")
+        await write_comment(relay, pull, body, author="stranger")
     return count[0]
 
 
 async def test_fault_57_a_comment_of_backticks_costs_no_more_than_its_length(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await _cost(it, pull, "the first of all\n/crcr status")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await _cost(relay, pull, "the first of all\n/crcr status")
         for shape, piece in SHAPES.items():
             small, large = (f"{piece * (size // len(piece))}\n/crcr status" for size in SIZES)
-            costs = [await _cost(it, pull, body) for body in (small, large)]
+            costs = [await _cost(relay, pull, body) for body in (small, large)]
 
             assert costs[1] < MOST_LINES, shape
             assert costs[1] - costs[0] < 2 * len(large), shape
@@ -63,13 +70,13 @@ async def test_fault_57_a_comment_of_backticks_costs_no_more_than_its_length(tmp
 async def test_fault_57_a_command_after_many_backticks_is_still_obeyed_and_one_among_them_is_not(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
         code = "`a` ``b`` " * 4 + "\n"
-        hidden = await write_comment(it, pull, f"`\n{code * 500}/crcr approve\n`")
-        seen = await write_comment(it, pull, f"{code * 500}\n\n/crcr status")
+        hidden = await write_comment(relay, pull, f"`\n{code * 500}/crcr approve\n`")
+        seen = await write_comment(relay, pull, f"{code * 500}\n\n/crcr status")
 
         assert (reaction_names(hidden), reaction_names(seen)) == ([], ["+1"])
-        assert len(relay_comments(it, pull)) == 1
-        assert gate_state(it, pull) == "failure"
+        assert len(relay_comments(relay, pull)) == 1
+        assert gate_state(relay, pull) == "failure"

@@ -18,7 +18,7 @@ from support.github.gated_upstream import (
     start_jobs,
     sweep_after,
 )
-from support.stage import Stage
+from support.running_relay import RunningRelay
 
 MINUTE, HOUR = 60.0, 3600.0
 ONE = (GATING,)
@@ -34,64 +34,64 @@ def workflow(name: str, *, run_name: str | None = "{delivery_id}") -> Workflow:
     return Workflow(name=name, path=path, jobs=(JobSpec("build"),), run_name=run_name)
 
 
-def summary(it: Stage, sha: str) -> str:
-    return str(latest_check(it, GATE, sha).output["summary"])
+def summary(relay: RunningRelay, sha: str) -> str:
+    return str(latest_check(relay, GATE, sha).output["summary"])
 
 
 async def test_fault_58_one_shard_of_three_does_not_open_the_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as it:
-        it.github.repository(GATING).workflows = [SHARDS]
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run, "test-1")
-        await finish_jobs(it, run, **{"test-1": "success"})
-        await sweep_after(it, HOUR)
-        assert gate_state(it, pull) == "pending"
-        assert await live_reasons(it, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
+    async with gated_upstream(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as relay:
+        relay.github.repository(GATING).workflows = [SHARDS]
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run, "test-1")
+        await finish_jobs(relay, run, **{"test-1": "success"})
+        await sweep_after(relay, HOUR)
+        assert gate_state(relay, pull) == "pending"
+        assert await live_reasons(relay, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
         for name in ("test-2", "test-3"):
-            await start_jobs(it, run, name)
-            await finish_jobs(it, run, **{name: "success"})
-            await sweep_after(it, 6)
+            await start_jobs(relay, run, name)
+            await finish_jobs(relay, run, **{name: "success"})
+            await sweep_after(relay, 6)
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_fault_58_a_second_workflow_with_the_same_job_name_is_waited_for(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as it:
-        it.github.repository(GATING).workflows = [workflow("first"), workflow("second")]
-        pull = await open_pull(it)
-        first, second = it.github.runs(GATING)
-        await start_jobs(it, first)
-        await finish_jobs(it, first)
-        assert gate_state(it, pull) == "pending"
-        assert it.github.merge_state(pull).blocked_by
-        await start_jobs(it, second)
-        await finish_jobs(it, second, build="failure")
+    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as relay:
+        relay.github.repository(GATING).workflows = [workflow("first"), workflow("second")]
+        pull = await open_pull(relay)
+        first, second = relay.github.runs(GATING)
+        await start_jobs(relay, first)
+        await finish_jobs(relay, first)
+        assert gate_state(relay, pull) == "pending"
+        assert relay.github.merge_state(pull).blocked_by
+        await start_jobs(relay, second)
+        await finish_jobs(relay, second, build="failure")
 
-        assert gate_state(it, pull) == "failure"
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as it:
-        it.github.repository(GATING).workflows = [workflow("first")]
-        it.github.repository(GATING).sends_run_webhooks = True
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
-        await finish_jobs(it, run)
-        green = latest_check(it, GATE, pull.head_sha)
+    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as relay:
+        relay.github.repository(GATING).workflows = [workflow("first")]
+        relay.github.repository(GATING).sends_run_webhooks = True
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        await finish_jobs(relay, run)
+        green = latest_check(relay, GATE, pull.head_sha)
         assert green.conclusion == "success"
-        it.github.repository(GATING).workflows = [workflow("second")]
-        it.github.start_run(
+        relay.github.repository(GATING).workflows = [workflow("second")]
+        relay.github.start_run(
             GATING,
             event="repository_dispatch",
             event_type=run.event_type,
             client_payload=run.client_payload,
         )
-        await it.github.send_queued_webhooks()
-        await it.act()
+        await relay.github.send_queued_webhooks()
+        await relay.drain()
 
-        assert (gate_state(it, pull), latest_check(it, GATE, pull.head_sha).id != green.id) == (
+        assert (gate_state(relay, pull), latest_check(relay, GATE, pull.head_sha).id != green.id) == (
             "pending",
             True,
         )
@@ -105,15 +105,15 @@ async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending
 async def test_fault_58_where_actions_cannot_be_read_jobs_must_be_named_literally(
     tmp_path: Path, options: str, shown: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as it:
-        it.github.repository(GATING).workflows = [SHARDS]
-        await it.github.change_permissions(GATING, actions=None)
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run, "test-1")
-        await finish_jobs(it, run, **{"test-1": "success"})
-        await sweep_after(it, MINUTE)
+    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as relay:
+        relay.github.repository(GATING).workflows = [SHARDS]
+        await relay.github.change_permissions(GATING, actions=None)
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run, "test-1")
+        await finish_jobs(relay, run, **{"test-1": "success"})
+        await sweep_after(relay, MINUTE)
 
-        assert gate_state(it, pull) == shown
+        assert gate_state(relay, pull) == shown
         words = "as reported" if shown == "success" else "name its `jobs` literally, or grant Actions: read"
-        assert words in summary(it, pull.head_sha)
+        assert words in summary(relay, pull.head_sha)

@@ -18,7 +18,7 @@ from support.github.gated_upstream import (
     start_jobs,
     sweep_after,
 )
-from support.stage import UPSTREAM, Stage
+from support.running_relay import UPSTREAM, RunningRelay
 
 MINUTE, HOUR = 60.0, 3600.0
 ONE = (GATING,)
@@ -30,105 +30,109 @@ def l4(options: str) -> str:
     return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
 
 
-def summary(it: Stage, sha: str) -> str:
-    return str(latest_check(it, GATE, sha).output["summary"])
+def summary(relay: RunningRelay, sha: str) -> str:
+    return str(latest_check(relay, GATE, sha).output["summary"])
 
 
-async def claim(it: Stage, run: WorkflowRun, *jobs: WorkflowJob, conclusion: str = "success") -> None:
+async def claim(
+    relay: RunningRelay, run: WorkflowRun, *jobs: WorkflowJob, conclusion: str = "success"
+) -> None:
     """Jobs report their end from inside, as every report is sent; GitHub still shows them running."""
     for job in jobs or tuple(run.jobs):
-        await it.github.report(run, job)
-        await it.github.report(run, job, status="completed", conclusion=conclusion)
-    await it.act()
+        await relay.github.report(run, job)
+        await relay.github.report(run, job, status="completed", conclusion=conclusion)
+    await relay.drain()
 
 
-def end(it: Stage, run: WorkflowRun, conclusion: str = "success") -> None:
+def end(relay: RunningRelay, run: WorkflowRun, conclusion: str = "success") -> None:
     for job in run.jobs:
-        it.github.ci.complete(run, job, conclusion)
+        relay.github.ci.complete(run, job, conclusion)
 
 
 @pytest.mark.parametrize("says", ["success", "skipped", "neutral"])
 async def test_fault_59_no_reported_result_opens_the_gate_before_github_agrees(
     tmp_path: Path, says: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build, test], may_skip: true"), downstreams=ONE) as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await claim(it, run, conclusion=says)
-        assert gate_state(it, pull) == "pending"
-        assert f"build reported {says}, GitHub has not confirmed" in await live_reasons(it, pull.head_sha)
-        end(it, run, "failure")
+    async with gated_upstream(tmp_path, l4("jobs: [build, test], may_skip: true"), downstreams=ONE) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await claim(relay, run, conclusion=says)
+        assert gate_state(relay, pull) == "pending"
+        assert f"build reported {says}, GitHub has not confirmed" in await live_reasons(relay, pull.head_sha)
+        end(relay, run, "failure")
         seen = []
         for _ in range(13):
-            await sweep_after(it, 6)
-            seen.append(gate_state(it, pull))
+            await sweep_after(relay, 6)
+            seen.append(gate_state(relay, pull))
 
         assert (set(seen), seen[-1]) == ({"failure"}, "failure")
 
 
 async def test_fault_59_the_gate_opens_within_seconds_of_githubs_agreement(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await claim(it, run)
-        await sweep_after(it, 4)
-        assert gate_state(it, pull) == "pending"
-        end(it, run)
-        await sweep_after(it, 2)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await claim(relay, run)
+        await sweep_after(relay, 4)
+        assert gate_state(relay, pull) == "pending"
+        end(relay, run)
+        await sweep_after(relay, 2)
 
-        assert gate_state(it, pull) == "success"
-        assert not it.github.merge_state(pull).blocked_by
+        assert gate_state(relay, pull) == "success"
+        assert not relay.github.merge_state(pull).blocked_by
 
 
 async def test_fault_59_an_expected_failure_counts_only_where_github_saw_it_fail(tmp_path: Path) -> None:
     async with gated_upstream(
         tmp_path, l4("jobs: [build, test], expect: {test: failure}"), downstreams=ONE
-    ) as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
+    ) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
         build, test = run.jobs
-        await claim(it, run, build)
-        await claim(it, run, test, conclusion="failure")
-        assert gate_state(it, pull) == "pending"
-        end(it, run)
-        await sweep_after(it, MINUTE)
+        await claim(relay, run, build)
+        await claim(relay, run, test, conclusion="failure")
+        assert gate_state(relay, pull) == "pending"
+        end(relay, run)
+        await sweep_after(relay, MINUTE)
 
-        assert gate_state(it, pull) == "failure"
+        assert gate_state(relay, pull) == "failure"
 
 
 @pytest.mark.parametrize("fault", ["limit", "outage", "refusal", "permission taken away"])
 async def test_fault_59_github_that_does_not_answer_confirms_nothing(tmp_path: Path, fault: str) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        faults = it.github.faults
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        faults = relay.github.faults
         if fault == "limit":
             faults.secondary_limit(on=ACTIONS, times=None)
         elif fault == "permission taken away":
-            await it.github.change_permissions(GATING, actions=None)
+            await relay.github.change_permissions(GATING, actions=None)
         else:
             faults.answer(502 if fault == "outage" else 403, on=ACTIONS)
-        await start_jobs(it, run)
-        await claim(it, run)
-        end(it, run, "failure")
+        await start_jobs(relay, run)
+        await claim(relay, run)
+        end(relay, run, "failure")
         for _ in range(9):
-            await sweep_after(it, HOUR)
+            await sweep_after(relay, HOUR)
 
-        assert "success" not in {each.conclusion for each in it.github.checks(UPSTREAM) if each.name == GATE}
-        assert gate_state(it, pull) == "failure"
+        assert "success" not in {
+            each.conclusion for each in relay.github.checks(UPSTREAM) if each.name == GATE
+        }
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_fault_59_many_results_within_a_minute_are_looked_up_together(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as it:
+    async with gated_upstream(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as relay:
         names = [f"test-{number}" for number in range(10)]
         jobs = tuple(JobSpec(name) for name in names)
-        it.github.repository(GATING).workflows = [Workflow(jobs=jobs, run_name="CI {delivery_id}")]
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
+        relay.github.repository(GATING).workflows = [Workflow(jobs=jobs, run_name="CI {delivery_id}")]
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
         for name in names:
-            await finish_jobs(it, run, **{name: "success"})
-            await it.pass_time(6)
+            await finish_jobs(relay, run, **{name: "success"})
+            await relay.pass_time(6)
 
-        assert gate_state(it, pull) == "success"
-        assert len(it.github.calls_to("GET", LISTS)) <= 7
+        assert gate_state(relay, pull) == "success"
+        assert len(relay.github.calls_to("GET", LISTS)) <= 7

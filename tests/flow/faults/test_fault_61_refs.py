@@ -11,7 +11,6 @@ from support.downstream.self_reports import NIGHTLY, send_self_report, upstream_
 from support.github.gated_upstream import (
     GATED,
     GATING,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -19,7 +18,7 @@ from support.github.gated_upstream import (
     open_pull,
     start_jobs,
 )
-from support.stage import WORKFLOW, stage
+from support.running_relay import WORKFLOW, RunningRelay, running_relay
 
 EVIL = "refs/heads/evil"
 BY_HAND = Workflow(
@@ -32,43 +31,43 @@ TWO_STEPS = GATED.replace("oncalls: [bob]", "oncalls: [bob], allow_events: [work
 
 
 @asynccontextmanager
-async def nightly(folder: Path, allowlist: str = f"L2:\n  - {BACKEND}\n") -> AsyncIterator[Stage]:
+async def nightly(folder: Path, allowlist: str = f"L2:\n  - {BACKEND}\n") -> AsyncIterator[RunningRelay]:
     """A backend whose nightly workflow can also be started by hand, and by a push."""
 
     def prepare(github: GitHub) -> None:
         github.repository(BACKEND).workflows = [NIGHT_BY_HAND]
 
-    async with stage(folder, allowlist, downstreams=(BACKEND,), prepare=prepare) as it:
-        yield it
+    async with running_relay(folder, allowlist, downstreams=(BACKEND,), prepare=prepare) as relay:
+        yield relay
 
 
 async def test_fault_61_a_run_of_an_unprotected_branch_does_not_open_the_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO_STEPS) as it:
-        pull = await open_pull(it)
-        honest = newest_run(it)
-        await start_jobs(it, honest)
-        await finish_jobs(it, honest, build="failure", test="success")
-        assert gate_state(it, pull) == "failure"
-        it.github.repository(GATING).workflows.append(BY_HAND)
+    async with gated_upstream(tmp_path, TWO_STEPS) as relay:
+        pull = await open_pull(relay)
+        honest = newest_run(relay)
+        await start_jobs(relay, honest)
+        await finish_jobs(relay, honest, build="failure", test="success")
+        assert gate_state(relay, pull) == "failure"
+        relay.github.repository(GATING).workflows.append(BY_HAND)
         dispatched: dict[str, Any] = {"event": "workflow_dispatch", "client_payload": honest.client_payload}
-        forged = it.github.start_run(GATING, ref=EVIL, **dispatched)
-        answers = [await it.github.start_job(forged, name) for name in ("build", "test")]
-        await finish_jobs(it, forged)
+        forged = relay.github.start_run(GATING, ref=EVIL, **dispatched)
+        answers = [await relay.github.start_job(forged, name) for name in ("build", "test")]
+        await finish_jobs(relay, forged)
 
         assert [refusal_code(answer) for answer in answers] == [(403, "wrong_ref")] * 2
         assert "refs/heads/main" in answers[0].json()["error"]["detail"]
-        assert gate_state(it, pull) == "failure"
-        assert not it.github.merge_state(pull).mergeable
+        assert gate_state(relay, pull) == "failure"
+        assert not relay.github.merge_state(pull).mergeable
 
-        own = it.github.start_run(GATING, **dispatched)
-        assert report_outcome(await it.github.start_job(own, "build")) == "applied"
+        own = relay.github.start_run(GATING, **dispatched)
+        assert report_outcome(await relay.github.start_job(own, "build")) == "applied"
 
 
 async def test_fault_61_a_protected_looking_ref_and_a_foreign_workflow_file_prove_nothing(
     tmp_path: Path,
 ) -> None:
-    async with nightly(tmp_path) as it:
-        run = it.github.start_run(BACKEND, event="workflow_dispatch")
+    async with nightly(tmp_path) as relay:
+        run = relay.github.start_run(BACKEND, event="workflow_dispatch")
         workflow = f"{BACKEND}/{NIGHTLY.path}"
         for claims in (
             {"ref": EVIL, "workflow_ref": f"{workflow}@{EVIL}", "ref_protected": "true"},
@@ -79,34 +78,37 @@ async def test_fault_61_a_protected_looking_ref_and_a_foreign_workflow_file_prov
             {"workflow_ref": None},
             {"ref": None},
         ):
-            answer = await send_self_report(it, run, commit=upstream_head(it), claims=claims)
+            answer = await send_self_report(relay, run, commit=upstream_head(relay), claims=claims)
             assert (claims, *refusal_code(answer)) == (claims, 403, "wrong_ref")
-        assert it.jobs() == []
-        assert report_outcome(await send_self_report(it, run, commit=upstream_head(it))) == "applied"
+        assert relay.jobs() == []
+        assert report_outcome(await send_self_report(relay, run, commit=upstream_head(relay))) == "applied"
 
 
 async def test_fault_61_the_entry_names_the_other_refs_of_its_nightlies(tmp_path: Path) -> None:
-    async with nightly(tmp_path, f"L2:\n  - {BACKEND}: {{report_refs: ['refs/heads/release/*']}}\n") as it:
+    async with nightly(tmp_path, f"L2:\n  - {BACKEND}: {{report_refs: ['refs/heads/release/*']}}\n") as relay:
         for ref, expected in (("refs/heads/release/2", "applied"), ("refs/heads/x", "wrong_ref")):
-            run = it.github.start_run(BACKEND, event="push", ref=ref)
-            assert report_outcome(await send_self_report(it, run, commit=upstream_head(it))) == expected
+            run = relay.github.start_run(BACKEND, event="push", ref=ref)
+            assert report_outcome(await send_self_report(relay, run, commit=upstream_head(relay))) == expected
 
 
 async def test_fault_61_an_unknown_default_branch_is_looked_up_and_followed(tmp_path: Path) -> None:
-    async with nightly(tmp_path) as it:
-        run = it.github.start_run(BACKEND, event="workflow_dispatch")
-        it.rows("UPDATE repositories SET default_branch = NULL")  # as after an upgrade
-        first = await send_self_report(it, run, commit=upstream_head(it))
+    async with nightly(tmp_path) as relay:
+        run = relay.github.start_run(BACKEND, event="workflow_dispatch")
+        relay.rows("UPDATE repositories SET default_branch = NULL")  # as after an upgrade
+        first = await send_self_report(relay, run, commit=upstream_head(relay))
         assert refusal_code(first) == (503, "default_branch_unknown")
         assert int(first.headers["retry-after"]) > 0
-        await it.pass_time(60)
-        assert report_outcome(await send_self_report(it, run, commit=upstream_head(it))) == "applied"
+        await relay.pass_time(60)
+        assert report_outcome(await send_self_report(relay, run, commit=upstream_head(relay))) == "applied"
 
-        it.clock.advance(1)
-        await it.github.set_default_branch(BACKEND, "trunk")
-        await it.act()
+        relay.clock.advance(1)
+        await relay.github.set_default_branch(BACKEND, "trunk")
+        await relay.drain()
         assert (
-            report_outcome(await send_self_report(it, run, "test", commit=upstream_head(it))) == "wrong_ref"
+            report_outcome(await send_self_report(relay, run, "test", commit=upstream_head(relay)))
+            == "wrong_ref"
         )
-        renamed = it.github.start_run(BACKEND, event="workflow_dispatch")
-        assert report_outcome(await send_self_report(it, renamed, commit=upstream_head(it))) == "applied"
+        renamed = relay.github.start_run(BACKEND, event="workflow_dispatch")
+        assert (
+            report_outcome(await send_self_report(relay, renamed, commit=upstream_head(relay))) == "applied"
+        )

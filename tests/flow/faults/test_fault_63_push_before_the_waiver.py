@@ -20,7 +20,7 @@ from support.github.gated_upstream import (
     run_all,
     write_comment,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 WAIVE = f"/crcr waive {GATING} because the lab is down"
 APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], authors: approved}}\n"
@@ -29,64 +29,64 @@ APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], authors: approv
 async def test_fault_63_a_waiver_a_second_after_a_push_waives_nothing_and_is_answered_with_the_head(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, GATED) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
-        it.clock.advance(600)
-        await it.github.push_to_pr(pull, message="Mine bitcoin")
-        await it.act()
+    async with gated_upstream(tmp_path, GATED) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
+        relay.clock.advance(600)
+        await relay.github.push_to_pr(pull, message="Mine bitcoin")
+        await relay.drain()
 
-        assert not was_obeyed(await write_comment(it, pull, WAIVE, after_s=1))
-        await run_all(it, build="failure")
-        assert gate_state(it, pull) == "failure"
+        assert not was_obeyed(await write_comment(relay, pull, WAIVE, after_s=1))
+        await run_all(relay, build="failure")
+        assert gate_state(relay, pull) == "failure"
         with pytest.raises(MergeBlocked):
-            await it.github.merge_pr(pull)
+            await relay.github.merge_pr(pull)
 
-        [answer] = relay_comments(it, pull)
+        [answer] = relay_comments(relay, pull)
         [ready] = re.findall(r"`(/crcr waive [^`]*)`$", answer, re.MULTILINE)
         assert f" at {pull.head_sha[:12]} because " in ready
-        assert was_obeyed(await write_comment(it, pull, ready, after_s=1))
-        assert gate_state(it, pull) == "success"
+        assert was_obeyed(await write_comment(relay, pull, ready, after_s=1))
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_fault_63_the_command_of_the_button_waives_the_head_that_it_was_offered_for(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, GATED) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
-        await it.github.press_button(latest_check(it, GATE, pull.head_sha), "waive")
-        await it.act()
-        [ready] = [line for line in relay_comments(it, pull)[0].splitlines() if line.startswith("/crcr")]
+    async with gated_upstream(tmp_path, GATED) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
+        await relay.github.press_button(latest_check(relay, GATE, pull.head_sha), "waive")
+        await relay.drain()
+        [ready] = [line for line in relay_comments(relay, pull)[0].splitlines() if line.startswith("/crcr")]
         ready = ready.replace("<reason>", "it must land")
-        it.clock.advance(600)
-        await it.github.push_to_pr(pull, message="Mine bitcoin")
-        await it.act()
+        relay.clock.advance(600)
+        await relay.github.push_to_pr(pull, message="Mine bitcoin")
+        await relay.drain()
 
-        assert not was_obeyed(await write_comment(it, pull, ready, after_s=600))
-        assert "names the head" in relay_comments(it, pull)[-1]
-        await run_all(it, build="failure")
-        assert gate_state(it, pull) == "failure"
+        assert not was_obeyed(await write_comment(relay, pull, ready, after_s=600))
+        assert "names the head" in relay_comments(relay, pull)[-1]
+        await run_all(relay, build="failure")
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_fault_63_a_push_that_begins_with_the_same_digits_is_not_the_head_that_was_named(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, GATED) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, GATED) as relay:
+        pull = await open_pull(relay)
         seen = pull.head_sha
-        it.clock.advance(600)
+        relay.clock.advance(600)
         before, twin = pull.head_sha, seen[:7] + "".join(reversed(seen[7:]))
-        commits = it.github.repository(UPSTREAM).commits
+        commits = relay.github.repository(UPSTREAM).commits
         commits[twin] = replace(commits[before], sha=twin)
         pull.head_sha = twin
-        await it.github.send_pull_webhook(pull, "synchronize", {"before": before, "after": twin})
-        await it.act()
-        await run_all(it, build="failure")
+        await relay.github.send_pull_webhook(pull, "synchronize", {"before": before, "after": twin})
+        await relay.drain()
+        await run_all(relay, build="failure")
 
         named = WAIVE.replace(" because", f" at {seen[:7]} because")
-        assert not was_obeyed(await write_comment(it, pull, named))
-        assert gate_state(it, pull) == "failure"
+        assert not was_obeyed(await write_comment(relay, pull, named))
+        assert gate_state(relay, pull) == "failure"
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -94,30 +94,32 @@ async def test_fault_63_a_waiver_written_before_the_push_does_not_reach_the_push
     tmp_path: Path, lost: bool
 ) -> None:
     """Whether the push or the comment is heard of first."""
-    async with gated_upstream(tmp_path, GATED) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
-        it.clock.advance(600)
-        await it.github.comment_pr(pull, WAIVE)
+    async with gated_upstream(tmp_path, GATED) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
+        relay.clock.advance(600)
+        await relay.github.comment_pr(pull, WAIVE)
         if not lost:
-            await it.act()  # the comment is answered first; its waiver is bound to the old head
-        it.clock.advance(1)
-        await it.github.push_to_pr(pull, message="Mine bitcoin")
-        await it.act()
-        await run_all(it, build="failure")
+            await relay.drain()  # the comment is answered first; its waiver is bound to the old head
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(pull, message="Mine bitcoin")
+        await relay.drain()
+        await run_all(relay, build="failure")
 
-        assert gate_state(it, pull) == "failure"
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_fault_63_an_approval_a_second_after_a_push_runs_nothing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, APPROVED) as it:
-        pull = await open_pull(it)
-        it.clock.advance(600)
-        await it.github.push_to_pr(pull, message="Read the secrets")
-        await it.act()
+    async with gated_upstream(tmp_path, APPROVED) as relay:
+        pull = await open_pull(relay)
+        relay.clock.advance(600)
+        await relay.github.push_to_pr(pull, message="Read the secrets")
+        await relay.drain()
 
-        assert not was_obeyed(await write_comment(it, pull, "/crcr approve", after_s=1))
-        assert dispatched_actions(it.github, GATING) == []
-        assert f"`/crcr approve at {pull.head_sha[:12]}`" in relay_comments(it, pull)[-1]
-        assert was_obeyed(await write_comment(it, pull, f"/crcr approve at {pull.head_sha[:12]}", after_s=1))
-        assert dispatched_actions(it.github, GATING) == ["synchronize"]
+        assert not was_obeyed(await write_comment(relay, pull, "/crcr approve", after_s=1))
+        assert dispatched_actions(relay.github, GATING) == []
+        assert f"`/crcr approve at {pull.head_sha[:12]}`" in relay_comments(relay, pull)[-1]
+        assert was_obeyed(
+            await write_comment(relay, pull, f"/crcr approve at {pull.head_sha[:12]}", after_s=1)
+        )
+        assert dispatched_actions(relay.github, GATING) == ["synchronize"]

@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from crcr.receive.http.body import LARGE_PER_ADDRESS
 from support.downstream.callbacks import BACKEND, LISTED, post_report
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 MIB = 1024 * 1024
 FORGED = "sha256=" + "0" * 64
@@ -22,7 +22,7 @@ BLANK = b" " * (24 * MIB)
 class SlowSender:
     """A webhook that begins to arrive and never ends."""
 
-    def __init__(self, it: Stage, first: bytes, address: str, *headers: tuple[str, str]) -> None:
+    def __init__(self, relay: RunningRelay, first: bytes, address: str, *headers: tuple[str, str]) -> None:
         self.is_asked = False
         self.status: int | None = None
         self._first: list[Message] = [{"type": "http.request", "body": first, "more_body": True}]
@@ -40,7 +40,7 @@ class SlowSender:
             "client": (address, 4711),
             "server": ("relay.test", 80),
         }
-        self.task = asyncio.create_task(it.app(scope, self._receive, self._send))
+        self.task = asyncio.create_task(relay.app(scope, self._receive, self._send))
 
     async def _receive(self) -> Message:
         self.is_asked = True
@@ -51,7 +51,7 @@ class SlowSender:
 
 
 @asynccontextmanager
-async def attacked(it: Stage, senders: list[SlowSender]) -> AsyncIterator[None]:
+async def attacked(relay: RunningRelay, senders: list[SlowSender]) -> AsyncIterator[None]:
     for _ in range(10):
         await asyncio.sleep(0)
     try:
@@ -60,25 +60,27 @@ async def attacked(it: Stage, senders: list[SlowSender]) -> AsyncIterator[None]:
         for sender in senders:
             sender.task.cancel()
         await asyncio.gather(*(sender.task for sender in senders), return_exceptions=True)
-        assert it.crashes == []
+        assert relay.crashes == []
 
 
-def forged(it: Stage, size: int, address: str, *more: tuple[str, str]) -> SlowSender:
+def forged(relay: RunningRelay, size: int, address: str, *more: tuple[str, str]) -> SlowSender:
     return SlowSender(
-        it, BLANK[:size], address, ("X-GitHub-Event", "push"), ("X-Hub-Signature-256", FORGED), *more
+        relay, BLANK[:size], address, ("X-GitHub-Event", "push"), ("X-Hub-Signature-256", FORGED), *more
     )
 
 
-async def assert_everything_passes(it: Stage) -> None:
+async def assert_everything_passes(relay: RunningRelay) -> None:
     """A webhook is taken and dispatched, its run reports, and a large signed webhook passes."""
-    pull = await it.github.open_pr(UPSTREAM)
+    pull = await relay.github.open_pr(UPSTREAM)
     assert pull.last_delivery is not None
     assert pull.last_delivery.status_code == 202
-    await it.act()
-    assert (await post_report(it, it.github.runs(BACKEND)[-1], "build", "in_progress")).status_code == 200
+    await relay.drain()
+    assert (
+        await post_report(relay, relay.github.runs(BACKEND)[-1], "build", "in_progress")
+    ).status_code == 200
     large = json.dumps({"zen": "x" * (3 * MIB), "hook_id": 1}).encode()
-    headers = it.github.webhooks.headers("ping", "guid-large", large)
-    assert (await it.http.post("/github/webhook", content=large, headers=headers)).status_code == 200
+    headers = relay.github.webhooks.headers("ping", "guid-large", large)
+    assert (await relay.http.post("/github/webhook", content=large, headers=headers)).status_code == 200
 
 
 async def test_fault_64_a_request_without_one_well_formed_signature_is_refused_before_its_body(
@@ -92,30 +94,30 @@ async def test_fault_64_a_request_without_one_well_formed_signature_is_refused_b
         [("X-Hub-Signature-256", FORGED), ("X-Hub-Signature-256", FORGED)],
         [("X-Hub-Signature-256", FORGED.upper())],
     ]
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
-        senders = [SlowSender(it, BLANK, "192.0.2.1", *headers) for headers in signatures]
-        async with attacked(it, senders):
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
+        senders = [SlowSender(relay, BLANK, "192.0.2.1", *headers) for headers in signatures]
+        async with attacked(relay, senders):
             assert [(sender.status, sender.is_asked) for sender in senders] == [(401, False)] * 6
-            await assert_everything_passes(it)
+            await assert_everything_passes(relay)
 
 
 async def test_fault_64_large_bodies_from_several_addresses_leave_room_for_the_others(tmp_path: Path) -> None:
     """They fill the 128 MiB to the last byte, if they are let."""
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
-        senders = [forged(it, 24 * MIB, f"192.0.2.{number}") for number in range(5)]
-        async with attacked(it, senders):
-            senders.append(forged(it, 8 * MIB, "192.0.2.9"))
-            await assert_everything_passes(it)
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
+        senders = [forged(relay, 24 * MIB, f"192.0.2.{number}") for number in range(5)]
+        async with attacked(relay, senders):
+            senders.append(forged(relay, 8 * MIB, "192.0.2.9"))
+            await assert_everything_passes(relay)
             assert {sender.status for sender in senders} == {None, 503}
 
 
 async def test_fault_64_many_slow_small_bodies_lose_their_place_to_whoever_sends_at_once(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
-        senders = [forged(it, MIB // 2, f"192.0.{number}.1") for number in range(256)]
-        async with attacked(it, senders):
-            await assert_everything_passes(it)
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
+        senders = [forged(relay, MIB // 2, f"192.0.{number}.1") for number in range(256)]
+        async with attacked(relay, senders):
+            await assert_everything_passes(relay)
             given_up = [number for number, sender in enumerate(senders) if sender.status == 503]
             assert given_up == list(
                 range(len(given_up))
@@ -127,11 +129,11 @@ async def test_fault_64_one_address_sends_four_large_bodies_at_once_behind_a_pro
     tmp_path: Path,
 ) -> None:
     proxies: dict[str, Any] = {"CRCR_TRUSTED_PROXIES": "10.0.0.1"}
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **proxies) as it:
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **proxies) as relay:
         announced = ("Content-Length", str(2 * MIB))
         claims = [f"203.0.113.{number}, 198.51.100.7" for number in range(LARGE_PER_ADDRESS + 2)]
-        senders = [forged(it, 1, "10.0.0.1", announced, ("X-Forwarded-For", claim)) for claim in claims]
-        senders.append(forged(it, 1, "10.0.0.1", announced, ("X-Forwarded-For", "198.51.100.8")))
-        async with attacked(it, senders):
+        senders = [forged(relay, 1, "10.0.0.1", announced, ("X-Forwarded-For", claim)) for claim in claims]
+        senders.append(forged(relay, 1, "10.0.0.1", announced, ("X-Forwarded-For", "198.51.100.8")))
+        async with attacked(relay, senders):
             assert [sender.status for sender in senders] == [None] * LARGE_PER_ADDRESS + [429, 429, None]
-            await assert_everything_passes(it)
+            await assert_everything_passes(relay)

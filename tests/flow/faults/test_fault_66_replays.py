@@ -11,7 +11,6 @@ from support.github.dispatch_log import BOTH, TWO
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -23,18 +22,18 @@ from support.github.gated_upstream import (
     sweep_after,
     write_comment,
 )
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 EVENTS = {"pull_request", "workflow_run", "workflow_job", "installation_repositories"}
 HOUR, DAY = 3600.0, 86400.0
 
 
-async def replay(it: Stage, captured: WebhookDelivery | None) -> dict[str, Any]:
+async def replay(relay: RunningRelay, captured: WebhookDelivery | None) -> dict[str, Any]:
     """Send the captured bytes with their captured signature, under a new GUID."""
     assert captured is not None
     guid = str(uuid4())
     headers = {**captured.headers, "X-GitHub-Delivery": guid}
-    answer = await it.http.post("/github/webhook", content=captured.payload, headers=headers)
+    answer = await relay.http.post("/github/webhook", content=captured.payload, headers=headers)
     return {"status": answer.status_code, **answer.json(), "guid": answer.json().get("delivery") == guid}
 
 
@@ -46,112 +45,112 @@ def without_id(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_fault_66_a_captured_push_dispatches_nothing_again(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        captured = await it.github.push(UPSTREAM)
-        await it.act()
-        sent, stored = len(it.github.dispatches()), it.rows("SELECT guid FROM deliveries")
-        answers = await asyncio.gather(*(replay(it, captured) for _ in range(3)))
-        it.clock.advance(3 * DAY - HOUR)
-        answers.append(await replay(it, captured))
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        captured = await relay.github.push(UPSTREAM)
+        await relay.drain()
+        sent, stored = len(relay.github.dispatches()), relay.rows("SELECT guid FROM deliveries")
+        answers = await asyncio.gather(*(replay(relay, captured) for _ in range(3)))
+        relay.clock.advance(3 * DAY - HOUR)
+        answers.append(await replay(relay, captured))
+        await relay.drain()
 
         assert [without_id(answer) for answer in answers] == [REPEAT] * 4
-        assert len(it.github.dispatches()) == sent == 2
-        assert it.rows("SELECT guid FROM deliveries") == stored
-        it.clock.advance(2 * HOUR)
-        await it.services.sweeper.forget()
-        assert it.rows("SELECT * FROM webhook_bodies") == []
-        assert (await replay(it, captured))["ignored"] == "the push is older than three days"
-        await it.act()
-        assert len(it.github.dispatches()) == sent
+        assert len(relay.github.dispatches()) == sent == 2
+        assert relay.rows("SELECT guid FROM deliveries") == stored
+        relay.clock.advance(2 * HOUR)
+        await relay.services.sweeper.forget()
+        assert relay.rows("SELECT * FROM webhook_bodies") == []
+        assert (await replay(relay, captured))["ignored"] == "the push is older than three days"
+        await relay.drain()
+        assert len(relay.github.dispatches()) == sent
 
 
 async def test_fault_66_of_many_copies_at_once_one_is_taken(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose(times=1)
-        captured = await it.github.push(UPSTREAM)  # the attacker's copies come first
-        answers = await asyncio.gather(*(replay(it, captured) for _ in range(5)))
-        recovered = (await it.services.reconciler.run()).recovery
-        await it.act()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose(times=1)
+        captured = await relay.github.push(UPSTREAM)  # the attacker's copies come first
+        answers = await asyncio.gather(*(replay(relay, captured) for _ in range(5)))
+        recovered = (await relay.services.reconciler.run()).recovery
+        await relay.drain()
 
         assert sorted("repeat" in answer for answer in answers) == [False, True, True, True, True]
         assert (recovered.missed, recovered.repeated, recovered.taken) == (1, 1, 0)
-        assert len(it.github.dispatches()) == 2
+        assert len(relay.github.dispatches()) == 2
 
 
 async def test_fault_66_a_captured_waiver_comes_to_nothing_once_it_was_taken_back(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        await write_comment(it, pull, WAIVE)
-        captured = newest(it, "issue_comment")
-        assert gate_state(it, pull) == "success"
-        await write_comment(it, pull, f"/crcr unwaive {GATING}")
-        assert gate_state(it, pull) == "failure"
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        await write_comment(relay, pull, WAIVE)
+        captured = newest(relay, "issue_comment")
+        assert gate_state(relay, pull) == "success"
+        await write_comment(relay, pull, f"/crcr unwaive {GATING}")
+        assert gate_state(relay, pull) == "failure"
 
-        assert without_id(await replay(it, captured)) == REPEAT
-        await sweep_after(it, 4 * DAY)
-        assert "older than three days" in (await replay(it, captured))["ignored"]
-        await it.act()
-        assert gate_state(it, pull) == "failure"
-        assert not it.github.merge_state(pull).mergeable
+        assert without_id(await replay(relay, captured)) == REPEAT
+        await sweep_after(relay, 4 * DAY)
+        assert "older than three days" in (await replay(relay, captured))["ignored"]
+        await relay.drain()
+        assert gate_state(relay, pull) == "failure"
+        assert not relay.github.merge_state(pull).mergeable
 
 
 async def test_fault_66_what_is_stored_as_no_delivery_is_not_taken_twice_either(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        it.github.repository(GATING).sends_run_webhooks = True
-        pull = await open_pull(it, labels=["one"])
-        await run_all(it)
-        for act in (it.github.unlabel_pr, it.github.label_pr):
-            it.clock.advance(1)
+    async with gated_upstream(tmp_path) as relay:
+        relay.github.repository(GATING).sends_run_webhooks = True
+        pull = await open_pull(relay, labels=["one"])
+        await run_all(relay)
+        for act in (relay.github.unlabel_pr, relay.github.label_pr):
+            relay.clock.advance(1)
             await act(pull, "one")
-        for again in (it.github.close_pr, it.github.reopen_pr):
-            it.clock.advance(1)
+        for again in (relay.github.close_pr, relay.github.reopen_pr):
+            relay.clock.advance(1)
             await again(pull)
-        await it.github.uninstall(GATING)
-        await it.github.install(GATING)
-        await it.act()
-        stored = it.rows("SELECT count(*) AS number FROM deliveries")
-        captured = [each for each in it.github.deliveries() if "dispatches" in each.answer_body]
+        await relay.github.uninstall(GATING)
+        await relay.github.install(GATING)
+        await relay.drain()
+        stored = relay.rows("SELECT count(*) AS number FROM deliveries")
+        captured = [each for each in relay.github.deliveries() if "dispatches" in each.answer_body]
         for delivery in captured:
-            answer = await replay(it, delivery)
+            answer = await replay(relay, delivery)
             assert (delivery.event, without_id(answer)) == (delivery.event, REPEAT)
 
         assert {delivery.event for delivery in captured} == EVENTS
-        assert it.rows("SELECT count(*) AS number FROM deliveries") == stored
-        assert await it.act() == 0
+        assert relay.rows("SELECT count(*) AS number FROM deliveries") == stored
+        assert await relay.drain() == 0
 
 
 async def test_fault_66_a_button_may_be_pressed_again_after_a_minute(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await failing_pull(it)
-        pressed = await it.github.rerequest_check(latest_check(it, GATE, pull.head_sha))
-        await it.act()
-        run = newest_run(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await failing_pull(relay)
+        pressed = await relay.github.rerequest_check(latest_check(relay, GATE, pull.head_sha))
+        await relay.drain()
+        run = newest_run(relay)
         assert run.attempt == 2
-        await start_jobs(it, run, "build")
-        await finish_jobs(it, run, build="failure")
-        it.clock.advance(59)
-        assert without_id(await replay(it, pressed)) == REPEAT
-        it.clock.advance(2)
-        assert (await replay(it, pressed))["dispatches"] == 0
-        await it.act()
+        await start_jobs(relay, run, "build")
+        await finish_jobs(relay, run, build="failure")
+        relay.clock.advance(59)
+        assert without_id(await replay(relay, pressed)) == REPEAT
+        relay.clock.advance(2)
+        assert (await replay(relay, pressed))["dispatches"] == 0
+        await relay.drain()
 
         assert run.attempt == 3
 
 
 async def test_fault_66_what_was_refused_for_an_outage_can_come_again(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L9: nonsense\n", downstreams=BOTH) as it:
-        captured = await it.github.push(UPSTREAM)
+    async with running_relay(tmp_path, "L9: nonsense\n", downstreams=BOTH) as relay:
+        captured = await relay.github.push(UPSTREAM)
         assert captured is not None
         assert captured.status_code == 503
-        it.write_allowlist(TWO)
-        await it.refresh()
+        relay.write_allowlist(TWO)
+        await relay.refresh()
 
-        assert (await it.github.redeliver(captured.guid)).ok
-        await it.act()
-        assert len(it.github.dispatches()) == 2
-        assert without_id(await replay(it, captured)) == REPEAT
+        assert (await relay.github.redeliver(captured.guid)).ok
+        await relay.drain()
+        assert len(relay.github.dispatches()) == 2
+        assert without_id(await replay(relay, captured)) == REPEAT
 
 
-def newest(it: Stage, event: str) -> WebhookDelivery:
-    return next(each for each in reversed(it.github.deliveries()) if each.event == event)
+def newest(relay: RunningRelay, event: str) -> WebhookDelivery:
+    return next(each for each in reversed(relay.github.deliveries()) if each.event == event)

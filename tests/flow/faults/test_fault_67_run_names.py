@@ -11,7 +11,6 @@ from support.github.commands import audit_entries
 from support.github.gated_upstream import (
     GATING,
     NAMED,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -21,105 +20,111 @@ from support.github.gated_upstream import (
     start_jobs,
     sweep_after,
 )
-from support.stage import AUDIENCE
+from support.running_relay import AUDIENCE, RunningRelay
 
 MINUTE = 60.0
 
 
-async def astray(it: Stage, run: WorkflowRun, delivery: str | None, status: str, **more: Any) -> list[str]:
+async def astray(
+    relay: RunningRelay, run: WorkflowRun, delivery: str | None, status: str, **more: Any
+) -> list[str]:
     """Both jobs of a run report for a delivery that is not the one of its dispatch."""
     return [
-        report_outcome(await _report(it, run, name, delivery, status, **more)) for name in ("build", "test")
+        report_outcome(await _report(relay, run, name, delivery, status, **more))
+        for name in ("build", "test")
     ]
 
 
 async def _report(
-    it: Stage, run: WorkflowRun, name: str, delivery: str | None, status: str, **more: Any
+    relay: RunningRelay, run: WorkflowRun, name: str, delivery: str | None, status: str, **more: Any
 ) -> httpx.Response:
     job = run.job(name)
-    body = {**it.github.ci.report_body(run, job, status, **more), "delivery_id": delivery}
-    token = it.github.oidc_token(run, job, audience=AUDIENCE)
-    return await it.http.post(CALLBACK, json=body, headers=bearer(token))
+    body = {**relay.github.ci.report_body(run, job, status, **more), "delivery_id": delivery}
+    token = relay.github.oidc_token(run, job, audience=AUDIENCE)
+    return await relay.http.post(CALLBACK, json=body, headers=bearer(token))
 
 
-async def victim_and_other(it: Stage) -> tuple[PullRequest, WorkflowRun, WorkflowRun]:
+async def victim_and_other(relay: RunningRelay) -> tuple[PullRequest, WorkflowRun, WorkflowRun]:
     """A pull request that failed; the dispatch of another one is written once more by hand, and its run waits."""
-    failing = await open_pull(it)
-    honest = await run_all(it, build="failure")
-    assert gate_state(it, failing) == "failure"
-    it.clock.advance(MINUTE)
-    await open_pull(it)
-    other = await run_all(it)
-    it.clock.advance(MINUTE)
-    [forged] = await it.github.send_dispatch(GATING, "pull_request", other.client_payload)
+    failing = await open_pull(relay)
+    honest = await run_all(relay, build="failure")
+    assert gate_state(relay, failing) == "failure"
+    relay.clock.advance(MINUTE)
+    await open_pull(relay)
+    other = await run_all(relay)
+    relay.clock.advance(MINUTE)
+    [forged] = await relay.github.send_dispatch(GATING, "pull_request", other.client_payload)
     return failing, honest, forged
 
 
-def counting(it: Stage, delivery: str | None) -> set[tuple[str, str | None]]:
+def counting(relay: RunningRelay, delivery: str | None) -> set[tuple[str, str | None]]:
     """The jobs of a delivery that count: which run, and how it ended."""
-    found = it.rows("SELECT run_id, conclusion FROM jobs WHERE delivery = ? AND superseded = 0", delivery)
+    found = relay.rows("SELECT run_id, conclusion FROM jobs WHERE delivery = ? AND superseded = 0", delivery)
     return {(row["run_id"], row["conclusion"]) for row in found}
 
 
 async def test_fault_67_a_run_that_is_known_by_its_name_reports_for_no_other_delivery(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        it.github.repository(GATING).sends_run_webhooks = True
-        failing, honest, forged = await victim_and_other(it)
-        answer = await _report(it, forged, "build", honest.delivery_id, "in_progress")
-        await sweep_after(it, MINUTE)
+    async with gated_upstream(tmp_path) as relay:
+        relay.github.repository(GATING).sends_run_webhooks = True
+        failing, honest, forged = await victim_and_other(relay)
+        answer = await _report(relay, forged, "build", honest.delivery_id, "in_progress")
+        await sweep_after(relay, MINUTE)
 
         assert refusal_code(answer) == (409, "run_bound_elsewhere")
         assert str(forged.delivery_id) in answer.json()["error"]["detail"]
-        assert gate_state(it, failing) == "failure"
-        assert not it.github.merge_state(failing).mergeable
-        assert report_outcome(await it.github.start_job(forged, "build")) == "applied"
+        assert gate_state(relay, failing) == "failure"
+        assert not relay.github.merge_state(failing).mergeable
+        assert report_outcome(await relay.github.start_job(forged, "build")) == "applied"
 
 
 async def test_fault_67_results_leave_a_delivery_once_github_shows_the_runs_name(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        failing, honest, forged = await victim_and_other(it)
-        assert await astray(it, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
+    async with gated_upstream(tmp_path) as relay:
+        failing, honest, forged = await victim_and_other(relay)
+        assert await astray(relay, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
         for job in forged.jobs:
-            it.github.ci.complete(forged, job, "success")
-        assert await astray(it, forged, honest.delivery_id, "completed") == ["applied"] * 2
-        await sweep_after(it, MINUTE)
+            relay.github.ci.complete(forged, job, "success")
+        assert await astray(relay, forged, honest.delivery_id, "completed") == ["applied"] * 2
+        await sweep_after(relay, MINUTE)
 
-        assert gate_state(it, failing) == "failure"
-        assert not it.github.merge_state(failing).mergeable
-        assert counting(it, honest.delivery_id) == {(str(honest.id), "failure"), (str(honest.id), "success")}
-        assert await astray(it, forged, honest.delivery_id, "in_progress") == ["run_bound_elsewhere"] * 2
-        [line] = audit_entries(it, "run_bound_elsewhere")
+        assert gate_state(relay, failing) == "failure"
+        assert not relay.github.merge_state(failing).mergeable
+        assert counting(relay, honest.delivery_id) == {
+            (str(honest.id), "failure"),
+            (str(honest.id), "success"),
+        }
+        assert await astray(relay, forged, honest.delivery_id, "in_progress") == ["run_bound_elsewhere"] * 2
+        [line] = audit_entries(relay, "run_bound_elsewhere")
         assert (line["run"], line["named"]) == (str(forged.id), forged.delivery_id)
 
 
 async def test_fault_67_a_webhook_about_the_run_takes_its_results_off_too(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        failing, honest, forged = await victim_and_other(it)
-        assert await astray(it, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
-        assert counting(it, honest.delivery_id) == {(str(forged.id), None)}
-        await it.github.send_run_webhook(forged, "in_progress")
-        assert {run for run, _ in counting(it, honest.delivery_id)} == {str(honest.id)}
-        await it.act()
+    async with gated_upstream(tmp_path) as relay:
+        failing, honest, forged = await victim_and_other(relay)
+        assert await astray(relay, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
+        assert counting(relay, honest.delivery_id) == {(str(forged.id), None)}
+        await relay.github.send_run_webhook(forged, "in_progress")
+        assert {run for run, _ in counting(relay, honest.delivery_id)} == {str(honest.id)}
+        await relay.drain()
 
-        assert gate_state(it, failing) == "failure"
-        assert not it.github.merge_state(failing).mergeable
+        assert gate_state(relay, failing) == "failure"
+        assert not relay.github.merge_state(failing).mergeable
 
 
 async def test_fault_67_what_a_stranger_writes_into_a_name_takes_nothing_off(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        await open_pull(it)
-        other = await run_all(it)
+    async with gated_upstream(tmp_path) as relay:
+        await open_pull(relay)
+        other = await run_all(relay)
         titled = Workflow(jobs=NAMED.jobs, run_name=f"{other.delivery_id} {{delivery_id}}")
-        it.github.repository(GATING).workflows = [titled]
-        it.clock.advance(MINUTE)
-        pull = await open_pull(it, title=str(other.delivery_id))
-        run = newest_run(it)
-        await start_jobs(it, run)
-        await it.github.send_run_webhook(run, "in_progress")
-        await finish_jobs(it, run, build="failure", test="success")
-        await sweep_after(it, MINUTE)
+        relay.github.repository(GATING).workflows = [titled]
+        relay.clock.advance(MINUTE)
+        pull = await open_pull(relay, title=str(other.delivery_id))
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        await relay.github.send_run_webhook(run, "in_progress")
+        await finish_jobs(relay, run, build="failure", test="success")
+        await sweep_after(relay, MINUTE)
 
-        assert gate_state(it, pull) == "failure"
-        assert counting(it, run.delivery_id) == {(str(run.id), "failure"), (str(run.id), "success")}
-        assert counting(it, other.delivery_id) == {(str(other.id), "success")}
-        assert audit_entries(it, "run_bound_elsewhere") == []
+        assert gate_state(relay, pull) == "failure"
+        assert counting(relay, run.delivery_id) == {(str(run.id), "failure"), (str(run.id), "success")}
+        assert counting(relay, other.delivery_id) == {(str(other.id), "success")}
+        assert audit_entries(relay, "run_bound_elsewhere") == []

@@ -16,7 +16,6 @@ from support.github.checks import UPDATES, check_history
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -24,29 +23,29 @@ from support.github.gated_upstream import (
     open_pull,
     start_jobs,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 OVER_A_LEASE_S = 30
 
 
 @asynccontextmanager
-async def another_worker(it: Stage) -> AsyncIterator[Services]:
-    services = build(it.services.settings, it.seams)
+async def another_worker(relay: RunningRelay) -> AsyncIterator[Services]:
+    services = build(relay.services.settings, relay.seams)
     yield services
     await services.close()
 
 
-async def open_twin(it: Stage, pull: PullRequest) -> None:
+async def open_twin(relay: RunningRelay, pull: PullRequest) -> None:
     """A second pull request with the same head: its gate is pending again."""
 
     def same_head(twin: PullRequest) -> None:
         twin.head_sha = pull.head_sha
 
-    await it.github.open_pr(UPSTREAM, before_webhook=same_head)
+    await relay.github.open_pr(UPSTREAM, before_webhook=same_head)
 
 
-def gate_update(it: Stage, pull: PullRequest) -> Match:
-    check = it.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
+def gate_update(relay: RunningRelay, pull: PullRequest) -> Match:
+    check = relay.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
     return Match("PATCH", f"/repos/{UPSTREAM}/check-runs/{check.id}")
 
 
@@ -54,66 +53,68 @@ def gate_update(it: Stage, pull: PullRequest) -> Match:
 async def test_a_success_that_arrives_after_the_takeover_does_not_stay(
     tmp_path: Path, *, after_acting: bool
 ) -> None:
-    async with gated_upstream(tmp_path) as it, another_worker(it) as heir:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
-        late = it.github.faults.hang(on=gate_update(it, pull), times=1, after_acting=after_acting)
-        work = asyncio.create_task(finish_jobs(it, run))
+    async with gated_upstream(tmp_path) as relay, another_worker(relay) as heir:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        late = relay.github.faults.hang(on=gate_update(relay, pull), times=1, after_acting=after_acting)
+        work = asyncio.create_task(finish_jobs(relay, run))
         await late.reached.wait()
-        await open_twin(it, pull)
-        it.clock.advance(OVER_A_LEASE_S)
+        await open_twin(relay, pull)
+        relay.clock.advance(OVER_A_LEASE_S)
         await heir.worker.drain()
         late.release()
         await work
         await heir.worker.drain()
 
-        assert gate_state(it, pull) == "pending"
-        assert it.rows("SELECT state FROM gates") == [{"state": "pending"}]
+        assert gate_state(relay, pull) == "pending"
+        assert relay.rows("SELECT state FROM gates") == [{"state": "pending"}]
 
 
 async def test_what_an_earlier_attempt_sent_is_looked_for_a_minute_later(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
-        it.github.faults.lose_answer(on=UPDATES, times=1)
-        await it.github.complete_job(run, "build", "failure")
-        await it.act()
-        await it.pass_time(5)
-        assert gate_state(it, pull) == "failure"
-        check = it.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        relay.github.faults.lose_answer(on=UPDATES, times=1)
+        await relay.github.complete_job(run, "build", "failure")
+        await relay.drain()
+        await relay.pass_time(5)
+        assert gate_state(relay, pull) == "failure"
+        check = relay.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
         check.conclusion = "success"  # the first request arrives again, long after
 
-        it.clock.advance(61)
-        await it.services.sweeper.sweep()
-        await it.act()
-        assert gate_state(it, pull) == "failure"
+        relay.clock.advance(61)
+        await relay.services.sweeper.sweep()
+        await relay.drain()
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_a_worker_that_lost_its_lease_records_nothing_over_its_successor(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it, another_worker(it) as heir:
-        pull = await open_pull(it)
-        it.clock.advance(120)
-        run = newest_run(it)
-        await start_jobs(it, run)
-        await it.github.complete_job(run, "build", "failure")
-        await it.github.complete_job(run, "test", "success")
-        ground = open_core(it.services.settings, it.seams)
+    async with gated_upstream(tmp_path) as relay, another_worker(relay) as heir:
+        pull = await open_pull(relay)
+        relay.clock.advance(120)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        await relay.github.complete_job(run, "build", "failure")
+        await relay.github.complete_job(run, "test", "success")
+        ground = open_core(relay.services.settings, relay.seams)
         checks = ground.checks
-        [late] = await checks.plan_publication(RepoName(UPSTREAM), pull.head_sha, Tier.GATE, it.clock.now())
-        await it.github.comment_pr(pull, f"/crcr waive {GATING} because flaky lab", author="maintainer")
+        [late] = await checks.plan_publication(
+            RepoName(UPSTREAM), pull.head_sha, Tier.GATE, relay.clock.now()
+        )
+        await relay.github.comment_pr(pull, f"/crcr waive {GATING} because flaky lab", author="maintainer")
         for _ in range(3):
-            it.clock.advance(2)
+            relay.clock.advance(2)
             await heir.worker.drain()
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
-        await checks.record_published(late, late.check_run_id, it.clock.now())
-        recorded = it.rows(f"SELECT conclusion FROM checks WHERE name = '{GATE}'")  # noqa: S608  our own name
+        await checks.record_published(late, late.check_run_id, relay.clock.now())
+        recorded = relay.rows(f"SELECT conclusion FROM checks WHERE name = '{GATE}'")  # noqa: S608  our own name
         assert recorded == [{"conclusion": "success"}]
-        await it.github.comment_pr(pull, f"/crcr unwaive {GATING}", author="maintainer")
-        await it.pass_time(2)
-        assert gate_state(it, pull) == check_history(it, GATE, pull.head_sha)[-1] == "failure"
+        await relay.github.comment_pr(pull, f"/crcr unwaive {GATING}", author="maintainer")
+        await relay.pass_time(2)
+        assert gate_state(relay, pull) == check_history(relay, GATE, pull.head_sha)[-1] == "failure"
         await ground.database.close()
         for client in (ground.api_http, ground.keys_http, ground.forward_http):
             await client.aclose()

@@ -23,7 +23,7 @@ from support.github.gated_upstream import (
     sweep_after,
     write_comment,
 )
-from support.stage import UPSTREAM, Stage, repo
+from support.running_relay import UPSTREAM, RunningRelay, repo
 
 HOUR = 3600.0
 SECOND = "org/second"
@@ -39,36 +39,36 @@ def l4(options: str) -> str:
     return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
 
 
-def title(it: Stage, sha: str) -> str:
-    found = shown_check(it, GATE, sha)
+def title(relay: RunningRelay, sha: str) -> str:
+    found = shown_check(relay, GATE, sha)
     return found[2] if found else "absent"
 
 
-def summary(it: Stage, sha: str) -> str:
-    return str(latest_check(it, GATE, sha).output["summary"])
+def summary(relay: RunningRelay, sha: str) -> str:
+    return str(latest_check(relay, GATE, sha).output["summary"])
 
 
 # passed
 
 
 async def test_a_pull_request_merges_once_every_job_has_succeeded(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay)
 
-        assert shown_check(it, GATE, pull.head_sha) == ("completed", "success", "1 backend passed")
-        assert (await it.github.merge_pr(pull)).merged
+        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "success", "1 backend passed")
+        assert (await relay.github.merge_pr(pull)).merged
 
 
 @pytest.mark.parametrize("harmless", ["skipped", "neutral"])
 async def test_a_skipped_or_neutral_job_passes_beside_one_that_succeeded(
     tmp_path: Path, harmless: str
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it, test=harmless)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, test=harmless)
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 # not concerned
@@ -85,21 +85,21 @@ async def test_a_skipped_or_neutral_job_passes_beside_one_that_succeeded(
 async def test_a_backend_that_its_own_options_leave_out_is_not_concerned(
     tmp_path: Path, options: str, reason: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as relay:
+        pull = await open_pull(relay)
 
-        assert shown_check(it, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
-        assert f"skipped: {reason}" in summary(it, pull.head_sha)
-        assert it.github.dispatches() == []
-        await it.github.merge_pr(pull)
+        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
+        assert f"skipped: {reason}" in summary(relay, pull.head_sha)
+        assert relay.github.dispatches() == []
+        await relay.github.merge_pr(pull)
 
 
 async def test_refs_are_about_pushes_and_leave_no_pull_request_out(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("refs: [release/*], jobs: [build]"), downstreams=ONE) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path, l4("refs: [release/*], jobs: [build]"), downstreams=ONE) as relay:
+        pull = await open_pull(relay)
 
-        assert gate_state(it, pull) == "pending"
-        assert len(it.github.dispatches(GATING)) == 1
+        assert gate_state(relay, pull) == "pending"
+        assert len(relay.github.dispatches(GATING)) == 1
 
 
 # waived
@@ -108,128 +108,128 @@ async def test_refs_are_about_pushes_and_leave_no_pull_request_out(tmp_path: Pat
 async def test_a_maintainers_waiver_lets_a_failing_backend_through_and_names_who_and_why(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
-        assert gate_state(it, pull) == "failure"
-        await write_comment(it, pull, f"/crcr waive {GATING} because the driver is broken")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
+        assert gate_state(relay, pull) == "failure"
+        await write_comment(relay, pull, f"/crcr waive {GATING} because the driver is broken")
 
-        assert title(it, pull.head_sha) == f"{GATING} waived by @maintainer"
-        assert "the driver is broken" in summary(it, pull.head_sha)
-        await it.github.merge_pr(pull)
+        assert title(relay, pull.head_sha) == f"{GATING} waived by @maintainer"
+        assert "the driver is broken" in summary(relay, pull.head_sha)
+        await relay.github.merge_pr(pull)
 
 
 async def test_a_waiver_of_one_job_does_not_cover_another_that_fails(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure", test="failure")
-        await write_comment(it, pull, f"/crcr waive {GATING}:build because known")
-        assert title(it, pull.head_sha) == f"{GATING} failed (test)"
-        await write_comment(it, pull, f"/crcr waive {GATING}:test because known too")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure", test="failure")
+        await write_comment(relay, pull, f"/crcr waive {GATING}:build because known")
+        assert title(relay, pull.head_sha) == f"{GATING} failed (test)"
+        await write_comment(relay, pull, f"/crcr waive {GATING}:test because known too")
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_waiver_of_what_passes_by_itself_is_not_used(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await write_comment(it, pull, f"/crcr waive {GATING}:build because it may fail")
-        await run_all(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await write_comment(relay, pull, f"/crcr waive {GATING}:build because it may fail")
+        await run_all(relay)
 
-        assert title(it, pull.head_sha) == "1 backend passed"
-        assert it.rows("SELECT used_at FROM waivers") == [{"used_at": None}]
+        assert title(relay, pull.head_sha) == "1 backend passed"
+        assert relay.rows("SELECT used_at FROM waivers") == [{"used_at": None}]
 
 
 @pytest.mark.parametrize("conclusion", ["cancelled", "timed_out"])
 async def test_a_waiver_of_a_job_covers_it_when_it_errored(tmp_path: Path, conclusion: str) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it, test=conclusion)
-        await write_comment(it, pull, f"/crcr waive {GATING}:test because the farm is down")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, test=conclusion)
+        await write_comment(relay, pull, f"/crcr waive {GATING}:test because the farm is down")
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_waiver_of_a_job_covers_it_when_it_is_missing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it), "build")
-        await finish_jobs(it, newest_run(it), build="success")
-        await write_comment(it, pull, f"/crcr waive {GATING}:test because it has no runner")
-        assert gate_state(it, pull) == "pending"
-        await sweep_after(it, 9 * HOUR)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay), "build")
+        await finish_jobs(relay, newest_run(relay), build="success")
+        await write_comment(relay, pull, f"/crcr waive {GATING}:test because it has no runner")
+        assert gate_state(relay, pull) == "pending"
+        await sweep_after(relay, 9 * HOUR)
 
-        assert title(it, pull.head_sha) == f"{GATING} waived by @maintainer"
+        assert title(relay, pull.head_sha) == f"{GATING} waived by @maintainer"
 
 
 async def test_a_waiver_ends_with_the_next_push(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="failure")
-        await write_comment(it, pull, f"/crcr waive {GATING} because known")
-        it.clock.advance(1)
-        await it.github.push_to_pr(pull)
-        await it.act()
-        await run_all(it, build="failure")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="failure")
+        await write_comment(relay, pull, f"/crcr waive {GATING} because known")
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(pull)
+        await relay.drain()
+        await run_all(relay, build="failure")
 
-        assert gate_state(it, pull) == "failure"
+        assert gate_state(relay, pull) == "failure"
 
 
 async def test_a_waiver_with_a_date_holds_across_pushes_and_runs_out_by_itself(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await write_comment(it, pull, f"/crcr waive {GATING} until 1d because known")
-        it.clock.advance(1)
-        await it.github.push_to_pr(pull)
-        await it.act()
-        await run_all(it, build="failure")
-        assert gate_state(it, pull) == "success"
-        await sweep_after(it, 24 * HOUR)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await write_comment(relay, pull, f"/crcr waive {GATING} until 1d because known")
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(pull)
+        await relay.drain()
+        await run_all(relay, build="failure")
+        assert gate_state(relay, pull) == "success"
+        await sweep_after(relay, 24 * HOUR)
 
-        assert gate_state(it, pull) == "failure"
-        assert it.github.merge_state(pull).blocked_by == ("crcr/gate: failure",)
+        assert gate_state(relay, pull) == "failure"
+        assert relay.github.merge_state(pull).blocked_by == ("crcr/gate: failure",)
 
 
 # waiting
 
 
 async def test_a_dispatched_backend_is_waited_for_with_since_when_and_until_when(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
 
-        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"waiting for {GATING}")
-        assert "2026-01-01 00:00" in summary(it, pull.head_sha)
-        [row] = (await live_gate(it, pull.head_sha))["subjects"][0]["rows"]
+        assert shown_check(relay, GATE, pull.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert "2026-01-01 00:00" in summary(relay, pull.head_sha)
+        [row] = (await live_gate(relay, pull.head_sha))["subjects"][0]["rows"]
         assert row["deadline"] == "2026-01-01T08:00:00Z"
         with pytest.raises(MergeBlocked, match="crcr/gate: pending"):
-            await it.github.merge_pr(pull)
+            await relay.github.merge_pr(pull)
 
 
 async def test_a_running_job_keeps_the_gate_pending(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it))
-        await finish_jobs(it, newest_run(it), build="success")
-        await sweep_after(it, 61)  # GitHub confirms it
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay))
+        await finish_jobs(relay, newest_run(relay), build="success")
+        await sweep_after(relay, 61)  # GitHub confirms it
 
-        assert gate_state(it, pull) == "pending"
-        assert await live_reasons(it, pull.head_sha) == ["test running"]
+        assert gate_state(relay, pull) == "pending"
+        assert await live_reasons(relay, pull.head_sha) == ["test running"]
 
 
 # held
 
 
 async def test_a_draft_holds_the_gate_without_a_deadline_until_it_is_ready(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("drafts: false, jobs: [build, test]"), downstreams=ONE) as it:
-        pull = await open_pull(it, draft=True)
-        await sweep_after(it, 100 * HOUR)
-        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
-        assert "mark the pull request ready for review" in summary(it, pull.head_sha)
-        await it.github.ready_for_review(pull)
-        await it.act()
-        await run_all(it)
+    async with gated_upstream(tmp_path, l4("drafts: false, jobs: [build, test]"), downstreams=ONE) as relay:
+        pull = await open_pull(relay, draft=True)
+        await sweep_after(relay, 100 * HOUR)
+        assert shown_check(relay, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
+        assert "mark the pull request ready for review" in summary(relay, pull.head_sha)
+        await relay.github.ready_for_review(pull)
+        await relay.drain()
+        await run_all(relay)
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 @pytest.mark.parametrize(
@@ -239,16 +239,20 @@ async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approve
     tmp_path: Path, authors: str, association: str
 ) -> None:
     allowlist = l4(f"authors: {authors}, jobs: [build, test]")
-    async with gated_upstream(tmp_path, allowlist, downstreams=ONE) as it:
-        pull = await open_pull(it, author_association=association)
-        await sweep_after(it, 100 * HOUR)
-        assert shown_check(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
-        assert f"`/crcr approve at {pull.head_sha[:12]}`" in summary(it, pull.head_sha)
-        await write_comment(it, pull, "/crcr approve")
-        assert title(it, pull.head_sha) == f"waiting for {GATING}"
-        await run_all(it)
+    async with gated_upstream(tmp_path, allowlist, downstreams=ONE) as relay:
+        pull = await open_pull(relay, author_association=association)
+        await sweep_after(relay, 100 * HOUR)
+        assert shown_check(relay, GATE, pull.head_sha) == (
+            "in_progress",
+            None,
+            f"{GATING} is held (approval)",
+        )
+        assert f"`/crcr approve at {pull.head_sha[:12]}`" in summary(relay, pull.head_sha)
+        await write_comment(relay, pull, "/crcr approve")
+        assert title(relay, pull.head_sha) == f"waiting for {GATING}"
+        await run_all(relay)
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 # declined
@@ -258,57 +262,57 @@ async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approve
 async def test_a_backend_that_skipped_everything_declined_unless_it_may_skip(
     tmp_path: Path, more: str, outcome: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(f"jobs: [build, test]{more}"), downstreams=ONE) as it:
-        pull = await open_pull(it)
-        await run_all(it, build="skipped", test="neutral")
+    async with gated_upstream(tmp_path, l4(f"jobs: [build, test]{more}"), downstreams=ONE) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, build="skipped", test="neutral")
 
-        assert gate_state(it, pull) == outcome
-        declined = title(it, pull.head_sha) == f"{GATING} declined"
-        assert declined is ("may_skip: true" in summary(it, pull.head_sha)) is (outcome == "failure")
+        assert gate_state(relay, pull) == outcome
+        declined = title(relay, pull.head_sha) == f"{GATING} declined"
+        assert declined is ("may_skip: true" in summary(relay, pull.head_sha)) is (outcome == "failure")
 
 
 # missing
 
 
 async def test_nothing_arrived_in_time_is_missing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await sweep_after(it, 8 * HOUR - 1)
-        assert gate_state(it, pull) == "pending"
-        await sweep_after(it, 1)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await sweep_after(relay, 8 * HOUR - 1)
+        assert gate_state(relay, pull) == "pending"
+        await sweep_after(relay, 1)
 
-        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
+        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
 
 
 async def test_one_named_job_that_never_came_is_missing_by_name(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it), "build")
-        await finish_jobs(it, newest_run(it), build="success")
-        await sweep_after(it, 8 * HOUR)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay), "build")
+        await finish_jobs(relay, newest_run(relay), build="success")
+        await sweep_after(relay, 8 * HOUR)
 
-        assert title(it, pull.head_sha) == f"{GATING} is missing"
-        assert "`test` nothing arrived in time" in summary(it, pull.head_sha)
+        assert title(relay, pull.head_sha) == f"{GATING} is missing"
+        assert "`test` nothing arrived in time" in summary(relay, pull.head_sha)
 
 
 async def test_a_parked_dispatch_is_missing_at_once(tmp_path: Path) -> None:
     async with gated_upstream(
         tmp_path, prepare=lambda github: github.faults.answer(422, on=_dispatches())
-    ) as it:
-        pull = await open_pull(it)
+    ) as relay:
+        pull = await open_pull(relay)
 
-        assert row_states(it, "dispatches", downstream=GATING) == ["parked"]
-        assert gate_state(it, pull) == "failure"
-        assert "could not be delivered" in summary(it, pull.head_sha)
+        assert row_states(relay, "dispatches", downstream=GATING) == ["parked"]
+        assert gate_state(relay, pull) == "failure"
+        assert "could not be delivered" in summary(relay, pull.head_sha)
 
 
 async def test_a_suspended_backend_is_missing_rather_than_forgotten(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        await it.services.targets.suspend(repo(UPSTREAM), repo(GATING), who="ann", now=it.clock.now())
-        pull = await open_pull(it)
+    async with gated_upstream(tmp_path) as relay:
+        await relay.services.targets.suspend(repo(UPSTREAM), repo(GATING), who="ann", now=relay.clock.now())
+        pull = await open_pull(relay)
 
-        assert title(it, pull.head_sha) == f"{GATING} is missing"
-        assert it.github.dispatches(GATING) == []
+        assert title(relay, pull.head_sha) == f"{GATING} is missing"
+        assert relay.github.dispatches(GATING) == []
 
 
 # errored
@@ -318,34 +322,34 @@ async def test_a_suspended_backend_is_missing_rather_than_forgotten(tmp_path: Pa
 async def test_cancelled_and_timed_out_jobs_are_errors_with_what_to_do(
     tmp_path: Path, conclusion: str
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it, test=conclusion)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, test=conclusion)
 
-        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored (test)")
-        assert f"`/crcr retry {GATING}`" in summary(it, pull.head_sha)
+        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored (test)")
+        assert f"`/crcr retry {GATING}`" in summary(relay, pull.head_sha)
 
 
 async def test_a_job_that_still_runs_past_the_gates_time_out_is_an_error(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await sweep_after(it, 7 * HOUR)
-        await start_jobs(it, newest_run(it))
-        await sweep_after(it, HOUR)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await sweep_after(relay, 7 * HOUR)
+        await start_jobs(relay, newest_run(relay))
+        await sweep_after(relay, HOUR)
 
-        assert title(it, pull.head_sha) == f"{GATING} errored (build, test)"
-        assert "still running past the gate's time-out" in summary(it, pull.head_sha)
+        assert title(relay, pull.head_sha) == f"{GATING} errored (build, test)"
+        assert "still running past the gate's time-out" in summary(relay, pull.head_sha)
 
 
 async def test_a_result_that_comes_after_the_deadline_still_opens_the_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it))
-        await sweep_after(it, 8 * HOUR)
-        assert gate_state(it, pull) == "failure"
-        await finish_jobs(it, newest_run(it))
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay))
+        await sweep_after(relay, 8 * HOUR)
+        assert gate_state(relay, pull) == "failure"
+        await finish_jobs(relay, newest_run(relay))
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"
 
 
 # failed
@@ -355,26 +359,26 @@ async def test_a_result_that_comes_after_the_deadline_still_opens_the_gate(tmp_p
 async def test_a_failure_a_call_for_action_or_no_conclusion_fails_the_gate(
     tmp_path: Path, conclusion: str | None
 ) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run)
-        await it.github.complete_job(run, "build", conclusion)
-        await finish_jobs(it, run, test="success")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run)
+        await relay.github.complete_job(run, "build", conclusion)
+        await finish_jobs(relay, run, test="success")
 
-        assert shown_check(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
+        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
         with pytest.raises(MergeBlocked, match="crcr/gate: failure"):
-            await it.github.merge_pr(pull)
+            await relay.github.merge_pr(pull)
 
 
 async def test_the_first_failing_job_fails_the_gate_before_the_others_are_through(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await start_jobs(it, newest_run(it))
-        await finish_jobs(it, newest_run(it), build="failure")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await start_jobs(relay, newest_run(relay))
+        await finish_jobs(relay, newest_run(relay), build="failure")
 
-        assert gate_state(it, pull) == "failure"
-        assert "1 still waiting" in summary(it, pull.head_sha)
+        assert gate_state(relay, pull) == "failure"
+        assert "1 still waiting" in summary(relay, pull.head_sha)
 
 
 # precedence, with two backends
@@ -392,35 +396,35 @@ async def test_the_first_failing_job_fails_the_gate_before_the_others_are_throug
 async def test_the_worst_backend_is_named_first(
     tmp_path: Path, first: dict[str, str], second: dict[str, str], outcome: str
 ) -> None:
-    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
-        pull = await open_pull(it)
-        await run_all(it, GATING, **first)
-        await run_all(it, SECOND, **second)
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, GATING, **first)
+        await run_all(relay, SECOND, **second)
 
-        assert title(it, pull.head_sha).startswith(outcome)
-        assert it.github.merge_state(pull).mergeable is (outcome == "2 backends passed")
+        assert title(relay, pull.head_sha).startswith(outcome)
+        assert relay.github.merge_state(pull).mergeable is (outcome == "2 backends passed")
 
 
 async def test_a_failure_blocks_while_another_backend_is_still_waited_for(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
-        pull = await open_pull(it)
-        await run_all(it, GATING, build="failure")
-        assert gate_state(it, pull) == "failure"
-        await run_all(it, SECOND)
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, GATING, build="failure")
+        assert gate_state(relay, pull) == "failure"
+        await run_all(relay, SECOND)
 
-        assert title(it, pull.head_sha) == f"{GATING} failed (build)"
+        assert title(relay, pull.head_sha) == f"{GATING} failed (build)"
 
 
 async def test_one_backend_that_passed_does_not_open_the_gate_for_the_other(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as it:
-        pull = await open_pull(it)
-        await run_all(it, GATING)
-        assert gate_state(it, pull) == "pending"
-        live = await live_gate(it, pull.head_sha)
+    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, GATING)
+        assert gate_state(relay, pull) == "pending"
+        live = await live_gate(relay, pull.head_sha)
         assert live["title"] == f"1 of 2 backends passed, waiting for {SECOND}"
-        await sweep_after(it, 8 * HOUR)
+        await sweep_after(relay, 8 * HOUR)
 
-        assert title(it, pull.head_sha) == f"{SECOND} is missing"
+        assert title(relay, pull.head_sha) == f"{SECOND} is missing"
 
 
 def _dispatches() -> Match:

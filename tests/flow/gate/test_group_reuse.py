@@ -10,7 +10,6 @@ from support.github.commands import WAIVE, failing_pull
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    Stage,
     gate_state,
     gated_upstream,
     newest_run,
@@ -22,6 +21,7 @@ from support.github.gated_upstream import (
     write_comment,
 )
 from support.github.merge_queue import dispatched_groups, enqueue, enqueue_together, move_base, settle_queue
+from support.running_relay import RunningRelay
 
 HOUR = 3600.0
 ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
@@ -30,20 +30,20 @@ REUSED = ("completed", "success", "the same tree has passed already")
 WAITS = ("in_progress", None, f"waiting for {GATING}")
 
 
-async def excused(it: Stage, waive: str = WAIVE) -> PullRequest:
+async def excused(relay: RunningRelay, waive: str = WAIVE) -> PullRequest:
     """A pull request that failed, and passes by a waiver alone."""
-    pull = await failing_pull(it)
-    await write_comment(it, pull, waive)
-    assert gate_state(it, pull) == "success"
+    pull = await failing_pull(relay)
+    await write_comment(relay, pull, waive)
+    assert gate_state(relay, pull) == "success"
     return pull
 
 
-async def silence_the_gate(it: Stage) -> None:
+async def silence_the_gate(relay: RunningRelay) -> None:
     """GitHub takes no checks for so long that the relay leaves them alone for a while."""
-    it.github.faults.answer(502, on=CHECKS)
-    await open_pull(it, files=["src/other.py"])
+    relay.github.faults.answer(502, on=CHECKS)
+    await open_pull(relay, files=["src/other.py"])
     for _ in range(9):
-        await it.pass_time(30)
+        await relay.pass_time(30)
 
 
 # The head passes no more
@@ -52,54 +52,54 @@ async def silence_the_gate(it: Stage) -> None:
 async def test_a_head_whose_waiver_is_gone_speaks_for_no_group_though_it_still_looks_green(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
-        pull = await excused(it)
-        await silence_the_gate(it)
-        await write_comment(it, pull, f"/crcr unwaive {GATING}")
-        assert gate_state(it, pull) == "success"
-        group = await enqueue(it, pull)
-        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
-        it.github.faults.clear()
-        await sweep_after(it, HOUR)
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
+        pull = await excused(relay)
+        await silence_the_gate(relay)
+        await write_comment(relay, pull, f"/crcr unwaive {GATING}")
+        assert gate_state(relay, pull) == "success"
+        group = await enqueue(relay, pull)
+        assert dispatched_groups(relay, GATING) == [("checks_requested", group.head_sha)]
+        relay.github.faults.clear()
+        await sweep_after(relay, HOUR)
 
-        assert (gate_state(it, pull), shown_check(it, GATE, group.head_sha)) == ("failure", WAITS)
-
-
-async def waived(it: Stage) -> PullRequest:
-    return await excused(it)
+        assert (gate_state(relay, pull), shown_check(relay, GATE, group.head_sha)) == ("failure", WAITS)
 
 
-async def waived_for_an_hour(it: Stage) -> PullRequest:
-    return await excused(it, f"/crcr waive {GATING} until 1h because the runner is on fire")
+async def waived(relay: RunningRelay) -> PullRequest:
+    return await excused(relay)
 
 
-async def passed_by_its_own_word(it: Stage) -> PullRequest:
+async def waived_for_an_hour(relay: RunningRelay) -> PullRequest:
+    return await excused(relay, f"/crcr waive {GATING} until 1h because the runner is on fire")
+
+
+async def passed_by_its_own_word(relay: RunningRelay) -> PullRequest:
     """The App may not read how its jobs ended."""
-    await it.github.change_permissions(GATING, actions=None)
-    pull = await open_pull(it)
-    run = newest_run(it)
-    await start_jobs(it, run)
+    await relay.github.change_permissions(GATING, actions=None)
+    pull = await open_pull(relay)
+    run = newest_run(relay)
+    await start_jobs(relay, run)
     for job in run.jobs:
-        await it.github.report(run, job, status="completed", conclusion="success")
-    await it.act()
+        await relay.github.report(run, job, status="completed", conclusion="success")
+    await relay.drain()
     return pull
 
 
-async def unwaive(it: Stage, pull: PullRequest) -> None:
-    await write_comment(it, pull, f"/crcr unwaive {GATING}")
+async def unwaive(relay: RunningRelay, pull: PullRequest) -> None:
+    await write_comment(relay, pull, f"/crcr unwaive {GATING}")
 
 
-async def wait_an_hour(it: Stage, _: PullRequest) -> None:
-    await sweep_after(it, HOUR)
+async def wait_an_hour(relay: RunningRelay, _: PullRequest) -> None:
+    await sweep_after(relay, HOUR)
 
 
-async def contradict(it: Stage, _pull: PullRequest) -> None:
-    run = newest_run(it)
+async def contradict(relay: RunningRelay, _pull: PullRequest) -> None:
+    run = newest_run(relay)
     for job in run.jobs:
-        it.github.ci.complete(run, job, "failure")
-    await it.github.change_permissions(GATING, actions="read")
+        relay.github.ci.complete(run, job, "failure")
+    await relay.github.change_permissions(GATING, actions="read")
     for _ in range(3):
-        await sweep_after(it, 65)
+        await sweep_after(relay, 65)
 
 
 ENDS = {
@@ -112,96 +112,100 @@ ENDS = {
 @pytest.mark.parametrize(("passed", "end"), ENDS.values(), ids=ENDS)
 async def test_a_group_waits_for_its_own_backends_once_the_head_that_spoke_for_it_passes_no_more(
     tmp_path: Path,
-    passed: Callable[[Stage], Awaitable[PullRequest]],
-    end: Callable[[Stage, PullRequest], Awaitable[None]],
+    passed: Callable[[RunningRelay], Awaitable[PullRequest]],
+    end: Callable[[RunningRelay, PullRequest], Awaitable[None]],
 ) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
-        pull = await passed(it)
-        group = await enqueue(it, pull)
-        assert (shown_check(it, GATE, group.head_sha), dispatched_groups(it, GATING)) == (REUSED, [])
-        await end(it, pull)
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
+        pull = await passed(relay)
+        group = await enqueue(relay, pull)
+        assert (shown_check(relay, GATE, group.head_sha), dispatched_groups(relay, GATING)) == (REUSED, [])
+        await end(relay, pull)
 
-        assert gate_state(it, pull) == "failure"
-        assert shown_check(it, GATE, group.head_sha) == WAITS
-        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
-        await settle_queue(it)
+        assert gate_state(relay, pull) == "failure"
+        assert shown_check(relay, GATE, group.head_sha) == WAITS
+        assert dispatched_groups(relay, GATING) == [("checks_requested", group.head_sha)]
+        await settle_queue(relay)
         assert not pull.merged
 
 
 async def test_what_a_group_earns_after_its_reuse_ended_is_its_own(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
-        pull = await excused(it)
-        group = await enqueue(it, pull)
-        await unwaive(it, pull)
-        await run_all(it)
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
+        pull = await excused(relay)
+        group = await enqueue(relay, pull)
+        await unwaive(relay, pull)
+        await run_all(relay)
 
-        assert shown_check(it, GATE, group.head_sha) == ("completed", "success", "1 backend passed")
-        await settle_queue(it)
+        assert shown_check(relay, GATE, group.head_sha) == ("completed", "success", "1 backend passed")
+        await settle_queue(relay)
         assert pull.merged
 
 
 # The head has nobody who wants it any more
 
 
-async def merge(it: Stage, _: PullRequest) -> None:
-    await settle_queue(it)
+async def merge(relay: RunningRelay, _: PullRequest) -> None:
+    await settle_queue(relay)
 
 
-async def close(it: Stage, pull: PullRequest) -> None:
-    it.clock.advance(1)
-    await it.github.close_pr(pull)
-    await it.act()
+async def close(relay: RunningRelay, pull: PullRequest) -> None:
+    relay.clock.advance(1)
+    await relay.github.close_pr(pull)
+    await relay.drain()
 
 
 @pytest.mark.parametrize("end", [merge, close])
 async def test_the_pass_of_a_group_outlives_the_pull_request_that_spoke_for_it(
-    tmp_path: Path, end: Callable[[Stage, PullRequest], Awaitable[None]]
+    tmp_path: Path, end: Callable[[RunningRelay, PullRequest], Awaitable[None]]
 ) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
-        pull = await excused(it)
-        group = await enqueue(it, pull)
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
+        pull = await excused(relay)
+        group = await enqueue(relay, pull)
         # GitHub tells of the group's end later, or never.
-        it.github.faults.webhooks.lose(event="merge_group")
-        await end(it, pull)
-        await it.services.reconciler.run(thorough=True)
-        await sweep_after(it, HOUR)
+        relay.github.faults.webhooks.lose(event="merge_group")
+        await end(relay, pull)
+        await relay.services.reconciler.run(thorough=True)
+        await sweep_after(relay, HOUR)
 
         assert pull.state == "closed"
-        assert (shown_check(it, GATE, group.head_sha), dispatched_groups(it, GATING)) == (REUSED, [])
+        assert (shown_check(relay, GATE, group.head_sha), dispatched_groups(relay, GATING)) == (REUSED, [])
 
 
 # Whose waivers count
 
 
-async def stranger_on(it: Stage, waived: PullRequest) -> PullRequest:
+async def stranger_on(relay: RunningRelay, waived: PullRequest) -> PullRequest:
     """Somebody else's pull request, whose branch begins with the waived one's commits."""
 
     def take_its_commits(pull: PullRequest) -> None:
         pull.head_sha = waived.head_sha
-        it.github._commit(pull, "And more", ["src/evil.py"])
+        relay.github._commit(pull, "And more", ["src/evil.py"])
 
-    return await open_pull(it, author="mallory", before_webhook=take_its_commits)
+    return await open_pull(relay, author="mallory", before_webhook=take_its_commits)
 
 
 async def test_whoever_takes_a_waived_pull_requests_commits_does_not_get_its_waiver(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
-        mine = await excused(it)
-        theirs = await stranger_on(it, mine)
-        await move_base(it)
-        group = await enqueue(it, theirs)
-        assert dispatched_groups(it, GATING) == [("checks_requested", group.head_sha)]
-        await run_all(it, build="failure")
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
+        mine = await excused(relay)
+        theirs = await stranger_on(relay, mine)
+        await move_base(relay)
+        group = await enqueue(relay, theirs)
+        assert dispatched_groups(relay, GATING) == [("checks_requested", group.head_sha)]
+        await run_all(relay, build="failure")
 
-        assert shown_check(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
+        assert shown_check(relay, GATE, group.head_sha) == (
+            "completed",
+            "failure",
+            f"{GATING} failed (build)",
+        )
 
 
 async def test_a_waiver_covers_the_group_that_its_own_pull_request_is_queued_in(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
-        mine = await excused(it)
-        theirs = await stranger_on(it, mine)
-        await run_all(it)  # by themselves they pass
-        await move_base(it)
-        head = await enqueue_together(it, mine, theirs)
-        await run_all(it, build="failure")
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
+        mine = await excused(relay)
+        theirs = await stranger_on(relay, mine)
+        await run_all(relay)  # by themselves they pass
+        await move_base(relay)
+        head = await enqueue_together(relay, mine, theirs)
+        await run_all(relay, build="failure")
 
-        assert shown_check(it, GATE, head) == ("completed", "success", f"{GATING} waived by @maintainer")
+        assert shown_check(relay, GATE, head) == ("completed", "success", f"{GATING} waived by @maintainer")

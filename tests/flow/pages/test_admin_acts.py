@@ -8,8 +8,8 @@ import pytest
 
 from crcr.show.access.admin_orders import ADMIN_ACTIONS
 from github_sim.github import Match
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 from support.sign_in import ADMIN, READER, TOKENS, audit_log, forms, relay_with_tokens, visitor
-from support.stage import UPSTREAM, Stage, stage
 
 ONE = Match("POST", "/repos/org/one/dispatches")
 BODIES: dict[str, dict[str, Any]] = {
@@ -25,27 +25,27 @@ EVERY_ACT = [act.name for act in ADMIN_ACTIONS]
 
 
 async def ask(
-    it: Stage, act: str, body: Any = None, token: str | None = ADMIN, **more: str
+    relay: RunningRelay, act: str, body: Any = None, token: str | None = ADMIN, **more: str
 ) -> httpx.Response:
     bearer = {"authorization": f"Bearer {token}"} if token else {}
-    return await it.http.post(f"/api/v1/admin/{act}", json=body or {}, headers={**bearer, **more})
+    return await relay.http.post(f"/api/v1/admin/{act}", json=body or {}, headers={**bearer, **more})
 
 
 def code(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["code"])
 
 
-def states(it: Stage) -> list[str]:
-    return [row["state"] for row in it.rows("SELECT state FROM effects WHERE kind = 'send_dispatch'")]
+def states(relay: RunningRelay) -> list[str]:
+    return [row["state"] for row in relay.rows("SELECT state FROM effects WHERE kind = 'send_dispatch'")]
 
 
-async def refused_dispatch(it: Stage) -> str:
+async def refused_dispatch(relay: RunningRelay) -> str:
     """A delivery that reached one backend, and was refused by the other's repository for good."""
-    it.github.faults.answer(422, on=ONE)
-    await it.github.open_pr(UPSTREAM)
-    await it.act()
-    it.github.faults.clear()
-    return str(it.rows("SELECT guid FROM deliveries")[0]["guid"])
+    relay.github.faults.answer(422, on=ONE)
+    await relay.github.open_pr(UPSTREAM)
+    await relay.drain()
+    relay.github.faults.clear()
+    return str(relay.rows("SELECT guid FROM deliveries")[0]["guid"])
 
 
 def test_every_act_is_tried_here() -> None:
@@ -57,28 +57,32 @@ def test_every_act_is_tried_here() -> None:
 async def test_nobody_without_an_admins_token_acts_through_the_api(
     tmp_path: Path, act: str, access: str
 ) -> None:
-    async with relay_with_tokens(tmp_path, access) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path, access) as relay, visitor(relay) as me:
         await me.sign_in(ADMIN)
         cookie = f"crcr_session={me.http.cookies['crcr_session']}"
         for answer, status, why in (
-            (await ask(it, act, BODIES[act], token=None), 401, "not_signed_in"),
-            (await ask(it, act, BODIES[act], token="wrong"), 401, "not_signed_in"),
-            (await ask(it, act, BODIES[act], token=READER), 403, "not_admin"),
-            (await ask(it, act, BODIES[act], token=None, cookie=cookie), 401, "not_signed_in"),
-            (await ask(it, act, BODIES[act], cookie=cookie, origin="http://evil.test"), 403, "cross_origin"),
+            (await ask(relay, act, BODIES[act], token=None), 401, "not_signed_in"),
+            (await ask(relay, act, BODIES[act], token="wrong"), 401, "not_signed_in"),
+            (await ask(relay, act, BODIES[act], token=READER), 403, "not_admin"),
+            (await ask(relay, act, BODIES[act], token=None, cookie=cookie), 401, "not_signed_in"),
+            (
+                await ask(relay, act, BODIES[act], cookie=cookie, origin="http://evil.test"),
+                403,
+                "cross_origin",
+            ),
         ):
             assert (answer.status_code, code(answer)) == (status, why)
             assert why != "not_signed_in" or answer.headers["www-authenticate"] == "Bearer"
-        assert audit_log(it) == [("ann", "sign_in", "pages")]
+        assert audit_log(relay) == [("ann", "sign_in", "pages")]
 
 
 @pytest.mark.parametrize("act", EVERY_ACT)
 async def test_who_asks_is_looked_at_before_what_is_asked(tmp_path: Path, act: str) -> None:
-    async with relay_with_tokens(tmp_path) as it:
-        answer = await it.http.post(f"/api/v1/admin/{act}", content=b"{not json")
+    async with relay_with_tokens(tmp_path) as relay:
+        answer = await relay.http.post(f"/api/v1/admin/{act}", content=b"{not json")
         assert (answer.status_code, code(answer)) == (401, "not_signed_in")
         bearer = {"authorization": f"Bearer {ADMIN}"}
-        answer = await it.http.post(f"/api/v1/admin/{act}", content=b"{not json", headers=bearer)
+        answer = await relay.http.post(f"/api/v1/admin/{act}", content=b"{not json", headers=bearer)
         assert (answer.status_code, code(answer)) == (400, "bad_request")
 
 
@@ -86,16 +90,16 @@ async def test_who_asks_is_looked_at_before_what_is_asked(tmp_path: Path, act: s
 async def test_a_form_needs_a_session_of_an_admin_and_its_own_field(tmp_path: Path, act: str) -> None:
     fields = {name: str(value) for name, value in BODIES[act].items()}
     async with (
-        relay_with_tokens(tmp_path) as it,
-        visitor(it) as admin,
-        visitor(it) as other,
-        visitor(it) as reader,
-        visitor(it) as stranger,
+        relay_with_tokens(tmp_path) as relay,
+        visitor(relay) as admin,
+        visitor(relay) as other,
+        visitor(relay) as reader,
+        visitor(relay) as stranger,
     ):
         await admin.sign_in(ADMIN)
         await other.sign_in(ADMIN)
         await reader.sign_in(READER)
-        before = audit_log(it)
+        before = audit_log(relay)
         address, theirs = f"/crcr/admin/{act}", await other.csrf()
         for csrf in ("", "x", theirs, "é"):
             answer = await admin.send(address, {"csrf": csrf, **fields})
@@ -108,82 +112,85 @@ async def test_a_form_needs_a_session_of_an_admin_and_its_own_field(tmp_path: Pa
         assert (await stranger.send(address, own)).status_code == 401
         bearer = await stranger.send(address, own, authorization=f"Bearer {ADMIN}")
         assert bearer.status_code == 401
-        assert audit_log(it) == before
+        assert audit_log(relay) == before
 
 
 @pytest.mark.parametrize("act", EVERY_ACT)
 async def test_without_admins_administration_is_off(tmp_path: Path, act: str) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one\n", downstreams=("org/one",)) as it, visitor(it) as me:
-        answer = await ask(it, act, BODIES[act])
+    async with (
+        running_relay(tmp_path, "L1:\n  - org/one\n", downstreams=("org/one",)) as relay,
+        visitor(relay) as me,
+    ):
+        answer = await ask(relay, act, BODIES[act])
         assert (answer.status_code, answer.json()["error"]["detail"]) == (404, "administration is off")
         assert (await me.send(f"/crcr/admin/{act}", {})).status_code == 404
         assert [each for each in forms((await me.get("/crcr")).text) if "/admin/" in each[""]] == []
 
 
 async def test_readers_alone_switch_nothing_on(tmp_path: Path) -> None:
-    async with relay_with_tokens(tmp_path, CRCR_ADMIN_TOKENS="") as it:
-        assert (await ask(it, "pause", token=READER)).status_code == 404
+    async with relay_with_tokens(tmp_path, CRCR_ADMIN_TOKENS="") as relay:
+        assert (await ask(relay, "pause", token=READER)).status_code == 404
 
 
 async def test_parked_effects_are_retried_by_id_and_by_target(tmp_path: Path) -> None:
-    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         await me.sign_in(ADMIN)
-        await refused_dispatch(it)
-        (parked,) = it.rows("SELECT effect_id FROM effects WHERE state = 'parked'")
+        await refused_dispatch(relay)
+        (parked,) = relay.rows("SELECT effect_id FROM effects WHERE state = 'parked'")
         answer = await me.act("retry", effect=str(parked["effect_id"]), next="/crcr/org/one?range=7d")
         assert answer.headers["location"] == "/crcr/org/one?range=7d&done=retried&n=1"
         assert "Retrying one call." in (await me.get(answer.headers["location"])).text
-        await it.act()
-        assert states(it) == ["done", "done"]
-        assert (await ask(it, "retry", {"target": "org/one"})).json() == {
+        await relay.drain()
+        assert states(relay) == ["done", "done"]
+        assert (await ask(relay, "retry", {"target": "org/one"})).json() == {
             "ok": True,
             "act": "retry",
             "count": 0,
         }
-        assert audit_log(it)[1:] == [("ann", "retry", "1 effects")]
+        assert audit_log(relay)[1:] == [("ann", "retry", "1 effects")]
 
 
 async def test_a_delivery_is_sent_again_to_who_missed_it_or_to_everyone(tmp_path: Path) -> None:
-    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         await me.sign_in(ADMIN)
-        guid = await refused_dispatch(it)
-        assert (await ask(it, "replay", {"delivery": guid})).json()["count"] == 1
-        await it.act()
+        guid = await refused_dispatch(relay)
+        assert (await ask(relay, "replay", {"delivery": guid})).json()["count"] == 1
+        await relay.drain()
         answer = await me.act("replay", delivery=guid)
         assert answer.headers["location"] == "/crcr?done=replayed&n=0"
         answer = await me.act("replay", delivery=guid, everyone="true")
         assert answer.headers["location"] == "/crcr?done=replayed&n=2"
-        await it.act()
-        assert audit_log(it)[1:] == [("ann", "replay", guid)] * 3
+        await relay.drain()
+        assert audit_log(relay)[1:] == [("ann", "replay", guid)] * 3
 
 
 async def test_a_backend_is_suspended_and_taken_back(tmp_path: Path) -> None:
-    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         await me.sign_in(ADMIN)
         await me.act("suspend", repository="Org/One", reason="floods us")
         query = "SELECT suspended_at FROM repositories WHERE downstream = 'org/one'"
-        assert it.rows(query)[0]["suspended_at"]
-        assert (await ask(it, "lift", {"repository": "org/one"})).json()["ok"] is True
-        assert it.rows(query)[0]["suspended_at"] is None
-        assert [(who, act) for who, act, _ in audit_log(it)[1:]] == [("ann", "suspend"), ("ann", "resume")]
+        assert relay.rows(query)[0]["suspended_at"]
+        assert (await ask(relay, "lift", {"repository": "org/one"})).json()["ok"] is True
+        assert relay.rows(query)[0]["suspended_at"] is None
+        assert [(who, act) for who, act, _ in audit_log(relay)[1:]] == [("ann", "suspend"), ("ann", "resume")]
 
 
 async def test_dispatching_is_paused_and_goes_on(tmp_path: Path) -> None:
-    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         await me.sign_in(ADMIN)
         answer = await me.act("pause", upstream=UPSTREAM)
         assert "Dispatching is paused" in (await me.get(answer.headers["location"])).text
-        assert it.rows("SELECT paused_at FROM upstreams")[0]["paused_at"]
-        assert (await ask(it, "unpause")).status_code == 200
-        assert it.rows("SELECT paused_at FROM upstreams")[0]["paused_at"] is None
+        assert relay.rows("SELECT paused_at FROM upstreams")[0]["paused_at"]
+        assert (await ask(relay, "unpause")).status_code == 200
+        assert relay.rows("SELECT paused_at FROM upstreams")[0]["paused_at"] is None
 
 
 async def test_a_changed_id_is_accepted_by_an_admin(tmp_path: Path) -> None:
-    async with relay_with_tokens(tmp_path) as it:
-        assert (await ask(it, "rebind", BODIES["rebind"])).status_code == 200
+    async with relay_with_tokens(tmp_path) as relay:
+        assert (await ask(relay, "rebind", BODIES["rebind"])).status_code == 200
         query = "SELECT repository_id FROM repositories WHERE downstream = 'org/one'"
-        assert it.rows(query)[0]["repository_id"] == 77
-        assert audit_log(it) == [("ann", "rebind", "org/one")]
+        assert relay.rows(query)[0]["repository_id"] == 77
+        assert audit_log(relay) == [("ann", "rebind", "org/one")]
 
 
 @pytest.mark.parametrize(
@@ -207,45 +214,45 @@ async def test_a_changed_id_is_accepted_by_an_admin(tmp_path: Path) -> None:
 async def test_a_wrong_order_is_refused_alike_at_both_doors(
     tmp_path: Path, act: str, body: dict[str, Any], status: int
 ) -> None:
-    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
-        assert (await ask(it, act, body)).status_code == status
+    async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
+        assert (await ask(relay, act, body)).status_code == status
         await me.sign_in(ADMIN)
         answer = await me.act(act, **{name: str(value) for name, value in body.items()})
         assert answer.status_code == status
         assert answer.headers["content-type"].startswith("text/html")
-        assert [row for row in audit_log(it) if row[1] != "sign_in"] == []
+        assert [row for row in audit_log(relay) if row[1] != "sign_in"] == []
 
 
 async def test_of_several_upstreams_none_is_guessed(tmp_path: Path) -> None:
     lists = {UPSTREAM: "L1:\n  - org/one\n", "other/core": "L1:\n  - org/one\n"}
-    async with stage(tmp_path, lists, downstreams=("org/one",), **TOKENS) as it:
-        answer = await ask(it, "pause")
+    async with running_relay(tmp_path, lists, downstreams=("org/one",), **TOKENS) as relay:
+        answer = await ask(relay, "pause")
         assert (answer.status_code, "upstream is needed" in answer.text) == (400, True)
-        assert (await ask(it, "pause", {"upstream": "other/core"})).status_code == 200
-        paused = it.rows("SELECT upstream FROM upstreams WHERE paused_at IS NOT NULL")
+        assert (await ask(relay, "pause", {"upstream": "other/core"})).status_code == 200
+        paused = relay.rows("SELECT upstream FROM upstreams WHERE paused_at IS NOT NULL")
         assert paused == [{"upstream": "other/core"}]
 
 
 @pytest.mark.parametrize("back", ["https://evil.test", "//evil.test", "/\\evil.test"])
 async def test_an_act_leads_back_to_this_site_only(tmp_path: Path, back: str) -> None:
-    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         await me.sign_in(ADMIN)
         assert (await me.act("pause", next=back)).headers["location"] == "/crcr?done=paused&n=1"
 
 
 async def test_fault_30_a_session_writes_no_trusted_rows(tmp_path: Path) -> None:
-    async with relay_with_tokens(tmp_path) as it, visitor(it) as me:
+    async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         await me.sign_in(ADMIN)
         row = {"trusted": {"verified_repo": "org/one"}, "untrusted": {"callback_payload": {}}}
         for told in ({}, {"authorization": f"Bearer {ADMIN}"}):
             answer = await me.http.post("/api/crcr/results", json=row, headers=told)
             assert answer.status_code in {401, 404, 405}
-        assert it.jobs() == []
+        assert relay.jobs() == []
 
 
 async def test_the_acts_are_described_with_their_bodies(tmp_path: Path) -> None:
-    async with relay_with_tokens(tmp_path) as it:
-        described = (await it.http.get("/api/openapi.json")).json()
+    async with relay_with_tokens(tmp_path) as relay:
+        described = (await relay.http.get("/api/openapi.json")).json()
         for act in ADMIN_ACTIONS:
             operation = described["paths"][f"/api/v1/admin/{act.name}"]["post"]
             schema = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]

@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 
 from support.github.gated_upstream import GATING, INFORMING
-from support.served_relay import ADMIN, SECRET, relay_with_history
-from support.stage import Stage
+from support.running_relay import RunningRelay
+from support.served_relay import ADMIN, HIDDEN_BACKEND, relay_with_history
 
 AS_ADMIN = {"Authorization": f"Bearer {ADMIN}"}
 
 
 @pytest.fixture
-async def it(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with relay_with_history(tmp_path) as it:
-        yield it
+async def relay(tmp_path: Path) -> AsyncIterator[RunningRelay]:
+    async with relay_with_history(tmp_path) as relay:
+        yield relay
 
 
-async def read(it: Stage, path: str, **params: str) -> Any:
-    answer = await it.http.get(f"/api/v1/{path}", params=params)
+async def read(relay: RunningRelay, path: str, **params: str) -> Any:
+    answer = await relay.http.get(f"/api/v1/{path}", params=params)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-async def lines(it: Stage, path: str, **params: str) -> list[dict[str, str]]:
-    answer = await it.http.get(f"/api/v1/{path}", params=params)
+async def lines(relay: RunningRelay, path: str, **params: str) -> list[dict[str, str]]:
+    answer = await relay.http.get(f"/api/v1/{path}", params=params)
     assert answer.status_code == 200, answer.text
     return list(csv.DictReader(io.StringIO(answer.text, newline="")))
 
@@ -40,37 +40,37 @@ def one(listed: list[Any], **wanted: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["pull_request", "push"])
 @pytest.mark.parametrize("backend", [GATING, INFORMING])
-async def test_a_pass_rate_is_the_same_everywhere(it: Stage, backend: str, kind: str) -> None:
+async def test_a_pass_rate_is_the_same_everywhere(relay: RunningRelay, backend: str, kind: str) -> None:
     asked = {"kind": kind, "range": "7d"}
     rates = {
         repr(
-            one((await read(it, "summary", **asked))["backends"], name=backend)["figures"]["tally"][
+            one((await read(relay, "summary", **asked))["backends"], name=backend)["figures"]["tally"][
                 "pass_rate"
             ]
         ),
-        repr((await read(it, f"backends/{backend}", **asked))["backend"]["figures"]["tally"]["pass_rate"]),
+        repr((await read(relay, f"backends/{backend}", **asked))["backend"]["figures"]["tally"]["pass_rate"]),
         repr(
-            one((await read(it, "metrics", **asked))["backends"], name=backend)["figures"]["tally"][
+            one((await read(relay, "metrics", **asked))["backends"], name=backend)["figures"]["tally"][
                 "pass_rate"
             ]
         ),
-        repr((await read(it, f"badges/{backend}", **asked))["tally"]["pass_rate"]),
-        one(await lines(it, "summary.csv", **asked), name=backend)["pass_rate"] or "None",
-        one(await lines(it, "metrics.csv", **asked), name=backend, part="whole")["pass_rate"] or "None",
+        repr((await read(relay, f"badges/{backend}", **asked))["tally"]["pass_rate"]),
+        one(await lines(relay, "summary.csv", **asked), name=backend)["pass_rate"] or "None",
+        one(await lines(relay, "metrics.csv", **asked), name=backend, part="whole")["pass_rate"] or "None",
     }
     [rate] = rates
     assert (rate == "None") == (kind == "push")
 
 
-async def test_the_lines_of_a_matrix_are_its_cells(it: Stage) -> None:
-    page = await read(it, f"backends/{GATING}", older="true")
+async def test_the_lines_of_a_matrix_are_its_cells(relay: RunningRelay) -> None:
+    page = await read(relay, f"backends/{GATING}", older="true")
     cells = [
         (row["key"], cell["job_name"], cell["conclusion"] or "", cell["counted"])
         for row in page["rows"]
         for cell in row["cells"]
         if cell
     ]
-    told = await lines(it, f"backends/{GATING}.csv", older="true")
+    told = await lines(relay, f"backends/{GATING}.csv", older="true")
     assert cells == [
         (each["key"], each["job_name"], each["conclusion"], each["counted"])
         for each in told
@@ -80,37 +80,37 @@ async def test_the_lines_of_a_matrix_are_its_cells(it: Stage) -> None:
     assert any(each["title"].startswith("'=HYPERLINK(1)") for each in told)
 
 
-async def test_a_jobs_details_are_found_by_its_token_at_its_own_backend_only(it: Stage) -> None:
-    job = (await read(it, "jobs", downstream=GATING))["jobs"][0]
-    detail = await read(it, f"backends/{GATING}/jobs/{job['token']}")
+async def test_a_jobs_details_are_found_by_its_token_at_its_own_backend_only(relay: RunningRelay) -> None:
+    job = (await read(relay, "jobs", downstream=GATING))["jobs"][0]
+    detail = await read(relay, f"backends/{GATING}/jobs/{job['token']}")
     assert detail["job"]["run_id"] == job["run_id"]
     assert detail["attempts"][0]["token"] == job["token"]
-    elsewhere = await it.http.get(f"/api/v1/backends/{INFORMING}/jobs/{job['token']}")
+    elsewhere = await relay.http.get(f"/api/v1/backends/{INFORMING}/jobs/{job['token']}")
     assert (elsewhere.status_code, elsewhere.json()["error"]["code"]) == (404, "not_found")
 
 
-async def test_what_is_hidden_is_for_administrators(it: Stage) -> None:
+async def test_what_is_hidden_is_for_administrators(relay: RunningRelay) -> None:
     for path in ("summary", "metrics", "allowlist", "jobs", "deliveries", "effects/list", "audit"):
         for form in ("", ".csv"):
             address = f"/api/v1/{path}{form}".replace("/list.csv", ".csv")
-            assert SECRET not in (await it.http.get(address)).text, address
+            assert HIDDEN_BACKEND not in (await relay.http.get(address)).text, address
     for path in (
         "summary",
         "summary.csv",
         "jobs",
         "jobs.csv",
-        f"backends/{SECRET}",
-        f"backends/{SECRET}.csv",
+        f"backends/{HIDDEN_BACKEND}",
+        f"backends/{HIDDEN_BACKEND}.csv",
     ):
-        shown = await it.http.get(f"/api/v1/{path}", headers=AS_ADMIN)
+        shown = await relay.http.get(f"/api/v1/{path}", headers=AS_ADMIN)
         assert shown.status_code == 200
         assert "private" in shown.headers["cache-control"]
         assert "secret" in shown.text
-    hidden = await it.http.get(f"/api/v1/backends/{SECRET}")
-    assert hidden.json()["error"]["detail"].startswith(f"{SECRET} is not a backend")
+    hidden = await relay.http.get(f"/api/v1/backends/{HIDDEN_BACKEND}")
+    assert hidden.json()["error"]["detail"].startswith(f"{HIDDEN_BACKEND} is not a backend")
 
 
-async def test_an_answer_that_is_known_is_not_sent_again(it: Stage) -> None:
-    first = await it.http.get("/api/v1/summary")
-    again = await it.http.get("/api/v1/summary", headers={"If-None-Match": first.headers["etag"]})
+async def test_an_answer_that_is_known_is_not_sent_again(relay: RunningRelay) -> None:
+    first = await relay.http.get("/api/v1/summary")
+    again = await relay.http.get("/api/v1/summary", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")

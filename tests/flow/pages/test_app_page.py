@@ -7,7 +7,7 @@ from crcr.decide.github.repository_setup import AppFacts
 from crcr.deliver.periodic.app_link import ASK_AGAIN_S, AppPage
 from crcr.errors import OutsideUnreachable
 from support.clock import ManualClock
-from support.stage import stage
+from support.running_relay import running_relay
 
 ONBOARDING = "/crcr/onboarding"
 LINK = '<a class="button" href="http://127.0.0.1:9/apps/'
@@ -36,10 +36,10 @@ class Apps:
 
 
 async def test_who_joins_finds_the_link_to_the_app(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L2: [org/one]") as it:
-        assert LINK not in (await it.http.get(ONBOARDING)).text
-        async with asyncio.timeout(20), it.app.inner.router.lifespan_context(it.app.inner):
-            while LINK not in (page := (await it.http.get(ONBOARDING)).text):
+    async with running_relay(tmp_path, "L2: [org/one]") as relay:
+        assert LINK not in (await relay.http.get(ONBOARDING)).text
+        async with asyncio.timeout(20), relay.app.inner.router.lifespan_context(relay.app.inner):
+            while LINK not in (page := (await relay.http.get(ONBOARDING)).text):
                 await asyncio.sleep(0)
         assert "not known here yet" not in page
 

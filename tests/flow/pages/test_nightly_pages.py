@@ -11,7 +11,7 @@ import pytest
 
 from support.downstream.callbacks import BACKEND, LISTED
 from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 MADE_UP = "5" * 40
 NIGHTLY_PAGE = f"/crcr/{BACKEND}?kind=nightly"
@@ -19,7 +19,7 @@ BADGE = f"/api/v1/badges/{BACKEND}?kind=nightly"
 
 
 def alone(folder: Path, **more: Any) -> Any:
-    return stage(folder, LISTED, downstreams=(BACKEND,), **more)
+    return running_relay(folder, LISTED, downstreams=(BACKEND,), **more)
 
 
 def text_of(html: str) -> str:
@@ -27,42 +27,42 @@ def text_of(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
-async def api(it: Stage, path: str) -> Any:
-    return (await it.http.get(path)).raise_for_status().json()
+async def api(relay: RunningRelay, path: str) -> Any:
+    return (await relay.http.get(path)).raise_for_status().json()
 
 
-async def fork_commit(it: Stage) -> str:
-    return (await it.github.open_pr(UPSTREAM, fork=True)).head_sha
+async def fork_commit(relay: RunningRelay) -> str:
+    return (await relay.github.open_pr(UPSTREAM, fork=True)).head_sha
 
 
 async def test_fault_46_each_night_stands_on_the_backends_page_with_its_commits_standing(
     tmp_path: Path,
 ) -> None:
-    async with alone(tmp_path) as it:
-        fork = await fork_commit(it)
-        for commit in (upstream_head(it), fork, MADE_UP, None):
-            it.clock.advance(60)
-            await send_self_report(it, nightly_run(it), commit=commit)
-            await it.act()
-        it.clock.advance(60)
-        await send_self_report(it, nightly_run(it), commit="7" * 40)
+    async with alone(tmp_path) as relay:
+        fork = await fork_commit(relay)
+        for commit in (upstream_head(relay), fork, MADE_UP, None):
+            relay.clock.advance(60)
+            await send_self_report(relay, nightly_run(relay), commit=commit)
+            await relay.drain()
+        relay.clock.advance(60)
+        await send_self_report(relay, nightly_run(relay), commit="7" * 40)
 
-        rows = (await api(it, f"/api/v1/backends/{BACKEND}?kind=nightly"))["rows"]
+        rows = (await api(relay, f"/api/v1/backends/{BACKEND}?kind=nightly"))["rows"]
         assert [(row["head_sha"], row["place"]["standing"], row["place"]["branch"]) for row in rows] == [
             ("7" * 40, "unchecked", None),
             (None, "unknown", None),
             (MADE_UP, "unknown", None),
             (fork, "elsewhere", None),
-            (upstream_head(it), "base", "main"),
+            (upstream_head(relay), "base", "main"),
         ]
-        page = text_of((await it.http.get(NIGHTLY_PAGE)).text)
+        page = text_of((await relay.http.get(NIGHTLY_PAGE)).text)
         assert page.count("commit unknown") == 2
         assert "being checked" in page
         assert "not in the upstream's history" in page
 
         lines = list(
             csv.DictReader(
-                io.StringIO((await it.http.get(f"/api/v1/backends/{BACKEND}.csv?kind=nightly")).text)
+                io.StringIO((await relay.http.get(f"/api/v1/backends/{BACKEND}.csv?kind=nightly")).text)
             )
         )
         assert [(line["commit_standing"], line["commit_branch"]) for line in lines] == [
@@ -80,94 +80,106 @@ async def test_fault_46_each_night_stands_on_the_backends_page_with_its_commits_
 async def test_a_jobs_details_say_where_its_commit_stands(
     tmp_path: Path, commit: str | None, said: str
 ) -> None:
-    async with alone(tmp_path) as it:
-        await send_self_report(it, nightly_run(it), commit=upstream_head(it) if commit == "head" else commit)
-        await it.act()
-        [row] = (await api(it, f"/api/v1/backends/{BACKEND}?kind=nightly"))["rows"]
+    async with alone(tmp_path) as relay:
+        await send_self_report(
+            relay, nightly_run(relay), commit=upstream_head(relay) if commit == "head" else commit
+        )
+        await relay.drain()
+        [row] = (await api(relay, f"/api/v1/backends/{BACKEND}?kind=nightly"))["rows"]
         token = next(cell["token"] for cell in row["cells"] if cell)
-        detail = await api(it, f"/api/v1/backends/{BACKEND}/jobs/{token}")
+        detail = await api(relay, f"/api/v1/backends/{BACKEND}/jobs/{token}")
         assert detail["place"] == row["place"]
-        panel = await it.http.get(f"{NIGHTLY_PAGE}&job={token}&fragment=panel")
+        panel = await relay.http.get(f"{NIGHTLY_PAGE}&job={token}&fragment=panel")
         assert said in text_of(panel.text)
 
 
 async def test_a_dispatched_job_says_nothing_of_the_kind(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        await it.github.push(UPSTREAM)
-        await it.act()
-        run = it.github.runs(BACKEND)[0]
-        await it.github.start_job(run, "build")
-        [row] = (await api(it, f"/api/v1/backends/{BACKEND}?kind=push"))["rows"]
+    async with alone(tmp_path) as relay:
+        await relay.github.push(UPSTREAM)
+        await relay.drain()
+        run = relay.github.runs(BACKEND)[0]
+        await relay.github.start_job(run, "build")
+        [row] = (await api(relay, f"/api/v1/backends/{BACKEND}?kind=push"))["rows"]
         assert row["place"] is None
-        assert (await api(it, f"/api/v1/commits/{upstream_head(it)}"))["place"] is None
+        assert (await api(relay, f"/api/v1/commits/{upstream_head(relay)}"))["place"] is None
 
 
 async def test_the_commits_page_says_which_branch_has_it(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        await it.github.push(UPSTREAM, ref="refs/heads/release/2.1")
-        sha = it.github.repository(UPSTREAM).branches["release/2.1"]
-        await send_self_report(it, nightly_run(it), conclusion="failure", commit=sha)
-        await it.act()
-        page = text_of((await it.http.get(f"/crcr/commit/{sha}")).text)
+    async with alone(tmp_path) as relay:
+        await relay.github.push(UPSTREAM, ref="refs/heads/release/2.1")
+        sha = relay.github.repository(UPSTREAM).branches["release/2.1"]
+        await send_self_report(relay, nightly_run(relay), conclusion="failure", commit=sha)
+        await relay.drain()
+        page = text_of((await relay.http.get(f"/crcr/commit/{sha}")).text)
         assert "in the history of release/2.1" in page
-        backends = (await api(it, f"/api/v1/commits/{sha}"))["backends"]
+        backends = (await api(relay, f"/api/v1/commits/{sha}"))["backends"]
         assert {(each["event"], each["state"]) for each in backends} >= {("nightly", "failed")}
 
 
 async def test_fault_24_a_badge_speaks_of_base_history_only(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        assert (await api(it, BADGE))["state"] is None
-        await send_self_report(it, nightly_run(it), conclusion="success", commit=MADE_UP)
-        await send_self_report(it, nightly_run(it), conclusion="success")
-        await it.act()
-        assert (await api(it, BADGE))["state"] is None, "no green for a commit that is none"
-        await send_self_report(it, nightly_run(it), conclusion="failure", commit=upstream_head(it))
-        await it.act()
-        assert (await api(it, BADGE))["state"] == "failure"
-        it.clock.advance(60)
-        await send_self_report(it, nightly_run(it), conclusion="success", commit=await fork_commit(it))
-        await it.act()
-        assert (await api(it, BADGE))["state"] == "failure"
-        it.clock.advance(60)
-        run = nightly_run(it)
-        await send_self_report(it, run, "build", "success", commit=upstream_head(it), event_type="periodic")
-        await it.act()
-        assert (await api(it, BADGE))["state"] == "success"
-        await send_self_report(it, run, "test", "failure", commit=upstream_head(it), event_type="periodic")
-        assert (await api(it, BADGE))["state"] == "failure", "one failed job fails the night"
+    async with alone(tmp_path) as relay:
+        assert (await api(relay, BADGE))["state"] is None
+        await send_self_report(relay, nightly_run(relay), conclusion="success", commit=MADE_UP)
+        await send_self_report(relay, nightly_run(relay), conclusion="success")
+        await relay.drain()
+        assert (await api(relay, BADGE))["state"] is None, "no green for a commit that is none"
+        await send_self_report(relay, nightly_run(relay), conclusion="failure", commit=upstream_head(relay))
+        await relay.drain()
+        assert (await api(relay, BADGE))["state"] == "failure"
+        relay.clock.advance(60)
+        await send_self_report(
+            relay, nightly_run(relay), conclusion="success", commit=await fork_commit(relay)
+        )
+        await relay.drain()
+        assert (await api(relay, BADGE))["state"] == "failure"
+        relay.clock.advance(60)
+        run = nightly_run(relay)
+        await send_self_report(
+            relay, run, "build", "success", commit=upstream_head(relay), event_type="periodic"
+        )
+        await relay.drain()
+        assert (await api(relay, BADGE))["state"] == "success"
+        await send_self_report(
+            relay, run, "test", "failure", commit=upstream_head(relay), event_type="periodic"
+        )
+        assert (await api(relay, BADGE))["state"] == "failure", "one failed job fails the night"
 
 
 async def test_fault_41_all_nights_count_in_the_backends_own_numbers_and_only_there(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        for commit in (upstream_head(it), MADE_UP, None):
-            await send_self_report(it, nightly_run(it), conclusion="success", commit=commit)
-        await send_self_report(it, nightly_run(it), conclusion="failure", commit=await fork_commit(it))
-        await it.act()
-        backend = (await api(it, f"/api/v1/backends/{BACKEND}?kind=nightly"))["backend"]["figures"]["tally"]
-        [listed] = (await api(it, "/api/v1/summary?kind=nightly"))["backends"]
+    async with alone(tmp_path) as relay:
+        for commit in (upstream_head(relay), MADE_UP, None):
+            await send_self_report(relay, nightly_run(relay), conclusion="success", commit=commit)
+        await send_self_report(
+            relay, nightly_run(relay), conclusion="failure", commit=await fork_commit(relay)
+        )
+        await relay.drain()
+        backend = (await api(relay, f"/api/v1/backends/{BACKEND}?kind=nightly"))["backend"]["figures"][
+            "tally"
+        ]
+        [listed] = (await api(relay, "/api/v1/summary?kind=nightly"))["backends"]
         assert (backend["success"], backend["failure"]) == (3, 1)
         assert listed["figures"]["tally"] == backend
-        assert (await api(it, BADGE))["tally"] == backend
+        assert (await api(relay, BADGE))["tally"] == backend
         for kind in ("pull_request", "push"):
-            [other] = (await api(it, f"/api/v1/summary?kind={kind}"))["backends"]
+            [other] = (await api(relay, f"/api/v1/summary?kind={kind}"))["backends"]
             assert other["figures"]["tally"]["decided"] == 0
 
 
 async def test_deliveries_know_nothing_of_self_reports(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
-        await send_self_report(it, nightly_run(it), commit=upstream_head(it))
-        await it.act()
-        assert (await api(it, "/api/v1/deliveries"))["deliveries"] == []
-        assert (await it.http.get(f"/api/v1/deliveries/{upstream_head(it)}")).status_code == 404
+    async with alone(tmp_path) as relay:
+        await send_self_report(relay, nightly_run(relay), commit=upstream_head(relay))
+        await relay.drain()
+        assert (await api(relay, "/api/v1/deliveries"))["deliveries"] == []
+        assert (await relay.http.get(f"/api/v1/deliveries/{upstream_head(relay)}")).status_code == 404
 
 
 async def test_hostile_words_of_a_self_report_are_text(tmp_path: Path) -> None:
-    async with alone(tmp_path) as it:
+    async with alone(tmp_path) as relay:
         bad = "<script>alert(1)</script>"
         answer = await send_self_report(
-            it, nightly_run(it), commit=bad, job_name=bad, payload={"repository": {"full_name": bad}}
+            relay, nightly_run(relay), commit=bad, job_name=bad, payload={"repository": {"full_name": bad}}
         )
         assert answer.status_code == 200
         for path in (NIGHTLY_PAGE, "/crcr?kind=nightly"):
-            assert bad not in (await it.http.get(path)).text
-        assert escape(bad) in (await it.http.get(NIGHTLY_PAGE)).text
+            assert bad not in (await relay.http.get(path)).text
+        assert escape(bad) in (await relay.http.get(NIGHTLY_PAGE)).text

@@ -20,14 +20,14 @@ from support.downstream.callbacks import (
     refusal_code,
     report_outcome,
 )
-from support.stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage, repo, stage
+from support.running_relay import AUDIENCE, UPSTREAM, WORKFLOW, RunningRelay, repo, running_relay
 
 JWKS = "*/.well-known/jwks"
 
 
 @asynccontextmanager
-async def from_address(it: Stage, address: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_from(it.app, address) as http:
+async def from_address(relay: RunningRelay, address: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_from(relay.app, address) as http:
         yield http
 
 
@@ -36,51 +36,54 @@ async def knock(http: httpx.AsyncClient, token: str, **headers: str) -> httpx.Re
 
 
 async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         for kind in HostileToken:
-            token = it.github.hostile_token(kind, run, "build")
-            answer = await it.github.report(run, "build", token=token)
+            token = relay.github.hostile_token(kind, run, "build")
+            answer = await relay.github.report(run, "build", token=token)
             assert (kind, *refusal_code(answer)) == (kind, 401, "not_authentic")
             assert answer.json()["error"]["hint"]
 
-        assert it.jobs() == it.rows("SELECT * FROM runs") == []
-        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
+        assert relay.jobs() == relay.rows("SELECT * FROM runs") == []
+        assert report_outcome(await relay.github.start_job(run, "build")) == "applied"
 
 
 async def test_fault_25_a_token_is_refused_once_it_is_ten_minutes_old(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        now = int(it.clock.now().timestamp())
-        token = it.github.oidc_token(run, "build", exp=now + 6 * 3600)
-        assert report_outcome(await it.github.report(run, "build", token=token)) == "applied"
-        it.clock.advance(11 * 60)
+    async with dispatched_run(tmp_path) as (relay, run):
+        now = int(relay.clock.now().timestamp())
+        token = relay.github.oidc_token(run, "build", exp=now + 6 * 3600)
+        assert report_outcome(await relay.github.report(run, "build", token=token)) == "applied"
+        relay.clock.advance(11 * 60)
 
-        answer = await it.github.report(run, "build", token=token)
+        answer = await relay.github.report(run, "build", token=token)
         assert refusal_code(answer) == (401, "not_authentic")
 
 
 async def test_fault_25_after_30_failed_authentications_an_address_waits_and_others_do_not(
     tmp_path: Path,
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        bad = it.github.hostile_token(HostileToken.TAMPERED, run, "build")
-        async with from_address(it, "192.0.2.66") as guesser, from_address(it, "192.0.2.7") as other:
+    async with dispatched_run(tmp_path) as (relay, run):
+        bad = relay.github.hostile_token(HostileToken.TAMPERED, run, "build")
+        async with from_address(relay, "192.0.2.66") as guesser, from_address(relay, "192.0.2.7") as other:
             codes = [refusal_code(await knock(guesser, bad))[0] for _ in range(31)]
             limited = await knock(guesser, bad)
 
             assert codes == [401] * 30 + [429]
             assert int(limited.headers["retry-after"]) == 60
             assert refusal_code(await knock(other, bad)) == (401, "not_authentic")
-            assert report_outcome(await post_report(it, run, "build", "in_progress", http=other)) == "applied"
-            it.clock.advance(60)
             assert (
-                report_outcome(await post_report(it, run, "build", "in_progress", http=guesser)) == "repeat"
+                report_outcome(await post_report(relay, run, "build", "in_progress", http=other)) == "applied"
+            )
+            relay.clock.advance(60)
+            assert (
+                report_outcome(await post_report(relay, run, "build", "in_progress", http=guesser))
+                == "repeat"
             )
 
 
 async def test_fault_25_a_header_of_its_own_gives_a_guesser_no_new_address(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, CRCR_TRUSTED_PROXIES="198.51.100.0/24") as (it, run):
-        bad = it.github.hostile_token(HostileToken.TAMPERED, run, "build")
-        async with from_address(it, "192.0.2.66") as guesser, from_address(it, "198.51.100.1") as proxy:
+    async with dispatched_run(tmp_path, CRCR_TRUSTED_PROXIES="198.51.100.0/24") as (relay, run):
+        bad = relay.github.hostile_token(HostileToken.TAMPERED, run, "build")
+        async with from_address(relay, "192.0.2.66") as guesser, from_address(relay, "198.51.100.1") as proxy:
             forged = [
                 refusal_code(await knock(guesser, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
                 for n in range(31)
@@ -94,169 +97,178 @@ async def test_fault_25_a_header_of_its_own_gives_a_guesser_no_new_address(tmp_p
 
 
 async def test_successful_reports_never_count_against_an_address(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run), from_address(it, "192.0.2.7") as runner:
-        answers = [await post_report(it, run, "build", "in_progress", http=runner) for _ in range(100)]
+    async with dispatched_run(tmp_path) as (relay, run), from_address(relay, "192.0.2.7") as runner:
+        answers = [await post_report(relay, run, "build", "in_progress", http=runner) for _ in range(100)]
         assert {answer.status_code for answer in answers} == {200}
 
 
 async def test_fault_25_keys_that_cannot_be_read_at_first_are_no_verdict(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        down = it.github.faults.jwks(503)
-        answer = await it.github.start_job(run, "build")
+    async with dispatched_run(tmp_path) as (relay, run):
+        down = relay.github.faults.jwks(503)
+        answer = await relay.github.start_job(run, "build")
         assert refusal_code(answer) == (503, "keys_unavailable")
-        it.github.faults.remove(down)
-        it.clock.advance(int(answer.headers["retry-after"]))
+        relay.github.faults.remove(down)
+        relay.clock.advance(int(answer.headers["retry-after"]))
 
-        assert report_outcome(await it.github.report(run, "build")) == "applied"
+        assert report_outcome(await relay.github.report(run, "build")) == "applied"
 
 
 async def test_fault_25_known_keys_outlive_an_outage_of_their_issuer(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        it.github.faults.jwks(503)
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        relay.github.faults.jwks(503)
         for _ in range(6):
-            it.clock.advance(3600)
-            assert report_outcome(await it.github.report(run, "build")) == "repeat"
-        it.clock.advance(24 * 3600)
-        assert refusal_code(await it.github.report(run, "build")) == (503, "keys_unavailable")
+            relay.clock.advance(3600)
+            assert report_outcome(await relay.github.report(run, "build")) == "repeat"
+        relay.clock.advance(24 * 3600)
+        assert refusal_code(await relay.github.report(run, "build")) == (503, "keys_unavailable")
 
 
 async def test_fault_25_a_rotated_key_is_found_and_a_retired_one_is_forgotten(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        it.clock.advance(31)
-        old = it.github.oidc_token(run, "build")
-        it.github.issuer.rotate(retire_old=True)
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        relay.clock.advance(31)
+        old = relay.github.oidc_token(run, "build")
+        relay.github.issuer.rotate(retire_old=True)
 
-        assert report_outcome(await it.github.report(run, "build")) == "repeat"
-        assert refusal_code(await it.github.report(run, "build", token=old)) == (401, "not_authentic")
+        assert report_outcome(await relay.github.report(run, "build")) == "repeat"
+        assert refusal_code(await relay.github.report(run, "build", token=old)) == (401, "not_authentic")
 
 
 async def test_fault_25_unknown_key_ids_do_not_hammer_the_issuer(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        bad = it.github.hostile_token(HostileToken.UNKNOWN_KID, run, "build")
-        reads = len(it.github.calls_to("GET", JWKS))
-        it.clock.advance(31)
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        bad = relay.github.hostile_token(HostileToken.UNKNOWN_KID, run, "build")
+        reads = len(relay.github.calls_to("GET", JWKS))
+        relay.clock.advance(31)
         for number in range(100):
-            async with from_address(it, f"192.0.2.{number}") as guesser:
+            async with from_address(relay, f"192.0.2.{number}") as guesser:
                 assert refusal_code(await knock(guesser, bad)) == (401, "not_authentic")
 
-        assert len(it.github.calls_to("GET", JWKS)) - reads == 1
+        assert len(relay.github.calls_to("GET", JWKS)) - reads == 1
 
 
 async def test_fault_25_reports_that_wait_for_slow_keys_share_one_read(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        gate = it.github.faults.hang(on=Match(path=JWKS_PATH))
-        waiting = [asyncio.create_task(it.github.report(run, name)) for name in ("build", "test")]
+    async with dispatched_run(tmp_path) as (relay, run):
+        gate = relay.github.faults.hang(on=Match(path=JWKS_PATH))
+        waiting = [asyncio.create_task(relay.github.report(run, name)) for name in ("build", "test")]
         await gate.reached.wait()
         gate.release()
 
         assert [report_outcome(await each) for each in waiting] == ["applied", "applied"]
-        assert len(it.github.calls_to("GET", JWKS)) == 1
+        assert len(relay.github.calls_to("GET", JWKS)) == 1
 
 
-def strangers_run(it: Stage, run: WorkflowRun) -> WorkflowRun:
+def strangers_run(relay: RunningRelay, run: WorkflowRun) -> WorkflowRun:
     """The name was released, and somebody else took it."""
-    it.github.replace_repository(BACKEND)
-    return it.github.start_run(BACKEND, event="repository_dispatch", client_payload=run.client_payload)
+    relay.github.replace_repository(BACKEND)
+    return relay.github.start_run(BACKEND, event="repository_dispatch", client_payload=run.client_payload)
 
 
 async def test_fault_26_a_name_taken_by_a_stranger_is_refused_with_one_alarm(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        before = it.jobs()
-        theirs = strangers_run(it, run)
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        before = relay.jobs()
+        theirs = strangers_run(relay, run)
         for _ in range(5):
-            answer = await it.github.report(theirs, "build", status="completed", conclusion="success")
+            answer = await relay.github.report(theirs, "build", status="completed", conclusion="success")
             assert refusal_code(answer) == (403, "identity_changed")
 
-        assert it.jobs() == before
-        [alarm] = it.rows("SELECT who, act, subject, detail FROM audit WHERE act = 'alarm'")
+        assert relay.jobs() == before
+        [alarm] = relay.rows("SELECT who, act, subject, detail FROM audit WHERE act = 'alarm'")
         assert (alarm["who"], alarm["subject"]) == ("relay", BACKEND)
-        new_id = it.github.repository(BACKEND).id
+        new_id = relay.github.repository(BACKEND).id
         assert f"the token says {new_id}" in alarm["detail"]
-        assert it.rows("SELECT alarm FROM repositories")[0]["alarm"] is not None
+        assert relay.rows("SELECT alarm FROM repositories")[0]["alarm"] is not None
 
 
 async def test_fault_26_an_operator_may_accept_the_new_repository(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        theirs = strangers_run(it, run)
-        assert refusal_code(await it.github.report(theirs, "build")) == (403, "identity_changed")
-        new_id = it.github.repository(BACKEND).id
-        await it.services.targets.rebind(repo(UPSTREAM), repo(BACKEND), new_id, who="ops", now=it.clock.now())
+    async with dispatched_run(tmp_path) as (relay, run):
+        theirs = strangers_run(relay, run)
+        assert refusal_code(await relay.github.report(theirs, "build")) == (403, "identity_changed")
+        new_id = relay.github.repository(BACKEND).id
+        await relay.services.targets.rebind(
+            repo(UPSTREAM), repo(BACKEND), new_id, who="ops", now=relay.clock.now()
+        )
 
-        assert report_outcome(await it.github.report(theirs, "build")) == "applied"
-        [act] = it.rows("SELECT who, detail FROM audit WHERE act = 'rebind'")
+        assert report_outcome(await relay.github.report(theirs, "build")) == "applied"
+        [act] = relay.rows("SELECT who, detail FROM audit WHERE act = 'rebind'")
         assert (act["who"], str(new_id) in act["detail"]) == ("ops", True)
-        assert it.rows("SELECT alarm FROM repositories") == [{"alarm": None}]
+        assert relay.rows("SELECT alarm FROM repositories") == [{"alarm": None}]
 
 
-def cannot_be_asked(github: GitHub) -> None:
+def fail_repository_lookup(github: GitHub) -> None:
     github.faults.answer(503, on=Match(method="GET", path=f"/repos/{BACKEND}"))
 
 
 async def test_fault_26_a_first_caller_is_bound_unconfirmed_until_github_tells(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), prepare=cannot_be_asked) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(
+        tmp_path, LISTED, downstreams=(BACKEND,), prepare=fail_repository_lookup
+    ) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
         binding = "SELECT repository_id, confirmed FROM repositories"
-        assert it.rows(binding) == [{"repository_id": None, "confirmed": 0}]
-        run = it.github.runs(BACKEND)[0]
-        assert report_outcome(await it.github.start_job(run, "build")) == "applied"
-        known = it.github.repository(BACKEND).id
-        assert it.rows(binding) == [{"repository_id": known, "confirmed": 0}]
-        stranger = it.github.oidc_token(run, "test", repository_id="999")
-        assert refusal_code(await it.github.report(run, "test", token=stranger)) == (403, "identity_changed")
-        it.github.faults.clear()
-        await it.pass_time(3600)
+        assert relay.rows(binding) == [{"repository_id": None, "confirmed": 0}]
+        run = relay.github.runs(BACKEND)[0]
+        assert report_outcome(await relay.github.start_job(run, "build")) == "applied"
+        known = relay.github.repository(BACKEND).id
+        assert relay.rows(binding) == [{"repository_id": known, "confirmed": 0}]
+        stranger = relay.github.oidc_token(run, "test", repository_id="999")
+        assert refusal_code(await relay.github.report(run, "test", token=stranger)) == (
+            403,
+            "identity_changed",
+        )
+        relay.github.faults.clear()
+        await relay.pass_time(3600)
 
-        assert it.rows(binding) == [{"repository_id": known, "confirmed": 1}]
+        assert relay.rows(binding) == [{"repository_id": known, "confirmed": 1}]
 
 
 async def test_fault_26_a_refused_first_caller_is_not_bound(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), prepare=cannot_be_asked) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        run = it.github.runs(BACKEND)[0]
+    async with running_relay(
+        tmp_path, LISTED, downstreams=(BACKEND,), prepare=fail_repository_lookup
+    ) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        run = relay.github.runs(BACKEND)[0]
         for answer in (
-            await it.github.report(run, "build", run_id="1"),
-            await it.github.report(run, "build", status="completed", conclusion="success"),
+            await relay.github.report(run, "build", run_id="1"),
+            await relay.github.report(run, "build", status="completed", conclusion="success"),
         ):
             assert answer.status_code in {403, 409}
 
-        assert it.rows("SELECT repository_id FROM repositories") == [{"repository_id": None}]
+        assert relay.rows("SELECT repository_id FROM repositories") == [{"repository_id": None}]
 
 
 async def test_a_token_in_the_name_of_another_ci_is_judged_by_that_cis_keys(tmp_path: Path) -> None:
     published = JSONResponse(GitHub().buildkite.jwks())
-    async with dispatched_run(tmp_path, outside={"agent.buildkite.com": published}) as (it, run):
-        named = it.github.oidc_token(run, "build", iss="https://agent.buildkite.com")
-        assert refusal_code(await it.github.report(run, "build", token=named)) == (401, "not_authentic")
-        signed = it.github.buildkite.token(AUDIENCE, iss="https://agent.buildkite.com")
-        assert refusal_code(await it.github.report(run, "build", token=signed)) == (403, "not_registered")
-        assert it.jobs() == []
+    async with dispatched_run(tmp_path, outside={"agent.buildkite.com": published}) as (relay, run):
+        named = relay.github.oidc_token(run, "build", iss="https://agent.buildkite.com")
+        assert refusal_code(await relay.github.report(run, "build", token=named)) == (401, "not_authentic")
+        signed = relay.github.buildkite.token(AUDIENCE, iss="https://agent.buildkite.com")
+        assert refusal_code(await relay.github.report(run, "build", token=signed)) == (403, "not_registered")
+        assert relay.jobs() == []
 
 
 async def test_a_listed_name_in_another_repositorys_token_is_not_that_repository(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        it.github.create_repository("stranger/repo", workflows=[WORKFLOW])
-        theirs = it.github.start_run(
+    async with dispatched_run(tmp_path) as (relay, run):
+        relay.github.create_repository("stranger/repo", workflows=[WORKFLOW])
+        theirs = relay.github.start_run(
             "stranger/repo", event="repository_dispatch", client_payload=run.client_payload
         )
-        body = it.github.ci.report_body(theirs, theirs.job("build"), "in_progress", verified_repo=BACKEND)
+        body = relay.github.ci.report_body(theirs, theirs.job("build"), "in_progress", verified_repo=BACKEND)
         body["repository"] = BACKEND
 
-        assert refusal_code(await it.github.report(theirs, "build", body=body)) == (403, "not_allowlisted")
+        assert refusal_code(await relay.github.report(theirs, "build", body=body)) == (403, "not_allowlisted")
 
 
 async def test_fault_26_a_stranger_with_a_released_name_puts_no_words_on_its_page(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        stranger = it.github.oidc_token(run, "build", audience="go to evil.example", repository_id="666")
-        answer = await it.github.report(run, "build", token=stranger)
+    async with dispatched_run(tmp_path) as (relay, run):
+        stranger = relay.github.oidc_token(run, "build", audience="go to evil.example", repository_id="666")
+        answer = await relay.github.report(run, "build", token=stranger)
 
         assert refusal_code(answer) == (401, "not_authentic")
         assert "evil" not in answer.text
-        kept = it.rows("SELECT code, detail FROM refusals")
+        kept = relay.rows("SELECT code, detail FROM refusals")
         assert [row["code"] for row in kept] == ["identity_changed"]
         assert "evil" not in kept[0]["detail"]

@@ -23,7 +23,7 @@ from support.downstream.callbacks import (
     refusal_code,
     report_outcome,
 )
-from support.stage import UPSTREAM, Stage
+from support.running_relay import UPSTREAM, RunningRelay
 
 HOSTILE_TEXTS = [
     "<script>alert(1)</script>",
@@ -64,9 +64,9 @@ def described(text: str) -> dict[str, Any]:
 
 
 async def test_fault_24_a_made_up_commit_or_pull_request_is_not_believed(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        [dispatch] = it.rows("SELECT event, number, head_sha, level FROM dispatches")
-        body = it.github.ci.report_body(
+    async with dispatched_run(tmp_path) as (relay, run):
+        [dispatch] = relay.rows("SELECT event, number, head_sha, level FROM dispatches")
+        body = relay.github.ci.report_body(
             run, run.job("build"), "in_progress", pytorch_head_sha="e" * 40, number=999, level="L4"
         )
         body |= {
@@ -75,22 +75,22 @@ async def test_fault_24_a_made_up_commit_or_pull_request_is_not_believed(tmp_pat
             "head_sha": "e" * 40,
             "trusted": {"downstream_repo_level": "L4"},
         }
-        assert report_outcome(await it.github.report(run, "build", body=body)) == "applied"
+        assert report_outcome(await relay.github.report(run, "build", body=body)) == "applied"
 
-        [job] = it.jobs()
+        [job] = relay.jobs()
         assert {name: job[name] for name in dispatch} == dispatch
         assert json.loads(job["trusted"])["downstream_repo_level"] == "L2"
 
 
 async def test_fault_29_hostile_text_in_every_field_is_kept_as_data(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         for text in HOSTILE_TEXTS:
             said = {**described(text), "job_name": text}
-            assert report_outcome(await post_report(it, run, "build", "in_progress", **said)) == "applied"
-            closed = await post_report(it, run, "build", "completed", conclusion="failure", **said)
+            assert report_outcome(await post_report(relay, run, "build", "in_progress", **said)) == "applied"
+            closed = await post_report(relay, run, "build", "completed", conclusion="failure", **said)
             assert report_outcome(closed) == "applied"
 
-        jobs = {job["job_name"]: job for job in it.jobs()}
+        jobs = {job["job_name"]: job for job in relay.jobs()}
         assert set(jobs) == set(HOSTILE_TEXTS)
         for text, job in jobs.items():
             assert (job["workflow_name"], job["check_run_text"]) == (text, text)
@@ -101,48 +101,48 @@ async def test_fault_29_hostile_text_in_every_field_is_kept_as_data(tmp_path: Pa
 
 
 async def test_fault_29_hostile_text_reaches_a_page_only_escaped(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         text = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
         said = {**described(text), "job_name": text}
-        await post_report(it, run, "build", "in_progress", **said)
-        await post_report(it, run, "build", "completed", conclusion="failure", **said)
+        await post_report(relay, run, "build", "in_progress", **said)
+        await post_report(relay, run, "build", "completed", conclusion="failure", **said)
         for path in ("/crcr", f"/crcr/{BACKEND}"):
-            page = await it.http.get(path)
+            page = await relay.http.get(path)
             assert page.status_code == 200
             assert "<script>alert" not in page.text
             assert "<img src=x" not in page.text
 
 
 async def test_fault_29_a_string_of_a_megabyte_is_refused_by_field_or_cut(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
+    async with dispatched_run(tmp_path) as (relay, run):
         vast = "x" * 1_000_000
-        body = it.github.ci.report_body(run, run.job("build"), "completed")
+        body = relay.github.ci.report_body(run, run.job("build"), "completed")
         for field in ("job_name", "name", "run_id", "status", "conclusion"):
             said = {**body, "workflow": {**body["workflow"], field: vast}}
-            answer = await it.github.report(run, "build", body=said)
+            answer = await relay.github.report(run, "build", body=said)
             assert refusal_code(answer) == (400, "bad_report")
             assert f"workflow.{field}" in answer.json()["error"]["detail"]
             assert len(answer.content) < 2_000
-        started = await post_report(it, run, "build", "in_progress", url=vast, environment={"e": vast})
-        completed = await post_report(it, run, "build", "completed", failed_tests=[vast])
+        started = await post_report(relay, run, "build", "in_progress", url=vast, environment={"e": vast})
+        completed = await post_report(relay, run, "build", "completed", failed_tests=[vast])
 
         assert [report_outcome(started), report_outcome(completed)] == ["applied", "applied"]
-        [job] = it.jobs()
+        [job] = relay.jobs()
         assert (len(json.loads(job["failed_tests"])[0]["name"]), job["environment"]) == (1024, None)
 
 
 async def test_fault_29_hostile_text_cannot_forge_a_log_line_or_an_answer(
     tmp_path: Path, lines: io.StringIO
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        body = it.github.ci.report_body(run, run.job("build"), "in_progress")
+    async with dispatched_run(tmp_path) as (relay, run):
+        body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
         answers = []
         for text in HOSTILE_TEXTS:
             answers += [
-                await post_report(it, run, "build", "completed", conclusion="success", job_name=text),
-                await post_report(it, run, "build", "in_progress", run_id=text),
-                await it.github.report(run, "build", body={**body, "delivery_id": text}),
-                await post_report(it, run, "build", text),
+                await post_report(relay, run, "build", "completed", conclusion="success", job_name=text),
+                await post_report(relay, run, "build", "in_progress", run_id=text),
+                await relay.github.report(run, "build", body={**body, "delivery_id": text}),
+                await post_report(relay, run, "build", text),
             ]
 
     codes = ["no_in_progress", "claim_mismatch", "unknown_delivery"]
@@ -165,48 +165,48 @@ class Broken(FailingDatabase):
         raise RuntimeError(f"cannot store: {' '.join(self._secrets)}")
 
 
-async def open_one_more(it: Stage) -> None:
-    await it.github.open_pr(UPSTREAM)
-    await it.pass_time(3000)
+async def open_one_more(relay: RunningRelay) -> None:
+    await relay.github.open_pr(UPSTREAM)
+    await relay.pass_time(3000)
 
 
-async def go_wrong_everywhere(it: Stage) -> list[str]:
+async def go_wrong_everywhere(relay: RunningRelay) -> list[str]:
     """Every kind of failure that sees a secret; returns what callers were told."""
-    github = it.github
+    github = relay.github
     run = github.runs(BACKEND)[0]
     told = [
         await github.report(run, "build", token=github.hostile_token(kind, run, "build"))
         for kind in HostileToken
     ]
-    told.append(await post_report(it, run, "build", "completed", conclusion="success"))
+    told.append(await post_report(relay, run, "build", "completed", conclusion="success"))
     told.append(await github.report(run, "build", body=b"{", token=github.oidc_token(run, "build")))
     for status, message in ((401, "Bad credentials"), (500, "Oops"), (403, "Resource not accessible")):
         github.faults.answer(status, times=2, message=message)
-        await open_one_more(it)
+        await open_one_more(relay)
     github.faults.malformed(times=2)
-    await open_one_more(it)
+    await open_one_more(relay)
     github.faults.lose_answer(times=2)
-    await open_one_more(it)
+    await open_one_more(relay)
     github.faults.clear()
     wrong = {"x-hub-signature-256": f"sha256={'0' * 64}", "x-github-event": "push", "x-github-delivery": "g"}
-    told.append(await it.http.post("/github/webhook", content=b"{}", headers=wrong))
+    told.append(await relay.http.post("/github/webhook", content=b"{}", headers=wrong))
     return [answer.text for answer in told]
 
 
 async def test_fault_31_no_secret_is_in_a_log_line_or_an_answer(tmp_path: Path, lines: io.StringIO) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        answers = await go_wrong_everywhere(it)
-        shown = it.github.oidc_token(run, "build")
-        async with callbacks_on_outage(it) as (store, http):
+    async with dispatched_run(tmp_path) as (relay, run):
+        answers = await go_wrong_everywhere(relay)
+        shown = relay.github.oidc_token(run, "build")
+        async with callbacks_on_outage(relay) as (store, http):
             store.writes_to_fail = 1
-            answers.append((await post_report(it, run, "build", "in_progress", http=http)).text)
+            answers.append((await post_report(relay, run, "build", "in_progress", http=http)).text)
         secrets = [
-            it.github.webhook_secret,
-            it.github.private_key_pem.splitlines()[1],
+            relay.github.webhook_secret,
+            relay.github.private_key_pem.splitlines()[1],
             shown.split(".")[1],
-            *(token for token in it.github.world.tokens),
+            *(token for token in relay.github.world.tokens),
         ]
-        errors = " ".join(str(row["last_error"]) for row in it.rows("SELECT last_error FROM effects"))
+        errors = " ".join(str(row["last_error"]) for row in relay.rows("SELECT last_error FROM effects"))
         everything = "\n".join([lines.getvalue(), errors, *answers])
 
     assert len(secrets) > 3
@@ -219,28 +219,28 @@ async def test_fault_31_no_secret_is_in_a_log_line_or_an_answer(tmp_path: Path, 
 async def test_fault_31_a_crash_shows_its_caller_nothing_and_its_log_no_secret(
     tmp_path: Path, lines: io.StringIO
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        token = it.github.oidc_token(run, "build")
+    async with dispatched_run(tmp_path) as (relay, run):
+        token = relay.github.oidc_token(run, "build")
         secrets = [
             f"Bearer {token}",
-            f"token={it.github.webhook_secret}",
+            f"token={relay.github.webhook_secret}",
             "ghs_16C7e42F292c6912E7710c838347Ae178B4a",
         ]
-        secrets.append(it.github.private_key_pem)
-        async with callbacks_on_store(it, Broken(it.services.database, secrets)) as http:
-            answer = await post_report(it, run, "build", "in_progress", http=http)
+        secrets.append(relay.github.private_key_pem)
+        async with callbacks_on_store(relay, Broken(relay.services.database, secrets)) as http:
+            answer = await post_report(relay, run, "build", "in_progress", http=http)
 
         assert refusal_code(answer) == (500, "internal")
         assert set(answer.json()["error"]) == {"code", "detail", "request_id"}
-        assert [str(crash)[:12] for crash in it.crashes] == ["cannot store"]
-        it.crashes.clear()
+        assert [str(crash)[:12] for crash in relay.crashes] == ["cannot store"]
+        relay.crashes.clear()
         [crash] = [json.loads(x) for x in lines.getvalue().splitlines() if "request_crashed" in x]
         assert crash["request_id"] == answer.json()["error"]["request_id"]
         assert "RuntimeError: cannot store" in crash["exception"]
         for secret in (
             token.split(".")[1],
-            it.github.webhook_secret,
+            relay.github.webhook_secret,
             "16C7e42F",
-            it.github.private_key_pem[200:240],
+            relay.github.private_key_pem[200:240],
         ):
             assert secret not in lines.getvalue() + answer.text

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from bench.demo_life import live
-from bench.figures import BUDGET, LATEST_GATE_S, OLDEST_EFFECT_S, Figures
-from bench.simulated_time import run_simulated
+from bench.github_budget.demo_hours import run_demo
+from bench.github_budget.figures import BUDGET, LATEST_GATE_S, OLDEST_EFFECT_S, Figures
+from bench.github_budget.simulated_time import run_simulated
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -16,7 +16,7 @@ MARGIN = 0.9
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
     folder: Path = tmp_path_factory.mktemp("demo")
-    return run_simulated(live(folder, 60.0 * MINUTES))
+    return run_simulated(run_demo(folder, 60.0 * MINUTES))
 
 
 def test_the_demo_lives_within_an_installations_hour(figures: Figures) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from crcr.settings import PostgresSetting
 from support.downstream.callbacks import dispatched_run, post_report, refusal_code, report_outcome
-from support.stage import Stage
+from support.running_relay import RunningRelay
 
 ANSWERED_WITHIN_S = 8.0
 """Then the proxy asks the next relay."""
@@ -38,8 +38,8 @@ def _on_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRCR_TEST_TIMEOUTS", "real")
 
 
-def url_of(it: Stage) -> str:
-    database = it.services.settings.database
+def postgres_url(relay: RunningRelay) -> str:
+    database = relay.services.settings.database
     assert isinstance(database, PostgresSetting)
     return database.url.get_secret_value()
 
@@ -47,10 +47,10 @@ def url_of(it: Stage) -> str:
 async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callback_is_taken(
     tmp_path: Path,
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
+    async with dispatched_run(tmp_path) as (relay, run):
+        assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
         frozen = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", FREEZING, url_of(it), stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", FREEZING, postgres_url(relay), stdout=asyncio.subprocess.PIPE
         )
         try:
             assert frozen.stdout is not None
@@ -58,7 +58,7 @@ async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callbac
             frozen.send_signal(signal.SIGSTOP)
             began = time.monotonic()
             with capture_logs() as logged:
-                assert report_outcome(await post_report(it, run, "build", "completed")) == "applied"
+                assert report_outcome(await post_report(relay, run, "build", "completed")) == "applied"
             took_s = time.monotonic() - began
         finally:
             frozen.kill()
@@ -73,13 +73,13 @@ async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callbac
 async def test_a_lock_that_somebody_else_never_gives_back_is_503_in_time_with_the_wait_in_the_log(
     tmp_path: Path,
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
-        session = await asyncpg.connect(url_of(it))
+    async with dispatched_run(tmp_path) as (relay, run):
+        assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
+        session = await asyncpg.connect(postgres_url(relay))
         await session.execute(LOCK)
         began = time.monotonic()
         with capture_logs() as logged:
-            answer = await post_report(it, run, "build", "completed")
+            answer = await post_report(relay, run, "build", "completed")
         took_s = time.monotonic() - began
         await session.close()
 
@@ -89,4 +89,4 @@ async def test_a_lock_that_somebody_else_never_gives_back_is_503_in_time_with_th
         [waited] = [line for line in logged if line["event"] == "store_waited"]
         assert (waited["log_level"], waited["sqlstate"]) == ("warning", "55P03")
         assert str(run.id) not in str(waited)
-        assert report_outcome(await post_report(it, run, "build", "completed")) == "applied"
+        assert report_outcome(await post_report(relay, run, "build", "completed")) == "applied"

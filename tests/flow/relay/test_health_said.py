@@ -20,7 +20,6 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     LABEL,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -32,94 +31,94 @@ from support.github.gated_upstream import (
 )
 from support.github.gated_upstream import shown_check as check_shown
 from support.github.merge_queue import enqueue, move_base
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 HELD_UNTIL = "held back by GitHub's rate limit until 01:01 UTC (requests per hour)"
 
 
 @asynccontextmanager
-async def spent(folder: Path, *, leave: int, **more: Any) -> AsyncIterator[tuple[Stage, PullRequest]]:
+async def spent(folder: Path, *, leave: int, **more: Any) -> AsyncIterator[tuple[RunningRelay, PullRequest]]:
     """A backend has begun on a pull request, and then so much of the upstream's hour is left."""
-    async with gated_upstream(folder, **more) as it:
-        pull = await open_pull(it, labels=[LABEL])
-        await start_jobs(it, newest_run(it))
-        it.github.spend_hour(UPSTREAM, leave=leave)
-        yield it, pull
+    async with gated_upstream(folder, **more) as relay:
+        pull = await open_pull(relay, labels=[LABEL])
+        await start_jobs(relay, newest_run(relay))
+        relay.github.spend_hour(UPSTREAM, leave=leave)
+        yield relay, pull
 
 
-async def text(it: Stage, path: str) -> str:
+async def text(relay: RunningRelay, path: str) -> str:
     """What a reader without any token reads on a page."""
-    answer = await it.http.get(path)
+    answer = await relay.http.get(path)
     assert answer.status_code == 200, answer.text
     return " ".join(unescape(sub(r"<[^>]+>", " ", answer.text)).split())
 
 
-async def told(it: Stage, path: str) -> Any:
-    answer = await it.http.get(path)
+async def told(relay: RunningRelay, path: str) -> Any:
+    answer = await relay.http.get(path)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 async def test_a_decided_gate_that_the_limit_holds_back_is_said_on_every_surface(tmp_path: Path) -> None:
-    async with spent(tmp_path, leave=0) as (it, pull):
-        await finish_jobs(it, newest_run(it))
-        it.clock.advance(7 * 60)
-        assert gate_state(it, pull) == "pending"
+    async with spent(tmp_path, leave=0) as (relay, pull):
+        await finish_jobs(relay, newest_run(relay))
+        relay.clock.advance(7 * 60)
+        assert gate_state(relay, pull) == "pending"
         late = f"1 gate is decided and not yet published on GitHub, since 00:00 UTC: {HELD_UNTIL}."
         for page in ("/crcr", f"/crcr/pr/{pull.number}", f"/crcr/commit/{pull.head_sha}", "/crcr/metrics"):
-            assert late in await text(it, page), page
+            assert late in await text(relay, page), page
         for page in (f"/crcr/pr/{pull.number}", f"/crcr/commit/{pull.head_sha}"):
-            shown = await text(it, page)
+            shown = await text(relay, page)
             assert "Gate O passed" in shown
             assert f"Decided Jan 1, 00:00 UTC , not yet published on GitHub: {HELD_UNTIL}." in shown
-        effects = await text(it, "/crcr/deliveries?show=effects")
+        effects = await text(relay, "/crcr/deliveries?show=effects")
         assert f"1 gate is {HELD_UNTIL}." in effects
         assert "Held back by GitHub's rate limit until 01:01 UTC (requests per hour)" in effects
         assert "API rate limit exceeded" not in effects  # what went wrong in detail is for administrators
 
-        pulled = (await told(it, f"/api/v1/pulls/{pull.number}"))["gate"]
+        pulled = (await told(relay, f"/api/v1/pulls/{pull.number}"))["gate"]
         assert (pulled["state"], pulled["unpublished"]["held_by"]) == ("passed", "hour")
         assert pulled["unpublished"]["text"] == (
             f"Decided at 00:00 UTC, not yet published on GitHub: {HELD_UNTIL}."
         )
-        for health in (await told(it, "/api/v1/health"), (await told(it, "/api/v1/summary"))["health"]):
+        for health in (await told(relay, "/api/v1/health"), (await told(relay, "/api/v1/summary"))["health"]):
             assert health["state"] == "red"
             assert health["reasons"][0]["text"] == late
-        listed = (await told(it, "/api/v1/effects/list"))["effects"]
+        listed = (await told(relay, "/api/v1/effects/list"))["effects"]
         waiting = [each for each in listed if each["target"] == "checks/gate"]
         said = {(each["held_by"], each["waits_for"], each["last_error"]) for each in waiting}
         assert said == {("hour", HELD_UNTIL, None)}  # what waits behind it in its lane, too
-        ready = await told(it, "/readyz")
+        ready = await told(relay, "/readyz")
         assert (ready["ok"], ready["health"]) == (True, "red")
         assert late in ready["upstreams"][0]["reasons"]
-        assert f'crcr_health{{upstream="{UPSTREAM}"}} 2.0' in (await it.http.get("/metrics")).text
+        assert f'crcr_health{{upstream="{UPSTREAM}"}} 2.0' in (await relay.http.get("/metrics")).text
 
-        await it.pass_time(54 * 60)
-        assert gate_state(it, pull) == "success"
-        assert (await told(it, "/api/v1/health")) == {
+        await relay.pass_time(54 * 60)
+        assert gate_state(relay, pull) == "success"
+        assert (await told(relay, "/api/v1/health")) == {
             "upstream": UPSTREAM,
-            "at": it.clock.now().isoformat().replace("+00:00", "Z"),
+            "at": relay.clock.now().isoformat().replace("+00:00", "Z"),
             "state": "green",
             "reasons": [],
             "held": [],
         }
-        assert "not yet published" not in await text(it, f"/crcr/pr/{pull.number}")
-        assert "relay:" not in await text(it, "/crcr")
+        assert "not yet published" not in await text(relay, f"/crcr/pr/{pull.number}")
+        assert "relay:" not in await text(relay, "/crcr")
 
 
 async def test_while_the_reserve_lasts_gates_go_out_and_what_is_held_back_is_named(tmp_path: Path) -> None:
-    async with spent(tmp_path, leave=200) as (it, pull):
-        await finish_jobs(it, newest_run(it))
-        assert gate_state(it, pull) == "success"
+    async with spent(tmp_path, leave=200) as (relay, pull):
+        await finish_jobs(relay, newest_run(relay))
+        assert gate_state(relay, pull) == "success"
         held = f"Backend checks of 1 commit are {HELD_UNTIL}."
-        page = await text(it, f"/crcr/pr/{pull.number}")
+        page = await text(relay, f"/crcr/pr/{pull.number}")
         assert "not yet published" not in page
         assert held in page
-        health = await told(it, "/api/v1/health")
+        health = await told(relay, "/api/v1/health")
         assert health["state"] == "amber"
         assert [(each["effects"], each["held_by"]) for each in health["held"]] == [("backend_checks", "hour")]
-        await write_comment(it, pull, "/crcr status", after_s=0)
-        [answer] = relay_comments(it, pull)
+        await write_comment(relay, pull, "/crcr status", after_s=0)
+        [answer] = relay_comments(relay, pull)
         assert f"The relay is amber:\n\n- {held}" in answer
 
 
@@ -133,8 +132,8 @@ async def test_health_is_read_for_status_alone_and_outside_every_write(
         read.append(tx in writing)
         return await health_facts(tx, upstream)
 
-    async with spent(tmp_path, leave=200) as (it, pull):
-        write = it.services.database.write
+    async with spent(tmp_path, leave=200) as (relay, pull):
+        write = relay.services.database.write
 
         async def watched(unit: Unit[Any], **more: Any) -> Any:
             async def noted(tx: Tx) -> Any:
@@ -146,52 +145,52 @@ async def test_health_is_read_for_status_alone_and_outside_every_write(
 
             return await write(noted, **more)
 
-        monkeypatch.setattr(it.services.database, "write", watched)
+        monkeypatch.setattr(relay.services.database, "write", watched)
         for module in ("relay.health", "logs.operator"):
             monkeypatch.setattr(f"crcr.record.views.{module}.health_facts", facts, raising=False)
-        await write_comment(it, pull, "/crcr approve", after_s=0)
+        await write_comment(relay, pull, "/crcr approve", after_s=0)
         assert read == []
-        await write_comment(it, pull, "/crcr status", after_s=0)
+        await write_comment(relay, pull, "/crcr status", after_s=0)
         assert read == [False]
-        assert f"waiting for {GATING}" in relay_comments(it, pull)[-1]
+        assert f"waiting for {GATING}" in relay_comments(relay, pull)[-1]
 
 
 async def test_readers_need_a_token_and_the_probe_names_no_upstream(tmp_path: Path) -> None:
     hidden = {"CRCR_HUD_ACCESS": "token", "CRCR_HUD_TOKENS": "reader=sha256:" + "0" * 64}
-    async with spent(tmp_path, leave=0, **hidden) as (it, _):
-        await finish_jobs(it, newest_run(it))
-        ready = await it.http.get("/readyz")
+    async with spent(tmp_path, leave=0, **hidden) as (relay, _):
+        await finish_jobs(relay, newest_run(relay))
+        ready = await relay.http.get("/readyz")
         assert (ready.status_code, ready.json()["health"]) == (200, "red")
         assert HELD_UNTIL in ready.json()["upstreams"][0]["reasons"][0]
         assert UPSTREAM not in ready.text
 
 
 async def test_a_gate_that_github_does_not_answer_for_is_said_in_the_answer_to_status(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        it.github.faults.answer(502, on=UPDATES)
-        await run_all(it, GATING)
-        await it.pass_time(60)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        relay.github.faults.answer(502, on=UPDATES)
+        await run_all(relay, GATING)
+        await relay.pass_time(60)
         sentence = "GitHub has not answered since 00:00 UTC"
-        assert f"not yet published on GitHub: {sentence}." in await text(it, f"/crcr/pr/{pull.number}")
-        await write_comment(it, pull, "/crcr status")
-        [answer] = relay_comments(it, pull)
+        assert f"not yet published on GitHub: {sentence}." in await text(relay, f"/crcr/pr/{pull.number}")
+        await write_comment(relay, pull, "/crcr status")
+        [answer] = relay_comments(relay, pull)
         assert f"not yet published on GitHub: {sentence}." in answer
-        it.github.faults.clear()
-        await it.pass_time(900)
-        assert gate_state(it, pull) == "success"
-        assert (await told(it, "/api/v1/health"))["state"] == "green"
+        relay.github.faults.clear()
+        await relay.pass_time(900)
+        assert gate_state(relay, pull) == "success"
+        assert (await told(relay, "/api/v1/health"))["state"] == "green"
 
 
 async def test_a_merge_groups_gate_that_is_not_on_github_is_said_on_its_pull_request(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it)
-        await move_base(it)
-        group = await enqueue(it, pull)
-        await start_jobs(it, newest_run(it))
-        it.github.spend_hour(UPSTREAM, leave=0)
-        await finish_jobs(it, newest_run(it), build="failure")
-        page = await text(it, f"/crcr/pr/{pull.number}")
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay)
+        await move_base(relay)
+        group = await enqueue(relay, pull)
+        await start_jobs(relay, newest_run(relay))
+        relay.github.spend_hour(UPSTREAM, leave=0)
+        await finish_jobs(relay, newest_run(relay), build="failure")
+        page = await text(relay, f"/crcr/pr/{pull.number}")
         assert f"yet published on GitHub: {HELD_UNTIL}." in page.partition("In a merge group")[2]
-        assert check_shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
+        assert check_shown(relay, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, running_relay
 
 ALLOWLIST = """
 L1:
@@ -13,18 +13,18 @@ L2:
 
 
 async def test_a_pull_request_goes_out_and_its_result_comes_back(tmp_path: Path) -> None:
-    async with stage(tmp_path, ALLOWLIST, downstreams=("org/notified", "org/reporter")) as it:
-        pr = await it.github.open_pr(UPSTREAM, title="Add an operator")
-        await it.pass_time(1)
-        run = it.github.runs("org/reporter")[0]
-        it.clock.advance(30)
-        started = await it.github.start_job(run, "build")
-        it.clock.advance(60)
-        finished = await it.github.complete_job(run, "build", "success")
+    async with running_relay(tmp_path, ALLOWLIST, downstreams=("org/notified", "org/reporter")) as relay:
+        pr = await relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await relay.pass_time(1)
+        run = relay.github.runs("org/reporter")[0]
+        relay.clock.advance(30)
+        started = await relay.github.start_job(run, "build")
+        relay.clock.advance(60)
+        finished = await relay.github.complete_job(run, "build", "success")
 
         assert (started.status_code, finished.status_code) == (200, 200)
         assert finished.json() == {"ok": True, "status": "completed", "repeat": False}
-        [job] = it.jobs()
+        [job] = relay.jobs()
         assert (job["downstream"], job["state"], job["conclusion"]) == (
             "org/reporter",
             "completed",
@@ -35,11 +35,11 @@ async def test_a_pull_request_goes_out_and_its_result_comes_back(tmp_path: Path)
 
 
 async def test_an_l1_downstream_is_notified_and_its_reports_are_ignored_with_a_hint(tmp_path: Path) -> None:
-    async with stage(tmp_path, ALLOWLIST, downstreams=("org/notified", "org/reporter")) as it:
-        await it.github.open_pr(UPSTREAM, title="Add an operator")
-        await it.act()
-        answer = await it.github.start_job(it.github.runs("org/notified")[0], "build")
+    async with running_relay(tmp_path, ALLOWLIST, downstreams=("org/notified", "org/reporter")) as relay:
+        await relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await relay.drain()
+        answer = await relay.github.start_job(relay.github.runs("org/notified")[0], "build")
 
         assert answer.status_code == 202
         assert answer.json()["status"] == "ignored"
-        assert it.jobs() == []
+        assert relay.jobs() == []

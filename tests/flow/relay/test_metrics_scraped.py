@@ -6,12 +6,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.downstream.callbacks import dispatched_run, post_report
 from support.live_page import open_page
-from support.stage import UPSTREAM, Stage
+from support.running_relay import UPSTREAM, RunningRelay
 
 
-async def scraped(it: Stage) -> dict[tuple[str, ...], float]:
+async def scraped(relay: RunningRelay) -> dict[tuple[str, ...], float]:
     """Every sample by its name and the values of its labels."""
-    answer = await it.http.get("/metrics")
+    answer = await relay.http.get("/metrics")
     assert answer.status_code == 200
     found = {}
     for family in text_string_to_metric_families(answer.text):
@@ -21,12 +21,12 @@ async def scraped(it: Stage) -> dict[tuple[str, ...], float]:
 
 
 async def test_a_dispatch_and_its_callbacks_are_counted_by_door_layer_and_call(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        assert (await post_report(it, run, "build", "in_progress")).status_code == 200
-        assert (await post_report(it, run, "test", "completed")).status_code == 409
-        assert (await it.http.post("/github/callback", json={})).status_code == 401
-        assert (await it.http.post("/github/webhook", json={})).status_code == 401
-        told = await scraped(it)
+    async with dispatched_run(tmp_path) as (relay, run):
+        assert (await post_report(relay, run, "build", "in_progress")).status_code == 200
+        assert (await post_report(relay, run, "test", "completed")).status_code == 409
+        assert (await relay.http.post("/github/callback", json={})).status_code == 401
+        assert (await relay.http.post("/github/webhook", json={})).status_code == 401
+        told = await scraped(relay)
     assert told["crcr_github_calls_total", "dispatch", "2xx"] == 1
     assert told["crcr_effects_total", "send_dispatch", "done"] == 1
     assert told["crcr_refusals_total", "callback", "lifecycle"] == 1
@@ -40,12 +40,12 @@ async def test_a_dispatch_and_its_callbacks_are_counted_by_door_layer_and_call(t
 
 
 async def test_what_waits_is_told_by_kind_and_is_late_once_it_is_due(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, _):
-        await it.github.open_pr(UPSTREAM)
-        it.clock.advance(40)
-        told = await scraped(it)
-        await it.act()
-        after = await scraped(it)
+    async with dispatched_run(tmp_path) as (relay, _):
+        await relay.github.open_pr(UPSTREAM)
+        relay.clock.advance(40)
+        told = await scraped(relay)
+        await relay.drain()
+        after = await scraped(relay)
     assert told["crcr_queue_effects", "send_dispatch", "waiting", UPSTREAM] == 1
     assert (
         told["crcr_queue_lag_seconds", "send_dispatch", UPSTREAM]
@@ -57,7 +57,7 @@ async def test_what_waits_is_told_by_kind_and_is_late_once_it_is_due(tmp_path: P
 
 
 async def test_open_pages_are_counted_while_they_are_open(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, _):
-        async with open_page(it):
-            assert (await scraped(it))["crcr_live_streams",] == 1
-        assert (await scraped(it))["crcr_live_streams",] == 0
+    async with dispatched_run(tmp_path) as (relay, _):
+        async with open_page(relay):
+            assert (await scraped(relay))["crcr_live_streams",] == 1
+        assert (await scraped(relay))["crcr_live_streams",] == 0

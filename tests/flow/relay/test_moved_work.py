@@ -21,7 +21,7 @@ from support.github.gated_upstream import (
     open_pull,
     start_jobs,
 )
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 from support.stores.moved_installation import move_to_postgresql, settings_on_postgresql
 
 OF_FILE = "CRCR_DATABASE_URL"
@@ -31,85 +31,91 @@ def on_file(folder: Path) -> dict[str, Any]:
     return {OF_FILE: f"sqlite:///{folder / 'crcr.db'}"}
 
 
-async def move_and_go_on(it: Stage) -> None:
+async def move_and_go_on(relay: RunningRelay) -> None:
     """The relay stops, its database moves, and it starts again on the new one, where GitHub still finds it."""
-    settings, there = it.services.settings, it.github._transport
-    await it.close()
-    url = await move_to_postgresql(it.folder / "crcr.db")
-    seams = Seams(clock=it.clock, http=it._github_http, chance=lambda: 0.5, on_crash=it.crashes.append)
-    it.services = build(settings_on_postgresql(settings, url), seams)
-    it.app = build_app(it.services, work=False)
-    await it.services.acts.register_upstreams(it.services.upstreams, it.clock.now())
-    await it.refresh()
-    it.http = client_from(it.app)
+    settings, there = relay.services.settings, relay.github._transport
+    await relay.close()
+    url = await move_to_postgresql(relay.folder / "crcr.db")
+    seams = Seams(
+        clock=relay.clock, http=relay._github_http, chance=lambda: 0.5, on_crash=relay.crashes.append
+    )
+    relay.services = build(settings_on_postgresql(settings, url), seams)
+    relay.app = build_app(relay.services, work=False)
+    await relay.services.acts.register_upstreams(relay.services.upstreams, relay.clock.now())
+    await relay.refresh()
+    relay.http = client_from(relay.app)
     assert isinstance(there, httpx.ASGITransport)
-    there.app = it.app
+    there.app = relay.app
 
 
 async def test_what_was_owed_is_done_once(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as it:
-        await it.github.open_pr(UPSTREAM)  # and the relay stops before its worker has looked
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as relay:
+        await relay.github.open_pr(UPSTREAM)  # and the relay stops before its worker has looked
         assert [
-            row["state"] for row in it.rows("SELECT state FROM effects WHERE kind = 'send_dispatch'")
+            row["state"] for row in relay.rows("SELECT state FROM effects WHERE kind = 'send_dispatch'")
         ] == ["waiting"]
-        await move_and_go_on(it)
-        await it.act()
-        await it.act()
-        assert (dispatch_attempts(it.github, BACKEND), len(dispatched_events(it.github, BACKEND))) == (1, 1)
-        assert set(it.dispatch_states().values()) == {"sent"}
+        await move_and_go_on(relay)
+        await relay.drain()
+        await relay.drain()
+        assert (dispatch_attempts(relay.github, BACKEND), len(dispatched_events(relay.github, BACKEND))) == (
+            1,
+            1,
+        )
+        assert set(relay.dispatch_states().values()) == {"sent"}
 
 
 async def test_what_was_under_way_is_tried_again_when_its_lease_is_over(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as it:
-        await it.github.open_pr(UPSTREAM)
-        claimed = await it.services.worker._outbox.claim(10, it.clock.now())  # and its process dies
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        claimed = await relay.services.worker._outbox.claim(10, relay.clock.now())  # and its process dies
         assert claimed
-        await move_and_go_on(it)
-        await it.act()
-        assert dispatch_attempts(it.github, BACKEND) == 0
-        await it.pass_time(121)
-        assert set(it.dispatch_states().values()) == {"sent"}
-        assert dispatch_attempts(it.github, BACKEND) == 1
+        await move_and_go_on(relay)
+        await relay.drain()
+        assert dispatch_attempts(relay.github, BACKEND) == 0
+        await relay.pass_time(121)
+        assert set(relay.dispatch_states().values()) == {"sent"}
+        assert dispatch_attempts(relay.github, BACKEND) == 1
 
 
 async def test_a_job_that_ran_gets_its_result_and_the_gate_opens(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, **on_file(tmp_path)) as it:
-        pull = await open_pull(it)
-        run = newest_run(it, GATING)
-        await start_jobs(it, run)
-        assert gate_state(it, pull) == "pending"
-        await move_and_go_on(it)
-        await finish_jobs(it, run)
-        assert gate_state(it, pull) == "success"
-        assert {job["state"] for job in it.jobs(GATING)} == {"completed"}
+    async with gated_upstream(tmp_path, **on_file(tmp_path)) as relay:
+        pull = await open_pull(relay)
+        run = newest_run(relay, GATING)
+        await start_jobs(relay, run)
+        assert gate_state(relay, pull) == "pending"
+        await move_and_go_on(relay)
+        await finish_jobs(relay, run)
+        assert gate_state(relay, pull) == "success"
+        assert {job["state"] for job in relay.jobs(GATING)} == {"completed"}
 
 
 async def test_repeats_are_still_repeats(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as it:
-        pull = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        [run] = it.github.runs(BACKEND)
-        await post_report(it, run, "build", "in_progress")
-        await post_report(it, run, "build", "completed", conclusion="failure")
-        await move_and_go_on(it)
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as relay:
+        pull = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        [run] = relay.github.runs(BACKEND)
+        await post_report(relay, run, "build", "in_progress")
+        await post_report(relay, run, "build", "completed", conclusion="failure")
+        await move_and_go_on(relay)
         assert (
-            report_outcome(await post_report(it, run, "build", "completed", conclusion="failure")) == "repeat"
+            report_outcome(await post_report(relay, run, "build", "completed", conclusion="failure"))
+            == "repeat"
         )
         assert (
-            report_outcome(await post_report(it, run, "build", "completed", conclusion="success"))
+            report_outcome(await post_report(relay, run, "build", "completed", conclusion="success"))
             == "conflicting_result"
         )
-        sent = len(it.github.dispatches(BACKEND))
+        sent = len(relay.github.dispatches(BACKEND))
         assert pull.last_delivery is not None
-        again = await it.github.redeliver(pull.last_delivery.guid)
-        await it.act()
+        again = await relay.github.redeliver(pull.last_delivery.guid)
+        await relay.drain()
         assert '"repeat":true' in again.answer_body
-        assert len(it.github.dispatches(BACKEND)) == sent
+        assert len(relay.github.dispatches(BACKEND)) == sent
 
 
-async def heard(it: Stage, after: str) -> list[int]:
+async def replayed_change_ids(relay: RunningRelay, after: str) -> list[int]:
     """The ids that a page hears which reconnects at this place, up to the newest."""
-    [row] = it.rows("SELECT max(change_id) AS newest FROM changes")
+    [row] = relay.rows("SELECT max(change_id) AS newest FROM changes")
     text, gone = "", asyncio.Event()
 
     async def receive() -> dict[str, Any]:
@@ -137,7 +143,7 @@ async def heard(it: Stage, after: str) -> list[int]:
         "asgi": {},
     }
     stream = asyncio.create_task(
-        it.app({**scope, **more, "raw_path": b"/api/v1/events", "root_path": ""}, receive, send)
+        relay.app({**scope, **more, "raw_path": b"/api/v1/events", "root_path": ""}, receive, send)
     )
     await wait_until_true(lambda: f"id: {row['newest']}\n" in text or stream.done())
     gone.set()
@@ -147,15 +153,15 @@ async def heard(it: Stage, after: str) -> list[int]:
 
 
 async def test_a_live_page_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        before = await heard(it, after="0")
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        before = await replayed_change_ids(relay, after="0")
         assert before
-        await move_and_go_on(it)
-        assert (await heard(it, after=str(before[0])))[: len(before) - 1] == before[1:]
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        fresh = await heard(it, after=str(before[-1]))
+        await move_and_go_on(relay)
+        assert (await replayed_change_ids(relay, after=str(before[0])))[: len(before) - 1] == before[1:]
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        fresh = await replayed_change_ids(relay, after=str(before[-1]))
         assert fresh
         assert min(fresh) > before[-1]

@@ -11,14 +11,13 @@ from support.github.checks import CREATES, call_body, check_calls, check_state, 
 from support.github.commands import was_obeyed
 from support.github.gated_upstream import (
     GATE,
-    Stage,
     gate_state,
     gated_upstream,
     open_pull,
     run_all,
     write_comment,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 OWN = f"{UPSTREAM.partition('/')[0]}/backend"
 """A backend of the upstream's own organisation: its dispatches count on the same installation."""
@@ -29,121 +28,126 @@ IN_TIME_S = 5.0
 """What a gate may be late for the sake of limits."""
 
 
-async def seconds_until(it: Stage, done: Callable[[], bool], *, most: float = IN_TIME_S) -> float:
+async def seconds_until(relay: RunningRelay, done: Callable[[], bool], *, most: float = IN_TIME_S) -> float:
     waited = 0.0
     while not done():
         assert waited < most, "not done in time"
-        await it.pass_time(0.5)
+        await relay.pass_time(0.5)
         waited += 0.5
     return waited
 
 
-async def new_pull(it: Stage) -> PullRequest:
-    return await open_pull(it, files=["src/a.py"])
+async def new_pull(relay: RunningRelay) -> PullRequest:
+    return await open_pull(relay, files=["src/a.py"])
 
 
-def waiting(it: Stage) -> list[dict[str, Any]]:
-    return it.rows("SELECT * FROM effects WHERE state IN ('waiting', 'claimed', 'parked') ORDER BY effect_id")
+def open_effects(relay: RunningRelay) -> list[dict[str, Any]]:
+    return relay.rows(
+        "SELECT * FROM effects WHERE state IN ('waiting', 'claimed', 'parked') ORDER BY effect_id"
+    )
 
 
-def sent(it: Stage) -> int:
-    return len(it.github.dispatches(OWN))
+def count_dispatches(relay: RunningRelay) -> int:
+    return len(relay.github.dispatches(OWN))
 
 
 async def test_from_the_reserve_gates_dispatches_files_and_answers_go_on_while_checks_wait_for_the_next_hour(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,)) as it:
-        old = await new_pull(it)
-        it.github.spend_hour(UPSTREAM, leave=RESERVE + 1)
-        resets_at = it.clock.now().timestamp() + 3600
-        pull = await new_pull(it)
-        assert (gate_state(it, pull), sent(it)) == ("pending", 2)
-        files = it.github.calls_to("GET", f"/repos/{UPSTREAM}/compare/*{pull.head_sha}")
+    async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,)) as relay:
+        old = await new_pull(relay)
+        relay.github.spend_hour(UPSTREAM, leave=RESERVE + 1)
+        resets_at = relay.clock.now().timestamp() + 3600
+        pull = await new_pull(relay)
+        assert (gate_state(relay, pull), count_dispatches(relay)) == ("pending", 2)
+        files = relay.github.calls_to("GET", f"/repos/{UPSTREAM}/compare/*{pull.head_sha}")
         assert [call.status for call in files] == [200]
 
-        await run_all(it, OWN, build="failure")
-        await seconds_until(it, lambda: gate_state(it, pull) == "failure")
-        asked_again = await write_comment(it, pull, "/crcr retry")
-        await seconds_until(it, lambda: bool(asked_again.reactions))
+        await run_all(relay, OWN, build="failure")
+        await seconds_until(relay, lambda: gate_state(relay, pull) == "failure")
+        asked_again = await write_comment(relay, pull, "/crcr retry")
+        await seconds_until(relay, lambda: bool(asked_again.reactions))
         assert was_obeyed(asked_again)
-        assert rerun_calls(it, OWN) == [("rerun-failed-jobs", 201)]
-        assert (check_state(it, BACKEND, pull.head_sha), check_state(it, JOB, pull.head_sha)) == (
+        assert rerun_calls(relay, OWN) == [("rerun-failed-jobs", 201)]
+        assert (check_state(relay, BACKEND, pull.head_sha), check_state(relay, JOB, pull.head_sha)) == (
             "absent",
             "absent",
         )
 
-        held = waiting(it)
+        held = open_effects(relay)
         assert {(row["target"], row["held_by"]) for row in held} == {
             ("checks/backend", "hour"),
             ("checks/job", "hour"),
         }
         assert all(row["due_at"] >= resets_at * 1e6 for row in held)
-        assert it.github.hour_left(UPSTREAM) < RESERVE
+        assert relay.github.hour_left(UPSTREAM) < RESERVE
 
-        await run_all(it, OWN)
-        await it.pass_time(resets_at - it.clock.now().timestamp())
-        await seconds_until(it, lambda: not waiting(it), most=60)
-        assert (gate_state(it, pull), check_state(it, BACKEND, pull.head_sha)) == ("success", "success")
-        assert gate_state(it, old) == "pending"
+        await run_all(relay, OWN)
+        await relay.pass_time(resets_at - relay.clock.now().timestamp())
+        await seconds_until(relay, lambda: not open_effects(relay), most=60)
+        assert (gate_state(relay, pull), check_state(relay, BACKEND, pull.head_sha)) == ("success", "success")
+        assert gate_state(relay, old) == "pending"
 
 
-LIMITS: dict[str, tuple[Callable[[Stage], object], str, int]] = {
-    "the reserve too is spent": (lambda it: it.github.spend_hour(UPSTREAM, leave=1), "hour", 3600),
+LIMITS: dict[str, tuple[Callable[[RunningRelay], object], str, int]] = {
+    "the reserve too is spent": (lambda relay: relay.github.spend_hour(UPSTREAM, leave=1), "hour", 3600),
     "a secondary limit": (
-        lambda it: it.github.faults.secondary_limit(on=CREATES, retry_after_s=120, times=1), "secondary", 120,
+        lambda relay: relay.github.faults.secondary_limit(on=CREATES, retry_after_s=120, times=1), "secondary", 120,
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("limit", "held_by", "wait_s"), LIMITS.values(), ids=LIMITS)
 async def test_a_limit_on_everything_is_obeyed_and_gates_come_back_first(
-    tmp_path: Path, limit: Callable[[Stage], object], held_by: str, wait_s: int
+    tmp_path: Path, limit: Callable[[RunningRelay], object], held_by: str, wait_s: int
 ) -> None:
-    async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,)) as it:
-        old = await new_pull(it)
-        limit(it)
-        began = it.clock.now().timestamp()
-        pulls = [await new_pull(it), await new_pull(it)]
-        await run_all(it, OWN, build="failure")
-        calls = len(it.github.calls)
-        await it.pass_time(wait_s - 1)
-        assert len(it.github.calls) == calls
-        assert [gate_state(it, each) for each in (old, *pulls)] == ["pending", "absent", "absent"]
-        assert {row["held_by"] for row in waiting(it)} == {held_by}
+    async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,)) as relay:
+        old = await new_pull(relay)
+        limit(relay)
+        began = relay.clock.now().timestamp()
+        pulls = [await new_pull(relay), await new_pull(relay)]
+        await run_all(relay, OWN, build="failure")
+        calls = len(relay.github.calls)
+        await relay.pass_time(wait_s - 1)
+        assert len(relay.github.calls) == calls
+        assert [gate_state(relay, each) for each in (old, *pulls)] == ["pending", "absent", "absent"]
+        assert {row["held_by"] for row in open_effects(relay)} == {held_by}
 
-        await seconds_until(it, lambda: not waiting(it), most=60)
-        came = [(call_body(call)["name"], call.at.timestamp() - began) for call in check_calls(it, "POST")]
+        await seconds_until(relay, lambda: not open_effects(relay), most=60)
+        came = [(call_body(call)["name"], call.at.timestamp() - began) for call in check_calls(relay, "POST")]
         back = [(name, at) for name, at in came if at >= wait_s]
         assert [name for name, _ in back[:2]] == [GATE, GATE]
         assert all(at <= wait_s + IN_TIME_S for name, at in back if name == GATE)
         first = dict(reversed(back))
         assert first[GATE] < first[BACKEND] < first[JOB]
-        assert [gate_state(it, each) for each in (old, *pulls)] == ["failure", "pending", "pending"]
+        assert [gate_state(relay, each) for each in (old, *pulls)] == ["failure", "pending", "pending"]
 
 
 async def test_in_an_hour_with_too_few_calls_every_gate_is_in_time_and_checks_are_paced(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,), job_checks="all") as it:
-        it.github.limits.primary_per_hour = 120
+    async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,), job_checks="all") as relay:
+        relay.github.limits.primary_per_hour = 120
         pulls, held = [], set()
         for number in range(8):
-            pulls.append(await new_pull(it))
-            await seconds_until(it, lambda: sent(it) > number and gate_state(it, pulls[-1]) == "pending")  # noqa: B023
-            await run_all(it, OWN, build="failure")
-            await seconds_until(it, lambda: gate_state(it, pulls[-1]) == "failure")
-            held |= {(row["target"], row["held_by"]) for row in waiting(it)}
-            await it.pass_time(60)
+            pulls.append(await new_pull(relay))
+            await seconds_until(
+                relay,
+                lambda: count_dispatches(relay) > number and gate_state(relay, pulls[-1]) == "pending",  # noqa: B023
+            )
+            await run_all(relay, OWN, build="failure")
+            await seconds_until(relay, lambda: gate_state(relay, pulls[-1]) == "failure")
+            held |= {(row["target"], row["held_by"]) for row in open_effects(relay)}
+            await relay.pass_time(60)
 
         assert held == {("checks/backend", "hour"), ("checks/job", "hour")}
-        it.github.limits.primary_per_hour = 5_000
-        await it.pass_time(3600)
-        await seconds_until(it, lambda: not waiting(it), most=60)
+        relay.github.limits.primary_per_hour = 5_000
+        await relay.pass_time(3600)
+        await seconds_until(relay, lambda: not open_effects(relay), most=60)
         for pull in pulls:
-            assert (check_state(it, BACKEND, pull.head_sha), check_state(it, JOB, pull.head_sha)) == (
+            assert (check_state(relay, BACKEND, pull.head_sha), check_state(relay, JOB, pull.head_sha)) == (
                 "failure",
                 "failure",
             )
-        refused = [call for call in it.github.calls if call.status in {403, 429}]
+        refused = [call for call in relay.github.calls if call.status in {403, 429}]
         assert refused == []

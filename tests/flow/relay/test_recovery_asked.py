@@ -6,7 +6,6 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     LABEL,
-    Stage,
     gate_state,
     gated_upstream,
     open_pull,
@@ -14,80 +13,80 @@ from support.github.gated_upstream import (
     shown_check,
     write_comment,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 
-async def recover(it: Stage) -> int:
+async def recover(relay: RunningRelay) -> int:
     """Reconcile twice; what was missed is found by the first."""
-    first = (await it.services.reconciler.run()).recovery
-    await it.act()
-    second = (await it.services.reconciler.run()).recovery
-    await it.act()
+    first = (await relay.services.reconciler.run()).recovery
+    await relay.drain()
+    second = (await relay.services.reconciler.run()).recovery
+    await relay.drain()
     assert (first.stopped, second.stopped, second.missed) == (None, None, 0)
     return first.missed
 
 
 async def test_a_missed_command_is_answered_once(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        it.github.faults.webhooks.lose(times=2)
-        await write_comment(it, pull, "/crcr status")
-        await write_comment(it, pull, "Looks good to me")
-        assert len(it.github.comments(pull)) == 2
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        relay.github.faults.webhooks.lose(times=2)
+        await write_comment(relay, pull, "/crcr status")
+        await write_comment(relay, pull, "Looks good to me")
+        assert len(relay.github.comments(pull)) == 2
 
-        assert await recover(it) == 2
-        assert len(it.github.comments(pull)) == 3
+        assert await recover(relay) == 2
+        assert len(relay.github.comments(pull)) == 3
 
 
 async def test_the_gate_of_a_missed_head_stands_after_recovery(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        it.github.faults.webhooks.lose(event="pull_request", times=1)
-        pull = await open_pull(it)
-        assert gate_state(it, pull) == "absent"
-        assert await recover(it) == 1
-        assert gate_state(it, pull) == "pending"
-        await run_all(it)
-        assert gate_state(it, pull) == "success"
+    async with gated_upstream(tmp_path) as relay:
+        relay.github.faults.webhooks.lose(event="pull_request", times=1)
+        pull = await open_pull(relay)
+        assert gate_state(relay, pull) == "absent"
+        assert await recover(relay) == 1
+        assert gate_state(relay, pull) == "pending"
+        await run_all(relay)
+        assert gate_state(relay, pull) == "success"
 
 
 async def test_a_missed_merge_group_is_told_and_judged_once(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await it.github.push(
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await relay.github.push(
             UPSTREAM, files={"other.txt": "moved on"}
         )  # the group is more than the pull request
-        await run_all(it)
-        it.github.faults.webhooks.lose(event="merge_group", times=1)
-        group = await it.github.enqueue(pull)
-        await it.act()
-        assert shown_check(it, GATE, group.head_sha) is None
+        await run_all(relay)
+        relay.github.faults.webhooks.lose(event="merge_group", times=1)
+        group = await relay.github.enqueue(pull)
+        await relay.drain()
+        assert shown_check(relay, GATE, group.head_sha) is None
 
-        assert await recover(it) == 1
-        assert shown_check(it, GATE, group.head_sha) is not None
-        told = [each.event_type for each in it.github.dispatches(GATING)]
+        assert await recover(relay) == 1
+        assert shown_check(relay, GATE, group.head_sha) is not None
+        told = [each.event_type for each in relay.github.dispatches(GATING)]
         assert told.count("merge_group") == 1
 
 
 async def test_a_missed_label_brings_what_it_stands_for(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        it.github.faults.webhooks.lose(event="pull_request", times=1)
-        it.clock.advance(1)
-        await it.github.label_pr(pull, LABEL)
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        relay.github.faults.webhooks.lose(event="pull_request", times=1)
+        relay.clock.advance(1)
+        await relay.github.label_pr(pull, LABEL)
 
-        assert await recover(it) == 1
-        assert f'"{LABEL}"' in it.rows("SELECT labels FROM pulls")[0]["labels"]
+        assert await recover(relay) == 1
+        assert f'"{LABEL}"' in relay.rows("SELECT labels FROM pulls")[0]["labels"]
 
 
 async def test_a_missed_request_to_run_again_is_obeyed_once(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as it:
-        pull = await open_pull(it)
-        await run_all(it, test="failure")
-        assert gate_state(it, pull) == "failure"
-        it.github.faults.webhooks.lose(times=1)
-        check = it.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
-        await it.github.rerequest_check(check)
-        assert len(it.github.calls_to("POST", f"/repos/{GATING}/actions/runs/*")) == 0
+    async with gated_upstream(tmp_path) as relay:
+        pull = await open_pull(relay)
+        await run_all(relay, test="failure")
+        assert gate_state(relay, pull) == "failure"
+        relay.github.faults.webhooks.lose(times=1)
+        check = relay.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
+        await relay.github.rerequest_check(check)
+        assert len(relay.github.calls_to("POST", f"/repos/{GATING}/actions/runs/*")) == 0
 
-        assert await recover(it) == 1
-        assert len(it.github.calls_to("POST", f"/repos/{GATING}/actions/runs/*")) == 1
+        assert await recover(relay) == 1
+        assert len(relay.github.calls_to("POST", f"/repos/{GATING}/actions/runs/*")) == 1

@@ -15,36 +15,36 @@ from crcr.wiring.core import Seams
 from crcr.wiring.services import build
 from github_sim.github import Match, PullRequest
 from support.github.dispatch_log import BOTH, TWO, dispatched_actions, dispatched_events
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 from support.services.postgres import dump, restore_dump
-from support.stage import UPSTREAM, Stage, stage
 
 LOG = "/app/hook/deliveries"
 HOUR = timedelta(hours=1)
 
 
-async def recover(it: Stage) -> RecoveryReport:
-    report = (await it.services.reconciler.run()).recovery
-    await it.act()
+async def recover(relay: RunningRelay) -> RecoveryReport:
+    report = (await relay.services.reconciler.run()).recovery
+    await relay.drain()
     return report
 
 
-def fetches(it: Stage) -> int:
-    return len(it.github.calls_to("GET", f"{LOG}/*"))
+def fetches(relay: RunningRelay) -> int:
+    return len(relay.github.calls_to("GET", f"{LOG}/*"))
 
 
-def pages(it: Stage) -> int:
-    return len(it.github.calls_to("GET", LOG))
+def pages(relay: RunningRelay) -> int:
+    return len(relay.github.calls_to("GET", LOG))
 
 
-def guids(it: Stage) -> dict[str, str]:
+def guids(relay: RunningRelay) -> dict[str, str]:
     """The state of every delivery by its GUID; the table's key lets none stand twice."""
-    return {row["guid"]: row["state"] for row in it.rows("SELECT guid, state FROM deliveries")}
+    return {row["guid"]: row["state"] for row in relay.rows("SELECT guid, state FROM deliveries")}
 
 
-async def pushed(it: Stage, pull: PullRequest, times: int) -> PullRequest:
+async def pushed(relay: RunningRelay, pull: PullRequest, times: int) -> PullRequest:
     for _ in range(times):
-        it.clock.advance(1)
-        await it.github.push_to_pr(pull)
+        relay.clock.advance(1)
+        await relay.github.push_to_pr(pull)
     return pull
 
 
@@ -65,285 +65,287 @@ def put_in_place(copy: Path, database: SqliteSetting | PostgresSetting) -> None:
     copy.rename(database.path)
 
 
-async def restore(it: Stage, copy: Path) -> None:
+async def restore(relay: RunningRelay, copy: Path) -> None:
     """Stop the relay, put the copy in the place of its database, and start it again."""
-    settings = it.services.settings
-    await it.services.close()
+    settings = relay.services.settings
+    await relay.services.close()
     put_in_place(copy, settings.database)
-    it.services = build(settings, Seams(clock=it.clock, http=it._github_http, chance=lambda: 0.5))
+    relay.services = build(settings, Seams(clock=relay.clock, http=relay._github_http, chance=lambda: 0.5))
 
 
 async def test_fault_07_a_missed_webhook_is_taken_up_and_its_downstreams_are_told(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose(times=1)
-        pr = await it.github.open_pr(UPSTREAM)
-        other = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        assert dispatched_events(it.github, "org/one") == [("opened", other.head_sha)]
-        report = await recover(it)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose(times=1)
+        pr = await relay.github.open_pr(UPSTREAM)
+        other = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        assert dispatched_events(relay.github, "org/one") == [("opened", other.head_sha)]
+        report = await recover(relay)
 
         assert (report.logged, report.missed, report.taken, report.stopped) == (2, 1, 1, None)
-        assert dispatched_events(it.github, "org/one")[1:] == [("opened", pr.head_sha)]
-        assert [row["source"] for row in it.rows("SELECT source FROM deliveries ORDER BY number")] == [
+        assert dispatched_events(relay.github, "org/one")[1:] == [("opened", pr.head_sha)]
+        assert [row["source"] for row in relay.rows("SELECT source FROM deliveries ORDER BY number")] == [
             "recovered",
             "webhook",
         ]
 
 
 async def test_hours_of_outage_over_many_pages_end_at_the_newest_state_of_everything(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        known = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        it.github.faults.webhooks.lose()
-        pulls = [known, *[await it.github.open_pr(UPSTREAM) for _ in range(9)]]
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        known = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        relay.github.faults.webhooks.lose()
+        pulls = [known, *[await relay.github.open_pr(UPSTREAM) for _ in range(9)]]
         for pull in pulls:
-            it.clock.advance(600)
-            await pushed(it, pull, 20)
-            await it.github.label_pr(pull, "wanted")
+            relay.clock.advance(600)
+            await pushed(relay, pull, 20)
+            await relay.github.label_pr(pull, "wanted")
         for _ in range(30):
-            await it.github.push(UPSTREAM)
-        it.github.faults.clear()
-        report = await recover(it)
+            await relay.github.push(UPSTREAM)
+        relay.github.faults.clear()
+        report = await recover(relay)
 
         assert (report.missed, report.taken, report.left) == (249, 249, 0)
         assert report.superseded == 199  # of each pull request all but its last push, and the openings
-        assert pages(it) == 3
-        assert sorted(dispatched_events(it.github, "org/one")[1:]) == sorted(
+        assert pages(relay) == 3
+        assert sorted(dispatched_events(relay.github, "org/one")[1:]) == sorted(
             ("synchronize", pull.head_sha) for pull in pulls
         )
-        assert Counter(guids(it).values()) == {"accepted": 51, "superseded": 199}
-        assert len(it.github.dispatches("org/one")) == 1 + 10 + 30
+        assert Counter(guids(relay).values()) == {"accepted": 51, "superseded": 199}
+        assert len(relay.github.dispatches("org/one")) == 1 + 10 + 30
 
 
 async def test_fault_04_what_was_redelivered_by_hand_meanwhile_is_not_doubled(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose(times=2)
-        first, second = await it.github.open_pr(UPSTREAM), await it.github.push(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose(times=2)
+        first, second = await relay.github.open_pr(UPSTREAM), await relay.github.push(UPSTREAM)
         assert first.last_delivery is not None
         assert second is not None
         for delivery in (first.last_delivery, second):
-            await it.github.redeliver(delivery.guid)
-        report = await recover(it)
+            await relay.github.redeliver(delivery.guid)
+        report = await recover(relay)
 
-        assert (report.missed, fetches(it)) == (0, 0)
-        assert len(it.github.dispatches("org/one")) == 2
+        assert (report.missed, fetches(relay)) == (0, 0)
+        assert len(relay.github.dispatches("org/one")) == 2
 
 
 async def test_a_webhook_whose_answer_was_lost_is_known_and_not_fetched(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
         assert pr.last_delivery is not None
         pr.last_delivery.status_code = 504  # GitHub waited for ten seconds, and we were done after eleven
-        report = await recover(it)
+        report = await recover(relay)
 
-        assert (report.missed, fetches(it)) == (0, 0)
+        assert (report.missed, fetches(relay)) == (0, 0)
 
 
 async def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        pull = await it.github.open_pr(UPSTREAM)
-        await pushed(it, pull, 250)
-        it.clock.advance(HOUR)
-        await recover(it)
-        assert pages(it) == 3
-        it.github.faults.webhooks.lose(times=1)
-        await it.github.push_to_pr(pull)
-        report = await recover(it)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        pull = await relay.github.open_pr(UPSTREAM)
+        await pushed(relay, pull, 250)
+        relay.clock.advance(HOUR)
+        await recover(relay)
+        assert pages(relay) == 3
+        relay.github.faults.webhooks.lose(times=1)
+        await relay.github.push_to_pr(pull)
+        report = await recover(relay)
 
-        assert (pages(it), report.missed, report.logged) == (4, 1, 1)
-        assert dispatched_actions(it.github, "org/one")[-1] == "synchronize"
+        assert (pages(relay), report.missed, report.logged) == (4, 1, 1)
+        assert dispatched_actions(relay.github, "org/one")[-1] == "synchronize"
 
 
 async def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose()
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose()
         for _ in range(5):
-            await it.github.push(UPSTREAM)
-        it.github.faults.clear()
-        last = it.github.deliveries()[3].id
-        it.github.faults.secondary_limit(retry_after_s=600, on=Match("GET", f"{LOG}/{last}"), times=1)
-        report = await recover(it)
+            await relay.github.push(UPSTREAM)
+        relay.github.faults.clear()
+        last = relay.github.deliveries()[3].id
+        relay.github.faults.secondary_limit(retry_after_s=600, on=Match("GET", f"{LOG}/{last}"), times=1)
+        report = await recover(relay)
         assert (report.taken, report.left) == (3, 2)
         assert "secondary rate limit" in (report.stopped or "")
-        assert it.rows("SELECT * FROM watermarks") == []
+        assert relay.rows("SELECT * FROM watermarks") == []
 
-        it.clock.advance(HOUR)
-        report = await recover(it)
+        relay.clock.advance(HOUR)
+        report = await recover(relay)
         assert (report.missed, report.taken, report.stopped) == (2, 2, None)
-        assert len(it.github.dispatches("org/one")) == 5
+        assert len(relay.github.dispatches("org/one")) == 5
 
 
 async def test_after_a_restore_of_an_older_copy_pull_requests_come_back_by_themselves(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        kept = await it.github.open_pr(UPSTREAM)
-        await recover(it)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        kept = await relay.github.open_pr(UPSTREAM)
+        await recover(relay)
         copy = tmp_path / "copy.db"
-        make_copy(it.services.settings.database, copy)
-        it.clock.advance(HOUR)
-        await pushed(it, kept, 3)
-        new = await it.github.open_pr(UPSTREAM)
-        await it.act()
-        lost = set(guids(it))
-        await restore(it, copy)
-        assert len(guids(it)) == 1
-        report = await recover(it)
+        make_copy(relay.services.settings.database, copy)
+        relay.clock.advance(HOUR)
+        await pushed(relay, kept, 3)
+        new = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        lost = set(guids(relay))
+        await restore(relay, copy)
+        assert len(guids(relay)) == 1
+        report = await recover(relay)
 
         assert (report.missed, report.superseded) == (4, 2)
-        assert set(guids(it)) == lost
-        assert set(dispatched_events(it.github, "org/one")[-2:]) == {
+        assert set(guids(relay)) == lost
+        assert set(dispatched_events(relay.github, "org/one")[-2:]) == {
             ("opened", new.head_sha),
             ("synchronize", kept.head_sha),
         }
 
 
 async def test_a_backlog_of_one_pull_request_collapses_to_one_dispatch(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose()
-        pull = await pushed(it, await it.github.open_pr(UPSTREAM), 12)
-        it.clock.advance(1)
-        await it.github.label_pr(pull, "wanted")
-        it.github.faults.clear()
-        report = await recover(it)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose()
+        pull = await pushed(relay, await relay.github.open_pr(UPSTREAM), 12)
+        relay.clock.advance(1)
+        await relay.github.label_pr(pull, "wanted")
+        relay.github.faults.clear()
+        report = await recover(relay)
 
-        assert dispatched_events(it.github, "org/one") == [("synchronize", pull.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("synchronize", pull.head_sha)]
         assert (report.taken, report.superseded) == (14, 12)
 
 
 async def test_a_pull_request_that_came_and_went_meanwhile_is_told_as_closed_and_no_more(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose()
-        pull = await pushed(it, await it.github.open_pr(UPSTREAM), 3)
-        it.clock.advance(1)
-        await it.github.close_pr(pull)
-        it.github.faults.clear()
-        await recover(it)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose()
+        pull = await pushed(relay, await relay.github.open_pr(UPSTREAM), 3)
+        relay.clock.advance(1)
+        await relay.github.close_pr(pull)
+        relay.github.faults.clear()
+        await recover(relay)
 
-        assert dispatched_events(it.github, "org/one") == [("closed", pull.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("closed", pull.head_sha)]
 
 
 async def test_runs_at_once_and_a_live_webhook_between_them_take_each_guid_once(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose()
-        pulls = [await it.github.open_pr(UPSTREAM) for _ in range(20)]
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose()
+        pulls = [await relay.github.open_pr(UPSTREAM) for _ in range(20)]
         for _ in range(10):
-            await it.github.push(UPSTREAM)
-        it.github.faults.clear()
-        missed = {each.guid for each in it.github.deliveries()}
-        live = [it.github.redeliver(guid) for guid in sorted(missed)]
-        (one, two), _ = await asyncio.gather(asyncio.gather(recover(it), recover(it)), asyncio.gather(*live))
-        await it.act()
+            await relay.github.push(UPSTREAM)
+        relay.github.faults.clear()
+        missed = {each.guid for each in relay.github.deliveries()}
+        live = [relay.github.redeliver(guid) for guid in sorted(missed)]
+        (one, two), _ = await asyncio.gather(
+            asyncio.gather(recover(relay), recover(relay)), asyncio.gather(*live)
+        )
+        await relay.drain()
 
-        assert set(guids(it)) == missed
-        assert sorted(dispatched_events(it.github, "org/one")) == sorted(
+        assert set(guids(relay)) == missed
+        assert sorted(dispatched_events(relay.github, "org/one")) == sorted(
             ("opened", pull.head_sha) for pull in pulls
         )
-        assert len(it.github.dispatches("org/one")) == 30
+        assert len(relay.github.dispatches("org/one")) == 30
         assert (one.stopped, two.stopped, one.left, two.left) == (None, None, 0, 0)
-        assert (await recover(it)).missed == 0
+        assert (await recover(relay)).missed == 0
 
 
 async def test_webhooks_that_came_before_any_allowlist_are_taken_up_after_it(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L9: []\n", downstreams=BOTH) as it:
-        pr = await it.github.open_pr(UPSTREAM)
+    async with running_relay(tmp_path, "L9: []\n", downstreams=BOTH) as relay:
+        pr = await relay.github.open_pr(UPSTREAM)
         assert pr.last_delivery is not None
         assert pr.last_delivery.status_code == 503
-        report = await recover(it)
+        report = await recover(relay)
         assert (report.left, "no valid allowlist" in (report.stopped or "")) == (1, True)
 
-        it.write_allowlist(TWO)
-        await it.refresh()
-        assert (await recover(it)).taken == 1
-        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
+        relay.write_allowlist(TWO)
+        await relay.refresh()
+        assert (await recover(relay)).taken == 1
+        assert dispatched_events(relay.github, "org/one") == [("opened", pr.head_sha)]
 
 
 async def test_one_upstream_without_an_allowlist_does_not_hold_up_another(tmp_path: Path) -> None:
     lists = {"up/bad": "L9: []\n", "up/good": TWO}
-    async with stage(tmp_path, lists, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose()
-        good = await it.github.open_pr("up/good")
+    async with running_relay(tmp_path, lists, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose()
+        good = await relay.github.open_pr("up/good")
         for _ in range(3):
-            it.clock.advance(1)
-            await it.github.open_pr("up/bad")
-        it.github.faults.clear()
-        report = await recover(it)
+            relay.clock.advance(1)
+            await relay.github.open_pr("up/bad")
+        relay.github.faults.clear()
+        report = await recover(relay)
 
-        assert (report.taken, report.left, fetches(it)) == (1, 3, 2)
-        assert dispatched_events(it.github, "org/one") == [("opened", good.head_sha)]
+        assert (report.taken, report.left, fetches(relay)) == (1, 3, 2)
+        assert dispatched_events(relay.github, "org/one") == [("opened", good.head_sha)]
 
 
 async def test_what_github_keeps_no_more_is_gone_and_the_rest_is_not(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose()
-        await it.github.open_pr(UPSTREAM)
-        it.clock.advance(2 * HOUR)
-        kept = await it.github.open_pr(UPSTREAM)
-        it.clock.advance(timedelta(days=3) - HOUR)
-        it.github.faults.clear()
-        report = await recover(it)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose()
+        await relay.github.open_pr(UPSTREAM)
+        relay.clock.advance(2 * HOUR)
+        kept = await relay.github.open_pr(UPSTREAM)
+        relay.clock.advance(timedelta(days=3) - HOUR)
+        relay.github.faults.clear()
+        report = await recover(relay)
 
         assert (report.missed, report.taken) == (1, 1)
-        assert dispatched_events(it.github, "org/one") == [("opened", kept.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("opened", kept.head_sha)]
 
 
 async def test_pull_requests_of_downstreams_cost_no_call(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        await it.github.open_pr(UPSTREAM)
-        theirs = await it.github.open_pr("org/one")  # the App is there too, so it hears of them
-        it.github.faults.webhooks.lose()
-        await it.github.push_to_pr(theirs)
-        await it.github.push("org/one")
-        it.github.faults.clear()
-        report = await recover(it)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        theirs = await relay.github.open_pr("org/one")  # the App is there too, so it hears of them
+        relay.github.faults.webhooks.lose()
+        await relay.github.push_to_pr(theirs)
+        await relay.github.push("org/one")
+        relay.github.faults.clear()
+        report = await recover(relay)
 
-        assert (report.logged, report.missed, fetches(it)) == (4, 0, 0)
+        assert (report.logged, report.missed, fetches(relay)) == (4, 0, 0)
 
 
 async def test_what_no_relay_can_read_is_set_aside_once(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        refused = await it.github.send_webhook("pull_request", {"action": "opened"})
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        refused = await relay.github.send_webhook("pull_request", {"action": "opened"})
         assert refused.status_code == 400
-        pr = await it.github.open_pr(UPSTREAM)
-        report = await recover(it)
+        pr = await relay.github.open_pr(UPSTREAM)
+        report = await recover(relay)
 
         assert (report.missed, report.unusable, report.stopped) == (1, 1, None)
-        assert it.rows("SELECT guid, outcome FROM recovered") == [
+        assert relay.rows("SELECT guid, outcome FROM recovered") == [
             {"guid": refused.guid, "outcome": "unusable"}
         ]
-        assert (await recover(it)).missed == 0
-        assert dispatched_events(it.github, "org/one") == [("opened", pr.head_sha)]
+        assert (await recover(relay)).missed == 0
+        assert dispatched_events(relay.github, "org/one") == [("opened", pr.head_sha)]
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
 async def test_labels_and_drafts_end_as_they_are_today(tmp_path: Path, newest_first: bool) -> None:
-    async with stage(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose()
-        pull = await it.github.open_pr(UPSTREAM, draft=newest_first)
-        it.clock.advance(1)
+    async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose()
+        pull = await relay.github.open_pr(UPSTREAM, draft=newest_first)
+        relay.clock.advance(1)
         if newest_first:
-            await it.github.ready_for_review(pull)
+            await relay.github.ready_for_review(pull)
         else:
-            await it.github.convert_to_draft(pull)
-        it.github.faults.clear()
-        await recover(it)
+            await relay.github.convert_to_draft(pull)
+        relay.github.faults.clear()
+        await recover(relay)
 
-        assert dispatched_events(it.github, "org/one") == (
+        assert dispatched_events(relay.github, "org/one") == (
             [("opened", pull.head_sha)] if newest_first else []
         )
-        assert it.rows("SELECT draft FROM pulls") == [{"draft": 0 if newest_first else 1}]
+        assert relay.rows("SELECT draft FROM pulls") == [{"draft": 0 if newest_first else 1}]
 
 
 async def test_an_installation_that_was_missed_is_known_before_the_pull_requests_are(tmp_path: Path) -> None:
-    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
-        it.github.faults.webhooks.lose()
-        pull = await it.github.open_pr(UPSTREAM)
-        it.clock.advance(1)
-        await it.github.uninstall("org/two", whole_account=True)
-        await it.github.install("org/two")
-        await it.github.install("org/one")
-        it.github.faults.clear()
-        report = await recover(it)
+    async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
+        relay.github.faults.webhooks.lose()
+        pull = await relay.github.open_pr(UPSTREAM)
+        relay.clock.advance(1)
+        await relay.github.uninstall("org/two", whole_account=True)
+        await relay.github.install("org/two")
+        await relay.github.install("org/one")
+        relay.github.faults.clear()
+        report = await recover(relay)
 
         assert (report.missed, report.taken) == (4, 4)
-        assert dispatched_events(it.github, "org/two") == [("opened", pull.head_sha)]
+        assert dispatched_events(relay.github, "org/two") == [("opened", pull.head_sha)]

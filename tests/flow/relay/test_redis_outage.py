@@ -25,9 +25,9 @@ from support.downstream.callbacks import (
     refusal_code,
     report_outcome,
 )
+from support.running_relay import UPSTREAM, RunningRelay, environment, running_relay
 from support.services.redis import RedisServer
 from support.sign_in import ADMIN, TOKENS, visitor
-from support.stage import UPSTREAM, Stage, environment, stage
 
 SOON_S = 10.0
 """Redis is given less than a second (`CALL_S`); the rest is for a machine that is busy with other tests."""
@@ -46,9 +46,9 @@ async def soon(answer: Any) -> httpx.Response:
     return found
 
 
-async def until_applied(it: Stage, run: Any, job: str) -> None:
+async def until_applied(relay: RunningRelay, run: Any, job: str) -> None:
     async with asyncio.timeout(20):
-        while refused_or_none(answer := await post_report(it, run, job, "in_progress")) is not None:
+        while refused_or_none(answer := await post_report(relay, run, job, "in_progress")) is not None:
             assert refusal_code(answer) == (503, "limiter_unavailable")
             await asyncio.sleep(0.02)
 
@@ -57,9 +57,12 @@ def refused_or_none(answer: httpx.Response) -> tuple[int, str] | None:
     return None if answer.status_code == 200 else refusal_code(answer)
 
 
-async def readiness(it: Stage) -> tuple[int, int, str]:
+async def readiness(relay: RunningRelay) -> tuple[int, int, str]:
     """What the probe for callbacks says, and what the one for everything says of the limits."""
-    callbacks, everything = await soon(it.http.get("/readyz/callback")), await soon(it.http.get("/readyz"))
+    callbacks, everything = (
+        await soon(relay.http.get("/readyz/callback")),
+        await soon(relay.http.get("/readyz")),
+    )
     if callbacks.status_code == 503:
         assert refusal_code(callbacks) == (503, "limiter_unavailable")
     return callbacks.status_code, everything.status_code, everything.json()["limits"]
@@ -69,44 +72,44 @@ async def readiness(it: Stage) -> tuple[int, int, str]:
 async def test_callbacks_get_503_within_a_second_and_all_else_goes_on(
     tmp_path: Path, redis: RedisServer, how: str
 ) -> None:
-    async with dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run):
-        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
-        assert await readiness(it) == (200, 200, "answer")
+    async with dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url) as (relay, run):
+        assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
+        assert await readiness(relay) == (200, 200, "answer")
         getattr(redis, how)()
-        assert await readiness(it) == (503, 200, "away")
+        assert await readiness(relay) == (503, 200, "away")
         took = []
         for _ in range(4):
             began = time.monotonic()
-            answer = await soon(post_report(it, run, "test", "in_progress"))
+            answer = await soon(post_report(relay, run, "test", "in_progress"))
             took.append(time.monotonic() - began)
             assert refusal_code(answer) == (503, "limiter_unavailable")
             assert int(answer.headers["retry-after"]) >= 1
             assert "hunter2" not in answer.text
         assert min(took) < 1  # the others may have met a machine that is busy with other tests
 
-        assert (await it.http.get("/crcr")).status_code == 200
-        assert (await it.http.get("/api/v1/summary", params={"upstream": UPSTREAM})).status_code == 200
-        pr = await it.github.open_pr(UPSTREAM, title="Meanwhile")
+        assert (await relay.http.get("/crcr")).status_code == 200
+        assert (await relay.http.get("/api/v1/summary", params={"upstream": UPSTREAM})).status_code == 200
+        pr = await relay.github.open_pr(UPSTREAM, title="Meanwhile")
         assert pr.last_delivery is not None
         assert pr.last_delivery.status_code is not None
         assert 200 <= pr.last_delivery.status_code < 300
-        await it.act()
-        assert len(it.github.dispatches(BACKEND)) == 2
+        await relay.drain()
+        assert len(relay.github.dispatches(BACKEND)) == 2
 
         redis.thaw() if how == "freeze" else redis.start()
-        await until_applied(it, run, "test")
-        assert await readiness(it) == (200, 200, "answer")
-        assert {job["job_name"] for job in it.jobs()} == {"build", "test"}
+        await until_applied(relay, run, "test")
+        assert await readiness(relay) == (200, 200, "answer")
+        assert {job["job_name"] for job in relay.jobs()} == {"build", "test"}
 
 
 async def test_a_relay_that_nobody_calls_tells_that_its_limiter_is_away(
     tmp_path: Path, redis: RedisServer
 ) -> None:
-    async with stage(tmp_path, LISTED, CRCR_REDIS_URL=redis.url) as it, asyncio.timeout(20):
-        told = it.services.metrics.registry.get_sample_value
+    async with running_relay(tmp_path, LISTED, CRCR_REDIS_URL=redis.url) as relay, asyncio.timeout(20):
+        told = relay.services.metrics.registry.get_sample_value
         assert told("crcr_limiter_up") == 1
         redis.stop()
-        running = asyncio.create_task(follow_other_processes(it.services))
+        running = asyncio.create_task(follow_other_processes(relay.services))
         while told("crcr_limiter_up") == 1:
             await asyncio.sleep(0.02)
         running.cancel()
@@ -116,9 +119,9 @@ async def test_a_relay_that_nobody_calls_tells_that_its_limiter_is_away(
 async def test_sign_ins_wait_outside_and_a_session_goes_on(tmp_path: Path, redis: RedisServer) -> None:
     settings: dict[str, Any] = {"CRCR_HUD_ACCESS": "token", "CRCR_REDIS_URL": redis.url, **TOKENS}
     async with (
-        stage(tmp_path, LISTED, **settings) as it,
-        visitor(it) as known,
-        visitor(it) as stranger,
+        running_relay(tmp_path, LISTED, **settings) as relay,
+        visitor(relay) as known,
+        visitor(relay) as stranger,
     ):
         assert (await known.sign_in(ADMIN)).status_code == 303
         redis.kill()
@@ -131,13 +134,15 @@ async def test_sign_ins_wait_outside_and_a_session_goes_on(tmp_path: Path, redis
 
 @asynccontextmanager
 async def second_relay(
-    it: Stage, redis: RedisServer, **more: str
+    relay: RunningRelay, redis: RedisServer, **more: str
 ) -> AsyncIterator[tuple[Services, httpx.AsyncClient]]:
     """Another process of the same relay: its own handles on the same database and the same Redis."""
-    environ = environment(it.folder, it.github, it.folder / "allowlist.yml")
+    environ = environment(relay.folder, relay.github, relay.folder / "allowlist.yml")
     environ |= {"CRCR_REDIS_URL": redis.url, **more}
-    settings = load_settings(config=None, environ=environ, cwd=it.folder)
-    services = build(settings, Seams(clock=it.clock, http=it._github_http, on_crash=it.crashes.append))
+    settings = load_settings(config=None, environ=environ, cwd=relay.folder)
+    services = build(
+        settings, Seams(clock=relay.clock, http=relay._github_http, on_crash=relay.crashes.append)
+    )
     async with client_from(build_app(services, work=False)) as http:
         yield services, http
     await services.close()
@@ -146,30 +151,31 @@ async def second_relay(
 async def test_two_relays_count_as_one(tmp_path: Path, redis: RedisServer) -> None:
     limit: dict[str, Any] = {"CRCR_RATE_LIMIT_PER_MIN": "2"}
     async with (
-        dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url, **limit) as (it, run),
-        second_relay(it, redis, **limit) as (_, http),
+        dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url, **limit) as (relay, run),
+        second_relay(relay, redis, **limit) as (_, http),
     ):
-        assert report_outcome(await post_report(it, run, "build", "in_progress")) == "applied"
-        assert report_outcome(await post_report(it, run, "test", "in_progress", http=http)) == "applied"
-        for client in (it.http, http):
-            assert refusal_code(await post_report(it, run, "test", "completed", http=client)) == (
+        assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
+        assert report_outcome(await post_report(relay, run, "test", "in_progress", http=http)) == "applied"
+        for client in (relay.http, http):
+            assert refusal_code(await post_report(relay, run, "test", "completed", http=client)) == (
                 429,
                 "rate_limited",
             )
-        it.clock.advance(60)
-        assert report_outcome(await post_report(it, run, "test", "completed", http=http)) == "applied"
+        relay.clock.advance(60)
+        assert report_outcome(await post_report(relay, run, "test", "completed", http=http)) == "applied"
 
 
 async def test_a_new_allowlist_is_read_into_memory_before_it_is_asked_for(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED) as it, asyncio.timeout(20):
-        running = asyncio.create_task(follow_other_processes(it.services))
+    async with running_relay(tmp_path, LISTED) as relay, asyncio.timeout(20):
+        running = asyncio.create_task(follow_other_processes(relay.services))
         await asyncio.sleep(0)
-        core = it.services.upstreams[0]
-        it.write_allowlist("L2:\n  - org/other\n")
-        await it.refresh()
-        it.services.signals.wake(ALLOWLIST)
+        core = relay.services.upstreams[0]
+        relay.write_allowlist("L2:\n  - org/other\n")
+        await relay.refresh()
+        relay.services.signals.wake(ALLOWLIST)
         while (
-            core.key not in it.services.allowlists._cache or it.services.allowlists._cache[core.key][0] != 2
+            core.key not in relay.services.allowlists._cache
+            or relay.services.allowlists._cache[core.key][0] != 2
         ):
             await asyncio.sleep(0.01)
         running.cancel()

@@ -13,29 +13,29 @@ from support.downstream.callbacks import (
     report_outcome,
     sweep,
 )
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 HOUR, DAY = 3600.0, 24 * 3600.0
 PATIENT = "org/patient"
 BOTH = f"L2:\n  - {BACKEND}: {{job_timeout: 2h}}\n  - {PATIENT}\n"
 
 
-def states(it: Stage) -> dict[str, str]:
-    return {job["downstream"]: job["state"] for job in it.jobs()}
+def states(relay: RunningRelay) -> dict[str, str]:
+    return {job["downstream"]: job["state"] for job in relay.jobs()}
 
 
 async def test_silent_jobs_time_out_by_their_downstreams_own_patience(tmp_path: Path) -> None:
-    async with stage(tmp_path, BOTH, downstreams=(BACKEND, PATIENT), CRCR_JOB_TIMEOUT="5h") as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, BOTH, downstreams=(BACKEND, PATIENT), CRCR_JOB_TIMEOUT="5h") as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
         for name in (BACKEND, PATIENT):
-            await it.github.start_job(it.github.runs(name)[0], "build")
-            end_unreported(it, it.github.runs(name)[0], "build")
+            await relay.github.start_job(relay.github.runs(name)[0], "build")
+            end_unreported(relay, relay.github.runs(name)[0], "build")
         seen = []
         for hours in (1.99, 0.02, 2.98, 0.02):
-            it.clock.advance(hours * HOUR)
-            await sweep(it)
-            seen.append((states(it)[BACKEND], states(it)[PATIENT]))
+            relay.clock.advance(hours * HOUR)
+            await sweep(relay)
+            seen.append((states(relay)[BACKEND], states(relay)[PATIENT]))
 
         assert seen == [
             ("in_progress", "in_progress"),
@@ -46,100 +46,100 @@ async def test_silent_jobs_time_out_by_their_downstreams_own_patience(tmp_path: 
 
 
 async def test_a_completed_job_is_never_swept(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        await it.github.complete_job(run, "build", "failure")
-        before = it.jobs()
-        it.clock.advance(30 * DAY)
-        await it.services.sweeper.sweep()
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        await relay.github.complete_job(run, "build", "failure")
+        before = relay.jobs()
+        relay.clock.advance(30 * DAY)
+        await relay.services.sweeper.sweep()
 
-        assert it.jobs() == before
+        assert relay.jobs() == before
 
 
 async def test_a_repeated_sweep_changes_nothing(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        end_unreported(it, run, "build")
-        it.clock.advance(7 * HOUR)
-        await sweep(it)
-        once = (it.jobs(), it.rows("SELECT * FROM changes"))
-        it.clock.advance(7 * HOUR)
-        await sweep(it)
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        end_unreported(relay, run, "build")
+        relay.clock.advance(7 * HOUR)
+        await sweep(relay)
+        once = (relay.jobs(), relay.rows("SELECT * FROM changes"))
+        relay.clock.advance(7 * HOUR)
+        await sweep(relay)
 
-        assert (it.jobs(), it.rows("SELECT * FROM changes")) == once
-        assert [job["swept_at"] for job in it.jobs()] == [
-            int((it.clock.now().timestamp() - 7 * HOUR) * 1_000_000)
+        assert (relay.jobs(), relay.rows("SELECT * FROM changes")) == once
+        assert [job["swept_at"] for job in relay.jobs()] == [
+            int((relay.clock.now().timestamp() - 7 * HOUR) * 1_000_000)
         ]
 
 
 async def test_more_silent_jobs_than_one_step_takes_are_all_swept(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2000") as (it, run):
-        token = it.github.oidc_token(run, "build")
+    async with dispatched_run(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2000") as (relay, run):
+        token = relay.github.oidc_token(run, "build")
         for number in range(501):
-            await it.github.report(run, "build", job_name=f"job {number}", token=token)
-        end_unreported(it, run, "build")
-        it.clock.advance(7 * HOUR)
-        await sweep(it)
+            await relay.github.report(run, "build", job_name=f"job {number}", token=token)
+        end_unreported(relay, run, "build")
+        relay.clock.advance(7 * HOUR)
+        await sweep(relay)
 
-        assert {job["state"] for job in it.jobs()} == {"timed_out"}
-        assert it.github.calls_to("GET", "*/actions/runs*") != []
+        assert {job["state"] for job in relay.jobs()} == {"timed_out"}
+        assert relay.github.calls_to("GET", "*/actions/runs*") != []
 
 
 async def test_bodies_are_forgotten_after_30_days_and_the_delivery_stays(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        it.clock.advance(20 * DAY)
-        await it.github.push(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        relay.clock.advance(20 * DAY)
+        await relay.github.push(UPSTREAM)
+        await relay.drain()
         kept = "SELECT event, body IS NOT NULL AS kept FROM deliveries ORDER BY received_at"
-        await it.services.sweeper.forget()
-        assert [row["kept"] for row in it.rows(kept)] == [1, 1]
-        it.clock.advance(11 * DAY)
-        await it.services.sweeper.forget()
+        await relay.services.sweeper.forget()
+        assert [row["kept"] for row in relay.rows(kept)] == [1, 1]
+        relay.clock.advance(11 * DAY)
+        await relay.services.sweeper.forget()
 
-        assert it.rows(kept) == [{"event": "pull_request", "kept": 0}, {"event": "push", "kept": 1}]
+        assert relay.rows(kept) == [{"event": "pull_request", "kept": 0}, {"event": "push", "kept": 1}]
 
 
 async def test_finished_effects_and_old_changes_are_pruned_and_what_is_parked_is_kept(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        it.github.faults.answer(404)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        relay.github.faults.answer(404)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
         effects = "SELECT state, count(*) AS n FROM effects GROUP BY state ORDER BY state"
-        it.clock.advance(6 * DAY)
-        await it.services.sweeper.forget()
-        assert it.rows(effects) == [{"state": "done", "n": 2}, {"state": "parked", "n": 1}]
-        it.clock.advance(2 * DAY)
-        await it.services.sweeper.forget()
+        relay.clock.advance(6 * DAY)
+        await relay.services.sweeper.forget()
+        assert relay.rows(effects) == [{"state": "done", "n": 2}, {"state": "parked", "n": 1}]
+        relay.clock.advance(2 * DAY)
+        await relay.services.sweeper.forget()
 
-        assert it.rows(effects) == [{"state": "parked", "n": 1}]
+        assert relay.rows(effects) == [{"state": "parked", "n": 1}]
         assert (
-            len(it.rows("SELECT * FROM changes")) == 1
+            len(relay.rows("SELECT * FROM changes")) == 1
         )  # the newest number stays, so that none is given twice
 
 
 async def test_a_result_is_taken_after_the_body_of_its_delivery_is_forgotten(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        it.clock.advance(40 * DAY)
-        await it.services.sweeper.sweep()
-        await it.services.sweeper.forget()
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        relay.clock.advance(40 * DAY)
+        await relay.services.sweeper.sweep()
+        await relay.services.sweeper.forget()
 
-        assert report_outcome(await it.github.complete_job(run, "build")) == "applied"
+        assert report_outcome(await relay.github.complete_job(run, "build")) == "applied"
 
 
 @pytest.mark.parametrize("sweep_first", [True, False])
 async def test_a_sweep_and_a_result_at_the_same_moment_leave_a_result(
     tmp_path: Path, sweep_first: bool
 ) -> None:
-    async with dispatched_run(tmp_path) as (it, run):
-        await it.github.start_job(run, "build")
-        it.clock.advance(6 * HOUR)
-        acts = [it.services.sweeper.sweep(), it.github.complete_job(run, "build")]
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.github.start_job(run, "build")
+        relay.clock.advance(6 * HOUR)
+        acts = [relay.services.sweeper.sweep(), relay.github.complete_job(run, "build")]
         await asyncio.gather(*(acts if sweep_first else reversed(acts)))
 
-        [job] = it.jobs()
+        [job] = relay.jobs()
         assert (job["state"], job["conclusion"]) == ("completed", "success")

@@ -13,24 +13,26 @@ from support.deploy.otlp_collector import attribute_texts, run_collector
 from support.downstream.callbacks import BACKEND, LISTED, dispatched_run, post_report
 from support.live_page import open_page, wait_for_event
 from support.process import free_port
-from support.stage import UPSTREAM, stage
+from support.running_relay import UPSTREAM, running_relay
 
 HOSTILE = "ghs_secret <script>alert(1)</script>"
 
 
 async def test_webhook_dispatch_callback_and_page_of_a_delivery_are_one_trace(tmp_path: Path) -> None:
     with run_collector() as collected:
-        async with stage(tmp_path, LISTED, downstreams=(BACKEND,), CRCR_OTEL_ENDPOINT=collected.url) as it:
-            async with open_page(it) as told:
-                await it.github.open_pr(UPSTREAM, title=HOSTILE)
-                await it.act()
-                run = it.github.runs(BACKEND)[0]
-                assert (await post_report(it, run, "build", "in_progress")).status_code == 200
+        async with running_relay(
+            tmp_path, LISTED, downstreams=(BACKEND,), CRCR_OTEL_ENDPOINT=collected.url
+        ) as relay:
+            async with open_page(relay) as told:
+                await relay.github.open_pr(UPSTREAM, title=HOSTILE)
+                await relay.drain()
+                run = relay.github.runs(BACKEND)[0]
+                assert (await post_report(relay, run, "build", "in_progress")).status_code == 200
                 assert (
-                    await post_report(it, run, "build", "completed", conclusion="success")
+                    await post_report(relay, run, "build", "completed", conclusion="success")
                 ).status_code == 200
                 await wait_for_event(told, b'"kind":"job"')
-            [guid] = {each["delivery"] for each in it.rows("SELECT delivery FROM dispatches")}
+            [guid] = {each["delivery"] for each in relay.rows("SELECT delivery FROM dispatches")}
     assert collected.paths == {"/v1/traces"}
     assert collected.services == {"crcr"}
     mine = [span for span in collected.spans if span.trace_id == sha256(guid.encode()).digest()[:16]]
@@ -58,10 +60,10 @@ async def test_webhook_dispatch_callback_and_page_of_a_delivery_are_one_trace(tm
 
 async def test_a_refused_report_cannot_write_itself_into_a_trace(tmp_path: Path) -> None:
     with run_collector() as collected:
-        async with dispatched_run(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (it, run):
-            body = it.github.ci.report_body(run, run.job("build"), "in_progress")
-            assert (await it.http.post("/github/callback", json=body)).status_code == 401
-            assert (await post_report(it, run, "build", "completed")).status_code == 409
+        async with dispatched_run(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (relay, run):
+            body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
+            assert (await relay.http.post("/github/callback", json=body)).status_code == 401
+            assert (await post_report(relay, run, "build", "completed")).status_code == 409
     assert collected.named("webhook")
     assert collected.named("callback") == []
 
@@ -69,10 +71,10 @@ async def test_a_refused_report_cannot_write_itself_into_a_trace(tmp_path: Path)
 async def test_fault_a_collector_that_is_away_costs_its_spans_and_nothing_else(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(30),
-        dispatched_run(tmp_path, CRCR_OTEL_ENDPOINT=f"http://127.0.0.1:{free_port()}") as (it, run),
+        dispatched_run(tmp_path, CRCR_OTEL_ENDPOINT=f"http://127.0.0.1:{free_port()}") as (relay, run),
     ):
-        assert (await post_report(it, run, "build", "in_progress")).status_code == 200
-        assert set(it.dispatch_states().values()) == {"sent"}
+        assert (await post_report(relay, run, "build", "in_progress")).status_code == 200
+        assert set(relay.dispatch_states().values()) == {"sent"}
 
 
 def test_nothing_is_imported_while_nobody_wants_traces() -> None:

@@ -93,18 +93,18 @@ workflows: {c: {jobs: [a]}}
 async def project(
     github: GitHub, folder: Path, ci: str, **files: str
 ) -> AsyncIterator[tuple[RunnerHarness, OtherCis, Project]]:
-    async with runner_harness(github, folder, {**FILES, **files}) as it:
-        joined = it.runner.join(github.repository(DOWNSTREAM), folder)
-        cis = OtherCis(it.runner)
-        yield it, cis, cis.connect(ci, joined, PLACES[ci])
+    async with runner_harness(github, folder, {**FILES, **files}) as harness:
+        joined = harness.runner.join(github.repository(DOWNSTREAM), folder)
+        cis = OtherCis(harness.runner)
+        yield harness, cis, cis.connect(ci, joined, PLACES[ci])
 
 
 async def built(github: GitHub, folder: Path, ci: str, **told: str) -> tuple[dict[str, str], dict[str, str]]:
     """How the jobs of a build ended, and what they wrote."""
-    async with project(github, folder, ci) as (it, cis, made):
+    async with project(github, folder, ci) as (harness, cis, made):
         build = cis.start(made, told)
-        await it.runner.settle()
-        assert it.runner.problems == []
+        await harness.runner.settle()
+        assert harness.runner.problems == []
     return (
         {name: job.state for name, job in build.jobs.items()},
         {name: job.log for name, job in build.jobs.items()},
@@ -197,22 +197,26 @@ async def test_circleci_runs_nothing_without_its_condition(github: GitHub, tmp_p
 async def test_only_who_has_the_token_can_start_a_build(
     github: GitHub, tmp_path: Path, ci: str, path: str, body: dict[str, Any]
 ) -> None:
-    async with project(github, tmp_path, ci) as (it, cis, made), httpx.AsyncClient() as http:
+    async with project(github, tmp_path, ci) as (harness, cis, made), httpx.AsyncClient() as http:
         for token, status in (("guessed", 401), (made.token, 201)):
             headers = {"Authorization": f"Bearer {token}", "Circle-Token": token}
             answer = await http.post(
                 f"{github.base_url}/_{ci}{path}", json={**body, "token": token}, headers=headers
             )
             assert answer.status_code == status
-        await it.runner.settle()
+        await harness.runner.settle()
         assert len(cis.builds) == 1
 
 
 async def test_a_job_of_buildkite_gets_no_token_after_its_end(github: GitHub, tmp_path: Path) -> None:
     pipeline = 'steps: [{key: a, command: "echo $$BUILDKITE_AGENT_ACCESS_TOKEN $$BUILDKITE_JOB_ID"}]'
-    async with project(github, tmp_path, "buildkite", **{".buildkite/crcr.yml": pipeline}) as (it, cis, made):
+    async with project(github, tmp_path, "buildkite", **{".buildkite/crcr.yml": pipeline}) as (
+        harness,
+        cis,
+        made,
+    ):
         build = cis.start(made, {})
-        await it.runner.settle()
+        await harness.runner.settle()
         secret, job = build.jobs["a"].log.split()
         address = f"{github.buildkite.url}/v3/jobs/{job}/oidc/tokens"
         async with httpx.AsyncClient() as http:
@@ -243,10 +247,10 @@ async def test_a_job_of_buildkite_gets_no_token_after_its_end(github: GitHub, tm
 async def test_what_they_cannot_do_is_told(
     github: GitHub, tmp_path: Path, ci: str, path: str, text: str, words: str
 ) -> None:
-    async with project(github, tmp_path, ci, **{path: text}) as (it, cis, made):
+    async with project(github, tmp_path, ci, **{path: text}) as (harness, cis, made):
         with pytest.raises(WorkflowError, match=words.replace("$", r"\$")):
             cis.start(made, {})
-        assert len(it.runner.problems) == 1
+        assert len(harness.runner.problems) == 1
 
 
 def test_conditions() -> None:

@@ -20,18 +20,18 @@ pytestmark = pytest.mark.slow
 
 async def test_a_dispatch_runs_the_steps_in_a_real_shell(github: GitHub, tmp_path: Path) -> None:
     files = one_job('echo "sum $((2 + 3))"')
-    async with runner_harness(github, tmp_path, files) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, files) as harness:
+        run = await harness.ran()
     assert job_conclusions(run) == {"build": "success"}
     assert "sum 5" in job_log(run)
-    assert it.runner.problems == []
+    assert harness.runner.problems == []
     github.finish()
 
 
 async def test_only_listeners_run(github: GitHub, tmp_path: Path) -> None:
-    async with runner_harness(github, tmp_path, one_job("true")) as it:
-        assert it.dispatch("push") == []
-        assert len(it.dispatch("pull_request")) == 1
+    async with runner_harness(github, tmp_path, one_job("true")) as harness:
+        assert harness.dispatch("push") == []
+        assert len(harness.dispatch("pull_request")) == 1
 
 
 async def test_a_job_sees_what_github_sets_and_nothing_of_ours(
@@ -39,8 +39,8 @@ async def test_a_job_sees_what_github_sets_and_nothing_of_ours(
 ) -> None:
     monkeypatch.setenv("OUR_SECRET", "do-not-tell")
     files = one_job("env | sort", 'cat "$GITHUB_EVENT_PATH"')
-    async with runner_harness(github, tmp_path, files) as it:
-        run = await it.ran(delivery_id="d-1", payload={"number": 7})
+    async with runner_harness(github, tmp_path, files) as harness:
+        run = await harness.ran(delivery_id="d-1", payload={"number": 7})
     said = job_log(run)
     for expected in (
         "GITHUB_ACTIONS=true",
@@ -71,8 +71,8 @@ async def test_a_failing_step_ends_the_job_but_for_those_that_want_to_run(
         - {if: failure(), run: echo failed}
         - {if: success(), run: echo never}
     """
-    async with runner_harness(github, tmp_path, workflow(jobs)) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, workflow(jobs)) as harness:
+        run = await harness.ran()
     assert job_conclusions(run) == {"build": "failure"}
     assert [step.conclusion for step in job_steps(run)] == [
         "failure",
@@ -101,8 +101,8 @@ async def test_outputs_and_variables_go_on(github: GitHub, tmp_path: Path) -> No
       env: {GIVEN: "${{ needs.first.outputs.what }}"}
       steps: [{run: 'echo "$GIVEN"'}]
     """
-    async with runner_harness(github, tmp_path, workflow(jobs)) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, workflow(jobs)) as harness:
+        run = await harness.ran()
     assert "red red" in job_log(run, "first")
     assert "one\ntwo" in job_log(run, "second")
 
@@ -118,8 +118,8 @@ async def test_needs_conditions_and_a_matrix(github: GitHub, tmp_path: Path) -> 
     last: {needs: further, runs-on: x, steps: [{run: echo never}]}
     unless: {needs: build, if: "failure() && needs.build.result == 'failure'", runs-on: x, steps: [{run: "true"}]}
     """
-    async with runner_harness(github, tmp_path, workflow(jobs)) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, workflow(jobs)) as harness:
+        run = await harness.ran()
     assert job_conclusions(run) == {
         "build (a, false)": "success",
         "build (b, false)": "failure",
@@ -148,8 +148,8 @@ async def test_checkout_copies_the_folder_and_other_commits(github: GitHub, tmp_
         - run: ls -A . .crcr
     """
     files = workflow(jobs) | {"ci/build": "#!/bin/bash\ncat up/allow/list.yml\n", ".crcr/report.py": ""}
-    async with runner_harness(github, tmp_path, files) as it:
-        run = await it.ran(sha=github.repository("org/upstream").head_sha)
+    async with runner_harness(github, tmp_path, files) as harness:
+        run = await harness.ran(sha=github.repository("org/upstream").head_sha)
     assert job_conclusions(run) == {"build": "success", "sparse": "success"}
     assert "L1: []" in job_log(run)
     assert "report.py" in job_log(run, "sparse")
@@ -175,8 +175,8 @@ async def test_artifacts_go_from_job_to_job(github: GitHub, tmp_path: Path) -> N
           continue-on-error: true
           with: {name: absent}
     """
-    async with runner_harness(github, tmp_path, workflow(jobs)) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, workflow(jobs)) as harness:
+        run = await harness.ran()
     assert job_conclusions(run) == {"build": "success", "read": "success"}
     assert "./b.xml\n./deep/a.xml\n" in job_log(run, "read")
     assert "c.txt" not in job_log(run, "read")
@@ -206,8 +206,8 @@ async def test_a_composite_action_gets_its_inputs_and_gives_outputs(github: GitH
         - {env: {SAID: "${{ steps.greet.outputs.said }}"}, run: 'echo "$SAID"'}
     """
     files = workflow(jobs) | {"greet/action.yml": action, "greet/words": "words of the action\n"}
-    async with runner_harness(github, tmp_path, files) as it:
-        run = await it.ran(who="${{ github.token }}$(touch /tmp/never)")
+    async with runner_harness(github, tmp_path, files) as harness:
+        run = await harness.ran(who="${{ github.token }}$(touch /tmp/never)")
     assert "words of the action" in job_log(run)
     assert "hello ${{ github.token }}$(touch /tmp/never)" in job_log(run)
 
@@ -221,8 +221,8 @@ async def test_a_name_and_title_of_expressions(github: GitHub, tmp_path: Path) -
       runs-on: x
       steps: [{run: "true"}]
     """
-    async with runner_harness(github, tmp_path, workflow(jobs, head=head)) as it:
-        run = await it.ran(delivery_id="abc")
+    async with runner_harness(github, tmp_path, workflow(jobs, head=head)) as harness:
+        run = await harness.ran(delivery_id="abc")
     assert run.display_title == "ci abc"
     assert job_conclusions(run) == {"build a": "success"}
 
@@ -240,20 +240,20 @@ async def test_a_rerun_of_failed_jobs_keeps_the_others_and_their_outputs(
       runs-on: x
       steps: [{run: 'echo "${{ needs.first.outputs.word }} $GITHUB_RUN_ATTEMPT"; test "$GITHUB_RUN_ATTEMPT" = 2'}]
     """
-    async with runner_harness(github, tmp_path, workflow(jobs)) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, workflow(jobs)) as harness:
+        run = await harness.ran()
         assert run.conclusion == "failure"
         await github.rerun(run, failed_only=True)
-        await it.runner.settle()
+        await harness.runner.settle()
     assert run.conclusion == "success"
     assert "kept 2" in job_log(run, "second")
 
 
 async def test_githubs_view_agrees_with_what_ran(github: GitHub, tmp_path: Path, token_for: "object") -> None:
     repository = "acme/runs"
-    async with runner_harness(github, tmp_path, one_job("true", "false")) as it:
+    async with runner_harness(github, tmp_path, one_job("true", "false")) as harness:
         github.repository(repository).sends_run_webhooks = True
-        await it.ran()
+        await harness.ran()
     told = [(each.event, each.action) for each in github.deliveries() if each.event.startswith("workflow")]
     assert told == [
         ("workflow_run", "requested"),
@@ -297,8 +297,8 @@ async def test_what_cannot_be_run_fails_the_job_and_says_why(
     github: GitHub, tmp_path: Path, step: str, words: str
 ) -> None:
     files = workflow(f"build:\n  runs-on: x\n  steps:\n    - {step}")
-    async with runner_harness(github, tmp_path, files) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, files) as harness:
+        run = await harness.ran()
     assert job_conclusions(run) == {"build": "failure"}
     assert words in job_log(run)
-    assert words in it.runner.problems[0]
+    assert words in harness.runner.problems[0]

@@ -52,7 +52,7 @@ def alive(place: Path, name: str) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def gone(folder: Path) -> bool:
+def is_removed(folder: Path) -> bool:
     return not folder.exists()
 
 
@@ -61,11 +61,11 @@ async def test_cancel_kills_the_step_and_its_children_and_then_cleans_up(
 ) -> None:
     place = tmp_path / "seen"
     place.mkdir()
-    async with runner_harness(github, tmp_path / "files", workflow(WAITS.format(place=place))) as it:
-        (run,) = it.dispatch()
+    async with runner_harness(github, tmp_path / "files", workflow(WAITS.format(place=place))) as harness:
+        (run,) = harness.dispatch()
         await begun(place)
         await github.cancel(run, report=False)
-        await it.runner.settle()
+        await harness.runner.settle()
     assert job_conclusions(run) == {"build": "cancelled", "report": "success", "unless": "cancelled"}
     assert [step.conclusion for step in job_steps(run)] == ["cancelled", "success"]
     assert "cleaned" in job_log(run)
@@ -87,30 +87,32 @@ async def test_a_step_that_wants_to_run_always_is_not_killed(github: GitHub, tmp
             echo finished
         - run: echo never
     """
-    async with runner_harness(github, tmp_path / "files", workflow(jobs)) as it:
-        (run,) = it.dispatch()
+    async with runner_harness(github, tmp_path / "files", workflow(jobs)) as harness:
+        (run,) = harness.dispatch()
         await begun(place)
         await github.cancel(run, report=False)
         (place / "go").touch()
-        await it.runner.settle()
+        await harness.runner.settle()
     assert job_conclusions(run) == {"build": "cancelled"}
     assert [step.conclusion for step in job_steps(run)] == ["success", "skipped"]
 
 
-async def two_dispatches(it: RunnerHarness, place: Path, *, ends_first: bool) -> list[dict[str, str | None]]:
-    (first,) = it.dispatch(number=7)
+async def two_dispatches(
+    harness: RunnerHarness, place: Path, *, ends_first: bool
+) -> list[dict[str, str | None]]:
+    (first,) = harness.dispatch(number=7)
     await begun(place)
-    (second,) = it.dispatch(number=7)
-    (third,) = it.dispatch(number=7)
-    (other,) = it.dispatch(number=8)
+    (second,) = harness.dispatch(number=7)
+    (third,) = harness.dispatch(number=7)
+    (other,) = harness.dispatch(number=8)
     while ends_first and first.status != "completed":
         await asyncio.sleep(0.01)
     (place / "go").touch()
-    await it.runner.settle()
+    await harness.runner.settle()
     return [job_conclusions(run) for run in (first, second, third, other)]
 
 
-def waiting(place: Path) -> str:
+def waiting_job(place: Path) -> str:
     return f"""
     build:
       runs-on: x
@@ -124,9 +126,9 @@ def waiting(place: Path) -> str:
 async def test_a_newer_run_of_the_group_cancels_the_older(github: GitHub, tmp_path: Path) -> None:
     place = tmp_path / "seen"
     place.mkdir()
-    files = workflow(waiting(place), head=GROUP % "true")
-    async with runner_harness(github, tmp_path / "files", files) as it:
-        found = await two_dispatches(it, place, ends_first=True)
+    files = workflow(waiting_job(place), head=GROUP % "true")
+    async with runner_harness(github, tmp_path / "files", files) as harness:
+        found = await two_dispatches(harness, place, ends_first=True)
     words = [each["build"] for each in found]
     assert words[:2] == ["cancelled", "cancelled"]
     assert words[2:] == ["success", "success"]
@@ -137,9 +139,9 @@ async def test_without_that_the_running_one_ends_and_only_the_newest_waits(
 ) -> None:
     place = tmp_path / "seen"
     place.mkdir()
-    files = workflow(waiting(place), head=GROUP % "${{ github.event.client_payload.number == 9 }}")
-    async with runner_harness(github, tmp_path / "files", files) as it:
-        found = await two_dispatches(it, place, ends_first=False)
+    files = workflow(waiting_job(place), head=GROUP % "${{ github.event.client_payload.number == 9 }}")
+    async with runner_harness(github, tmp_path / "files", files) as harness:
+        found = await two_dispatches(harness, place, ends_first=False)
     assert [each["build"] for each in found] == ["success", "cancelled", "success", "success"]
 
 
@@ -151,8 +153,8 @@ async def test_a_step_over_its_time_fails(github: GitHub, tmp_path: Path) -> Non
         - {timeout-minutes: 0.005, run: sleep 60}
         - {if: failure(), run: echo noticed}
     """
-    async with runner_harness(github, tmp_path, workflow(jobs)) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, workflow(jobs)) as harness:
+        run = await harness.ran()
     assert job_conclusions(run) == {"build": "failure"}
     assert "noticed" in job_log(run)
 
@@ -164,10 +166,10 @@ async def test_the_end_of_the_simulation_leaves_no_child_and_no_folder(
     place.mkdir()
     async with runner_harness(
         github, tmp_path / "files", one_job(f"echo $$ > {place}/shell; sleep 300")
-    ) as it:
-        it.dispatch()
+    ) as harness:
+        harness.dispatch()
         await begun(place)
-        root = it.runner.folders.root
+        root = harness.runner.folders.root
         await github.aclose()
     assert not alive(place, "shell")
-    assert gone(root)
+    assert is_removed(root)

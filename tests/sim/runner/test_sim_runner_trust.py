@@ -27,8 +27,10 @@ def job(permissions: str, steps: str = ASK) -> str:
 
 
 async def test_a_job_with_the_permission_gets_its_own_token(github: GitHub, tmp_path: Path) -> None:
-    async with runner_harness(github, tmp_path, workflow(job("  permissions: {id-token: write}\n"))) as it:
-        run = await it.ran()
+    async with runner_harness(
+        github, tmp_path, workflow(job("  permissions: {id-token: write}\n"))
+    ) as harness:
+        run = await harness.ran()
     found = re.search(r'"value": "([^"]+)", "count": 1', job_log(run))
     assert found is not None
     claims: dict[str, Any] = jwt.decode(found[1], options={"verify_signature": False})
@@ -54,8 +56,8 @@ async def test_who_may_ask_for_a_token(
     github: GitHub, tmp_path: Path, head: str, permissions: str, may: bool
 ) -> None:
     files = workflow(job(permissions, LEAK), head=f"on: repository_dispatch\n{head}")
-    async with runner_harness(github, tmp_path, files) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, files) as harness:
+        run = await harness.ran()
     assert ("http://" in job_log(run)) == may
 
 
@@ -63,8 +65,8 @@ async def test_a_request_token_is_good_for_its_job_and_only_while_it_runs(
     github: GitHub, tmp_path: Path
 ) -> None:
     jobs = job("  permissions: {id-token: write}\n", LEAK)
-    async with runner_harness(github, tmp_path, workflow(jobs)) as it, httpx.AsyncClient() as http:
-        address, token = job_log(await it.ran()).split()
+    async with runner_harness(github, tmp_path, workflow(jobs)) as harness, httpx.AsyncClient() as http:
+        address, token = job_log(await harness.ran()).split()
         late = await http.get(address, headers={"authorization": f"Bearer {token}"})
         assert late.status_code == 401
         run = github.start_run("acme/backend", event="repository_dispatch")
@@ -90,8 +92,8 @@ async def test_a_strangers_text_is_never_an_expression(github: GitHub, tmp_path:
         - {env: {OUT: "${{ steps.out.outputs.title }}"}, run: 'printf "%s\\n" "$OUT"'}
     """
     title = "${{ secrets.TOKEN }} $(id) `id` }} ${{ fromJSON('x') }}"
-    async with runner_harness(github, tmp_path, workflow(jobs), secrets={"TOKEN": "hidden-value"}) as it:
-        run = await it.ran(title=title)
+    async with runner_harness(github, tmp_path, workflow(jobs), secrets={"TOKEN": "hidden-value"}) as harness:
+        run = await harness.ran(title=title)
     assert job_log(run).splitlines().count(title) == 3
     assert job_conclusions(run) == {"build": "success"}
 
@@ -101,15 +103,15 @@ async def test_a_title_written_into_a_script_is_run_as_the_shell_would(
 ) -> None:
     """The mistake that generated workflows must not make; here to see that the runner would show it."""
     files = one_job('echo "${{ github.event.client_payload.title }}"')
-    async with runner_harness(github, tmp_path, files) as it:
-        run = await it.ran(title='"; echo pwn"ed"; echo "')
+    async with runner_harness(github, tmp_path, files) as harness:
+        run = await harness.ran(title='"; echo pwn"ed"; echo "')
     assert "pwned" in job_log(run)
 
 
 async def test_secrets_are_starred_out_of_logs(github: GitHub, tmp_path: Path) -> None:
     files = one_job('echo "${{ secrets.TOKEN }}"', "echo ::add-mask::made-here; echo made-here")
-    async with runner_harness(github, tmp_path, files, secrets={"TOKEN": "hidden-value"}) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, files, secrets={"TOKEN": "hidden-value"}) as harness:
+        run = await harness.ran()
     assert "hidden-value" not in job_log(run)
     assert "made-here" not in job_log(run)
     assert "***" in job_log(run)
@@ -122,16 +124,16 @@ async def test_variables_of_github_cannot_be_replaced(github: GitHub, tmp_path: 
         'echo "$GITHUB_RUN_ID $GITHUB_REPOSITORY $GITHUB_SHA"',
         more=more,
     )
-    async with runner_harness(github, tmp_path, files) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, files) as harness:
+        run = await harness.ran()
     assert f"{run.id} acme/runs {run.head_sha}" in job_log(run)
 
 
 @pytest.mark.parametrize("path", ["../../other", "/etc"])
 async def test_nothing_leads_out_of_the_workspace(github: GitHub, tmp_path: Path, path: str) -> None:
     jobs = f"build:\n  runs-on: x\n  steps:\n    - {{uses: actions/checkout@v4, with: {{path: {path}}}}}"
-    async with runner_harness(github, tmp_path, workflow(jobs)) as it:
-        run = await it.ran()
+    async with runner_harness(github, tmp_path, workflow(jobs)) as harness:
+        run = await harness.ran()
     assert job_conclusions(run) == {"build": "failure"}
     assert "leads out of the workspace" in job_log(run)
 
@@ -144,8 +146,8 @@ async def test_links_and_gits_own_files_do_not_join(github: GitHub, tmp_path: Pa
     (folder / ".git/config").write_text("[remote]")
     (folder / "link").symlink_to(outside)
     jobs = "build:\n  runs-on: x\n  steps:\n    - uses: actions/checkout@v4\n    - run: find . -type f -o -type l"
-    async with runner_harness(github, folder, workflow(jobs)) as it:
-        run = await it.ran()
+    async with runner_harness(github, folder, workflow(jobs)) as harness:
+        run = await harness.ran()
     assert "link" not in job_log(run)
     assert ".git/config" not in job_log(run)
     assert set(github.repository("acme/runs").commits[run.head_sha].tree) == {

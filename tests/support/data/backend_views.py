@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.report.report import FailedTest
 from crcr.decide.statistics.figures import Durations, Figures, Part, Tally
 from crcr.decide.statistics.window import Span, Window
 from crcr.decide.views.backend import (

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crcr.decide.events import PullRequestEvent, PushEvent
+from crcr.decide.jobs.report import Report, ReportStatus
 from crcr.decide.model import RepoName
-from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.report import Report, ReportStatus
+from crcr.decide.oidc.identity import Identity, IssuerKind
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UPSTREAM = RepoName("up/stream")

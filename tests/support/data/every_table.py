@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Double, Integer, LargeBinary, SmallInteger, Table
 
 from crcr.record.schema.all_tables import metadata
+from support.running_relay import place_empty_database
 from support.services.postgres import run_on
-from support.stage import place_empty_database
 
 HOSTILE = (
     "'; DROP TABLE jobs; --",

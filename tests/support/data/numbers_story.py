@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from github_sim.github import JobSpec, PullRequest, Workflow, WorkflowJob, WorkflowRun
-from support.stage import AUDIENCE, UPSTREAM, Stage
+from support.running_relay import AUDIENCE, UPSTREAM, RunningRelay
 
 ALPHA, BETA, GATING, PROBE, QUIET = "org/alpha", "org/beta", "org/gating", "org/probe", "org/quiet"
 REPORTING = (ALPHA, BETA, GATING, PROBE)
@@ -30,26 +30,26 @@ DAYS = 36
 
 @dataclass
 class SeededHistory:
-    it: Stage
+    relay: RunningRelay
     random: Random
     pulls: list[PullRequest] = field(default_factory=list)
     reports: int = 0
 
     async def tell(self) -> None:
         for name in REPORTING:
-            self.it.github.repository(name).workflows = list(WORKFLOWS)
+            self.relay.github.repository(name).workflows = list(WORKFLOWS)
         for name in (QUIET, "org/told"):
-            self.it.github.repository(name).workflows = []
+            self.relay.github.repository(name).workflows = []
         for _ in range(DAYS):
             await self._an_event()
             await self._its_runs()
-            await self.it.services.sweeper.sweep()
-            await self.it.pass_time(self.random.choice((9, 23, 26)) * 3600)
+            await self.relay.services.sweeper.sweep()
+            await self.relay.pass_time(self.random.choice((9, 23, 26)) * 3600)
         await self._an_event()
         await self._its_runs()
 
     async def _an_event(self) -> None:
-        github, open_ = self.it.github, [pull for pull in self.pulls if pull.state == "open"]
+        github, open_ = self.relay.github, [pull for pull in self.pulls if pull.state == "open"]
         match self.random.choice(("open", "open", "head", "head", "head", "close", "push", "push")):
             case "head" if open_:
                 await github.push_to_pr(self.random.choice(open_))
@@ -62,39 +62,39 @@ class SeededHistory:
                 await github.push(UPSTREAM)
             case _:
                 self.pulls.append(await github.open_pr(UPSTREAM))
-        await self.it.pass_time(self.random.choice((0, 2, 40)))
+        await self.relay.pass_time(self.random.choice((0, 2, 40)))
 
     async def _its_runs(self) -> None:
         """The newest runs of some go on, and one or another old one does."""
         for name in self.random.sample(REPORTING, 2):
-            runs = self.it.github.runs(name)
+            runs = self.relay.github.runs(name)
             for run in (*runs[-1:], *self.random.sample(runs, min(1, len(runs)))):
                 await self._goes_on(run)
-        await self.it.act()
+        await self.relay.drain()
 
     async def _goes_on(self, run: WorkflowRun) -> None:
         match self.random.choice(("on", "on", "on", "on", "again", "second", "cancel", "late")):
             case "again":
                 await self._jobs(run)
                 before = run.jobs
-                await self.it.github.rerun(run, failed_only=self.random.random() < 0.5)
+                await self.relay.github.rerun(run, failed_only=self.random.random() < 0.5)
                 await self._jobs(run)
                 for job in before:  # what the attempt before had still to say
                     await self._says(run, job, "completed")
             case "second" if run.event == "repository_dispatch":
-                name = self.it.github.world.repositories[run.repository_id].full_name
+                name = self.relay.github.world.repositories[run.repository_id].full_name
                 told, payload = run.event_type, run.client_payload
-                second = self.it.github.start_run(
+                second = self.relay.github.start_run(
                     name, event=run.event, event_type=told, client_payload=payload
                 )
                 await self._jobs(second)
                 await self._jobs(run)
             case "cancel":
                 await self._jobs(run, ended=False)
-                self.reports += len(await self.it.github.cancel(run))
+                self.reports += len(await self.relay.github.cancel(run))
             case "late":
                 for job in run.jobs:
-                    self.it.github.ci.complete(run, job, self.random.choice(ENDS))
+                    self.relay.github.ci.complete(run, job, self.random.choice(ENDS))
                     await self._says(run, job, "completed")
                     await self._says(run, job, "in_progress", late=True)
                     await self._says(run, job, "completed")
@@ -105,15 +105,15 @@ class SeededHistory:
         for job in run.jobs:
             if job.attempt != run.attempt or self.random.random() < 0.1:
                 continue
-            self.it.github.ci.start(run, job)
+            self.relay.github.ci.start(run, job)
             await self._says(run, job, "in_progress")
             if self.random.random() < 0.15:
                 await self._says(run, job, "in_progress")
-        self.it.clock.advance(self.random.choice((0.5, 4, 61, 333, 1_234)))
+        self.relay.clock.advance(self.random.choice((0.5, 4, 61, 333, 1_234)))
         for job in run.jobs if ended else ():
             if job.attempt != run.attempt:
                 continue
-            self.it.github.ci.complete(run, job, self.random.choice(ENDS))
+            self.relay.github.ci.complete(run, job, self.random.choice(ENDS))
             if self.random.random() < 0.15:
                 continue  # nobody tells the relay
             await self._says(run, job, "completed")
@@ -121,12 +121,12 @@ class SeededHistory:
                 await self._says(run, job, "completed")
             if self.random.random() < 0.15:
                 await self._says(run, job, "completed", conclusion=self.random.choice(ENDS))
-        await self.it.github.send_queued_webhooks()
+        await self.relay.github.send_queued_webhooks()
 
     async def _says(self, run: WorkflowRun, job: WorkflowJob, status: str, **more: Any) -> None:
         attempt = str(job.attempt)
-        token = self.it.github.oidc_token(run, job, audience=AUDIENCE, run_attempt=attempt)
-        answer = await self.it.github.report(
+        token = self.relay.github.oidc_token(run, job, audience=AUDIENCE, run_attempt=attempt)
+        answer = await self.relay.github.report(
             run, job, status=status, token=token, run_attempt=attempt, **more
         )
         assert answer.status_code in (200, 409), answer.text

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from crcr.cli.main import app
 from github_sim.github import GitHub
 from github_sim.oidc.signing import private_pem
-from support.stage import UPSTREAM, Stage, stage
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 ALLOWLIST = """
 L1:
@@ -104,17 +104,19 @@ async def _live(folder: Path) -> str:
     def prepare(github: GitHub) -> None:
         github.create_repository("org/refused", installed=False)
 
-    async with stage(folder, ALLOWLIST, downstreams=("org/reporter", "org/secret"), prepare=prepare) as it:
-        await it.github.open_pr(UPSTREAM, title="Add an operator")
-        await it.act()
-        await _report(it, "org/reporter", "success")
-        await _report(it, "org/secret", "failure")
-        return it.github.deliveries()[-1].guid
+    async with running_relay(
+        folder, ALLOWLIST, downstreams=("org/reporter", "org/secret"), prepare=prepare
+    ) as relay:
+        await relay.github.open_pr(UPSTREAM, title="Add an operator")
+        await relay.drain()
+        await _report(relay, "org/reporter", "success")
+        await _report(relay, "org/secret", "failure")
+        return relay.github.deliveries()[-1].guid
 
 
-async def _report(it: Stage, downstream: str, conclusion: str) -> None:
-    run = it.github.runs(downstream)[0]
-    it.clock.advance(30)
-    await it.github.start_job(run, "build")
-    it.clock.advance(60)
-    await it.github.complete_job(run, "build", conclusion)
+async def _report(relay: RunningRelay, downstream: str, conclusion: str) -> None:
+    run = relay.github.runs(downstream)[0]
+    relay.clock.advance(30)
+    await relay.github.start_job(run, "build")
+    relay.clock.advance(60)
+    await relay.github.complete_job(run, "build", conclusion)

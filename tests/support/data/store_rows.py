@@ -21,15 +21,15 @@ from crcr.receive.allowlist_yaml import read_allowlist as check
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.schema import checks, core, statistics
-from crcr.record.statistics.rebuild import find_extremes, sum_anew
+from crcr.record.schema import checks, main_tables, statistics
+from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
 from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.sqlite.database import SqliteDatabase
 from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from support.clock import ManualClock
-from support.stage import database_url, in_postgresql, place_empty_database
+from support.running_relay import database_url, in_postgresql, place_empty_database
 from support.stores.tables import TableConnection, TableEngine, Where, open_handle, open_table_engine
 
 UPSTREAM = RepoName("Torch/torch")
@@ -61,8 +61,8 @@ class StoreRows:
         with self.engine.begin() as connection:
             for table in (statistics.hours, statistics.days, statistics.job_days):
                 connection.execute(delete(table).where(table.c.kind != ResultKind.INGESTED.value))
-            sum_anew(connection)
-            find_extremes(connection)
+            rebuild_sums(connection)
+            rebuild_extremes(connection)
 
     def ago(self, **by: float) -> int:
         return to_us(self.clock.now() - timedelta(**by))
@@ -74,7 +74,7 @@ class StoreRows:
         row = {"upstream": upstream.key, "version": version, "source": "allowlist.yml", "text": text}
         at = self.ago(minutes=5)
         self.add(
-            core.allowlist_versions,
+            main_tables.allowlist_versions,
             {**row, "good": int(good), "problems": json.dumps(problems), "read_at": at},
         )
 
@@ -96,7 +96,7 @@ class StoreRows:
             "body_bytes": 10,
             "body": zlib.compress(b"secret body"),
         }
-        self.add(core.deliveries, {**row, **more})
+        self.add(main_tables.deliveries, {**row, **more})
         return guid
 
     def dispatch(self, delivery: str, downstream: str = "good/backend", **more: Any) -> None:
@@ -115,7 +115,7 @@ class StoreRows:
             "created_at": self.ago(hours=hours_ago),
             "sent_at": self.ago(hours=hours_ago),
         }
-        self.add(core.dispatches, {**row, **more})
+        self.add(main_tables.dispatches, {**row, **more})
 
     def job(self, delivery: str, conclusion: str | None = "success", **more: Any) -> None:
         hours_ago = more.pop("hours_ago", 1.5)
@@ -141,14 +141,14 @@ class StoreRows:
             "untrusted": b"{}",
         }
         row |= more
-        self.add(core.jobs, {"reported_name": row["job_name"], **row})
+        self.add(main_tables.jobs, {"reported_name": row["job_name"], **row})
 
     def pull(self, number: int = 7, **more: Any) -> str:
         """A pull request with one accepted delivery of its head, which is returned."""
         head = more.setdefault("head_sha", f"{number:040x}")
         row = {"upstream": UPSTREAM.key, "number": number, "updated_at": self.ago(hours=2), "is_open": 1}
         text = {"draft": 0, "labels": '["ciflow/crcr/npu"]', "base_ref": "main", "title": "Fuse it"}
-        self.add(core.pulls, {**row, **text, "author": "ada", **more})
+        self.add(main_tables.pulls, {**row, **text, "author": "ada", **more})
         return self.delivery(number=number, head_sha=head, base_ref=more.get("base_ref", text["base_ref"]))
 
     def gate(self, head_sha: str, state: str = "pending", title: str = "recorded words") -> None:
@@ -198,11 +198,11 @@ class StoreRows:
         at = self.ago(minutes=3)
         row = {"upstream": UPSTREAM.key, "kind": "send_dispatch", "target": target, "lane": "pull/7"}
         times = {"due_at": at, "created_at": at, "finished_at": None if state == "waiting" else at}
-        self.add(core.effects, {**row, "state": state, **times, **more})
+        self.add(main_tables.effects, {**row, "state": state, **times, **more})
 
     def change(self, kind: str = "job", downstream: str | None = "good/backend", **more: Any) -> None:
         row = {"upstream": UPSTREAM.key, "kind": kind, "downstream": downstream, "at": self.ago(seconds=0)}
-        self.add(core.changes, {**row, **more})
+        self.add(main_tables.changes, {**row, **more})
 
 
 def _insert(connection: TableConnection, table: Table, rows: tuple[dict[str, Any], ...]) -> None:
@@ -225,7 +225,7 @@ async def open_store_rows(
     world = StoreRows(engine, database, SqlViews(database, lists, upstreams), clock)
     for each in upstreams:
         row = {"upstream": each.key, "name": each.full_name, "created_at": world.ago(days=1)}
-        world.add(core.upstreams, row)
+        world.add(main_tables.upstreams, row)
     try:
         yield world
     finally:

@@ -13,20 +13,20 @@ from typing import Any
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.events import MergeGroupEvent
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
+from crcr.decide.jobs.report import Report, ReportStatus
 from crcr.decide.model import Conclusion, EffectKind, RepoName
+from crcr.decide.oidc.identity import Identity, IssuerKind
 from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.retry import GiveUp, TryAgain
-from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.report import Report, ReportStatus
 from crcr.errors import NotPossible
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.merge_groups import release_group
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.reports import Reports
-from crcr.record.reports.self_reports import SelfReports
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.reports import Reports
+from crcr.record.jobs.self_reports import SelfReports
 from crcr.record.upkeep.timeouts import Sweeps
 from crcr.record.workflow_runs.lookups import Lookups
 from support.data.events_and_reports import a_caller, a_pull, a_push, a_start
@@ -289,7 +289,7 @@ class RandomWalk:
             job_name=job_name,
             **{"workflow_name": workflow_name, **said},
         )
-        standings = await self.reports.standings(who.repository, where["delivery"])
+        standings = await self.reports.read_standings(who.repository, where["delivery"])
         if standings:
             await self.reports.take(report, who, standings[0], b"{}", self.now)
 

@@ -12,13 +12,13 @@ import httpx
 from crcr.app import Edge
 from crcr.errors import StoreUnavailable
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.forwards import Forwards
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.reports import Reports
+from crcr.record.jobs.forwards import Forwards
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.reports import Reports
 from crcr.record.store.database import Database, Unit
 from crcr.wiring.web_app import build_app
 from github_sim.github import JobSpec, Workflow, WorkflowJob, WorkflowRun
-from support.stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
+from support.running_relay import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, RunningRelay, running_relay
 
 T = TypeVar("T")
 
@@ -30,13 +30,13 @@ CALLBACK = "/github/callback"
 @asynccontextmanager
 async def dispatched_run(
     folder: Path, allowlist: str = LISTED, *, workflows: Sequence[Workflow] = (WORKFLOW,), **more: Any
-) -> AsyncIterator[tuple[Stage, WorkflowRun]]:
+) -> AsyncIterator[tuple[RunningRelay, WorkflowRun]]:
     """A pull request is open and dispatched to the backend, whose first run has not reported yet."""
-    async with stage(folder, allowlist, downstreams=(BACKEND,), **more) as it:
-        it.github.repository(BACKEND).workflows = list(workflows)
-        await it.github.open_pr(UPSTREAM)
-        await it.act()
-        yield it, it.github.runs(BACKEND)[0]
+    async with running_relay(folder, allowlist, downstreams=(BACKEND,), **more) as relay:
+        relay.github.repository(BACKEND).workflows = list(workflows)
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        yield relay, relay.github.runs(BACKEND)[0]
 
 
 def workflow_with_jobs(*names: str) -> tuple[Workflow]:
@@ -59,7 +59,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def post_report(
-    it: Stage,
+    relay: RunningRelay,
     run: WorkflowRun,
     job: WorkflowJob | str,
     status: str,
@@ -69,9 +69,9 @@ async def post_report(
 ) -> httpx.Response:
     """Report without the simulator's own client, so that a test can choose who is asked."""
     chosen = run.job(job) if isinstance(job, str) else job
-    body = it.github.ci.report_body(run, chosen, status, **workflow)
-    token = it.github.oidc_token(run, chosen, audience=AUDIENCE)
-    return await (http or it.http).post(CALLBACK, json=body, headers=bearer(token))
+    body = relay.github.ci.report_body(run, chosen, status, **workflow)
+    token = relay.github.oidc_token(run, chosen, audience=AUDIENCE)
+    return await (http or relay.http).post(CALLBACK, json=body, headers=bearer(token))
 
 
 def client_from(app: Edge, address: str = "192.0.2.1") -> httpx.AsyncClient:
@@ -114,9 +114,9 @@ class FailingDatabase:
 
 
 @asynccontextmanager
-async def callbacks_on_store(it: Stage, store: Database) -> AsyncIterator[httpx.AsyncClient]:
+async def callbacks_on_store(relay: RunningRelay, store: Database) -> AsyncIterator[httpx.AsyncClient]:
     """The same relay, with callbacks wired to another store."""
-    services = it.services
+    services = relay.services
     reports = Reports(
         store,
         allowlists=services.allowlists,
@@ -132,24 +132,26 @@ async def callbacks_on_store(it: Stage, store: Database) -> AsyncIterator[httpx.
 
 
 @asynccontextmanager
-async def callbacks_on_outage(it: Stage) -> AsyncIterator[tuple[FailingDatabase, httpx.AsyncClient]]:
+async def callbacks_on_outage(
+    relay: RunningRelay,
+) -> AsyncIterator[tuple[FailingDatabase, httpx.AsyncClient]]:
     """The same relay, with callbacks wired to a store that can be made to fail."""
-    store = FailingDatabase(it.services.database)
-    async with callbacks_on_store(it, store) as http:
+    store = FailingDatabase(relay.services.database)
+    async with callbacks_on_store(relay, store) as http:
         yield store, http
 
 
-async def sweep(it: Stage) -> None:
+async def sweep(relay: RunningRelay) -> None:
     """The sweeper looks around, GitHub is asked what it must be asked, and the sweeper looks again."""
-    await it.services.sweeper.sweep()
-    await it.act()
-    await it.services.sweeper.sweep()
+    await relay.services.sweeper.sweep()
+    await relay.drain()
+    await relay.services.sweeper.sweep()
 
 
-def end_unreported(it: Stage, run: WorkflowRun, *names: str) -> None:
+def end_unreported(relay: RunningRelay, run: WorkflowRun, *names: str) -> None:
     """GitHub sees these jobs succeed, and nobody tells the relay."""
     for name in names:
-        it.github.ci.complete(run, run.job(name), "success")
+        relay.github.ci.complete(run, run.job(name), "success")
 
 
 def job_marks(row: Mapping[str, Any]) -> set[str]:

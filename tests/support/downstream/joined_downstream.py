@@ -20,10 +20,10 @@ from github_sim.oidc.other_cis import BuildkiteIssuer, CircleCiIssuer, GitLabIss
 from github_sim.rest.server import Server
 from github_sim.runner.runner import Runner
 from support.other_cis.projects import OtherCis
-from support.stage import AUDIENCE, UPSTREAM, Stage, stage
+from support.running_relay import AUDIENCE, UPSTREAM, RunningRelay, running_relay
 
 DOWNSTREAM = "acme/backend"
-PLACES = {
+CI_PROJECTS = {
     Ci.BUILDKITE: ("acme-inc", "backend"),
     Ci.GITLAB: ("20617", "acme/backend"),
     Ci.CIRCLECI: ("gh/acme/backend", ""),
@@ -35,23 +35,25 @@ BUILD = "#!/usr/bin/env bash\nset -eu\n"
 class RunningDownstream:
     """The stage with one downstream that really runs; `relay_url` is where the relay answers."""
 
-    def __init__(self, it: Stage, runner: Runner, other_cis: OtherCis, folder: Path, relay_url: str) -> None:
-        self.it = it
-        self.github = it.github
+    def __init__(
+        self, relay: RunningRelay, runner: Runner, other_cis: OtherCis, folder: Path, relay_url: str
+    ) -> None:
+        self.relay = relay
+        self.github = relay.github
         self.runner = runner
         self.builds = other_cis.builds
         self.folder = folder
         self.relay_url = relay_url
 
-    async def go(self) -> None:
-        """Let the relay and everything that it starts come to an end."""
-        while await self.it.act() or self.runner.busy:
+    async def run_to_end(self) -> None:
+        """Run the relay and the jobs that it starts until nothing is left to do."""
+        while await self.relay.drain() or self.runner.busy:
             await self.runner.settle()
 
     def jobs(self) -> list[dict[str, Any]]:
-        return self.it.jobs(DOWNSTREAM)
+        return self.relay.jobs(DOWNSTREAM)
 
-    def heard(self) -> list[tuple[str, str | None]]:
+    def job_conclusions(self) -> list[tuple[str, str | None]]:
         return [(job["job_name"], job["conclusion"]) for job in self.jobs()]
 
 
@@ -59,13 +61,13 @@ def ci_project(ci: Ci) -> dict[str, str]:
     """What a maintainer tells `crcr init` of another CI; ids are those of the simulated issuers."""
     if ci is Ci.BUILDKITE:
         ids = {"organization_id": BuildkiteIssuer.organization_id, "pipeline_id": BuildkiteIssuer.pipeline_id}
-        return {"organization": PLACES[ci][0], "pipeline": PLACES[ci][1], **ids}
+        return {"organization": CI_PROJECTS[ci][0], "pipeline": CI_PROJECTS[ci][1], **ids}
     if ci is Ci.GITLAB:
-        return {"project_id": PLACES[ci][0]}
+        return {"project_id": CI_PROJECTS[ci][0]}
     if ci is Ci.CIRCLECI:
         circle = CircleCiIssuer
         ids = {"organization_id": circle.organization_id, "project_id": circle.project_id}
-        return {"project": PLACES[ci][0], "context_id": circle.context_id(), **ids}
+        return {"project": CI_PROJECTS[ci][0], "context_id": circle.context_id(), **ids}
     return {}
 
 
@@ -121,31 +123,31 @@ async def running_downstream(
     files: Mapping[str, str] | None = None,
     **more: Any,
 ) -> AsyncIterator[RunningDownstream]:
-    later, there = _LateApp(), _LateApp()
-    relay, gateway = Server(later, "127.0.0.1", 0), Server(there, "127.0.0.1", 0)
+    relay_app, github_app = _LateApp(), _LateApp()
+    relay_server, github_server = Server(relay_app, "127.0.0.1", 0), Server(github_app, "127.0.0.1", 0)
 
     def prepare(github: GitHub) -> None:
-        there.app = github.app
-        github.base_url = gateway.url
+        github_app.app = github.app
+        github.base_url = github_server.url
         github.create_repository(DOWNSTREAM)
 
     checkout = folder / "checkout"
-    write_downstream(checkout, replace(wish, relay_url=relay.url), build, files)
-    given = {"CRCR_PUBLIC_URL": relay.url, **more}
+    write_downstream(checkout, replace(wish, relay_url=relay_server.url), build, files)
+    given = {"CRCR_PUBLIC_URL": relay_server.url, **more}
     if wish.ci is not Ci.GITHUB:
-        given["CRCR_OIDC_REGISTRATIONS"] = registration_setting(wish, gateway.url)
-    async with stage(folder, allowlist_entry(wish), prepare=prepare, **given) as it:
-        later.app = it.app
-        runner = Runner(it.github, limit_s=60)
-        made = runner.join(it.github.repository(DOWNSTREAM), checkout)
+        given["CRCR_OIDC_REGISTRATIONS"] = registration_setting(wish, github_server.url)
+    async with running_relay(folder, allowlist_entry(wish), prepare=prepare, **given) as relay:
+        relay_app.app = relay.app
+        runner = Runner(relay.github, limit_s=60)
+        made = runner.join(relay.github.repository(DOWNSTREAM), checkout)
         other_cis = OtherCis(runner)
         if wish.ci is not Ci.GITHUB:
-            other_cis.connect(wish.ci.value, made, PLACES[wish.ci])
-        for server in (relay, gateway):
+            other_cis.connect(wish.ci.value, made, CI_PROJECTS[wish.ci])
+        for server in (relay_server, github_server):
             await server.start()
         try:
-            yield RunningDownstream(it, runner, other_cis, checkout, relay.url)
+            yield RunningDownstream(relay, runner, other_cis, checkout, relay_server.url)
         finally:
-            await it.github.stop_activity()
-            for server in (relay, gateway):
+            await relay.github.stop_activity()
+            for server in (relay_server, github_server):
                 await server.stop()

@@ -24,7 +24,7 @@ from github_sim.rest.server import Server
 from support.downstream.callbacks import BACKEND, LISTED, dispatched_run
 from support.paths import ROOT
 from support.process import free_port
-from support.stage import AUDIENCE, WORKFLOW, Stage
+from support.running_relay import AUDIENCE, WORKFLOW, RunningRelay
 
 ACTION = ROOT / "action"
 FILE = ACTION / "report.py"
@@ -50,7 +50,7 @@ TOKEN = "header.claims.signature"
 
 def http_answer(status: int, body: Any = None, **headers: str) -> Any:
     content = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-    return reporter.Answer(
+    return reporter.HttpAnswer(
         status, {name.replace("_", "-"): value for name, value in headers.items()}, content
     )
 
@@ -60,7 +60,7 @@ def refusal(status: int, code: str, **more: str) -> Any:
 
 
 RECORDED = http_answer(200, {"ok": True, "status": "completed", "repeat": False})
-NO_ANSWER = reporter.Answer(0, fault="ConnectionRefusedError: refused")
+NO_ANSWER = reporter.HttpAnswer(0, fault="ConnectionRefusedError: refused")
 
 
 @dataclass
@@ -195,11 +195,11 @@ class ThreadClock:
 class ReporterWorld:
     """A relay and a simulated GitHub on loopback, with a pull request dispatched to the backend."""
 
-    it: Stage
+    relay: RunningRelay
     run: WorkflowRun
     url: str
     github_url: str
-    relay: Server
+    relay_server: Server
     folder: Path
 
     def event_file(self, name: str = "event.json", **event: Any) -> Path:
@@ -212,7 +212,7 @@ class ReporterWorld:
         """The environment of a running job that may ask for tokens."""
         chosen = self.run.job(job) if isinstance(job, str) else job
         if chosen.status == "queued":
-            self.it.github.ci.start(self.run, chosen)
+            self.relay.github.ci.start(self.run, chosen)
         return {
             "GITHUB_ACTIONS": "true",
             "GITHUB_EVENT_NAME": "repository_dispatch",
@@ -224,7 +224,7 @@ class ReporterWorld:
             "GITHUB_SERVER_URL": "https://github.com",
             "GITHUB_REPOSITORY": BACKEND,
             "ACTIONS_ID_TOKEN_REQUEST_URL": f"{self.github_url}{REQUESTS}?run={self.run.id}&job={chosen.id}",
-            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": self.it.github.request_tokens.issue(self.run, chosen),
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": self.relay.github.request_tokens.issue(self.run, chosen),
             "CRCR_RELAYS": self.pins,
             **more,
         }
@@ -236,12 +236,12 @@ class ReporterWorld:
 
     def dispatch_env(self) -> dict[str, str]:
         """What a bridge hands on to another CI, and the relay that the CI's own file pins."""
-        relay = self.run.client_payload["relay"]
+        pinned = self.run.client_payload["relay"]
         return {
             "CRCR_DELIVERY_ID": str(self.run.delivery_id),
             "CRCR_EVENT_TYPE": self.run.event_type,
-            "CRCR_CALLBACK_URL": relay["callback_url"],
-            "CRCR_AUDIENCE": relay["audience"],
+            "CRCR_CALLBACK_URL": pinned["callback_url"],
+            "CRCR_AUDIENCE": pinned["audience"],
             "CRCR_RELAYS": self.pins,
         }
 
@@ -249,7 +249,7 @@ class ReporterWorld:
         return await run_reporter_process(*argv, env=env, folder=self.folder)
 
     def results(self) -> dict[str, str]:
-        return {job["job_name"]: job["conclusion"] or job["state"] for job in self.it.jobs(BACKEND)}
+        return {job["job_name"]: job["conclusion"] or job["state"] for job in self.relay.jobs(BACKEND)}
 
 
 async def run_reporter_process(*argv: str, env: Mapping[str, str], folder: Path) -> tuple[int, str]:
@@ -282,15 +282,15 @@ async def reporter_world(
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     async with dispatched_run(folder, allowlist, workflows=workflows, CRCR_PUBLIC_URL=url, **more) as (
-        it,
+        relay,
         run,
     ):
-        relay, github = Server(it.app, "127.0.0.1", port), Server(it.github.app, "127.0.0.1", 0)
-        await relay.start()
+        relay_server, github = Server(relay.app, "127.0.0.1", port), Server(relay.github.app, "127.0.0.1", 0)
+        await relay_server.start()
         await github.start()
-        world = ReporterWorld(it, run, url, github.url, relay, folder)
+        world = ReporterWorld(relay, run, url, github.url, relay_server, folder)
         try:
             yield world
         finally:
-            await world.relay.stop()
+            await world.relay_server.stop()
             await github.stop()

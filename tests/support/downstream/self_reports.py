@@ -6,23 +6,23 @@ import httpx
 
 from github_sim.github import Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import BACKEND, CALLBACK, bearer
-from support.stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage
+from support.running_relay import AUDIENCE, UPSTREAM, WORKFLOW, RunningRelay
 
 NIGHTLY = Workflow(
     name="Nightly", path=".github/workflows/nightly.yml", listens=("schedule",), jobs=WORKFLOW.jobs
 )
 
 
-def nightly_run(it: Stage, repository: str = BACKEND, workflow: Workflow = NIGHTLY) -> WorkflowRun:
+def nightly_run(relay: RunningRelay, repository: str = BACKEND, workflow: Workflow = NIGHTLY) -> WorkflowRun:
     """A run that the backend's own schedule has started."""
-    workflows = it.github.repository(repository).workflows
+    workflows = relay.github.repository(repository).workflows
     if workflow not in workflows:
         workflows.append(workflow)
-    return it.github.start_run(repository, event="schedule")
+    return relay.github.start_run(repository, event="schedule")
 
 
 async def send_self_report(
-    it: Stage,
+    relay: RunningRelay,
     run: WorkflowRun,
     job: WorkflowJob | str = "build",
     conclusion: str | None = "success",
@@ -36,17 +36,17 @@ async def send_self_report(
     """One self-report; `commit` is what stands in its `delivery_id`, which may be anything and absent."""
     chosen = run.job(job) if isinstance(job, str) else job
     told = {"conclusion": conclusion, **workflow}
-    body = it.github.ci.report_body(run, chosen, told.pop("status", "completed"), **told)
+    body = relay.github.ci.report_body(run, chosen, told.pop("status", "completed"), **told)
     body |= {"event_type": event_type, "delivery_id": commit, "payload": payload or {}}
-    token = it.github.oidc_token(run, chosen, audience=AUDIENCE, **(claims or {}))
-    return await it.http.post(CALLBACK, json=body, headers=bearer(token))
+    token = relay.github.oidc_token(run, chosen, audience=AUDIENCE, **(claims or {}))
+    return await relay.http.post(CALLBACK, json=body, headers=bearer(token))
 
 
-def upstream_head(it: Stage, upstream: str = UPSTREAM) -> str:
+def upstream_head(relay: RunningRelay, upstream: str = UPSTREAM) -> str:
     """The newest commit of the upstream's default branch."""
-    return it.github.repository(upstream).head_sha
+    return relay.github.repository(upstream).head_sha
 
 
-def recorded_standing(it: Stage, sha: str) -> tuple[str, str | None]:
-    [row] = it.rows("SELECT standing, branch FROM commits WHERE sha = ?", sha)
+def recorded_standing(relay: RunningRelay, sha: str) -> tuple[str, str | None]:
+    [row] = relay.rows("SELECT standing, branch FROM commits WHERE sha = ?", sha)
     return row["standing"], row["branch"]

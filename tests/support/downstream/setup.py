@@ -9,8 +9,8 @@ import httpx
 
 from github_sim.github import GitHub, WorkflowRun
 from support.downstream.callbacks import BACKEND, LISTED, bearer
+from support.running_relay import AUDIENCE, RELAY_URL, WORKFLOW, RunningRelay, running_relay
 from support.sign_in import ADMIN, TOKENS
-from support.stage import AUDIENCE, RELAY_URL, WORKFLOW, Stage, stage
 
 PATH = ".github/workflows/crcr.yml"
 PINNED = f'env: {{CRCR_RELAYS: "{RELAY_URL}/github/callback {AUDIENCE}"}}\n'
@@ -43,25 +43,27 @@ def create_downstream(
 
 
 @asynccontextmanager
-async def relay_with_downstream(folder: Path, allowlist: str = LISTED, **how: Any) -> AsyncIterator[Stage]:
+async def relay_with_downstream(
+    folder: Path, allowlist: str = LISTED, **how: Any
+) -> AsyncIterator[RunningRelay]:
     """A relay that lists the backend, which is set up as asked."""
     more = {name: how.pop(name) for name in tuple(how) if name.isupper()}
-    async with stage(
-        folder, allowlist, prepare=lambda it: create_downstream(it, **how), **TOKENS, **more
-    ) as it:
-        yield it
+    async with running_relay(
+        folder, allowlist, prepare=lambda relay: create_downstream(relay, **how), **TOKENS, **more
+    ) as relay:
+        yield relay
 
 
-async def examine_again(it: Stage, address: str = SETUP, **headers: str) -> dict[str, Any]:
+async def examine_again(relay: RunningRelay, address: str = SETUP, **headers: str) -> dict[str, Any]:
     """What is found after GitHub was asked anew."""
-    answer = await it.http.post(address, headers=headers)
+    answer = await relay.http.post(address, headers=headers)
     assert answer.status_code == 202, answer.text
-    await it.act()
-    return await setup_findings(it, address, **headers)
+    await relay.drain()
+    return await setup_findings(relay, address, **headers)
 
 
-async def setup_findings(it: Stage, address: str = SETUP, **headers: str) -> dict[str, Any]:
-    answer = await it.http.get(address, headers=headers)
+async def setup_findings(relay: RunningRelay, address: str = SETUP, **headers: str) -> dict[str, Any]:
+    answer = await relay.http.get(address, headers=headers)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -76,8 +78,8 @@ def finding_text(found: dict[str, Any], name: str) -> str:
     return next(f"{each['text']} {each['hint']}" for each in found["findings"] if each["name"] == name)
 
 
-def oidc_header(it: Stage, run: WorkflowRun) -> dict[str, str]:
-    return bearer(it.github.oidc_token(run, run.jobs[0], audience=AUDIENCE))
+def oidc_header(relay: RunningRelay, run: WorkflowRun) -> dict[str, str]:
+    return bearer(relay.github.oidc_token(run, run.jobs[0], audience=AUDIENCE))
 
 
 def answer_code(answer: httpx.Response) -> tuple[int, str | None]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from github_sim.github import Call, CheckRun, GitHub, JobSpec, Match, PullRequest, Workflow, WorkflowRun
-from support.github.gated_upstream import GATING, INFORMING, NAMED, Stage, finish_jobs, start_jobs
-from support.stage import UPSTREAM
+from support.github.gated_upstream import GATING, INFORMING, NAMED, finish_jobs, start_jobs
+from support.running_relay import UPSTREAM, RunningRelay
 
 INFORMS = f"L3:\n  npu:\n    {INFORMING}: {{oncalls: [ann], jobs: [build, test]}}\n"
 GATES = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
@@ -25,28 +25,28 @@ def check_run_state(check: CheckRun) -> str:
     return str(check.conclusion) if check.status == "completed" else check.status
 
 
-def check_state(it: Stage, name: str, sha: str) -> str:
+def check_state(relay: RunningRelay, name: str, sha: str) -> str:
     """`absent`, `queued`, `in_progress`, or the conclusion of the newest check of that name."""
-    check = it.github.latest_checks(UPSTREAM, sha).get(name)
+    check = relay.github.latest_checks(UPSTREAM, sha).get(name)
     return "absent" if check is None else check_run_state(check)
 
 
-def check_states(it: Stage, sha: str, names: Iterable[str]) -> list[str]:
-    return [check_state(it, name, sha) for name in names]
+def check_states(relay: RunningRelay, sha: str, names: Iterable[str]) -> list[str]:
+    return [check_state(relay, name, sha) for name in names]
 
 
-def check_history(it: Stage, name: str, sha: str) -> list[str]:
+def check_history(relay: RunningRelay, name: str, sha: str) -> list[str]:
     """Every check of that name that was made on the commit, in order, as it is now."""
-    return [check_run_state(each) for each in it.github.checks(UPSTREAM, sha) if each.name == name]
+    return [check_run_state(each) for each in relay.github.checks(UPSTREAM, sha) if each.name == name]
 
 
-def check_title(it: Stage, name: str, sha: str) -> str:
-    return str(it.github.latest_checks(UPSTREAM, sha)[name].output["title"])
+def check_title(relay: RunningRelay, name: str, sha: str) -> str:
+    return str(relay.github.latest_checks(UPSTREAM, sha)[name].output["title"])
 
 
-def check_calls(it: Stage, method: str) -> list[Call]:
+def check_calls(relay: RunningRelay, method: str) -> list[Call]:
     """The calls that wrote checks, in order."""
-    return it.github.calls_to(method, f"/repos/{UPSTREAM}/check-runs*")
+    return relay.github.calls_to(method, f"/repos/{UPSTREAM}/check-runs*")
 
 
 def call_body(call: Call) -> dict[str, Any]:
@@ -75,41 +75,41 @@ async def force_push(github: GitHub, pull: PullRequest, head: str) -> None:
     await github.send_pull_webhook(pull, "synchronize", {"before": before, "after": head})
 
 
-async def open_twin(it: Stage, pull: PullRequest, **more: Any) -> PullRequest:
+async def open_twin(relay: RunningRelay, pull: PullRequest, **more: Any) -> PullRequest:
     """A second pull request whose head is the same commit."""
 
     def same_head(twin: PullRequest) -> None:
         twin.head_sha = pull.head_sha
 
-    twin = await it.github.open_pr(UPSTREAM, before_webhook=same_head, **more)
-    await it.act()
+    twin = await relay.github.open_pr(UPSTREAM, before_webhook=same_head, **more)
+    await relay.drain()
     return twin
 
 
 async def run_all_for(
-    it: Stage, pull: PullRequest, downstream: str = GATING, **conclusions: str
+    relay: RunningRelay, pull: PullRequest, downstream: str = GATING, **conclusions: str
 ) -> WorkflowRun:
     """The run that answers the pull request's own newest delivery starts and ends."""
     assert pull.last_delivery is not None
     guid = pull.last_delivery.guid
-    [run] = [each for each in it.github.runs(downstream) if each.delivery_id == guid]
-    await start_jobs(it, run)
-    await finish_jobs(it, run, **conclusions)
+    [run] = [each for each in relay.github.runs(downstream) if each.delivery_id == guid]
+    await start_jobs(relay, run)
+    await finish_jobs(relay, run, **conclusions)
     return run
 
 
-async def press_rerun(it: Stage, pull: PullRequest, name: str) -> None:
+async def press_rerun(relay: RunningRelay, pull: PullRequest, name: str) -> None:
     """Somebody presses Re-run beside the newest check of that name."""
-    await it.github.rerequest_check(it.github.latest_checks(UPSTREAM, pull.head_sha)[name])
-    await it.act()
+    await relay.github.rerequest_check(relay.github.latest_checks(UPSTREAM, pull.head_sha)[name])
+    await relay.drain()
 
 
-def rerun_calls(it: Stage, downstream: str = GATING) -> list[tuple[str, int]]:
+def rerun_calls(relay: RunningRelay, downstream: str = GATING) -> list[tuple[str, int]]:
     """What GitHub was asked to run again, and its answers."""
-    calls = it.github.calls_to("POST", f"/repos/{downstream}/actions/runs/*/rerun*")
+    calls = relay.github.calls_to("POST", f"/repos/{downstream}/actions/runs/*/rerun*")
     return [(call.path.rsplit("/", 1)[1], call.status) for call in calls]
 
 
-def sent_deliveries(it: Stage, downstream: str = GATING) -> list[str | None]:
+def sent_deliveries(relay: RunningRelay, downstream: str = GATING) -> list[str | None]:
     """The deliveries that the backend was told of, each time."""
-    return [each.delivery_id for each in it.github.dispatches(downstream)]
+    return [each.delivery_id for each in relay.github.dispatches(downstream)]

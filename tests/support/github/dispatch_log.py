@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from crcr.record.store.signals import EFFECTS
 from github_sim.github import GitHub
-from support.stage import Stage, in_postgresql
+from support.running_relay import RunningRelay, in_postgresql
 
 TWO = "L1:\n  - org/one\n  - org/two\n"
 BOTH = ("org/one", "org/two")
@@ -29,34 +29,34 @@ def dispatch_attempts(github: GitHub, downstream: str) -> int:
     return len(github.calls_to("POST", f"/repos/{downstream}/dispatches"))
 
 
-def newest_effect(it: Stage, downstream: str) -> dict[str, object]:
+def newest_effect(relay: RunningRelay, downstream: str) -> dict[str, object]:
     """The newest effect that sends something to it."""
-    found = it.rows(
+    found = relay.rows(
         "SELECT * FROM effects WHERE target = ? AND kind = 'send_dispatch' ORDER BY effect_id DESC",
         downstream,
     )
     return found[0]
 
 
-def row_states(it: Stage, table: str, **where: str) -> list[str]:
+def row_states(relay: RunningRelay, table: str, **where: str) -> list[str]:
     """States of a table's rows in the order they were made."""
     named = " AND ".join(f"{name} = ?" for name in where) or "1 = 1"
     noted = "received_at, (SELECT min(change_id) FROM changes c WHERE c.delivery = deliveries.guid), guid"
     order = {"effects": "effect_id", "dispatches": "created_at", "deliveries": noted}[table]
-    rows = it.rows(f"SELECT state FROM {table} WHERE {named} ORDER BY {order}", *where.values())  # noqa: S608
+    rows = relay.rows(f"SELECT state FROM {table} WHERE {named} ORDER BY {order}", *where.values())  # noqa: S608
     return [row["state"] for row in rows]
 
 
 @asynccontextmanager
-async def running_worker(it: Stage) -> AsyncIterator[None]:
+async def running_worker(relay: RunningRelay) -> AsyncIterator[None]:
     """The worker runs beside the test, as it does in `crcr serve`; its clock stands still."""
-    wake, stopping = it.services.signals.subscribe(EFFECTS), asyncio.Event()
-    task = asyncio.create_task(it.services.worker.run(wake, stopping))
+    wake, stopping = relay.services.signals.subscribe(EFFECTS), asyncio.Event()
+    task = asyncio.create_task(relay.services.worker.run(wake, stopping))
     try:
         yield
     finally:
         stopping.set()
-        it.github.faults.clear()
+        relay.github.faults.clear()
         await task
 
 

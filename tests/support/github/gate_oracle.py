@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from github_sim.github import Comment, GitHub, PullRequest, WebhookDelivery, WorkflowRun
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM
 
 OPENING = frozenset({"opened", "reopened", "synchronize"})
 HARMLESS = frozenset({"success", "skipped", "neutral"})

@@ -29,8 +29,8 @@ from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
 from crcr.record.store.sqlite.database import InMemory, SqliteDatabase, connect
 from crcr.record.store.statement import Statement
+from support.running_relay import place_empty_database
 from support.services.postgres import PATIENT_TIMEOUTS, new_database
-from support.stage import place_empty_database
 
 CORE, OTHER = RepoName("pytorch-like/core"), RepoName("other-up/stream")
 UPSTREAMS = (CORE, OTHER)

@@ -22,16 +22,16 @@ from crcr.wiring.web_app import build_app
 from support.clock import ManualClock
 from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
 from support.github.gated_upstream import GATING, INFORMING
-from support.served_relay import ONLY_TOLD, SECRET, relay_with_history
+from support.running_relay import RELAY_URL, UPSTREAM, RunningRelay
+from support.served_relay import HIDDEN_BACKEND, L1_BACKEND, relay_with_history
 from support.services.postgres import new_database
-from support.stage import RELAY_URL, UPSTREAM, Stage
 
 INGEST = "ingest-token-0123456789"
 _BACKENDS = (
     BackendSpec(GATING, 4, ["build", "test"]),
     BackendSpec(INFORMING, 3, ["build", "test", "lint"]),
-    BackendSpec(SECRET, 2, ["build"]),
-    BackendSpec(ONLY_TOLD, 1, []),
+    BackendSpec(HIDDEN_BACKEND, 2, ["build"]),
+    BackendSpec(L1_BACKEND, 1, []),
 )
 
 
@@ -48,7 +48,7 @@ async def move_to_postgresql(path: Path) -> str:
 
 
 @asynccontextmanager
-async def relay_with_long_history(folder: Path, *, jobs: int) -> AsyncIterator[Stage]:
+async def relay_with_long_history(folder: Path, *, jobs: int) -> AsyncIterator[RunningRelay]:
     """Weeks of made-up history, then a day that the relay itself has seen: pulls, pushes, nights, other relays."""
     until = to_us(ManualClock().now()) - 60_000_000
     plan = HistoryPlan(
@@ -56,25 +56,25 @@ async def relay_with_long_history(folder: Path, *, jobs: int) -> AsyncIterator[S
     )
     fill_database(folder / "crcr.db", plan)
     settings = {"CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}", "CRCR_HUD_INGEST_TOKEN": INGEST}
-    async with relay_with_history(folder, **settings) as it:
-        await _nights(it)
-        await _told_by_others(it)
-        yield it
+    async with relay_with_history(folder, **settings) as relay:
+        await _report_nightly_runs(relay)
+        await _ingest_from_other_relays(relay)
+        yield relay
 
 
-async def _nights(it: Stage) -> None:
+async def _report_nightly_runs(relay: RunningRelay) -> None:
     for conclusion in ("success", "failure"):
         answer = await send_self_report(
-            it, nightly_run(it, INFORMING), conclusion=conclusion, commit=upstream_head(it)
+            relay, nightly_run(relay, INFORMING), conclusion=conclusion, commit=upstream_head(relay)
         )
         assert answer.status_code == 200, answer.text
-        it.clock.advance(60)
-    await it.act()
+        relay.clock.advance(60)
+    await relay.drain()
 
 
-async def _told_by_others(it: Stage) -> None:
+async def _ingest_from_other_relays(relay: RunningRelay) -> None:
     for number, conclusion in enumerate(("success", "failure", "cancelled")):
-        answer = await it.http.post(
+        answer = await relay.http.post(
             "/api/crcr/results", json=_envelope(number, conclusion), headers={"x-hud-internal-bot": INGEST}
         )
         assert answer.json()["shown"], answer.text
@@ -107,12 +107,14 @@ def _envelope(number: int, conclusion: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def moved_relay(it: Stage) -> AsyncIterator[httpx.AsyncClient]:
+async def moved_relay(relay: RunningRelay) -> AsyncIterator[httpx.AsyncClient]:
     """A second relay, at the same moment, on what the first one's database was moved to."""
-    copied = it.folder / "moved.db"
-    copy_database(it.folder / "crcr.db", copied)
-    settings = settings_on_postgresql(it.services.settings, await move_to_postgresql(copied))
-    services = build(settings, Seams(clock=it.clock, http=it._github_http, on_crash=it.crashes.append))
+    copied = relay.folder / "moved.db"
+    copy_database(relay.folder / "crcr.db", copied)
+    settings = settings_on_postgresql(relay.services.settings, await move_to_postgresql(copied))
+    services = build(
+        settings, Seams(clock=relay.clock, http=relay._github_http, on_crash=relay.crashes.append)
+    )
     try:
         transport = httpx.ASGITransport(build_app(services, work=False))
         async with httpx.AsyncClient(transport=transport, base_url=RELAY_URL) as http:

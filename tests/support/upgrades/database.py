@@ -13,7 +13,7 @@ from alembic import command
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from crcr.record.migrations.run import _config, _on_postgres
+from crcr.record.migrations.run import _on_postgres, alembic_config
 from crcr.record.store.database import DatabaseLocation, PostgresLocation
 
 Row = dict[str, Any]
@@ -67,7 +67,7 @@ def write_database(place: DatabaseLocation, revision: str, rows: Sequence[tuple[
     """Bring an empty database to a release's schema, and write the release's rows."""
 
     def write(connection: Connection) -> None:
-        command.upgrade(_config(connection), revision)
+        command.upgrade(alembic_config(connection), revision)
         for table, row in rows:
             columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
             connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608

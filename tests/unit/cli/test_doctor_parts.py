@@ -14,7 +14,7 @@ from crcr.cli.doctor.output import format_summary
 from crcr.cli.doctor.reachability import check_reachable, clock_finding, parse_version
 from crcr.cli.doctor.relay.github_app import _log
 from crcr.cli.doctor.relay.store import sqlite_findings
-from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
+from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.join.findings.finding import SetupFinding, State
 from crcr.record.migrations.run import head
 
@@ -89,17 +89,17 @@ def test_webhooks_that_never_arrived_are_counted_once(
     assert (found.state, words in found.text) == (state, True), found.text
 
 
-def of(*states: State) -> str:
+def summary_text(*states: State) -> str:
     return str(format_summary([SetupFinding("x", state, "y") for state in states]))
 
 
 def test_the_last_line_says_what_it_all_comes_to() -> None:
-    assert of(State.OK, State.OK) == "No problems: 2 of 2 checks passed"
+    assert summary_text(State.OK, State.OK) == "No problems: 2 of 2 checks passed"
     assert (
-        of(State.PROBLEM, State.PROBLEM, State.WARNING, State.OK)
+        summary_text(State.PROBLEM, State.PROBLEM, State.WARNING, State.OK)
         == "2 problems, 1 warning; 1 of 4 checks passed"
     )
-    assert of(State.UNKNOWN, State.UNKNOWN) == "2 unknown; 0 of 2 checks passed"
+    assert summary_text(State.UNKNOWN, State.UNKNOWN) == "2 unknown; 0 of 2 checks passed"
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from crcr.decide.statistics.figures import (
     LeftOut,
     Part,
     Tally,
-    bucket_of,
     count_as,
     ended_as,
+    find_bucket,
     is_silent,
     is_stale,
 )
@@ -70,10 +70,12 @@ def test_every_ended_job_has_exactly_one_place_and_no_running_one_has_any(
 ) -> None:
     for conclusion, expected in product(CONCLUDED, CONCLUDED):
         ended = ended_as(state, conclusion, expected, superseded=superseded, earlier=earlier)
-        assert ended == _place(state, conclusion, expected, superseded=superseded, earlier=earlier)
+        assert ended == _expected_category(
+            state, conclusion, expected, superseded=superseded, earlier=earlier
+        )
 
 
-def _place(
+def _expected_category(
     state: JobState,
     conclusion: Conclusion | None,
     expected: Conclusion | None,
@@ -230,7 +232,7 @@ def test_a_larger_share_never_stays_below_a_shorter_time(given_: list[float], on
 def test_a_quantile_lies_in_the_bucket_of_the_job_it_is_of(given_: list[float], share: float) -> None:
     found = Durations.of(given_).quantile(share)
     rank = next(place for place in range(1, len(given_) + 1) if place >= share * len(given_))
-    bucket = bucket_of(sorted(given_)[rank - 1])
+    bucket = find_bucket(sorted(given_)[rank - 1])
     low, high = (0, *EDGES_S)[bucket], (*EDGES_S, 115_200)[bucket]
     assert found is not None
     assert low <= found <= high
@@ -267,12 +269,12 @@ def test_at_an_edge_a_quantile_is_exact(place: int) -> None:
 
 @pytest.mark.parametrize("edge", EDGES_S)
 def test_a_duration_at_the_upper_end_of_a_bucket_is_in_it_and_a_longer_one_is_not(edge: int) -> None:
-    assert EDGES_S[bucket_of(edge)] == edge
-    assert bucket_of(edge + 1e-6) == bucket_of(edge) + 1
+    assert EDGES_S[find_bucket(edge)] == edge
+    assert find_bucket(edge + 1e-6) == find_bucket(edge) + 1
 
 
 def test_the_buckets_reach_from_nothing_to_everything() -> None:
-    assert (bucket_of(0), bucket_of(10**9)) == (0, BUCKETS - 1)
+    assert (find_bucket(0), find_bucket(10**9)) == (0, BUCKETS - 1)
 
 
 # Silence

@@ -20,7 +20,7 @@ from crcr.decide.github.missed_webhooks import (
     possibly_missing,
     read_since,
 )
-from crcr.decide.github.values import LoggedDelivery
+from crcr.decide.github.requests_and_answers import LoggedDelivery
 from crcr.decide.model import KnownPull
 from support.data.events_and_reports import NOW, a_pull
 

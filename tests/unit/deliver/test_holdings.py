@@ -12,7 +12,7 @@ import pytest
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.worker_presence import GONE_AFTER
-from crcr.deliver.leases import LEASE
+from crcr.deliver.held_effects import LEASE
 from crcr.deliver.worker import Worker
 from crcr.ports import check_lease
 from support.clock import ManualClock, settle
@@ -44,7 +44,7 @@ class Store(OneEffect):
         raise AssertionError(failure.error)
 
 
-class Seen:
+class FakePresence:
     """Whether the others still see this worker."""
 
     def __init__(self, clock: ManualClock, store: Store) -> None:
@@ -66,12 +66,12 @@ class Seen:
             await self.beat()
 
 
-class Working:
+class WorkerSetup:
     """A worker in the middle of effects whose handlers wait, and then call outside once more."""
 
     def __init__(self, targets: int = 1, concurrency: int = 64) -> None:
         self.clock, self.store = ManualClock(NOW), Store(targets)
-        self.seen = Seen(self.clock, self.store)
+        self.seen = FakePresence(self.clock, self.store)
         self.go_on = asyncio.Event()
         self.calls = 0
         self._worker = Worker(
@@ -104,57 +104,57 @@ class Working:
 
 
 async def test_a_lease_is_renewed_for_as_long_as_its_handler_takes() -> None:
-    it = Working()
-    async with it.running():
-        await it.clock.pass_time(300)
-    times = [NOW, *it.store.renewed_at, it.clock.now()]
+    setup = WorkerSetup()
+    async with setup.running():
+        await setup.clock.pass_time(300)
+    times = [NOW, *setup.store.renewed_at, setup.clock.now()]
 
     assert max(later - earlier for earlier, later in pairwise(times)) < LEASE / 2
-    assert (it.calls, it.store.finished) == (1, [1])
+    assert (setup.calls, setup.store.finished) == (1, [1])
 
 
 @pytest.mark.parametrize("frozen_s", [9, 60])
 async def test_fault_72_a_thawed_worker_whose_claim_was_taken_over_calls_nobody_and_records_nothing(
     frozen_s: float,
 ) -> None:
-    it = Working()
-    async with it.running():
-        it.store.taken_over = True
-        it.go_on.set()
-        it.clock.advance(frozen_s)  # all at once, as for a process that was stopped
+    setup = WorkerSetup()
+    async with setup.running():
+        setup.store.taken_over = True
+        setup.go_on.set()
+        setup.clock.advance(frozen_s)  # all at once, as for a process that was stopped
 
-    assert (it.calls, it.store.finished) == (0, [])
+    assert (setup.calls, setup.store.finished) == (0, [])
 
 
 async def test_fault_72_a_claim_that_another_worker_took_by_its_lease_is_found_lost_before_the_next_call() -> (
     None
 ):
     """Nobody counted this worker as gone, and yet its lease was over."""
-    it = Working()
-    async with it.running():
-        it.store.taken_over = True
-        it.seen.lapses = -1  # what `attend` adds for the row that was missing is taken away again
-        it.go_on.set()
-        it.clock.advance(LEASE)
-        it.seen.lapses = 0
+    setup = WorkerSetup()
+    async with setup.running():
+        setup.store.taken_over = True
+        setup.seen.lapses = -1  # what `attend` adds for the row that was missing is taken away again
+        setup.go_on.set()
+        setup.clock.advance(LEASE)
+        setup.seen.lapses = 0
 
-    assert (it.calls, it.store.finished) == (0, [])
+    assert (setup.calls, setup.store.finished) == (0, [])
 
 
 async def test_a_pause_that_nobody_used_changes_nothing() -> None:
-    it = Working()
-    async with it.running():
-        it.go_on.set()
-        it.clock.advance(60)
+    setup = WorkerSetup()
+    async with setup.running():
+        setup.go_on.set()
+        setup.clock.advance(60)
 
-    assert (it.calls, it.store.finished) == (1, [1])
+    assert (setup.calls, setup.store.finished) == (1, [1])
 
 
 async def test_fault_72_what_was_claimed_and_not_begun_is_given_back_after_a_pause() -> None:
-    it = Working(targets=3, concurrency=1)
-    async with it.running():
-        it.store.taken_over = True
-        it.clock.advance(GONE_AFTER)
+    setup = WorkerSetup(targets=3, concurrency=1)
+    async with setup.running():
+        setup.store.taken_over = True
+        setup.clock.advance(GONE_AFTER)
 
-    assert it.calls == 0
-    assert sorted(each.effect_id for each in it.store.released) == [2, 3]
+    assert setup.calls == 0
+    assert sorted(each.effect_id for each in setup.store.released) == [2, 3]

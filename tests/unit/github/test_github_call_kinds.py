@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus
-from crcr.decide.github.values import Budget, CallKind, FileLocation, Target, Urgency
+from crcr.decide.github.requests_and_answers import Budget, CallKind, FileLocation, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideFault
 from crcr.github.api import actions, checks, comments_and_roles, commits, core, delivery_log, setup
@@ -87,7 +87,7 @@ def test_statuses_are_counted_by_their_class(status: int, told: str) -> None:
     assert status_class(status) == told
 
 
-class Counted:
+class RecordedMetrics:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.pauses: list[tuple[str, Urgency]] = []
@@ -102,9 +102,9 @@ class Counted:
 
 async def ask(
     *answers: httpx.Response | Exception, times: int = 1
-) -> tuple[Counted, GitHubRateLimiter, ManualClock]:
+) -> tuple[RecordedMetrics, GitHubRateLimiter, ManualClock]:
     """Dispatch so often to a GitHub that answers so."""
-    clock, tally, governor = ManualClock(), Counted(), GitHubRateLimiter()
+    clock, tally, governor = ManualClock(), RecordedMetrics(), GitHubRateLimiter()
     github = FakeGitHub(clock)
     github.will("/repos/org/repo/dispatches", *answers)
     async with httpx.AsyncClient(transport=httpx.MockTransport(github)) as http:

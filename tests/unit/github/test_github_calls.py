@@ -8,7 +8,14 @@ import httpx
 import pytest
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus
-from crcr.decide.github.values import DeliveryLogPage, ListedCheck, PostedComment, Role, Target, Urgency
+from crcr.decide.github.requests_and_answers import (
+    DeliveryLogPage,
+    ListedCheck,
+    PostedComment,
+    Role,
+    Target,
+    Urgency,
+)
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api.core import MAX_LIST_BYTES
@@ -53,7 +60,7 @@ def page(body: object, *, more: bool = False) -> httpx.Response:
     return httpx.Response(200, json=body, headers=headers)
 
 
-def asked_at(server: FakeGitHub, path: str) -> list[str]:
+def requested_pages(server: FakeGitHub, path: str) -> list[str]:
     return [str(r.url.params.get("page", "1")) for r in server.asked if r.url.path == path]
 
 
@@ -177,7 +184,7 @@ async def test_pages_are_read_to_the_last(github: GitHubClient, server: FakeGitH
     pages = [page({"check_runs": [{"id": n, "external_id": "e"}]}, more=n < 3) for n in (1, 2, 3)]
     server.will(FOUND, *pages)
     assert await github.checks.find(HERE, "abc", "crcr/gate") == tuple(ListedCheck(n, "e") for n in (1, 2, 3))
-    assert asked_at(server, FOUND) == ["1", "2", "3"]
+    assert requested_pages(server, FOUND) == ["1", "2", "3"]
     assert {request.url.host for request in server.asked} == {"api.github.test"}
     assert server.asked[-1].url.params["check_name"] == "crcr/gate"
 
@@ -214,7 +221,7 @@ async def test_a_list_without_an_end_is_left(
 ) -> None:
     server.will(path, page(body, more=True))
     await call(github)
-    assert asked_at(server, path) == [str(number) for number in range(1, most + 1)]
+    assert requested_pages(server, path) == [str(number) for number in range(1, most + 1)]
 
 
 async def test_a_fault_on_a_later_page_is_the_fault_of_the_call(
@@ -236,7 +243,7 @@ async def test_changes_too_large_to_read_are_said_to_be_incomplete(
     between = await github.commits.compare(HERE, "a", "b")
     assert (changed.paths, changed.complete) == (("a",), False)
     assert (between.files.complete, between.complete) == (False, False)
-    assert asked_at(server, files) == ["1", "2"]
+    assert requested_pages(server, files) == ["1", "2"]
 
 
 async def test_a_list_of_another_kind_that_is_too_large_is_no_answer(

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from crcr import __version__
-from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts, Target
+from crcr.decide.github.requests_and_answers import FileLocation, FileText, PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
 from crcr.errors import (
     HeldBy,

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from crcr.decide.github.values import Role, Target
+from crcr.decide.github.requests_and_answers import Role, Target
 from crcr.decide.model import RepoName
 from crcr.github.api.core import Request, Response
 from crcr.github.app_auth import TokenScope

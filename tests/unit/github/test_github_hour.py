@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.github.values import Urgency
+from crcr.decide.github.requests_and_answers import Urgency
 from crcr.github.http.hour_budget import ANSWER_S, BURST_S, HourCount, Spending, hour_wait_s
 from crcr.github.http.rate_limiter import GitHubRateLimiter
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from crcr.decide.model import Level, RepoName
-from crcr.decide.report.registration import Registration, unmet_requirement
+from crcr.decide.oidc.registration import Registration, unmet_requirement
 from crcr.join.files import NewFile, allowlist_entry, generate, registration
 from crcr.join.request import Ci, JoinRequest
 from crcr.join.shipped.bridge import FORMS
@@ -33,11 +33,11 @@ GOOD, BAD, CANCELLED = (
 
 def workflows(wanted: JoinRequest) -> list[tuple[NewFile, WorkflowFile]]:
     files = [each for each in generate(wanted) if each.path.startswith(".github/")]
-    return [(each, _read(each.text, each.path)) for each in files]
+    return [(each, _parse_workflow(each.text, each.path)) for each in files]
 
 
 @cache
-def _read(text: str, path: str) -> WorkflowFile:
+def _parse_workflow(text: str, path: str) -> WorkflowFile:
     return read_workflow(text, path)
 
 
@@ -376,7 +376,7 @@ def test_the_registration_is_taken_by_the_relay(ci: Ci, place: dict[str, str], i
     assert "<" not in text
 
 
-def taken(ci: Ci, **place: str) -> Registration:
+def parse_registration(ci: Ci, **place: str) -> Registration:
     text = registration(join_request(ci, place={**join_request(ci).place, **place}))
     [each] = registrations(RawValue(tomllib.loads(text or "")["oidc"]["registration"], "here", Path()))
     return each
@@ -387,7 +387,7 @@ def taken(ci: Ci, **place: str) -> Registration:
 )
 def test_a_token_of_buildkites_build_step_does_not_count(step: str | None, fits: bool) -> None:
     claims = {"build_branch": "main", "build_source": "api", "step_key": step}
-    assert (unmet_requirement(taken(Ci.BUILDKITE), claims) is None) is fits
+    assert (unmet_requirement(parse_registration(Ci.BUILDKITE), claims) is None) is fits
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_a_token_of_a_circleci_job_without_the_context_does_not_count(contexts: 
         f"{own}vcs-origin": "github.com/org/backend",
         f"{own}context-ids": contexts,
     }
-    assert (unmet_requirement(taken(Ci.CIRCLECI, context_id=UUID), claims) is None) is fits
+    assert (unmet_requirement(parse_registration(Ci.CIRCLECI, context_id=UUID), claims) is None) is fits
 
 
 def test_what_is_not_known_of_the_pipeline_is_a_placeholder() -> None:

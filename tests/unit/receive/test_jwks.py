@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.errors import CrcrError, KeysUnavailable, NotAuthentic
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS, complete_issuer
 from crcr.receive.oidc.jwks import MAX_JWKS_BYTES, KeyCache, http_fetcher, parse_jwks

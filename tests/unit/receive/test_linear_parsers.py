@@ -37,7 +37,7 @@ from crcr.receive.http.client_address import client_address
 from crcr.receive.oidc.claims_to_identity import _workflow_ref
 from crcr.receive.webhook.parse import parse_event
 from crcr.record.views.logs.search import history_search_text
-from crcr.show.csv.writer import cell, file_name
+from crcr.show.csv.writer import file_name, format_cell
 from crcr.show.render.matrix import parse_shard, shorten_names
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.urls.cursors import decode
@@ -83,7 +83,7 @@ def pairs_of_backticks(size: int) -> str:
     return "`" + "a` ``b`` `" * (size // 10) + "\n/crcr status\n`"
 
 
-def lines_of(piece: str) -> Callable[[int], str]:
+def repeated_lines(piece: str) -> Callable[[int], str]:
     def text(size: int) -> str:
         line = (piece * (40 // len(piece)))[:40]
         return "\n".join([line] * (size // 41)) + "\n\n/crcr status"
@@ -97,9 +97,9 @@ COMMENTS = {
     "lone backticks": repeat("` ``\n``` ", after="\n/crcr status"),
     "one run": repeat("`", after="x`\n/crcr status"),
     "backslashes": repeat("\\", after="`\n/crcr status"),
-    "lines of code spans": lines_of("`a` "),
-    "lines of open code": lines_of("`a "),
-    "fences": lines_of("```"),
+    "lines of code spans": repeated_lines("`a` "),
+    "lines of open code": repeated_lines("`a "),
+    "fences": repeated_lines("```"),
     "tildes": repeat("~~~ ~", after="\n/crcr status"),
     "comments": repeat("<!-- -->", after="\n/crcr status"),
     "open comments": repeat("<!--", after="\n/crcr status"),
@@ -110,8 +110,8 @@ COMMENTS = {
     "open links": repeat("](", after="\n/crcr status"),
     "pictures": repeat("![", after="\n/crcr status"),
     "spaces": repeat(" ", after="\n/crcr status"),
-    "quotes": lines_of("> "),
-    "commands": lines_of("/crcr status "),
+    "quotes": repeated_lines("> "),
+    "commands": repeated_lines("/crcr status "),
 }
 COMMANDS = {
     "quotes": repeat('"', before="/crcr waive o/r:"),
@@ -298,7 +298,7 @@ PARSERS = (
     Parser("cursor", _cursor, NAMES | JSON),
     Parser("shard", parse_shard, NAMES),
     Parser("heads of a matrix", lambda text: shorten_names([f"{text}a", f"{text}b"]), NAMES),
-    Parser("csv cell", cell, NAMES),
+    Parser("csv cell", format_cell, NAMES),
     Parser("csv file name", file_name, NAMES),
     Parser("forwarded for", lambda text: client_address("10.0.0.1", [text], PROXIES), NAMES | {"hops": repeat("10.0.0.1,")}),
     Parser("link header", _link_header, NAMES),
@@ -307,8 +307,8 @@ PARSERS = (
     Parser("report", _report, JSON),
     Parser("webhook", _event, JSON),
     Parser("trimmed payload", _trimmed, NAMES),
-    Parser("reporter's line", lambda text: reporter.plain(text, 10**9), NAMES),
-    Parser("reporter's glob", reporter.Glob("**/" + "*a" * 12 + "b").matches, {"a": repeat("a", after="b"), "a/": repeat("a/")}),
+    Parser("reporter's line", lambda text: reporter.clean_text(text, 10**9), NAMES),
+    Parser("reporter's glob", reporter.PathPattern("**/" + "*a" * 12 + "b").matches, {"a": repeat("a", after="b"), "a/": repeat("a/")}),
     Parser("junit", _junit, JUNIT, size=16_384),
 )  # fmt: skip
 CASES = [

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crcr.decide.jobs.report import FailedTest, Report, ReportStatus, TestCounts
 from crcr.decide.model import Conclusion
-from crcr.decide.report.report import FailedTest, Report, ReportStatus, TestCounts
 from crcr.errors import BadReport
 from crcr.receive.callback.parse_report import parse_report
 from support.published_files import example

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.report.report import FailedTest, TestCounts
+from crcr.decide.jobs.report import FailedTest, TestCounts
 from crcr.receive.callback import report_details as details
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from crcr.decide.events import Event, UnusedEvent, WorkflowJobEvent, WorkflowRunEvent
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import BadRequest
 from crcr.receive.webhook.parse import parse_event

@@ -7,9 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from bench.lateness import StoreLog
-from bench.shown_gates import ShownGate
-from bench.simulated_time import START, SimulatedClock, run_simulated
+from bench.github_budget.lateness import StoreLog
+from bench.github_budget.published_gates import PublishedGate
+from bench.github_budget.simulated_time import START, SimulatedClock, run_simulated
 
 from crcr.record.migrations.run import migrate
 from crcr.record.store.times import to_us
@@ -63,7 +63,7 @@ def test_a_gate_is_late_while_github_shows_another_state_than_the_committed_one(
                 (HEAD, state, to_us(START + timedelta(seconds=at_s))),
             )
     rows.close()
-    gates = [ShownGate(START + timedelta(seconds=at_s), HEAD, state) for at_s, state in shown]
+    gates = [PublishedGate(START + timedelta(seconds=at_s), HEAD, state) for at_s, state in shown]
     found = log.gate_delays(gates, START + timedelta(seconds=100))
     assert [delay.seconds for delay in found] == delays
 

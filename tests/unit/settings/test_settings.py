@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from crcr import docs
-from crcr.decide.github.values import FileLocation
+from crcr.decide.github.requests_and_answers import FileLocation
 from crcr.decide.model import RepoName
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.errors import BadSettings
 from crcr.settings import (
     AllowlistFile,

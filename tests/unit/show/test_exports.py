@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.errors import StoreUnavailable
 from crcr.show.csv import columns as csv_columns
-from crcr.show.csv.writer import CsvExport, CsvTable, CursorKey, cell, file_name, harmless
+from crcr.show.csv.writer import CsvExport, CsvTable, CursorKey, file_name, format_cell, neutralize_formula
 from crcr.show.urls import cursors
 
 ITEMS: CsvTable[tuple[str, int]] = CsvTable(
@@ -23,12 +23,12 @@ ITEMS: CsvTable[tuple[str, int]] = CsvTable(
 )
 
 
-def asked(query: str = "") -> Request:
+def make_request(query: str = "") -> Request:
     scope = {"type": "http", "path": "/api/v1/jobs.csv", "query_string": query.encode(), "headers": []}
     return Request(scope)
 
 
-class Listed:
+class PagedItems:
     """A list of named items that make so many lines each."""
 
     def __init__(self, *lines: int) -> None:
@@ -42,14 +42,14 @@ class Listed:
         return self.items[start:end], (end,) if end < len(self.items) else None
 
 
-async def body_of(response: Response) -> str:
+async def response_text(response: Response) -> str:
     if isinstance(response, StreamingResponse):
         return b"".join([bytes(each) async for each in response.body_iterator]).decode()  # type: ignore[arg-type]
     return bytes(response.body).decode()
 
 
-async def lines_of(response: Response) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(await body_of(response), newline="")))[1:]
+async def csv_rows(response: Response) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(await response_text(response), newline="")))[1:]
 
 
 def next_place(response: Response) -> CursorKey:
@@ -73,26 +73,26 @@ def next_place(response: Response) -> CursorKey:
     ],
 )
 def test_our_own_values_keep_every_digit(value: object, shown: str) -> None:
-    assert cell(value) == shown
+    assert format_cell(value) == shown
 
 
 @pytest.mark.parametrize("start", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "＠x"])  # noqa: RUF001
 def test_a_text_that_a_spreadsheet_would_run_is_only_text(start: str) -> None:
-    assert cell(start).startswith("'")
-    assert cell(f"a{start}")[0] == "a"
+    assert format_cell(start).startswith("'")
+    assert format_cell(f"a{start}")[0] == "a"
 
 
 def test_characters_that_act_are_made_visible() -> None:
-    assert harmless("nul\x00 esc\x1b[31m rtl\u202e") == "nul␀ esc␛[31m rtl[U+202E]"
-    assert harmless("two\nlines") == "two\nlines"
+    assert neutralize_formula("nul\x00 esc\x1b[31m rtl\u202e") == "nul␀ esc␛[31m rtl[U+202E]"
+    assert neutralize_formula("two\nlines") == "two\nlines"
 
 
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=5))
 def test_any_text_comes_back_as_one_cell(rows: list[tuple[str, str]]) -> None:
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\r\n").writerows([cell(each) for each in row] for row in rows)
+    csv.writer(text, lineterminator="\r\n").writerows([format_cell(each) for each in row] for row in rows)
     read = list(csv.reader(io.StringIO(text.getvalue(), newline=""), strict=True))
-    assert read == [[cell(each) for each in row] for row in rows]
+    assert read == [[format_cell(each) for each in row] for row in rows]
     assert not any(each.startswith(tuple("=+-@\t\r")) for row in read for each in row)
 
 
@@ -104,8 +104,10 @@ def test_columns_have_names_of_their_own(table: str) -> None:
 
 
 async def test_a_list_is_exported_whole_with_its_head() -> None:
-    answer = await CsvExport(asked(), "up/stream-jobs", 100).of(ITEMS, Listed(1, 2).read)
-    assert await body_of(answer) == "name,line\r\nitem 0,0\r\nitem 1,0\r\nitem 1,1\r\n"
+    answer = await CsvExport(make_request(), "up/stream-jobs", 100).respond_with_pages(
+        ITEMS, PagedItems(1, 2).read
+    )
+    assert await response_text(answer) == "name,line\r\nitem 0,0\r\nitem 1,0\r\nitem 1,1\r\n"
     assert answer.headers["content-type"] == "text/csv; charset=utf-8; header=present"
     assert answer.headers["content-disposition"] == 'attachment; filename="crcr-up-stream-jobs.csv"'
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -113,12 +115,12 @@ async def test_a_list_is_exported_whole_with_its_head() -> None:
 
 
 async def test_what_is_over_the_limit_is_found_through_the_link() -> None:
-    listed = Listed(*[1] * 1000)
+    listed = PagedItems(*[1] * 1000)
     found: list[list[str]] = []
     after: CursorKey = None
     while True:
-        answer = await CsvExport(asked(), "x", 300, after).of(ITEMS, listed.read)
-        found += await lines_of(answer)
+        answer = await CsvExport(make_request(), "x", 300, after).respond_with_pages(ITEMS, listed.read)
+        found += await csv_rows(answer)
         after = next_place(answer)
         if after is None:
             break
@@ -127,12 +129,12 @@ async def test_what_is_over_the_limit_is_found_through_the_link() -> None:
 
 @given(st.lists(st.integers(1, 9), max_size=40), st.integers(1, 25))
 async def test_no_item_is_torn_lost_or_doubled(sizes: list[int], limit: int) -> None:
-    listed = Listed(*sizes)
+    listed = PagedItems(*sizes)
     found: list[list[str]] = []
     after: CursorKey = None
     for _ in range(len(sizes) + 1):
-        answer = await CsvExport(asked(), "x", limit, after).of(ITEMS, listed.read)
-        part = await lines_of(answer)
+        answer = await CsvExport(make_request(), "x", limit, after).respond_with_pages(ITEMS, listed.read)
+        part = await csv_rows(answer)
         assert len(part) <= max(limit, *sizes, 1)
         found += part
         after = next_place(answer)
@@ -142,7 +144,9 @@ async def test_no_item_is_torn_lost_or_doubled(sizes: list[int], limit: int) -> 
 
 
 async def test_the_link_keeps_what_was_asked_and_names_no_host() -> None:
-    answer = await CsvExport(asked("state=completed&cursor=old&limit=1"), "x", 1).of(ITEMS, Listed(1, 1).read)
+    answer = await CsvExport(make_request("state=completed&cursor=old&limit=1"), "x", 1).respond_with_pages(
+        ITEMS, PagedItems(1, 1).read
+    )
     place = cursors.encode((1,))
     assert answer.headers["link"] == f'</api/v1/jobs.csv?state=completed&limit=1&cursor={place}>; rel="next"'
 
@@ -153,9 +157,9 @@ async def test_a_large_export_is_sent_in_pieces() -> None:
     async def read(_: CursorKey, __: int) -> tuple[Sequence[int], CursorKey]:
         return range(200), None
 
-    answer = await CsvExport(asked(), "x").of(table, read)
+    answer = await CsvExport(make_request(), "x").respond_with_pages(table, read)
     assert isinstance(answer, StreamingResponse)
-    text = await body_of(answer)
+    text = await response_text(answer)
     assert len(text.encode()) == int(answer.headers["content-length"])
     assert text.count("\r\n") == 201
 
@@ -167,7 +171,7 @@ async def test_a_fault_in_the_middle_leaves_no_short_file() -> None:
         return [("x" * 1_000_000, 1)], (1,)
 
     with pytest.raises(StoreUnavailable):
-        await CsvExport(asked(), "x", 100).of(ITEMS, read)
+        await CsvExport(make_request(), "x", 100).respond_with_pages(ITEMS, read)
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,12 @@ def test_links_keep_what_was_chosen() -> None:
     kept = "upstream=up/two&range=7d"
     assert links.url(older="1") == f"/crcr/good/backend?jobs=a%26b&after=xyz&older=1&{kept}"
     assert links.url(jobs=None, after=None) == f"/crcr/good/backend?{kept}"
-    assert links.before("job") == f"?jobs=a%26b&after=xyz&{kept}&job="
+    assert links.query_prefix("job") == f"?jobs=a%26b&after=xyz&{kept}&job="
     assert links.fields("q", "jobs") == (("upstream", "up/two"), ("range", "7d"))
-    assert PageLinks(replace(HERE, upstream=UPSTREAMS[0], span=Span.FORTNIGHT), {}).before("job") == "?job="
+    assert (
+        PageLinks(replace(HERE, upstream=UPSTREAMS[0], span=Span.FORTNIGHT), {}).query_prefix("job")
+        == "?job="
+    )
 
 
 def test_on_a_shared_page_a_link_names_the_backend() -> None:

@@ -12,11 +12,11 @@ from support.clock import ManualClock
 SECRET = b"the webhook's secret"
 
 
-def named(name: str, token: str, *, admin: bool = True) -> NamedToken:
+def make_named_token(name: str, token: str, *, admin: bool = True) -> NamedToken:
     return NamedToken(name, sha256(token.encode()).hexdigest(), admin)
 
 
-ANN, BOB = named("ann", "ann's token"), named("bob", "bob's token", admin=False)
+ANN, BOB = make_named_token("ann", "ann's token"), make_named_token("bob", "bob's token", admin=False)
 
 
 def sessions(
@@ -38,7 +38,7 @@ def packed(facts: object) -> str:
 
 def test_a_session_names_its_holder_on_every_replica() -> None:
     clock = ManualClock()
-    cookie = sessions(ANN, BOB, clock=clock).begin(BOB)
+    cookie = sessions(ANN, BOB, clock=clock).create(BOB)
     found = sessions(BOB, ANN, clock=clock).read(cookie)
     assert found is not None
     assert (found.holder.name, found.holder.admin) == ("bob", False)
@@ -49,7 +49,7 @@ def test_a_session_names_its_holder_on_every_replica() -> None:
 def test_a_session_ends_after_twelve_hours_to_the_second() -> None:
     clock = ManualClock()
     here = sessions(ANN, clock=clock)
-    cookie = here.begin(ANN)
+    cookie = here.create(ANN)
     clock.advance(LIFE.total_seconds() - 1)
     assert here.read(cookie) is not None
     clock.advance(1)
@@ -58,7 +58,7 @@ def test_a_session_ends_after_twelve_hours_to_the_second() -> None:
 
 def test_two_sessions_of_one_token_have_forms_of_their_own() -> None:
     here = sessions(ANN, clock=ManualClock())
-    first, second = here.read(here.begin(ANN)), here.read(here.begin(ANN))
+    first, second = here.read(here.create(ANN)), here.read(here.create(ANN))
     assert first is not None
     assert second is not None
     assert first.csrf != second.csrf
@@ -66,7 +66,7 @@ def test_two_sessions_of_one_token_have_forms_of_their_own() -> None:
 
 def test_the_field_of_a_form_is_no_session_and_no_signature_of_one() -> None:
     here = sessions(ANN, clock=ManualClock())
-    cookie = here.begin(ANN)
+    cookie = here.create(ANN)
     session = here.read(cookie)
     assert session is not None
     assert session.csrf not in cookie
@@ -77,7 +77,7 @@ def test_the_field_of_a_form_is_no_session_and_no_signature_of_one() -> None:
     "now_known",
     [
         (BOB,),
-        (named("ann", "another token"), BOB),
+        (make_named_token("ann", "another token"), BOB),
         (NamedToken("ann", ANN.digest, admin=False), BOB),
         (NamedToken("anna", ANN.digest, admin=True), BOB),
     ],
@@ -85,13 +85,13 @@ def test_the_field_of_a_form_is_no_session_and_no_signature_of_one() -> None:
 )
 def test_a_session_ends_with_its_token(now_known: tuple[NamedToken, ...]) -> None:
     clock = ManualClock()
-    cookie = sessions(ANN, BOB, clock=clock).begin(ANN)
+    cookie = sessions(ANN, BOB, clock=clock).create(ANN)
     assert sessions(*now_known, clock=clock).read(cookie) is None
 
 
 def test_another_webhook_secret_ends_all_sessions() -> None:
     clock = ManualClock()
-    cookie = sessions(ANN, clock=clock).begin(ANN)
+    cookie = sessions(ANN, clock=clock).create(ANN)
     assert sessions(ANN, clock=clock, secret=b"changed").read(cookie) is None
 
 
@@ -102,7 +102,7 @@ def test_another_webhook_secret_ends_all_sessions() -> None:
 )
 def test_a_cookie_that_was_changed_is_nobodys(change: dict[str, object]) -> None:
     here = sessions(ANN, BOB, clock=ManualClock())
-    cookie = here.begin(BOB)
+    cookie = here.create(BOB)
     signature = cookie.partition(".")[2]
     assert here.read(f"{packed({**unpacked(cookie), **change})}.{signature}") is None
 
@@ -110,7 +110,7 @@ def test_a_cookie_that_was_changed_is_nobodys(change: dict[str, object]) -> None
 def test_a_session_from_the_future_does_not_count() -> None:
     ahead, behind = ManualClock(), ManualClock()
     ahead.advance(3600)
-    assert sessions(ANN, clock=behind).read(sessions(ANN, clock=ahead).begin(ANN)) is None
+    assert sessions(ANN, clock=behind).read(sessions(ANN, clock=ahead).create(ANN)) is None
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites() -> None:
 
 def test_a_token_is_known_whole_and_by_its_hash_only() -> None:
     tokens = TokenStore((ANN, BOB))
-    assert tokens.holder("ann's token") == ANN
+    assert tokens.find_holder("ann's token") == ANN
     for wrong in ("", "ann's toke", "ann's token ", ANN.digest, f"sha256:{ANN.digest}", "ann", "x" * 100_000):
-        assert tokens.holder(wrong) is None
-    assert TokenStore((named("ann", "x" * 600),)).holder("x" * 600) is None
+        assert tokens.find_holder(wrong) is None
+    assert TokenStore((make_named_token("ann", "x" * 600),)).find_holder("x" * 600) is None

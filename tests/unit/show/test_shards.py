@@ -134,7 +134,7 @@ def test_a_folded_cell_says_the_worst_and_how_many(
 ) -> None:
     found = combine_jobs(cells, 5)  # type: ignore[arg-type]
     assert found is not None
-    assert (found.worst.conclusion, found.said, found.all_passed) == (
+    assert (found.worst.conclusion, found.text, found.all_passed) == (
         Conclusion(letter) if letter else None,
         said,
         passed,

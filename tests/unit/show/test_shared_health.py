@@ -31,10 +31,10 @@ class Store:
 async def test_five_hundred_readers_cost_one_reading_every_few_seconds() -> None:
     store, clock = Store(), ManualClock()
     health = SharedHealth(store, clock)
-    found = await asyncio.gather(*(health.of(UPSTREAM) for _ in range(500)))
+    found = await asyncio.gather(*(health.read_upstream(UPSTREAM) for _ in range(500)))
     assert ({each.state for each in found if each}, store.readings) == ({HealthState.GREEN}, 1)
     clock.advance(SHARED_FOR_S)
-    found = await asyncio.gather(*(health.of(UPSTREAM) for _ in range(500)))
+    found = await asyncio.gather(*(health.read_upstream(UPSTREAM) for _ in range(500)))
     assert store.readings == 2
     assert [each.state for each in found if each].count(
         HealthState.GREEN
@@ -44,35 +44,35 @@ async def test_five_hundred_readers_cost_one_reading_every_few_seconds() -> None
 async def test_a_store_that_is_away_is_no_health_and_not_a_green_one() -> None:
     store, clock = Store(), ManualClock()
     health = SharedHealth(store, clock)
-    await health.of(UPSTREAM)
+    await health.read_upstream(UPSTREAM)
     store.away = True
     clock.advance(SHARED_FOR_S)
-    assert await health.of(UPSTREAM) is None
+    assert await health.read_upstream(UPSTREAM) is None
 
 
 async def test_a_reading_that_takes_long_is_not_waited_for_and_serves_who_asks_next() -> None:
     store, clock = Store(), ManualClock()
     health = SharedHealth(store, clock)
     store.answers.clear()
-    assert [await health.within(0.01) for _ in range(3)] == [{}, {}, {}]
+    assert [await health.read_within(0.01) for _ in range(3)] == [{}, {}, {}]
     assert store.readings == 1
     store.answers.set()
-    assert (await health.within(5))[UPSTREAM].state is HealthState.GREEN
+    assert (await health.read_within(5))[UPSTREAM].state is HealthState.GREEN
     assert store.readings == 1
 
     store.answers.clear()
     clock.advance(SHARED_FOR_S)
-    found = await asyncio.gather(*(health.within(0.01) for _ in range(50)))
+    found = await asyncio.gather(*(health.read_within(0.01) for _ in range(50)))
     assert ({each[UPSTREAM].state for each in found}, store.readings) == ({HealthState.GREEN}, 2)
     clock.advance(60)
-    assert await health.within(0.01) == {}  # too old to be told
+    assert await health.read_within(0.01) == {}  # too old to be told
     store.away = True
     store.answers.set()
-    assert await health.within(5) == {}
+    assert await health.read_within(5) == {}
 
 
 async def test_where_nothing_is_shared_each_reads_for_itself() -> None:
     store, clock = Store(), ManualClock()
     health = SharedHealth(store, clock, shared_for_s=0)
-    found = [(await health.within(0))[UPSTREAM].state for _ in range(2)]
+    found = [(await health.read_within(0))[UPSTREAM].state for _ in range(2)]
     assert (found, store.readings) == ([HealthState.GREEN, HealthState.AMBER], 2)

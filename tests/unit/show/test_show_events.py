@@ -20,7 +20,7 @@ from crcr.show.access.reader import Reader as ShowReader
 from crcr.show.live import event_stream
 from crcr.show.live.change_feed import ChangeFeed, Wakeups
 from crcr.show.live.event_stream import HEARTBEAT_S, StreamLimits
-from crcr.show.live.shared_health import LOOK_EVERY_S, HealthFeed, SharedHealth, health_signature
+from crcr.show.live.shared_health import POLL_EVERY_S, HealthFeed, SharedHealth, health_signature
 from support.clock import settle
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
@@ -246,7 +246,7 @@ async def test_health_that_time_alone_changes_reaches_an_open_stream(live: Live)
         while HEALTH not in told:
             while clock.sleeping < 2:  # the stream, and the feed after its look
                 await asyncio.sleep(0)
-            clock.advance(LOOK_EVERY_S)
+            clock.advance(POLL_EVERY_S)
             await settle()
             while not reader.chunks.empty():
                 told.append(await reader.next())
@@ -321,7 +321,7 @@ async def test_the_feed_survives_an_outage_of_the_store(live: Live) -> None:
     live.change()
     clock.advance(1)
     await asyncio.wait_for(fresh.wait(), PATIENCE_S)
-    assert [each.change_id for each in (await feed.after(0))[0]] == [1]
+    assert [each.change_id for each in (await feed.read_after(0))[0]] == [1]
     await feed.detach(fresh)
 
 

@@ -63,16 +63,16 @@ def test_a_sorted_table_mixes_the_levels() -> None:
 )
 def test_the_address_narrows_the_table(asked: dict[str, str], found: list[str]) -> None:
     one = backend_summary("x/one", hardware="NPU 910B", oncalls=("Ada",))
-    table = tabulate((GOOD, TOLD, one), TableFilters.of(asked))
+    table = tabulate((GOOD, TOLD, one), TableFilters.from_query(asked))
     assert sorted(name for _, rows in table.groups for name in names(rows)) == found
     assert (table.shown, table.total) == (len(found), 3)
 
 
 def test_a_click_turns_a_column_around_and_begins_with_what_one_looks_for() -> None:
-    assert SortOrder().next("failure") == SortOrder("failure", down=True)
-    assert SortOrder("failure", down=True).next("failure") == SortOrder("failure", down=False)
-    assert SortOrder().next("rate") == SortOrder("rate", down=False)
-    assert SortOrder("rate", down=False).next("name") == SortOrder("name", down=False)
+    assert SortOrder().after_click("failure") == SortOrder("failure", down=True)
+    assert SortOrder("failure", down=True).after_click("failure") == SortOrder("failure", down=False)
+    assert SortOrder().after_click("rate") == SortOrder("rate", down=False)
+    assert SortOrder("rate", down=False).after_click("name") == SortOrder("name", down=False)
 
 
 def test_what_cannot_be_asked_for_is_the_default() -> None:
@@ -83,7 +83,7 @@ def test_what_cannot_be_asked_for_is_the_default() -> None:
 
 
 def test_links_keep_the_rest_of_the_choice_and_leave_defaults_out() -> None:
-    choice = TableFilters.of({"sort": "-failure", "q": " npu ", "level": "l3"})
+    choice = TableFilters.from_query({"sort": "-failure", "q": " npu ", "level": "l3"})
     assert choice.query() == {"sort": "-failure", "q": "npu", "level": "L3"}
     assert choice.query(level="") == {"sort": "-failure", "q": "npu"}
     assert choice.sorted_by("level") == {"q": "npu", "level": "L3"}

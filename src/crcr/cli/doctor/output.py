@@ -49,7 +49,7 @@ def print_sections(sections: Iterable[FindingSection], *, as_json: bool, **more:
 
 def _print_json_findings(sections: tuple[FindingSection, ...], more: dict[str, str]) -> None:
     findings = [finding for section in sections for finding in section.findings]
-    listed = [
+    items = [
         {
             "section": section.title,
             "name": finding.name,
@@ -61,7 +61,7 @@ def _print_json_findings(sections: tuple[FindingSection, ...], more: dict[str, s
         for finding in section.findings
     ]
     facts = {name: value for section in sections for name, value in section.facts.items()}
-    print_json({"ok": not _has_problem(findings), **more, **facts, "findings": listed})
+    print_json({"ok": not _has_problem(findings), **more, **facts, "findings": items})
     _exit_on_problem(findings)
 
 

@@ -84,12 +84,12 @@ def parse_date_header(answer: httpx.Response) -> datetime | None:
         return None
 
 
-def clock_finding(said_at: datetime, now: datetime, whose: str, *, fatal: bool) -> SetupFinding:
+def clock_finding(said_at: datetime, now: datetime, other_clock: str, *, fatal: bool) -> SetupFinding:
     """Compare in whole seconds, less the one that a `Date` header leaves open."""
     off_s = max(abs((said_at - now).total_seconds()) - 1, 0.0)
-    text = f"Our clock and {whose} are {off_s:.0f} s apart"
+    text = f"Our clock and {other_clock} are {off_s:.0f} s apart"
     if off_s > _SKEW_PROBLEM_S and fatal:
         return problem("clock", f"{text}: tokens are refused.", "set this machine's clock with NTP")
     if off_s > _SKEW_WARNING_S:
         return warning("clock", f"{text}.", "set both clocks with NTP; tokens are valid for minutes")
-    return ok("clock", f"Our clock and {whose} agree.")
+    return ok("clock", f"Our clock and {other_clock} agree.")

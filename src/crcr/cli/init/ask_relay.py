@@ -100,8 +100,8 @@ def _parse_facts(url: str, facts: dict[str, Any]) -> OnboardingFacts:
 
 def _upstreams(facts: dict[str, Any]) -> tuple[RepoName, ...]:
     names = facts.get("upstreams")
-    listed = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-    return tuple(RepoName(name) for name in listed if is_repo_name(name))
+    texts = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return tuple(RepoName(name) for name in texts if is_repo_name(name))
 
 
 def _own_address(url: str, callback_url: str) -> str:

@@ -96,4 +96,4 @@ def init(
         raise typer.Exit(2)
     files = generate(gathered.request)
     write_files(files, target.folder, dry_run=dry_run, ask=not yes, force=force)
-    print_next_steps(gathered, target.folder, [each.path for each in files], dry_run=dry_run)
+    print_next_steps(gathered, target.folder, [file.path for file in files], dry_run=dry_run)

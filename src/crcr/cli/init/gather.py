@@ -51,19 +51,19 @@ class Prompts:
         self.missing.append(question.missing)
         return None
 
-    def offer(self, words: str, read: Callable[[str], Read], default: str) -> Read:
-        return self._ask(words, read, default) if self.can_ask else read(default)
+    def offer(self, text: str, read: Callable[[str], Read], default: str) -> Read:
+        return self._ask(text, read, default) if self.can_ask else read(default)
 
-    def agree(self, words: str, *, default: bool) -> bool:
-        return typer.confirm(words, default=default) if self.can_ask else default
+    def agree(self, text: str, *, default: bool) -> bool:
+        return typer.confirm(text, default=default) if self.can_ask else default
 
     def refuse_missing(self) -> None:
         if self.missing:
             print_error("\n".join(self.missing))
             raise typer.Exit(2)
 
-    def _ask(self, words: str, read: Callable[[str], Read], default: str | None) -> Read:
-        answer: Read = typer.prompt(words, default=default, value_proc=lambda text: read(text.strip()))
+    def _ask(self, question: str, read: Callable[[str], Read], default: str | None) -> Read:
+        answer: Read = typer.prompt(question, default=default, value_proc=lambda text: read(text.strip()))
         return answer
 
 
@@ -177,9 +177,9 @@ def _fetch_facts(text: str) -> tuple[str, OnboardingFacts | NoOnboardingFacts]:
 
 
 def _level(questions: Prompts, previous: PreviousAnswers) -> Level:
-    words = "the level (L1: dispatches, L2: results, L3: checks, L4: gate)"
+    text = "the level (L1: dispatches, L2: results, L3: checks, L4: gate)"
     if questions.can_ask:
-        return questions.offer(words, parse_level, "L4" if previous.gates else "L2")
+        return questions.offer(text, parse_level, "L4" if previous.gates else "L2")
     if previous.gates:
         print_warning(
             "the workflow here also listens to merge groups, as for L4; pass --level L4 to keep that"
@@ -188,20 +188,20 @@ def _level(questions: Prompts, previous: PreviousAnswers) -> Level:
 
 
 def _upstream(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompts) -> RepoName | None:
-    known = facts.upstreams if facts else ()
+    served_upstreams = facts.upstreams if facts else ()
 
     def read(text: str) -> RepoName:
-        named = parse_repo_name(text)
-        if known and named not in known:
-            served = ", ".join(map(str, known))
-            raise typer.BadParameter(f"the relay does not serve {named}; it serves {served}")
-        return named
+        name = parse_repo_name(text)
+        if served_upstreams and name not in served_upstreams:
+            served = ", ".join(map(str, served_upstreams))
+            raise typer.BadParameter(f"the relay does not serve {name}; it serves {served}")
+        return name
 
     if flags.upstream is not None:
         return read(str(flags.upstream))
-    choice = " or ".join(map(str, known)) or "owner/name"
+    choice = " or ".join(map(str, served_upstreams)) or "owner/name"
     question = Prompt(f"the upstream ({choice})", f"Upstream unknown; pass --upstream {choice}")
-    return questions.need(question, read, str(known[0]) if len(known) == 1 else None)
+    return questions.need(question, read, str(served_upstreams[0]) if len(served_upstreams) == 1 else None)
 
 
 def _audience(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompts) -> str | None:
@@ -218,9 +218,9 @@ def _device(text: str) -> str:
 
 
 def _oncalls(text: str) -> tuple[str, ...]:
-    found = tuple(each.strip() for each in text.split(",") if each.strip())
-    _refuse_invalid(level=Level.L4, oncalls=found)
-    return found
+    oncalls = tuple(name.strip() for name in text.split(",") if name.strip())
+    _refuse_invalid(level=Level.L4, oncalls=oncalls)
+    return oncalls
 
 
 def _build(flags: InitFlags, previous: PreviousAnswers, questions: Prompts) -> dict[str, Any]:
@@ -230,8 +230,8 @@ def _build(flags: InitFlags, previous: PreviousAnswers, questions: Prompts) -> d
     if command is None:
         command = questions.offer("the command that builds and tests", _command, usual["command"])
     if junit is None:
-        words = "JUnit files of the build, such as out/**/*.xml"
-        junit = questions.offer(words, _junit, usual.get("junit", _NO_JUNIT))
+        text = "JUnit files of the build, such as out/**/*.xml"
+        junit = questions.offer(text, _junit, usual.get("junit", _NO_JUNIT))
     if nightly is None:
         nightly = questions.agree(
             "test the upstream's newest commit every night too?", default=previous.nightly
@@ -265,21 +265,21 @@ def _branch(
         _refuse_invalid(branch=text)
         return text
 
-    if found := flags.branch or (target.branch if target.branch_is_known else None):
-        return found, False
+    if branch := flags.branch or (target.branch if target.branch_is_known else None):
+        return branch, False
     guess = previous.values.get("branch", target.branch)
     return questions.offer("the default branch", read, guess), not questions.can_ask
 
 
 def _place(
-    ci: Ci, given: tuple[str, ...], previous: PreviousAnswers, questions: Prompts
+    ci: Ci, pairs: tuple[str, ...], previous: PreviousAnswers, questions: Prompts
 ) -> dict[str, str | None]:
     place: dict[str, str | None] = dict(previous.place)
-    for each in given:
-        name, sign, value = each.partition("=")
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
         if not sign:
             raise typer.BadParameter(
-                f"{escape_unprintable(each)!r} is not NAME=VALUE, as in --place pipeline=crcr"
+                f"{escape_unprintable(pair)!r} is not NAME=VALUE, as in --place pipeline=crcr"
             )
         place[name] = value
     for part in CI_LOCATION_PARTS[ci]:
@@ -306,10 +306,10 @@ def _reused_flags(flags: InitFlags, previous: PreviousAnswers) -> Iterator[str]:
     for name, value in previous.values.items():
         if getattr(flags, name) is None and value != _DEFAULTS.get(name):
             yield f"--{name.replace('_', '-')} {shlex.quote(value)}"
-    named = {each.partition("=")[0] for each in flags.place}
+    given_names = {pair.partition("=")[0] for pair in flags.place}
     usual = {(part.name, part.default) for parts in CI_LOCATION_PARTS.values() for part in parts}
     for name, value in previous.place.items():
-        if name not in named and (name, value) not in usual:
+        if name not in given_names and (name, value) not in usual:
             yield f"--place {name}={shlex.quote(value)}"
     if flags.nightly is None and previous.nightly:
         yield "--nightly"

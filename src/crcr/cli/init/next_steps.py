@@ -29,8 +29,8 @@ def print_next_steps(
 ) -> None:
     print_line("")
     print_line("nothing was written; next steps would be:" if dry_run else "next:")
-    for number, (words, text) in enumerate(_steps(gathered, folder, written), start=1):
-        print_line(f"{number}. {words}")
+    for number, (heading, text) in enumerate(_steps(gathered, folder, written), start=1):
+        print_line(f"{number}. {heading}")
         for line in (text or "").splitlines():
             print_line(f"     {line}")
 
@@ -40,8 +40,8 @@ def _steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) ->
     if missing := build_step(request.command, folder):
         yield missing, None
     if unused := find_unused_files(folder, written):
-        words = "remove the files of an earlier `crcr init`, or a dispatch may run twice:"
-        yield words, "\n".join(f"- {each}" for each in unused)
+        heading = "remove the files of an earlier `crcr init`, or a dispatch may run twice:"
+        yield heading, "\n".join(f"- {line}" for line in unused)
     if gathered.branch_is_assumed:
         assumed = f"assumed to be {request.branch} because the remote `origin` did not answer (otherwise pass --branch)"
         yield f"commit the files to your default branch, {assumed}", None
@@ -50,12 +50,12 @@ def _steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) ->
     app = facts.app_url if facts and facts.app_url else "ask the relay's operator for the link"
     yield f"install the relay's GitHub App on {request.repository}: {app}", None
     yield f"ask {request.upstream} to add this to its allowlist:", allowlist_entry(request)
-    if made := manual_steps(request):
-        yield "create these by hand:", "\n".join(f"- {each}" for each in made)
+    if steps := manual_steps(request):
+        yield "create these by hand:", "\n".join(f"- {line}" for line in steps)
     if told_operator := registration(request):
         yield "send this to the operator to register your pipeline:", told_operator
-    named = None if facts and len(facts.upstreams) == 1 else request.upstream
-    doctor = doctor_command(request.relay_url, request.repository, named)
+    upstream = None if facts and len(facts.upstreams) == 1 else request.upstream
+    doctor = doctor_command(request.relay_url, request.repository, upstream)
     yield f"check the set-up: {doctor}", None
 
 
@@ -73,10 +73,10 @@ def build_step(command: str, folder: Path) -> str | None:
 
 def _program(command: str) -> str | None:
     """Return the first word after variable assignments, if it is a plain path."""
-    words = shlex.shlex(command, posix=True, punctuation_chars=True)
-    words.whitespace_split = True
+    tokens = shlex.shlex(command, posix=True, punctuation_chars=True)
+    tokens.whitespace_split = True
     try:
-        first = next((each for each in words if not _ASSIGNMENT.fullmatch(each)), "")
+        first = next((word for word in tokens if not _ASSIGNMENT.fullmatch(word)), "")
     except ValueError:  # quotes without an end
         return None
     return first if "/" in first and _PATH.fullmatch(first) else None

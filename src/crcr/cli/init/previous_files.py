@@ -44,8 +44,8 @@ class PreviousAnswers:
 
 def find_previous_ci(folder: Path) -> Ci | None:
     """Return the CI chosen earlier, if the files show it."""
-    found = [ci for ci, path in _BUILDS.items() if _ours(folder, path) is not None]
-    return found[0] if len(found) == 1 else None
+    cis = [ci for ci, path in _BUILDS.items() if _ours(folder, path) is not None]
+    return cis[0] if len(cis) == 1 else None
 
 
 def read_previous_answers(folder: Path, ci: Ci) -> PreviousAnswers:
@@ -55,14 +55,14 @@ def read_previous_answers(folder: Path, ci: Ci) -> PreviousAnswers:
         return PreviousAnswers()
     bridge = _bridge(folder) if before is ci else {}
     values = {**_READERS[before](_tree(folder, _BUILDS[before])), "branch": bridge.get("CRCR_BRIDGE_BRANCH")}
-    kept = {
+    answers = {
         name: value.strip()
         for name, value in values.items()
         if isinstance(value, str) and (before is ci or name in _SAME_EVERYWHERE)
     }
     started_by = _ours(folder, _LISTENING[ci is not Ci.GITHUB]) or ""
     return PreviousAnswers(
-        values={name: value for name, value in kept.items() if not check_values(**{name: value})},
+        values={name: value for name, value in answers.items() if not check_values(**{name: value})},
         place=_place(ci, bridge),
         nightly=_ours(folder, NIGHTLY_WORKFLOW) is not None,
         gates="merge_group, crcr_test]" in started_by,
@@ -101,11 +101,11 @@ def _bridge(folder: Path) -> dict[str, Any]:
 
 
 def _place(ci: Ci, bridge: Mapping[str, Any]) -> dict[str, str]:
-    named = _BRIDGE_NAMES[ci] if bridge.get("CRCR_BRIDGE_TO") == ci.value else {}
-    found = {name: bridge.get(variable) for name, variable in named.items()}
+    variables = _BRIDGE_NAMES[ci] if bridge.get("CRCR_BRIDGE_TO") == ci.value else {}
+    values = {name: bridge.get(variable) for name, variable in variables.items()}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in values.items()
         if isinstance(value, str) and not check_values(ci=ci, place={name: value})
     }
 
@@ -146,24 +146,24 @@ def _gitlab(tree: object) -> dict[str, object]:
 def _circleci(tree: object) -> dict[str, object]:
     build = _get(tree, "jobs", "crcr-build")
     steps = list(_tables(_get(build, "steps")))
-    runs = [each.get("run") for each in steps]
-    kept = [each["persist_to_workspace"] for each in steps if "persist_to_workspace" in each]
+    runs = [step.get("run") for step in steps]
+    workspaces = [step["persist_to_workspace"] for step in steps if "persist_to_workspace" in step]
     return {
         "command": _inner(_get(_named(runs, "name", "Build and test"), "command")),
         "job_name": _get(tree, "jobs", "crcr-report", "environment", "CRCR_JOB_NAME"),
-        "junit": _only(_without(_get(_only(kept), "paths"), "crcr-status")),
+        "junit": _only(_without(_get(_only(workspaces), "paths"), "crcr-status")),
         "runs_on": _get(build, "resource_class"),
     }
 
 
 def _inner(command: object) -> object:
     """Return the command without the wrapper that keeps its exit status."""
-    found = _KEPT_STATUS.search(command) if isinstance(command, str) else None
-    return found["command"] if found else command
+    match = _KEPT_STATUS.search(command) if isinstance(command, str) else None
+    return match["command"] if match else command
 
 
-def _without(told: object, ours: str) -> object:
-    return [each for each in told if each != ours] if isinstance(told, list) else None
+def _without(values: object, ours: str) -> object:
+    return [label for label in values if label != ours] if isinstance(values, list) else None
 
 
 _READERS: Mapping[Ci, Callable[[object], dict[str, object]]] = {
@@ -181,20 +181,20 @@ def _get(tree: object, *path: str) -> object:
     return tree
 
 
-def _only(told: object) -> object:
+def _only(values: object) -> object:
     """Return the only item of a list, or None."""
-    return told[0] if isinstance(told, list) and len(told) == 1 else None
+    return values[0] if isinstance(values, list) and len(values) == 1 else None
 
 
 def _tables(steps: object) -> Iterator[dict[str, Any]]:
-    yield from (each for each in steps if isinstance(each, dict)) if isinstance(steps, list) else ()
+    yield from (step for step in steps if isinstance(step, dict)) if isinstance(steps, list) else ()
 
 
 def _named(steps: object, key: str, name: str) -> object:
-    return next((each for each in _tables(steps) if each.get(key) == name), None)
+    return next((step for step in _tables(steps) if step.get(key) == name), None)
 
 
-def _labels(told: object) -> object:
-    if isinstance(told, list) and all(isinstance(each, str) for each in told):
-        return ", ".join(told)
-    return told
+def _labels(labels: object) -> object:
+    if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
+        return ", ".join(labels)
+    return labels

@@ -150,15 +150,15 @@ class TargetFolder:
     """False when it is a guess."""
 
 
-def find_target_folder(given: Path | None) -> TargetFolder:
+def find_target_folder(chosen: Path | None) -> TargetFolder:
     """Return where to write: the given folder, which must be a top, or the current repository's top."""
-    folder = _top(given)
-    branch, known = _branch(folder)
-    return TargetFolder(folder, find_origin_name(folder), branch, known)
+    folder = _top(chosen)
+    branch, is_known = _branch(folder)
+    return TargetFolder(folder, find_origin_name(folder), branch, is_known)
 
 
-def _top(given: Path | None) -> Path:
-    folder = given or Path()
+def _top(chosen: Path | None) -> Path:
+    folder = chosen or Path()
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a folder", param_hint="--folder")
     top = find_top_folder(folder)
@@ -167,9 +167,9 @@ def _top(given: Path | None) -> Path:
         return folder
     if top.resolve() == folder.resolve():
         return folder
-    if given is not None:
+    if chosen is not None:
         raise typer.BadParameter(
-            f"{given} is inside a repository, but GitHub reads workflows only at its top: pass --folder {top}",
+            f"{chosen} is inside a repository, but GitHub reads workflows only at its top: pass --folder {top}",
             param_hint="--folder",
         )
     print_line(f"writing to the top of the repository, {top}")
@@ -178,7 +178,7 @@ def _top(given: Path | None) -> Path:
 
 def _branch(folder: Path) -> tuple[str, bool]:
     """Return the default branch, and whether it is known; without origin, the branch checked out."""
-    found = ask_remote_default_branch(folder) or find_local_default_branch(folder)
-    if found is not None:
-        return found.name, found.is_known
+    default_branch = ask_remote_default_branch(folder) or find_local_default_branch(folder)
+    if default_branch is not None:
+        return default_branch.name, default_branch.is_known
     return run_git(folder, "symbolic-ref", "--short", "HEAD") or "main", False

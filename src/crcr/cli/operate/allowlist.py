@@ -160,10 +160,10 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[AllowlistProblem, ...
     def reads_actions(repository: "RepoName") -> bool | None:
         with RelayClient(DownstreamRequest(parse_relay_url(url), repository)) as relay:
             try:
-                found = json_object(relay.read(f"setup/{repository}")).get("reads_actions")
+                reads_actions = json_object(relay.read(f"setup/{repository}")).get("reads_actions")
             except httpx.HTTPError as fault:
                 raise typer.BadParameter(f"the relay at {url} does not answer: {fault}") from None
-        return found if isinstance(found, bool) else None
+        return reads_actions if isinstance(reads_actions, bool) else None
 
     return tuple(check_actions(allowlist, reads_actions))
 

@@ -45,11 +45,11 @@ def list_(
     """List the newest deliveries with the number of their dispatches."""
     from crcr.cli.operator_session import run_in_session
 
-    wanted = state.value if state else None
+    state_filter = state.value if state else None
     lines = run_in_session(
         config,
         lambda session: session.views.deliveries(
-            session.upstream_to_read(upstream), state=wanted, limit=limit
+            session.upstream_to_read(upstream), state=state_filter, limit=limit
         ),
     )
     if as_json:
@@ -156,9 +156,9 @@ def replay(
 def _sent_again(dispatches: int, events: int) -> str:
     if not dispatches:
         return "nothing to send: no dispatch was cancelled for a backend that is listed again"
-    what = "1 dispatch" if dispatches == 1 else f"{dispatches:,} dispatches"
+    dispatch_count = "1 dispatch" if dispatches == 1 else f"{dispatches:,} dispatches"
     source = "1 delivery" if events == 1 else f"{events:,} deliveries"
-    return f"{what} of {source} sent again"
+    return f"{dispatch_count} of {source} sent again"
 
 
 async def _replay_cancelled(

@@ -58,11 +58,11 @@ def list_(
     """List waiting, running and parked effects; not finished ones."""
     from crcr.cli.operator_session import run_in_session
 
-    asked = {"target": target.lower() if target else None, "kind": kind.value if kind else None}
+    filters = {"target": target.lower() if target else None, "kind": kind.value if kind else None}
     lines = run_in_session(
         config,
         lambda session: session.views.effects(
-            session.upstream_to_read(upstream), parked=parked, limit=limit, **asked
+            session.upstream_to_read(upstream), parked=parked, limit=limit, **filters
         ),
     )
     if as_json:
@@ -128,10 +128,12 @@ def retry(
     print_line(f"{count:,} retried; follow with: crcr effects list")
 
 
-async def _retry(session: "OperatorSession", asked: RepoName | None, filters: "list[ParkedFilter]") -> int:
+async def _retry(
+    session: "OperatorSession", requested: RepoName | None, filters: "list[ParkedFilter]"
+) -> int:
     from rich.progress import track
 
-    upstream, now = session.upstream_to_change(asked), session.now()
+    upstream, now = session.upstream_to_change(requested), session.now()
     # Effects that are parked again meanwhile are not retried a second time.
     bounded = [replace(parked, until=min(parked.until or now, now)) for parked in filters]
     batches = [batch for parked in bounded for batch in await _batches(session, upstream, parked)]

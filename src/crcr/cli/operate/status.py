@@ -27,20 +27,20 @@ def status(config: ConfigOption = None, upstream: UpstreamOption = None, as_json
     """
     from crcr.cli.operator_session import run_in_session
 
-    found = run_in_session(config, lambda session: _read(session, upstream))
+    health_by_upstream = run_in_session(config, lambda session: _read(session, upstream))
     if as_json:
-        print_json([{"upstream": str(name), "health": health} for name, health in found.items()])
+        print_json([{"upstream": str(name), "health": health} for name, health in health_by_upstream.items()])
     else:
-        for name, health in found.items():
+        for name, health in health_by_upstream.items():
             _print(name, health)
-    if any(health.state == "red" for health in found.values()):
+    if any(health.state == "red" for health in health_by_upstream.values()):
         raise typer.Exit(1)
 
 
-async def _read(session: "OperatorSession", asked: "RepoName | None") -> "dict[RepoName, Health]":
+async def _read(session: "OperatorSession", requested: "RepoName | None") -> "dict[RepoName, Health]":
     chosen = (
-        (session.upstream_to_read(asked),)
-        if asked
+        (session.upstream_to_read(requested),)
+        if requested
         else tuple(upstream.name for upstream in session.settings.upstreams)
     )
     return {name: await session.views.health(name, session.now()) for name in chosen}

@@ -134,7 +134,7 @@ def _origin(row: "Setting", file: str, content: Mapping[str, Any]) -> str:
         if os.environ.get(name, "").strip():
             return name
     table, _, key = row.key.rpartition(".")
-    found = content.get(table, {}) if table else content
-    if key in found or f"{key}_file" in found:
+    table_content = content.get(table, {}) if table else content
+    if key in table_content or f"{key}_file" in table_content:
         return file
     return "default" if row.default is not None else "not set"

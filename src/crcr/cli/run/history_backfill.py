@@ -41,15 +41,15 @@ def backfill(
     The relay may keep running, except on chdb:///, which only one process can open. An interrupted run continues where
     it stopped, and running it again is safe.
     """
-    counted = asyncio.run(_backfill(config, anew=anew))
+    tables = asyncio.run(_backfill(config, anew=anew))
     if as_json:
-        print_json(counted)
+        print_json(tables)
     else:
         print_table(
             ["table", "main store", "ClickHouse"],
-            [[table.table, table.here, table.there] for table in counted],
+            [[table.table, table.here, table.there] for table in tables],
         )
-    if any(table.there < table.here for table in counted):
+    if any(table.there < table.here for table in tables):
         hint = "the worker feeds rows that arrived meanwhile; if the difference stays, run this again"
         print_error("ClickHouse holds less than the main store", hint)
         raise typer.Exit(1)
@@ -84,7 +84,7 @@ async def _fill(settings: "Settings", clickhouse: "ClickHouse", *, anew: bool) -
     if clickhouse.link is None or clickhouse.feeder is None:
         raise NotPossible("ClickHouse is not used here", hint="set CRCR_CLICKHOUSE_URL")
     now = SystemClock().now()
-    await clickhouse.begin([upstream.name for upstream in settings.upstreams], now)
+    await clickhouse.record_switch([upstream.name for upstream in settings.upstreams], now)
     work = Backfill(clickhouse.database, clickhouse.feeding, clickhouse.feeder, clickhouse.link)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:

@@ -1,8 +1,8 @@
 """Limits on what a client may send before a request exists: the size, fields and time of a head, and idle connections.
 
-uvicorn has none of them. Whatever waits for bytes of a client (a head, a body, the rest of a body that was answered
-early, or nothing at all) is bounded in time where no request bounds it, and in number always: beyond it, the connection
-that has waited for the longest is closed. A head that arrives at once is never late, whoever else is waiting.
+uvicorn has none of them. A connection waits for its client during a head, a body, the rest of a body that was answered
+early, and between requests. This time is limited where no request limits it, and so is the number of waiting connections:
+above it the one that has waited longest is closed. A head that arrives at once is never late, however many wait.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from crcr.app import STATUS
 log = structlog.get_logger(__name__)
 
 _MOST_DESCRIPTORS = 65_536
-_KEPT_DESCRIPTORS = 256
-"""For the stores, the log and what the relay calls."""
+_RESERVED_DESCRIPTORS = 256
+"""File descriptors reserved for stores, log and outgoing calls."""
 _MOST_WAITING = 1000
 
 
@@ -32,20 +32,20 @@ class HttpLimits:
     target_bytes: int = 8 * 1024
     chunks: int = 1000
     """Chunks of a body that may have any size; beyond it they must have `chunk_bytes` on average. A chunk costs the
-    same whatever it holds."""
+    same whatever its size."""
     chunk_bytes: int = 256
     head_s: float = 20.0
-    """From the connection, or from the first byte of a later request, until the head is whole."""
+    """From the connection, or from the first byte of a later request, until the head is complete."""
     drain_s: float = 5.0
-    """For a client to finish sending what nobody reads any more: it was answered before its body was whole."""
+    """For a client to finish sending a body that was answered early and is not read any more."""
     unread_s: float = 60.0
-    """For a client to read on, when it has let its answer fill every buffer on the way."""
+    """For a client to continue reading after its response has filled all buffers."""
     pipelined: int = 16
     """Requests of one connection that wait behind the one being answered: each costs a hundred times its bytes."""
     waiting: int = _MOST_WAITING
-    """Connections that wait for their client, all together."""
+    """Connections of the process that wait for their client."""
     sweep_s: float = 1.0
-    """How long there may be more: connections that came at once get the time to send their heads."""
+    """How long there may be more, so that connections opened at once have time to send their heads."""
     connections: int = _MOST_DESCRIPTORS
 
 
@@ -57,12 +57,12 @@ def http_limits() -> HttpLimits:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft = most
     open_files = _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-    connections = max(open_files - _KEPT_DESCRIPTORS, open_files // 2)
+    connections = max(open_files - _RESERVED_DESCRIPTORS, open_files // 2)
     return HttpLimits(connections=connections, waiting=min(_MOST_WAITING, connections // 2))
 
 
 class WaitingConnections:
-    """The connections of a process that wait for their client, in the order in which they began to."""
+    """The connections of a process that wait for their client, the longest waiting first."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -96,10 +96,10 @@ class WaitingConnections:
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """uvicorn's connection with limits. `limited_http` gives it the waiting connections of its server."""
+    """uvicorn's connection with limits. `limited_http` sets the waiting connections of its server."""
 
     waiting_connections: WaitingConnections
-    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # as it is before the first request
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
 
     def __init__(
         self,
@@ -111,17 +111,17 @@ class LimitedHttp(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._limits = self.waiting_connections.limits
         self._deadline: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._problem: tuple[str, str] | None = None
         self._is_refused = False
-        self._in_answer: RequestResponseCycle | None = (
-            None  # `cycle` is the newest request: others may be before it
+        self._answering_cycle: RequestResponseCycle | None = (
+            None  # `cycle` is the newest request; earlier ones may still be answered
         )
         self._in_message = False  # from its first byte to its last
         self._in_head = True
         self._head_bytes = 0
         self._head_fields = 0
-        self._loose_bytes = 0  # received since the last body, or since the end of a head or message
+        self._unassigned_bytes = 0  # received since the last body, or since the end of a head or message
         self._chunks = 0
         self._body_bytes = 0
 
@@ -134,36 +134,36 @@ class LimitedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_deadline()
-        self._clear_unread()
+        self._clear_unread_timer()
         self.waiting_connections.discard(self)
         self.pipeline.clear()
-        if self._in_answer is not None:  # uvicorn tells the newest request alone
-            self._in_answer.disconnected = True
-            self._in_answer.message_event.set()
+        if self._answering_cycle is not None:  # uvicorn notifies only the newest request
+            self._answering_cycle.disconnected = True
+            self._answering_cycle.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self.loop.call_later(self._limits.unread_s, self.transport.abort)
+        self._unread_timer = self.loop.call_later(self._limits.unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._clear_unread()
+        self._clear_unread_timer()
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
         self._unset_keepalive_if_required()
-        self._loose_bytes += len(data)
+        self._unassigned_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # nothing is upgraded here: it is answered as any other request
+            pass  # upgrades are not supported: answered like any other request
         except httptools.HttpParserError:
             self._refuse(*(self._problem or ("bad_request", "this is not an HTTP request")))
             return
-        if self._loose_bytes > self._limits.head_bytes:
-            self._refuse(*self._too_large())
+        if self._unassigned_bytes > self._limits.head_bytes:
+            self._refuse(*self._describe_too_large())
         elif self._deadline is None and (self._in_head or self._is_idle()):
             self._set_deadline(self._limits.head_s)
 
@@ -186,44 +186,44 @@ class LimitedHttp(HttpToolsProtocol):
         self._head_fields += 1
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self._limits.head_bytes or self._head_fields > self._limits.head_fields:
-            self._stop_parsing(*self._too_large())
-        # A trailer comes after the body, past every proxy that removes headers: it is counted, and dropped.
+            self._stop_parsing(*self._describe_too_large())
+        # Trailers come after the body and pass proxies that remove headers: they are counted and dropped.
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._loose_bytes = self._chunks = self._body_bytes = 0
+        self._unassigned_bytes = self._chunks = self._body_bytes = 0
         self._clear_deadline()
         super().on_headers_complete()
         if not self.pipeline:
-            self._in_answer = self.cycle
+            self._answering_cycle = self.cycle
 
     def on_chunk_header(self) -> None:
         self._chunks += 1
         small = self._body_bytes < (self._chunks - 1) * self._limits.chunk_bytes
         if small and self._chunks > self._limits.chunks:
-            self._stop_parsing("bad_request", "the body comes in chunks that are too small")
+            self._stop_parsing("bad_request", "the chunks of the body are too small")
 
     def on_body(self, body: bytes) -> None:
-        self._loose_bytes = 0
+        self._unassigned_bytes = 0
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_message = False
-        self._loose_bytes = 0
+        self._unassigned_bytes = 0
         super().on_message_complete()
         if not self._is_idle():
             self.waiting_connections.discard(self)
-        elif self._deadline is not None:  # the rest of a body that was answered early is through
+        elif self._deadline is not None:  # the rest of a body that was answered early has arrived
             self._clear_deadline()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
     def on_response_complete(self) -> None:
-        self._in_answer = self.pipeline[-1][0] if self.pipeline else None
+        self._answering_cycle = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self.transport.is_closing() or self._is_answering():
             return
@@ -233,35 +233,35 @@ class LimitedHttp(HttpToolsProtocol):
             self._set_deadline(self._limits.drain_s)
 
     def _is_idle(self) -> bool:
-        """Nothing is under way: neither a request that arrives nor an answer that is due."""
+        """Whether neither a request is arriving nor a response is due."""
         return not self._in_message and not self._is_answering()
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _too_large(self) -> tuple[str, str]:
+    def _describe_too_large(self) -> tuple[str, str]:
         most = f"{self._limits.head_bytes} bytes and {self._limits.head_fields} fields"
         return "head_too_large", f"the headers have more than {most}"
 
     def _stop_parsing(self, code: str, detail: str) -> None:
         self._problem = code, detail
-        raise ValueError(code)  # the parser wraps it into an error of its own
+        raise ValueError(code)  # the parser wraps it into its own error
 
     def _set_deadline(self, seconds: float) -> None:
         self._clear_deadline()
-        self._deadline = self.loop.call_later(seconds, self._come_too_late)
+        self._deadline = self.loop.call_later(seconds, self._on_deadline)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _clear_unread(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+    def _clear_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
-    def _come_too_late(self) -> None:
+    def _on_deadline(self) -> None:
         self._deadline = None
         if self._in_message and self._in_head and not self._is_refused:
             self._refuse("head_too_slow", f"the headers did not arrive within {self._limits.head_s:g} s")
@@ -269,12 +269,12 @@ class LimitedHttp(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse(self, code: str, detail: str) -> None:
-        """Answer and close. What the client still sends is dropped for a while, so that it can read the answer."""
+        """Answer and close. Further bytes of the client are dropped for a while, so that it can read the answer."""
         self._is_refused = True
         if self.transport.is_closing():
             return
         if self._is_answering():
-            self.transport.close()  # an earlier request is being answered: nothing may come between
+            self.transport.close()  # an earlier request is being answered: its response must not be mixed with this one
             return
         body = msgspec.json.encode({"ok": False, "error": {"code": code, "detail": detail}})
         head = (

@@ -65,8 +65,8 @@ def _target(written: str) -> MoveTarget:
         raise typer.BadParameter(
             "--to must be postgresql://user@host/name; to copy a SQLite file, use `crcr backup`"
         )
-    found = _read(_postgres, written, "--to")
-    return MoveTarget(PostgresLocation(found.url.get_secret_value(), ca=_ca()), found.place)
+    setting = _read(_postgres, written, "--to")
+    return MoveTarget(PostgresLocation(setting.url.get_secret_value(), ca=_ca()), setting.place)
 
 
 def _from_settings(config: Path | None) -> MoveTarget:
@@ -79,8 +79,8 @@ def _from_settings(config: Path | None) -> MoveTarget:
     return MoveTarget(place, settings.database.place)
 
 
-def _postgres(given: RawValue) -> PostgresSetting:
-    return PostgresSetting(postgres_url(values.text(given)))
+def _postgres(raw: RawValue) -> PostgresSetting:
+    return PostgresSetting(postgres_url(values.text(raw)))
 
 
 def _read(reader: Callable[[RawValue], T], written: str, option: str) -> T:
@@ -120,11 +120,11 @@ class _MoveProgress:
 
 
 def _say(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> None:
-    filled = sum(1 for each in moved.tables if each.rows)
+    filled = sum(1 for table in moved.tables if table.rows)
     print_line(f"{path} → {to.shown}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
     print_line("verified every table: row counts and checksums agree")
     if moved.replaced:
-        names = ", ".join(f"{each.name} {each.replaced:,}" for each in moved.tables if each.replaced)
+        names = ", ".join(f"{table.name} {table.replaced:,}" for table in moved.tables if table.replaced)
         print_warning(f"PostgreSQL cannot store NUL in texts; replaced by U+FFFD in: {names}")
     if moved.claimed:
         print_warning(

@@ -74,8 +74,8 @@ def listen(host: str, port: int, hint: str = _OTHER_PORT) -> socket.socket:
 def listener_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     # A wildcard address cannot be opened in a browser.
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    return f"http://{shown}:{port}"
+    display_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{display_host}:{port}"
 
 
 async def run_server(settings: Settings, listener: socket.socket, *, work: bool) -> None:

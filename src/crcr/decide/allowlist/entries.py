@@ -67,7 +67,7 @@ class AllowlistEntry:
     @property
     def names_jobs(self) -> bool:
         """Whether its `jobs` are literal names: only these prove without GitHub's view that all have reported."""
-        return self.jobs is not None and all(name_glob(each).is_literal for each in self.jobs)
+        return self.jobs is not None and all(name_glob(pattern).is_literal for pattern in self.jobs)
 
     def expected(self, job_name: str) -> Conclusion | None:
         """Return the conclusion that counts as a pass of this job, where one is expected."""

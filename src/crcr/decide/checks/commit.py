@@ -206,7 +206,7 @@ class MergeSubject:
     own_heads: "tuple[MergeSubject, ...]" = ()
     """The pull requests of a merge group at their own heads, where the group was made from these heads."""
 
-    def waivers_at(self, now: datetime) -> tuple[GrantedWaiver, ...]:
+    def unexpired_waivers(self, now: datetime) -> tuple[GrantedWaiver, ...]:
         """Return the unexpired waivers of its own pull requests; none for a group whose pull requests are unknown."""
         numbers = (self.numbers or ()) if self.number is None else (self.number,)
         return tuple(

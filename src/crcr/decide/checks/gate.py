@@ -78,11 +78,13 @@ def _objection(own: OwnHead, waiver: GrantedWaiver, backend: BackendResults, par
     """Return why a pull request blocks a waiver: it may be the one that breaks the part. None when it does not."""
     if not own.known:
         return f"which head of #{own.number} is in the group is not known"
-    if own.number == waiver.number or any(each.covers(backend, part.name) for each in own.waivers):
+    if own.number == waiver.number or any(waiver.covers(backend, part.name) for waiver in own.waivers):
         return None
     if own.judged is None:
         return f"#{own.number} has no result of it at its own head"
-    named = [each for each in own.judged.parts if part.name is not None and each.name == part.name]
+    named = [
+        own_part for own_part in own.judged.parts if part.name is not None and own_part.name == part.name
+    ]
     if part.job is not None and not named:
         return f"#{own.number} has no result of that job at its own head"
     if all(map(_is_success, named)) if named else own.judged.standing is GateStatus.PASSED:
@@ -152,9 +154,9 @@ def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJu
     if not commit.subjects:
         raise ValueError("a commit without a subject has no gate to judge")
     subjects = tuple(_judge_subject(subject, policy, now) for subject in commit.subjects)
-    rechecks = [each.recheck_at for one in subjects for each in one.backends]
-    waiving = [each for one in commit.subjects for each in (one, *one.own_heads)]
-    rechecks += [waiver.until_at for one in waiving for waiver in one.waivers_at(now)]
+    rechecks = [backend.recheck_at for one in subjects for backend in one.backends]
+    waiving = [head for one in commit.subjects for head in (one, *one.own_heads)]
+    rechecks += [waiver.until_at for one in waiving for waiver in one.unexpired_waivers(now)]
     return GateJudgement(
         min((one.state for one in subjects), key=tuple(GateState).index),
         subjects,
@@ -163,8 +165,10 @@ def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJu
 
 
 def _judge_subject(subject: MergeSubject, policy: GatePolicy, now: datetime) -> SubjectJudgement:
-    judged = tuple(judge_for_subject(subject, each, policy, now) for each in subject.backends if each.gates)
-    states = {GATE_OF[each.standing] for each in judged}
+    judged = tuple(
+        judge_for_subject(subject, backend, policy, now) for backend in subject.backends if backend.gates
+    )
+    states = {GATE_OF[backend.standing] for backend in judged}
     if subject.reused_from is not None:
         states = {GateState.PASSED}
     if subject.in_doubt:
@@ -177,7 +181,7 @@ def judge_for_subject(
     subject: MergeSubject, backend: BackendResults, policy: GatePolicy, now: datetime
 ) -> BackendJudgement:
     """Judge a backend for one subject, with the waivers that count there."""
-    waivers = subject.waivers_at(now)
+    waivers = subject.unexpired_waivers(now)
     if subject.number is not None or not waivers:
         return judge_backend(backend, waivers, policy, now)
     own_heads = tuple(
@@ -190,11 +194,17 @@ def _judge_own_head(
     group: MergeSubject, number: int, backend: BackendResults, policy: GatePolicy, now: datetime
 ) -> OwnHead:
     """Judge the backend at the own head of one of the group's pull requests."""
-    own = next((each for each in group.own_heads if each.number == number and not each.in_doubt), None)
+    own = next(
+        (own_head for own_head in group.own_heads if own_head.number == number and not own_head.in_doubt),
+        None,
+    )
     if own is None:
         return OwnHead(number=number)
-    waivers = own.waivers_at(now)
-    same = next((each for each in own.backends if each.gates and each.is_same(backend)), None)
+    waivers = own.unexpired_waivers(now)
+    same = next(
+        (own_backend for own_backend in own.backends if own_backend.gates and own_backend.is_same(backend)),
+        None,
+    )
     judged = judge_backend(same, waivers, policy, now) if same else None
     return OwnHead(number=number, known=True, judged=judged, waivers=waivers)
 

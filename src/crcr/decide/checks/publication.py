@@ -17,7 +17,7 @@ from crcr.decide.checks.check_run import CheckContent, CheckStatus, Tier, Wanted
 from crcr.decide.checks.commit import BackendResults, GrantedWaiver, MergeSubject
 from crcr.decide.checks.gate import GateJudgement
 from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
-from crcr.decide.checks.text.parts import waivers_of
+from crcr.decide.checks.text.parts import collect_waivers
 from crcr.decide.model import Conclusion, JobState, Level
 
 HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.NEUTRAL, Conclusion.SKIPPED})
@@ -31,22 +31,22 @@ def gate_brief(judgement: GateJudgement, incarnation: str) -> str | None:
     membership and possible renames, which people change; and which backends are no longer what a published failure says.
     A second failing backend does not count: the gate is red already, and that backend's own check shows it.
     """
-    judged = [each for one in judgement.subjects for each in one.backends]
-    if not any(part.standing is GateStatus.WAITING for each in judged for part in each.parts):
+    judged = [backend for one in judgement.subjects for backend in one.backends]
+    if not any(part.standing is GateStatus.WAITING for backend in judged for part in backend.parts):
         return None
     return repr(
         (
             judgement.state.value,
             incarnation,
             [one.subject.in_doubt for one in judgement.subjects],
-            sorted((str(each.backend.name), _held_reasons(each)) for each in judged),
-            sorted(_waiver_keys(part for each in judged for part in each.parts)),
+            sorted((str(backend.backend.name), _held_reasons(backend)) for backend in judged),
+            sorted(_waiver_keys(part for backend in judged for part in backend.parts)),
             sorted(
                 _membership_key(backend)
                 for one in judgement.subjects
                 for backend in _gating_backends(one.subject)
             ),
-            sorted(str(each.backend.name) for each in judged if _has_recovered(each)),
+            sorted(str(backend.backend.name) for backend in judged if _has_recovered(backend)),
         )
     )
 
@@ -82,7 +82,7 @@ def _held_reasons(judged: BackendJudgement) -> list[str]:
 
 
 def _waiver_keys(parts: Iterable[JudgedPart]) -> list[tuple[str, str, str, str]]:
-    return [_waiver_key(each) for each in waivers_of(parts)]
+    return [_waiver_key(waiver) for waiver in collect_waivers(parts)]
 
 
 def _waiver_key(waiver: GrantedWaiver) -> tuple[str, str, str, str]:
@@ -90,7 +90,11 @@ def _waiver_key(waiver: GrantedWaiver) -> tuple[str, str, str, str]:
 
 
 def _gating_backends(subject: MergeSubject) -> list[BackendResults]:
-    return [each for each in subject.backends if Level.L4 in {each.level, each.entry and each.entry.level}]
+    return [
+        backend
+        for backend in subject.backends
+        if Level.L4 in {backend.level, backend.entry and backend.entry.level}
+    ]
 
 
 def _membership_key(backend: BackendResults) -> tuple[str, bool, str, list[str]]:

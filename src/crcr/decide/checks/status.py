@@ -88,6 +88,6 @@ class BackendJudgement:
     recheck_at: datetime | None = None
 
     @property
-    def telling(self) -> tuple[JudgedPart, ...]:
+    def deciding_parts(self) -> tuple[JudgedPart, ...]:
         """The parts with the backend's own status, which decide it."""
         return tuple(part for part in self.parts if part.standing is self.standing)

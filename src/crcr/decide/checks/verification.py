@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from crcr.decide.checks.commit import BackendResults, DispatchRun, JobResult, Verification
-from crcr.decide.github.values import ActionsJob
+from crcr.decide.github.requests_and_answers import ActionsJob
+from crcr.decide.jobs.lifecycle import badness, worse_conclusion
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.lifecycle import badness, worse_conclusion
 
 
 class Confirmation(StrEnum):
@@ -103,16 +103,20 @@ def match_github_jobs(
     apart: a row is not compared with a job that belongs to another row of that name.
     """
     reported = tuple(reported)
-    named = tuple(each for each in seen if each.name == job.reported_name)
+    named = tuple(candidate for candidate in seen if candidate.name == job.reported_name)
     own_id = _own_id(job, reported)
-    if own_id is None or all(each.check_run_id != own_id for each in named):
+    if own_id is None or all(candidate.check_run_id != own_id for candidate in named):
         return named
     others = {
         _own_id(row, reported)
         for row in reported
         if row.job_name != job.job_name and row.reported_name == job.reported_name
     }
-    return tuple(each for each in named if each.check_run_id == own_id or each.check_run_id not in others)
+    return tuple(
+        candidate
+        for candidate in named
+        if candidate.check_run_id == own_id or candidate.check_run_id not in others
+    )
 
 
 def _own_id(job: ReportedJob, reported: Iterable[ReportedJob]) -> str | None:
@@ -132,7 +136,7 @@ def compare_with_github(
     Without the `whole` list only a failure counts: another job of the name may be missing from `seen`.
     """
     github = _worst_conclusion(seen)
-    if github is None or not all(each.is_over for each in seen) or not whole:
+    if github is None or not all(candidate.is_over for candidate in seen) or not whole:
         if github is not None and github not in _HARMLESS:
             return _compare_conclusions(job, github)
         none_can_come = whole and run_over and not seen
@@ -141,7 +145,7 @@ def compare_with_github(
 
 
 def _worst_conclusion(seen: tuple[ActionsJob, ...]) -> Conclusion | None:
-    ended = [each.conclusion or Conclusion.NONE for each in seen if each.is_over]
+    ended = [job.conclusion or Conclusion.NONE for job in seen if job.is_over]
     return max(ended, key=badness, default=None)
 
 
@@ -167,6 +171,6 @@ def compare_silent_with_github(seen: tuple[ActionsJob, ...], *, whole: bool) -> 
     github = _worst_conclusion(seen)
     if github is not None and github not in _HARMLESS:
         return SilentEnd(github, github)
-    if not whole or not all(each.is_over for each in seen):
+    if not whole or not all(job.is_over for job in seen):
         return None
     return SilentEnd(None, github)

@@ -101,7 +101,7 @@ def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[
 def _visible_backends(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
     """Return each backend that has a check on the commit once, as of its newest delivery."""
     newest: dict[str, tuple[MergeSubject, BackendResults]] = {}
-    for subject in sorted(commit.subjects, key=lambda each: (each.received_at, each.delivery)):
+    for subject in sorted(commit.subjects, key=lambda backend: (backend.received_at, backend.delivery)):
         if subject.reused_from is not None:
             continue
         for backend in subject.backends:
@@ -132,7 +132,7 @@ _GATE_RESULTS = {
 
 
 def _gate_check(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
-    newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
+    newest = max(commit.subjects, key=lambda backend: (backend.received_at, backend.delivery))
     status, conclusion = _GATE_RESULTS[judgement.state]
     brief = gate_brief(judgement, newest.delivery)
     live_url = _live_url(policy, commit, newest)
@@ -256,11 +256,9 @@ def _job_checks(
     elif len(named) > MOST_JOB_CHECKS:
         failed = failed_once(backend)
         named = [
-            each
-            for each in named
-            if each.part.standing in BLOCKED or (each.job.workflow, each.job.name) in failed
+            job for job in named if job.part.standing in BLOCKED or (job.job.workflow, job.job.name) in failed
         ]
-    return [_job_check(backend, each.part, each.job, policy, name=each.name) for each in named]
+    return [_job_check(backend, job.part, job.job, policy, name=job.name) for job in named]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +277,10 @@ _AT_FAULT = BLOCKED | {GateStatus.EXCUSED, GateStatus.WAIVED}
 
 def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_NamedJob]:
     """Return the jobs that have a check already, and as many further failing ones as fit, the earliest first."""
-    shown = [each for each in jobs if each.name in published]
-    room = max(MOST_FAILURE_CHECKS - sum(each.fails for each in shown), 0)
-    others = [each for each in jobs if each.name not in published and each.fails]
-    others.sort(key=lambda each: (each.job.ended_at or each.job.began_at, each.name))
+    shown = [job for job in jobs if job.name in published]
+    room = max(MOST_FAILURE_CHECKS - sum(job.fails for job in shown), 0)
+    others = [job for job in jobs if job.name not in published and job.fails]
+    others.sort(key=lambda job: (job.job.ended_at or job.job.began_at, job.name))
     return [*shown, *others[:room]]
 
 

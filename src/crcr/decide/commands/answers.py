@@ -20,7 +20,7 @@ from crcr.decide.commands.grammar import (
     WaiveCommand,
     format_command,
 )
-from crcr.decide.github.values import Role
+from crcr.decide.github.requests_and_answers import Role
 
 MOST_OFFERED = 10
 
@@ -70,10 +70,10 @@ def _waive_commands(judgement: GateJudgement, number: int, head_sha: str) -> Ite
     for one in judgement.subjects:
         if one.subject.number != number:
             continue
-        for each in one.backends:
-            if each.standing in BLOCKED:
+        for backend in one.backends:
+            if backend.standing in BLOCKED:
                 yield format_command(
-                    WaiveCommand(each.backend.name, None, None, "<reason>", head_sha[:HEAD_DIGITS])
+                    WaiveCommand(backend.backend.name, None, None, "<reason>", head_sha[:HEAD_DIGITS])
                 )
 
 

@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from crcr.decide.checks.text.markdown import code, one_line
 from crcr.decide.commands.comment_lines import command_lines
-from crcr.decide.github.values import Role
+from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
 
 MOST_COMMANDS_AN_HOUR = 10

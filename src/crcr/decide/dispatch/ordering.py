@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.events import PullRequestEvent
-from crcr.decide.github.values import PullFacts
+from crcr.decide.github.requests_and_answers import PullFacts
 from crcr.decide.model import KnownPull
 
 

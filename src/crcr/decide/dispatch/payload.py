@@ -342,7 +342,7 @@ def update_payload(
     pull = payload.get("pull_request")
     if labels is None or not isinstance(pull, dict):
         return payload
-    found = {each.get("name"): each for each in pull.get("labels") or () if isinstance(each, dict)}
+    found = {label.get("name"): label for label in pull.get("labels") or () if isinstance(label, dict)}
     present = [found.get(name, {"name": name}) for name in labels]
     return {**payload, "pull_request": {**pull, "labels": present}}
 

@@ -184,7 +184,7 @@ def _plan_group(event: MergeGroupEvent, facts: UpstreamFacts) -> DispatchPlan | 
     begins = event.action == "checks_requested"
     if facts.told_of_group is None:
         dispatches = _plan_selected(event, facts)
-        if not facts.gate_on and not any(each.leaves for each in dispatches):
+        if not facts.gate_on and not any(dispatch.leaves for dispatch in dispatches):
             return IgnoredEvent("no downstream takes merge groups, and there is no gate")
         # A `destroyed` that overtakes its `checks_requested` is stored: the group must not begin when that arrives.
         return DispatchPlan(dispatches=dispatches if begins else ())
@@ -194,7 +194,7 @@ def _plan_group(event: MergeGroupEvent, facts: UpstreamFacts) -> DispatchPlan | 
     told = (entry for entry in facts.allowlist.entries if entry.name.key in facts.told_of_group)
     waiting = tuple(PlannedDispatch(entry, DispatchState.WAITING) for entry in told)
     return DispatchPlan(
-        dispatches=tuple(each for each in waiting if each.entry.name.key not in facts.suspended)
+        dispatches=tuple(dispatch for dispatch in waiting if dispatch.entry.name.key not in facts.suspended)
     )
 
 
@@ -210,7 +210,7 @@ def _plan_dispatching(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
     moved = base is EventOrder.NEWER and facts.pull is not None
     relay_reason = BASE_CHANGED if moved or base is EventOrder.DOUBT else None
     if EventOrder.DOUBT in (where, base):
-        held = tuple(_held_in_doubt(each) for each in dispatches)
+        held = tuple(_held_in_doubt(dispatch) for dispatch in dispatches)
         return DispatchPlan(
             state=DeliveryState.IN_DOUBT, reason=HEAD_IN_DOUBT, dispatches=held, relay_reason=relay_reason
         )
@@ -263,7 +263,7 @@ def _plan_base_in_doubt(event: PullRequestEvent, facts: UpstreamFacts) -> Dispat
         reason=HEAD_IN_DOUBT,
         pull=replace(touched, base_ref=known.base_ref) if touched and known else None,
         dispatches=tuple(
-            _held_in_doubt(each) for each in _plan_selected(with_newest_details(head, known), facts)
+            _held_in_doubt(dispatch) for dispatch in _plan_selected(with_newest_details(head, known), facts)
         ),
         reconsiders=True,
         relay_reason=BASE_CHANGED,
@@ -292,7 +292,7 @@ def _plan_selected(
     )
     told = not isinstance(event, PushEvent) and event.action != "closed"
     planned = (_planned_dispatch(choice, facts) for choice in choices)
-    return tuple(each for each in planned if each.leaves or (told and _is_recorded(each)))
+    return tuple(dispatch for dispatch in planned if dispatch.leaves or (told and _is_recorded(dispatch)))
 
 
 def _is_recorded(left_out: PlannedDispatch) -> bool:

@@ -1,1 +1,1 @@
-"""What the relay asks GitHub and what GitHub answers, as values."""
+"""Requests to GitHub and its answers as values, and the rules on what to ask."""

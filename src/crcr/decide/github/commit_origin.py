@@ -46,7 +46,9 @@ UNKNOWN = CommitPlace(CommitStanding.UNKNOWN)
 def branches_to_ask(default: str, releases: Iterable[str]) -> tuple[str, ...]:
     """Return the branches to compare, the likeliest first: most nightlies test the default branch, few an old release."""
     newest = sorted(
-        (each for each in releases if each.startswith(RELEASE_BRANCHES)), key=_release_sort_key, reverse=True
+        (branch for branch in releases if branch.startswith(RELEASE_BRANCHES)),
+        key=_release_sort_key,
+        reverse=True,
     )
     return tuple(dict.fromkeys((default, NIGHTLY_BRANCH, *newest[:MOST_RELEASES])))
 
@@ -54,4 +56,4 @@ def branches_to_ask(default: str, releases: Iterable[str]) -> tuple[str, ...]:
 def _release_sort_key(branch: str) -> tuple[tuple[int, int, str], ...]:
     """Sort by the numbers in the name, so that 2.10 is newer than 2.9; a word is older than a number."""
     parts = _DIGITS.split(branch.removeprefix(RELEASE_BRANCHES))
-    return tuple((1, int(each), "") if each.isdigit() else (0, 0, each) for each in parts if each)
+    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts if part)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from operator import attrgetter
 
 from crcr.decide.events import USED_ACTIONS
-from crcr.decide.github.values import LoggedDelivery
+from crcr.decide.github.requests_and_answers import LoggedDelivery
 
 LOG_KEPT = timedelta(days=3)
 """How long github.com keeps its delivery log; GitHub Enterprise Server keeps it longer, which is not needed."""
@@ -102,7 +102,7 @@ def group_attempts(entries: Iterable[LoggedDelivery]) -> list[LoggedWebhook]:
     attempts: dict[str, list[LoggedDelivery]] = {}
     for entry in entries:
         attempts.setdefault(entry.guid, []).append(entry)
-    return [_merge_attempts(each) for each in attempts.values()]
+    return [_merge_attempts(same) for same in attempts.values()]
 
 
 def _merge_attempts(attempts: Sequence[LoggedDelivery]) -> LoggedWebhook:
@@ -111,7 +111,7 @@ def _merge_attempts(attempts: Sequence[LoggedDelivery]) -> LoggedWebhook:
         guid=first.guid,
         event=first.event,
         repository_id=first.repository_id,
-        acknowledged=any(each.ok for each in attempts),
+        acknowledged=any(attempt.ok for attempt in attempts),
         first_at=first.delivered_at,
         first_id=first.log_id,
         log_id=max(attempts, key=attrgetter("delivered_at", "log_id")).log_id,
@@ -122,7 +122,9 @@ def possibly_missing(
     logged: Iterable[LoggedWebhook], upstream_ids: frozenset[int] | None
 ) -> list[LoggedWebhook]:
     """Return the webhooks to look up in the store. Without `upstream_ids` any repository may be an upstream."""
-    return [each for each in logged if _may_be_missing(each) and _may_be_ours(each, upstream_ids)]
+    return [
+        delivery for delivery in logged if _may_be_missing(delivery) and _may_be_ours(delivery, upstream_ids)
+    ]
 
 
 def _may_be_missing(webhook: LoggedWebhook) -> bool:
@@ -140,10 +142,10 @@ def _may_be_ours(webhook: LoggedWebhook, upstream_ids: frozenset[int] | None) ->
 def missing_webhooks(logged: Iterable[LoggedWebhook], known: KnownWebhooks) -> list[LoggedWebhook]:
     """Return the webhooks to recover, in the order of processing."""
     stored = known.taken | known.recovered
-    unknown = [each for each in logged if each.guid not in stored]
-    repositories = [each for each in unknown if each.event in _REPOSITORY_EVENTS]
-    pulls = [each for each in unknown if each.event == _PULL_REQUEST]
-    others = [each for each in unknown if each.event not in _REPOSITORY_EVENTS | {_PULL_REQUEST}]
+    unknown = [delivery for delivery in logged if delivery.guid not in stored]
+    repositories = [delivery for delivery in unknown if delivery.event in _REPOSITORY_EVENTS]
+    pulls = [delivery for delivery in unknown if delivery.event == _PULL_REQUEST]
+    others = [delivery for delivery in unknown if delivery.event not in _REPOSITORY_EVENTS | {_PULL_REQUEST}]
     return [
         *sorted(repositories, key=_chronological),
         *sorted(pulls, key=_chronological, reverse=True),

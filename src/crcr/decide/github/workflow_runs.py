@@ -44,7 +44,7 @@ def parse_check_run_id(url: str | None) -> str | None:
 def delivery_ids_in(display_title: str) -> tuple[str, ...]:
     """Return the GUIDs in a run's name, up to a limit."""
     title = display_title[:_MOST_TITLE]
-    return tuple(dict.fromkeys(each.lower() for each in _GUID.findall(title)))[:_MOST_NAMED]
+    return tuple(dict.fromkeys(guid.lower() for guid in _GUID.findall(title)))[:_MOST_NAMED]
 
 
 def other_delivery_named(display_title: str, claimed: str, sent: Collection[str]) -> str | None:

@@ -166,32 +166,32 @@ def judge_health(facts: HealthFacts, now: datetime) -> Health:
     ]
     order = list(HealthState)
     codes = list(ReasonCode)
-    reasons = sorted(found, key=lambda each: (order.index(each.state), codes.index(each.code)))
+    reasons = sorted(found, key=lambda reason: (order.index(reason.state), codes.index(reason.code)))
     state = reasons[0].state if reasons else HealthState.GREEN
     return Health(state, tuple(reasons), _held_classes(facts, now))
 
 
 def worst_state(healths: Iterable[Health]) -> HealthState:
     order = list(HealthState)
-    return min((each.state for each in healths), key=order.index, default=HealthState.GREEN)
+    return min((health.state for health in healths), key=order.index, default=HealthState.GREEN)
 
 
 # Gates
 
 
 def _gate_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
-    waiting = [each for each in facts.gates if _is_late(each, now)]
+    waiting = [gates for gates in facts.gates if _is_late(gates, now)]
     if not waiting:
         return
-    number, since = sum(each.number for each in waiting), min(each.since for each in waiting)
-    held = [each for each in waiting if each.held_by is not None]
-    until = max((each.until for each in held), default=None)
-    blocked = any(each.until - now >= _GATE_BLOCKED for each in held)
-    blocked = blocked or any(each.fault is EffectFault.CREDENTIALS for each in waiting)
+    number, since = sum(gates.number for gates in waiting), min(gates.since for gates in waiting)
+    held = [gates for gates in waiting if gates.held_by is not None]
+    until = max((gates.until for gates in held), default=None)
+    blocked = any(gates.until - now >= _GATE_BLOCKED for gates in held)
+    blocked = blocked or any(gates.fault is EffectFault.CREDENTIALS for gates in waiting)
     red = blocked or now - since >= _GATE_VERY_LATE
     what = "1 gate is" if number == 1 else f"{number:,} gates are"
     first = f"since {clock_time(since, now)}" if number == 1 else f"the oldest since {clock_time(since, now)}"
-    why = f": {_gate_hold_text(waiting, until, now)}" if any(_is_blocked(each) for each in waiting) else ""
+    why = f": {_gate_hold_text(waiting, until, now)}" if any(_is_blocked(gates) for gates in waiting) else ""
     yield Reason(
         code=ReasonCode.GATES_UNPUBLISHED,
         state=HealthState.RED if red else HealthState.AMBER,
@@ -212,11 +212,11 @@ def _is_late(gates: WaitingGates, now: datetime) -> bool:
 
 
 def _gate_hold_text(waiting: list[WaitingGates], until: datetime | None, now: datetime) -> str:
-    faulty = [each for each in waiting if each.fault is not None]
+    faulty = [gates for gates in waiting if gates.fault is not None]
     if faulty and until is None:
-        since = min((each.fault_since or each.since for each in faulty), default=now)
+        since = min((gates.fault_since or gates.since for gates in faulty), default=now)
         return fault_words(faulty[0].fault, since, now)
-    held_by = next(each.held_by for each in waiting if each.held_by is not None)
+    held_by = next(gates.held_by for gates in waiting if gates.held_by is not None)
     return held_words(held_by, until, now)
 
 
@@ -225,39 +225,43 @@ def _gate_hold_text(waiting: list[WaitingGates], until: datetime | None, now: da
 
 def _credential_reasons(facts: HealthFacts) -> Iterable[Reason]:
     refused = [
-        each for each in facts.open_effects if each.fault is EffectFault.CREDENTIALS and _is_github(each)
+        effects
+        for effects in facts.open_effects
+        if effects.fault is EffectFault.CREDENTIALS and _is_github(effects)
     ]
     if refused:
         yield Reason(
             code=ReasonCode.CREDENTIALS_REFUSED,
             state=HealthState.RED,
             text="GitHub refuses the App's credentials: check the App's id, its private key and this machine's clock.",
-            number=sum(each.number for each in refused),
-            since=min((each.fault_since or each.created_at) for each in refused),
+            number=sum(effects.number for effects in refused),
+            since=min((effects.fault_since or effects.created_at) for effects in refused),
         )
 
 
 def _unanswered_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     for service in (GITHUB, *OTHER_SERVICES):
         failing = [
-            each
-            for each in facts.open_effects
-            if each.fault is EffectFault.UNANSWERED
-            and called_service(each.effects) == service
-            and now - (each.fault_since or now) >= _UNANSWERED_SHOWN
+            effects
+            for effects in facts.open_effects
+            if effects.fault is EffectFault.UNANSWERED
+            and called_service(effects.effects) == service
+            and now - (effects.fault_since or now) >= _UNANSWERED_SHOWN
         ]
         if failing:
             yield _unanswered_reason(service, failing, now)
 
 
 def _unanswered_reason(service: str, failing: list[OpenEffects], now: datetime) -> Reason:
-    since = min(each.fault_since or now for each in failing)
-    number = sum(each.number for each in failing)
+    since = min(effects.fault_since or now for effects in failing)
+    number = sum(effects.number for effects in failing)
     gates = any(
-        each.effects is EffectClass.GATES and now - (each.fault_since or now) >= _GATE_BLOCKED
-        for each in failing
+        effects.effects is EffectClass.GATES and now - (effects.fault_since or now) >= _GATE_BLOCKED
+        for effects in failing
     )
-    kinds = join_words([count_effects(each.effects, each.number) for each in _merge_by_class(failing)])
+    kinds = join_words(
+        [count_effects(effects.effects, effects.number) for effects in _merge_by_class(failing)]
+    )
     return Reason(
         code=ReasonCode.UNANSWERED,
         state=HealthState.RED if gates else HealthState.AMBER,
@@ -277,13 +281,13 @@ def _is_github(each: OpenEffects) -> bool:
 
 def _behind_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     due = [
-        each
-        for each in facts.open_effects
-        if each.held_by is None
-        and each.fault is None
-        and not (facts.paused_at and each.effects is EffectClass.DISPATCHES)
+        effects
+        for effects in facts.open_effects
+        if effects.held_by is None
+        and effects.fault is None
+        and not (facts.paused_at and effects.effects is EffectClass.DISPATCHES)
     ]
-    oldest = min((each.due_at for each in due), default=now)
+    oldest = min((effects.due_at for effects in due), default=now)
     if now - oldest >= _BEHIND:
         stuck = now - oldest >= _STUCK
         words = "Nothing is delivered" if stuck else "Outgoing calls are behind"
@@ -291,34 +295,35 @@ def _behind_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
             code=ReasonCode.BEHIND,
             state=HealthState.RED if stuck else HealthState.AMBER,
             text=f"{words}: the oldest has been due since {clock_time(oldest, now)}. Is a worker running?",
-            number=sum(each.number for each in due if each.due_at <= now),
+            number=sum(effects.number for effects in due if effects.due_at <= now),
             since=oldest,
         )
 
 
 def _held_classes(facts: HealthFacts, now: datetime) -> tuple[HeldClass, ...]:
-    held = _merge_by_class(each for each in facts.open_effects if each.held_by is not None)
+    held = _merge_by_class(effects for effects in facts.open_effects if effects.held_by is not None)
     return tuple(
-        HeldClass(each.effects, each.number, each.held_by, each.until, _held_text(each, now)) for each in held
+        HeldClass(effects.effects, effects.number, effects.held_by, effects.until, _held_text(effects, now))
+        for effects in held
     )
 
 
 def _held_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
-    gates_said = any(_is_late(each, now) for each in facts.gates)
-    for each in _merge_by_class(each for each in facts.open_effects if each.held_by is not None):
-        gates = each.effects is EffectClass.GATES
-        long = max(each.until - now, now - each.created_at) >= _HELD_SHORTLY
+    gates_said = any(_is_late(gates, now) for gates in facts.gates)
+    for merged in _merge_by_class(effects for effects in facts.open_effects if effects.held_by is not None):
+        gates = merged.effects is EffectClass.GATES
+        long = max(merged.until - now, now - merged.created_at) >= _HELD_SHORTLY
         if gates_said if gates else not long:
             continue
-        blocked = gates and each.until - now >= _GATE_BLOCKED
+        blocked = gates and merged.until - now >= _GATE_BLOCKED
         yield Reason(
             code=ReasonCode.HELD_BACK,
             state=HealthState.RED if blocked else HealthState.AMBER,
-            text=_held_text(each, now),
-            effects=each.effects,
-            number=each.number,
-            since=each.created_at,
-            until=_future_time(each.until, now),
+            text=_held_text(merged, now),
+            effects=merged.effects,
+            number=merged.number,
+            since=merged.created_at,
+            until=_future_time(merged.until, now),
         )
 
 
@@ -335,22 +340,22 @@ def _held_text(each: OpenEffects, now: datetime) -> str:
 def _merge_by_class(effects: Iterable[OpenEffects]) -> list[OpenEffects]:
     """Return one entry for each class, the most urgent first, with the latest end and its limit."""
     found: dict[EffectClass, list[OpenEffects]] = {}
-    for each in effects:
-        found.setdefault(each.effects, []).append(each)
-    return [_merge_effects(found[each]) for each in EffectClass if each in found]
+    for entry in effects:
+        found.setdefault(entry.effects, []).append(entry)
+    return [_merge_effects(found[effect_class]) for effect_class in EffectClass if effect_class in found]
 
 
 def _merge_effects(same: list[OpenEffects]) -> OpenEffects:
-    last = max(same, key=lambda each: each.until)
+    last = max(same, key=lambda effects: effects.until)
     return OpenEffects(
         effects=last.effects,
-        number=sum(each.number for each in same),
-        created_at=min(each.created_at for each in same),
-        due_at=min(each.due_at for each in same),
+        number=sum(effects.number for effects in same),
+        created_at=min(effects.created_at for effects in same),
+        due_at=min(effects.due_at for effects in same),
         until=last.until,
         held_by=last.held_by,
         fault=last.fault,
-        fault_since=min((each.fault_since for each in same if each.fault_since), default=None),
+        fault_since=min((effects.fault_since for effects in same if effects.fault_since), default=None),
     )
 
 
@@ -361,9 +366,9 @@ def _parked_reasons(facts: HealthFacts) -> Iterable[Reason]:
     parked = [(effects, number) for effects, number in facts.parked if number]
     if not parked:
         return
-    number = sum(each for _, each in parked)
+    number = sum(count for _, count in parked)
     gates = any(effects is EffectClass.GATES for effects, _ in parked)
-    kinds = join_words([count_effects(effects, each) for effects, each in parked])
+    kinds = join_words([count_effects(effects, count) for effects, count in parked])
     yield Reason(
         code=ReasonCode.PARKED,
         state=HealthState.RED if gates else HealthState.AMBER,

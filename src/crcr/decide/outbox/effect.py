@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from crcr.decide.checks.check_run import Tier
 from crcr.decide.dispatch.payload import PreparedPayload
-from crcr.decide.github.values import Urgency
+from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.retry import GiveUp, TryAgain
 

@@ -153,7 +153,7 @@ _TOP_S = 115_200.0
 _NONE = (0,) * BUCKETS
 
 
-def bucket_of(seconds: float) -> int:
+def find_bucket(seconds: float) -> int:
     return bisect_left(EDGES_S, seconds)
 
 
@@ -177,8 +177,8 @@ class Durations:
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Durations":
         buckets = [0] * BUCKETS
-        for each in seconds:
-            buckets[bucket_of(each)] += 1
+        for second in seconds:
+            buckets[find_bucket(second)] += 1
         low_s, high_s = min(seconds, default=None), max(seconds, default=None)
         few = tuple(sorted(seconds)) if 0 < len(seconds) < FEW else None
         return cls(sum(seconds), len(seconds), tuple(buckets), low_s, high_s, few)
@@ -235,9 +235,13 @@ class Durations:
         """Return a bucket's bounds: its edges, or the shortest and longest of all where they are in it."""
         low = float(EDGES_S[index - 1]) if index else 0.0
         high = float(EDGES_S[index]) if index < len(EDGES_S) else _TOP_S
-        if self.low_s is not None and bucket_of(self.low_s) == index and not any(self.buckets[:index]):
+        if self.low_s is not None and find_bucket(self.low_s) == index and not any(self.buckets[:index]):
             low = self.low_s
-        if self.high_s is not None and bucket_of(self.high_s) == index and not any(self.buckets[index + 1 :]):
+        if (
+            self.high_s is not None
+            and find_bucket(self.high_s) == index
+            and not any(self.buckets[index + 1 :])
+        ):
             high = self.high_s
         return low, high
 
@@ -308,7 +312,9 @@ class Figures:
     def __add__(self, more: "Figures") -> "Figures":
         parts = tuple(_add_parts(mine, other) for mine, other in zip(self.parts, more.parts, strict=True))
         last = max(
-            (each for each in (self.last_result, more.last_result) if each), key=_result_time, default=None
+            (result for result in (self.last_result, more.last_result) if result),
+            key=_result_time,
+            default=None,
         )
         return Figures(
             parts=parts,

@@ -13,7 +13,7 @@ from crcr.decide.checks.commit import BackendResults
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
 from crcr.decide.checks.status import GateStatus, JudgedPart
 from crcr.decide.checks.text.gate import gate_title, head_named
-from crcr.decide.checks.text.parts import advice_for, doubt_words, worst_first
+from crcr.decide.checks.text.parts import advice_for, doubt_words, sort_worst_first
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
@@ -143,7 +143,7 @@ def backend_state(dispatch: DispatchView, jobs: Sequence[JobView], *, reports: b
 
 def state_of_jobs(jobs: Sequence[JobView]) -> BackendState:
     counted = {job.counted for job in jobs}
-    return next((state for each, state in _OF_JOBS if each in counted), BackendState.INCONCLUSIVE)
+    return next((state for counted_as, state in _OF_JOBS if counted_as in counted), BackendState.INCONCLUSIVE)
 
 
 _JOBS_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.SUCCESS)
@@ -371,7 +371,7 @@ def gate_view(
     judgement: GateJudgement, public: Collection[str], judged_at: datetime, head_sha: str
 ) -> GateView:
     """Return the gate's view; `public` are the keys of the visible backends."""
-    counted = [each.backend for one in judgement.subjects for each in one.backends]
+    counted = [backend.backend for one in judgement.subjects for backend in one.backends]
     whole = all(_is_visible(backend, public) for backend in counted)
     return GateView(
         state=GateShown(judgement.state.value),
@@ -389,14 +389,16 @@ def _is_visible(backend: BackendResults, public: Collection[str]) -> bool:
 def _subject_view(one: SubjectJudgement, public: Collection[str], head_sha: str) -> GateSubject:
     head = head_named(one.subject, head_sha)
     reused = one.subject.reused_from
-    shown = [each for each in one.backends if reused is None and _is_visible(each.backend, public)]
+    shown = [backend for backend in one.backends if reused is None and _is_visible(backend.backend, public)]
     return GateSubject(
         number=one.subject.number,
         numbers=one.subject.numbers,
         state=one.state,
         in_doubt=one.subject.in_doubt,
         reused_from=reused,
-        rows=tuple(_gate_row(_without_hidden(each, public), head) for each in sorted(shown, key=_severity)),
+        rows=tuple(
+            _gate_row(_without_hidden(backend, public), head) for backend in sorted(shown, key=_severity)
+        ),
     )
 
 
@@ -416,14 +418,16 @@ def _without_hidden(judged: BackendJudgement, public: Collection[str]) -> Backen
 
 def _gate_row(judged: BackendJudgement, head: str | None) -> GateRow:
     backend = judged.backend
-    telling = [part for part in worst_first(judged.parts) if part.standing is not GateStatus.PASSED]
+    deciding_parts = [
+        part for part in sort_worst_first(judged.parts) if part.standing is not GateStatus.PASSED
+    ]
     return GateRow(
         backend=_listed_name(backend),
         level=backend.level,
         standing=judged.standing,
-        parts=tuple(_part_view(each) for each in telling[:_MOST_PARTS]),
-        parts_left_out=max(0, len(telling) - _MOST_PARTS),
-        passed=len(judged.parts) - len(telling),
+        parts=tuple(_part_view(part) for part in deciding_parts[:_MOST_PARTS]),
+        parts_left_out=max(0, len(deciding_parts) - _MOST_PARTS),
+        passed=len(judged.parts) - len(deciding_parts),
         since=judged.since,
         deadline=judged.deadline if judged.standing is GateStatus.WAITING else None,
         advice=advice_for(judged, head, "`{}`".format),

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report.report import FailedTest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from typing import TypeVar
 from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.checks.commit import Verification
 from crcr.decide.health.relay import Health
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
-from crcr.decide.report.report import FailedTest
 from crcr.decide.statistics.figures import CountedAs, EndedAs, Figures, LastResult, Tally, count_as
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
 
@@ -132,12 +132,12 @@ class Summary:
 
     @property
     def backends(self) -> tuple[BackendSummary, ...]:
-        return tuple(each for _, group in self.levels for each in group)
+        return tuple(backend for _, group in self.levels for backend in group)
 
     @property
     def tally(self) -> Tally:
         """The total of all backends but the probes, which fail on purpose."""
-        counted = (each.figures for each in self.backends if each.figures and not each.probe)
+        counted = (backend.figures for backend in self.backends if backend.figures and not backend.probe)
         return sum((figures.tally for figures in counted), Tally())
 
 

@@ -61,8 +61,8 @@ def build_timeline(known: TimelineFacts) -> tuple[tuple[Moment, ...], int]:
         *(moment for group in known.groups for moment in _group_moments(group)),
     ]
     kept = [
-        *_most_important(each for each in moments if not each.superseded),
-        *_most_important(each for each in moments if each.superseded),
+        *_most_important(moment for moment in moments if not moment.superseded),
+        *_most_important(moment for moment in moments if moment.superseded),
     ]
     return tuple(sorted(kept, key=_newest_first, reverse=True)), len(moments) - len(kept)
 
@@ -90,24 +90,24 @@ def running_time(jobs: Iterable[JobView]) -> Spell:
 
 def _arrival_moments(arrivals: tuple[Arrival, ...], pull: PullState | None) -> Iterator[Moment]:
     merged = pull is PullState.MERGED
-    for each in arrivals:
+    for arrival in arrivals:
         kind = MomentKind.ARRIVED
-        if pull is not None and (each.event, each.action) == ("pull_request", "closed"):
+        if pull is not None and (arrival.event, arrival.action) == ("pull_request", "closed"):
             kind = MomentKind.MERGED if merged else MomentKind.CLOSED
             merged = False  # after an earlier closing it was reopened
         yield Moment(
             kind=kind,
-            at=each.received_at,
-            event=each.event,
-            head_sha=each.head_sha,
-            superseded=each.superseded,
-            arrival=each,
+            at=arrival.received_at,
+            event=arrival.event,
+            head_sha=arrival.head_sha,
+            superseded=arrival.superseded,
+            arrival=arrival,
         )
 
 
 def _backend_moments(backends: tuple[CommitBackend, ...]) -> Iterator[Moment]:
-    for delivery in dict.fromkeys(each.delivery for each in backends):
-        of_one = [each for each in backends if each.delivery == delivery]
+    for delivery in dict.fromkeys(backend.delivery for backend in backends):
+        of_one = [backend for backend in backends if backend.delivery == delivery]
         yield from _dispatch_moments(of_one)
         yield from _start_moments(of_one)
     for backend in backends:
@@ -124,7 +124,7 @@ def _backend_moments(backends: tuple[CommitBackend, ...]) -> Iterator[Moment]:
 
 
 def _dispatch_moments(backends: list[CommitBackend]) -> Iterator[Moment]:
-    sent = [each.dispatch.sent_at for each in backends if each.dispatch and each.dispatch.sent_at]
+    sent = [backend.dispatch.sent_at for backend in backends if backend.dispatch and backend.dispatch.sent_at]
     if len(sent) == 1:
         yield Moment(kind=MomentKind.SENT, at=sent[0], number=1, event=backends[0].event)
     elif sent:
@@ -133,7 +133,7 @@ def _dispatch_moments(backends: list[CommitBackend]) -> Iterator[Moment]:
 
 
 def _start_moments(backends: list[CommitBackend]) -> Iterator[Moment]:
-    started = [(each.spell.started_at, each) for each in backends if each.spell.started_at]
+    started = [(backend.spell.started_at, backend) for backend in backends if backend.spell.started_at]
     if started:
         at, first = min(started, key=lambda pair: pair[0])
         yield Moment(kind=MomentKind.STARTED, at=at, subject=str(first.name), event=first.event)

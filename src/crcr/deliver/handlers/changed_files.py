@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from crcr.decide.dispatch.plan import GroupToRead, pulls_in_group, queued_pull_number
-from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery, Comparison, Target
+from crcr.decide.github.requests_and_answers import ChangedFiles, ChangedFilesQuery, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import UpstreamTargets

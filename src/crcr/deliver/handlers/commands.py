@@ -12,7 +12,7 @@ import structlog
 
 from crcr.decide.commands.answers import CommandAnswer, CommandAuthor, comment_marker
 from crcr.decide.commands.grammar import StatusCommand, parse_commands
-from crcr.decide.github.values import Role, Target
+from crcr.decide.github.requests_and_answers import Role, Target
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from crcr.decide.dispatch.payload import RelayFields
-from crcr.decide.github.values import Target
+from crcr.decide.github.requests_and_answers import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.deliver.allowlist_source import AllowlistRefresher

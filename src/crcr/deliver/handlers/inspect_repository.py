@@ -18,7 +18,7 @@ from crcr.decide.github.repository_setup import (
     ListedFile,
     WorkflowFacts,
 )
-from crcr.decide.github.values import Target
+from crcr.decide.github.requests_and_answers import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
@@ -43,7 +43,7 @@ class InspectRepository:
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         downstream = RepoName(effect.lane)
-        known = await self._inspections.known(effect.upstream, downstream)
+        known = await self._inspections.find(effect.upstream, downstream)
         bound_id = await self._inspections.bound_id(effect.upstream, downstream)
         try:
             async with asyncio.timeout(MOST_S):

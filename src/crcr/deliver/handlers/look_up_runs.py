@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from crcr.decide.checks.completeness import QUIET
-from crcr.decide.github.values import ActionsJob, ActionsRun, Target, Urgency
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun, Target, Urgency
 from crcr.decide.github.workflow_runs import RemainingLookup, RunLookup, has_run_webhooks, next_lookup_delay
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import NotYet, OutsideRefused
@@ -121,7 +121,7 @@ class LookUp:
         self, where: Target, question: RunLookup, run: ActionsRun
     ) -> tuple[ActionsJob, ...] | None:
         """Return GitHub's jobs of the attempts that have not been checked; None when there are none."""
-        known = next((each for each in question.runs if each.run_id == run.run_id), None)
+        known = next((known for known in question.runs if known.run_id == run.run_id), None)
         if known is None or not known.unchecked_attempts:
             return None
         found: list[ActionsJob] = []

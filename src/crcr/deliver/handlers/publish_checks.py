@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish, Tier
-from crcr.decide.github.values import ListedCheck, Target, Urgency
+from crcr.decide.github.requests_and_answers import ListedCheck, Target, Urgency
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
 from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.errors import LeaseLost, OutsideRefused

@@ -8,7 +8,7 @@ import json
 
 import structlog
 
-from crcr.decide.github.values import Target
+from crcr.decide.github.requests_and_answers import Target
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import NotYet, OutsideRefused
 from crcr.github.client import GitHubClient

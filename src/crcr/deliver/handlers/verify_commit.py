@@ -12,12 +12,12 @@ from crcr.decide.github.commit_origin import (
     CommitStanding,
     branches_to_ask,
 )
-from crcr.decide.github.values import Target
+from crcr.decide.github.requests_and_answers import Target
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.github.client import CommitsApi
 from crcr.ports import Clock
-from crcr.record.reports.tested_commits import ReportedCommits
+from crcr.record.jobs.tested_commits import ReportedCommits
 
 
 class VerifyCommit:

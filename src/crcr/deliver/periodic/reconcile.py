@@ -28,7 +28,7 @@ from crcr.decide.github.missed_webhooks import (
     possibly_missing,
     read_since,
 )
-from crcr.decide.github.values import LoggedDelivery
+from crcr.decide.github.requests_and_answers import LoggedDelivery
 from crcr.deliver.waiting import sleep_until_stopping
 from crcr.errors import (
     BadRequest,
@@ -60,11 +60,11 @@ _LOG_EVERY = timedelta(seconds=10)
 
 
 class RecoveryRecords(Protocol):
-    async def known(self, guids: Sequence[str]) -> KnownWebhooks: ...
-    async def superseded(self, guids: Sequence[str]) -> int: ...
-    async def upstream_ids(self) -> frozenset[int] | None: ...
+    async def find_known(self, guids: Sequence[str]) -> KnownWebhooks: ...
+    async def count_superseded(self, guids: Sequence[str]) -> int: ...
+    async def read_upstream_ids(self) -> frozenset[int] | None: ...
     async def note(self, guid: str, outcome: RecoveryOutcome, now: datetime) -> None: ...
-    async def watermark(self) -> datetime | None: ...
+    async def read_watermark(self) -> datetime | None: ...
     async def complete(self, until: datetime, now: datetime) -> None: ...
 
 
@@ -157,15 +157,15 @@ class Recovery:
 
     async def _report(self, run: _Run) -> RecoveryReport:
         with suppress(Unavailable):
-            return replace(run.report(), superseded=await self._records.superseded(run.taken))
+            return replace(run.report(), superseded=await self._records.count_superseded(run.taken))
         return run.report()
 
     async def _find_and_take(self, run: _Run, began_at: datetime, on_progress: OnProgress) -> None:
-        run.since = read_since(began_at, await self._records.watermark())
+        run.since = read_since(began_at, await self._records.read_watermark())
         await self._read_log(run, run.since, ProgressReporter("reading the log", self._clock, on_progress))
-        candidates = possibly_missing(group_attempts(run.entries), await self._records.upstream_ids())
+        candidates = possibly_missing(group_attempts(run.entries), await self._records.read_upstream_ids())
         missed = missing_webhooks(
-            candidates, await self._records.known([webhook.guid for webhook in candidates])
+            candidates, await self._records.find_known([webhook.guid for webhook in candidates])
         )
         run.missed = len(missed)
         if missed:
@@ -297,7 +297,7 @@ class Reconciler:
 
     async def run(self, on_progress: OnProgress = lambda _: None, *, thorough: bool = False) -> Reconciled:
         recovered = await self._recovery.run(on_progress)
-        lookups = await self._silences.ask(self._clock.now())
+        lookups = await self._silences.request_look_ups(self._clock.now())
         heads = await self._repairs.repair(self._clock.now(), thorough=thorough)
         return Reconciled(recovery=recovered, lookups=lookups, heads=heads)
 

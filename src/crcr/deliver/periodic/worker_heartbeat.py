@@ -15,7 +15,7 @@ import structlog
 from crcr.decide.outbox.worker_presence import GONE_AFTER, ROLL_CALL_EVERY_S
 from crcr.errors import StoreUnavailable
 from crcr.ports import Clock
-from crcr.record.outbox.leases import WorkerRegistry
+from crcr.record.outbox.leader_and_workers import WorkerRegistry
 
 log = structlog.get_logger(__name__)
 

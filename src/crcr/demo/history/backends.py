@@ -76,8 +76,8 @@ class BackendSpec:
     silent: bool = False
 
 
-def characters(listed: Sequence[BackendSpec], seed: int, spell: Spell) -> tuple[BackendCharacter, ...]:
-    return tuple(_backend(each, random.Random(f"{seed} {each.name}"), spell) for each in listed)
+def characters(specs: Sequence[BackendSpec], seed: int, spell: Spell) -> tuple[BackendCharacter, ...]:
+    return tuple(_backend(entry, random.Random(f"{seed} {entry.name}"), spell) for entry in specs)
 
 
 def job_names(number: int) -> tuple[str, ...]:
@@ -85,10 +85,10 @@ def job_names(number: int) -> tuple[str, ...]:
     if number <= 1:
         return ("build-and-test",)
     names = ["lint"] if number > 2 else []
-    for place in range(number):
-        toolkit = _TOOLKITS[place % len(_TOOLKITS)] + ("" if place < len(_TOOLKITS) else "-debug")
+    for index in range(number):
+        toolkit = _TOOLKITS[index % len(_TOOLKITS)] + ("" if index < len(_TOOLKITS) else "-debug")
         names.append(f"build ({toolkit})")
-        for suite in _SUITES[place % 3 :]:
+        for suite in _SUITES[index % 3 :]:
             shards = min(_SHARDS, 1 + (number - 1) // 8)
             names += [f"test-{suite} ({toolkit}, {shard}, {shards})" for shard in range(1, shards + 1)]
         if len(names) >= number:
@@ -96,21 +96,21 @@ def job_names(number: int) -> tuple[str, ...]:
     return tuple(names[:number])
 
 
-def _backend(listed: BackendSpec, chance: random.Random, spell: Spell) -> BackendCharacter:
-    names = job_names(listed.jobs) if isinstance(listed.jobs, int) else tuple(listed.jobs)
+def _backend(spec: BackendSpec, chance: random.Random, spell: Spell) -> BackendCharacter:
+    names = job_names(spec.jobs) if isinstance(spec.jobs, int) else tuple(spec.jobs)
     temper = chance.choice((0.004, 0.01, 0.02, 0.05))
     jobs = tuple(_job(name, temper, chance, spell) for name in names)
     return BackendCharacter(
-        name=listed.name,
-        level=listed.level,
-        jobs=() if listed.level < 2 else jobs,
+        name=spec.name,
+        level=spec.level,
+        jobs=() if spec.level < 2 else jobs,
         queue_s=chance.choice((8.0, 25.0, 90.0, 400.0)),
         queue_spread=chance.uniform(0.4, 1.1),
-        away=(spell,) if listed.silent else _spells(chance, spell, every_days=25, hours=(2.0, 30.0)),
+        away=(spell,) if spec.silent else _spells(chance, spell, every_days=25, hours=(2.0, 30.0)),
         cancels=chance.random() < 0.4,
         events=frozenset({"pull_request", "push", "merge_group"} if chance.random() < 0.8 else {"pull_request"}),
-        expects=listed.probe,
-        device=listed.name.rpartition("-")[2],
+        expects=spec.probe,
+        device=spec.name.rpartition("-")[2],
     )  # fmt: skip
 
 
@@ -133,12 +133,12 @@ def _job(name: str, temper: float, chance: random.Random, spell: Spell) -> JobCh
 def _spells(
     chance: random.Random, spell: Spell, *, every_days: int, hours: tuple[float, float]
 ) -> tuple[Spell, ...]:
-    found: list[Spell] = []
+    spells: list[Spell] = []
     at = spell[0]
     while True:
         at += int(chance.expovariate(1 / every_days) * DAY_US)
         if at >= spell[1]:
-            return tuple(found)
+            return tuple(spells)
         end = at + int(chance.uniform(*hours) * HOUR_US)
-        found.append((at, end))
+        spells.append((at, end))
         at = end

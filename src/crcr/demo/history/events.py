@@ -59,7 +59,7 @@ class GeneratedPull:
     merged: bool = False
 
     def head(self, now: int) -> tuple[int, str]:
-        return max(each for each in self.heads if each[0] <= now)
+        return max(head for head in self.heads if head[0] <= now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,13 @@ class UpstreamHistory:
 
     def _openings(self, hour: int, mean: float) -> list[int]:
         """Return random times within an hour."""
-        found: list[int] = []
+        times: list[int] = []
         at = 0.0
         while True:
             at += self.chance.expovariate(mean) if mean > 0 else 1.0
             if at >= 1.0:
-                return found
-            found.append(hour + int(at * HOUR_US))
+                return times
+            times.append(hour + int(at * HOUR_US))
 
     def _add(self, happened: GeneratedEvent) -> None:
         self._order += 1
@@ -156,18 +156,18 @@ class UpstreamHistory:
         if chance.random() < _FORGOTTEN:
             end = until
         if self.all_end and end >= until:
-            times = [each for each in times if each < until - HOUR_US] or [at]
+            times = [time for time in times if time < until - HOUR_US] or [at]
             end = min(max(times[-1] + HOUR_US // 4, until - HOUR_US), until - 1)
-        times = [each for each in times if each < until]
-        pull.heads = [(each, commit(chance)) for each in times]
-        for place, (moment, sha) in enumerate(pull.heads):
-            later = pull.heads[place + 1][0] if place + 1 < len(pull.heads) else None
+        times = [time for time in times if time < until]
+        pull.heads = [(time, commit(chance)) for time in times]
+        for index, (moment, sha) in enumerate(pull.heads):
+            later = pull.heads[index + 1][0] if index + 1 < len(pull.heads) else None
             self._add(
                 GeneratedEvent(
                     moment,
                     guid(chance),
                     "pull_request",
-                    "synchronize" if place else "opened",
+                    "synchronize" if index else "opened",
                     sha,
                     pull=pull,
                     superseded_at=later,
@@ -180,12 +180,12 @@ class UpstreamHistory:
     def _opened(self) -> GeneratedPull:
         chance = self.chance
         author, association = chance.choice(AUTHORS)
-        who = author if chance.random() < 0.5 else f"{author}-{chance.randrange(1, 60)}"
+        login = author if chance.random() < 0.5 else f"{author}-{chance.randrange(1, 60)}"
         title = f"[{chance.choice(_AREAS)}] {chance.choice(_VERBS)} {chance.choice(_THINGS)}"
         labels = tuple(sorted(chance.sample(_LABELS, chance.randrange(3))))
         if self.device_labels and chance.random() < 0.3:
             labels += (chance.choice(self.device_labels),)
-        pull = GeneratedPull(self.first_number + len(self.pulls), title, who, association, labels)
+        pull = GeneratedPull(self.first_number + len(self.pulls), title, login, association, labels)
         self.pulls.append(pull)
         return pull
 

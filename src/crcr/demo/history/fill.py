@@ -15,7 +15,7 @@ from crcr.demo.history.generate import GeneratedCounts, HistoryPlan, generate_hi
 from crcr.demo.world import ALLOWLIST, BACKENDS, UPSTREAM
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.migrations.run import migrate
-from crcr.record.statistics.rebuild import find_extremes, sum_anew
+from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
 from crcr.record.store.times import to_us
 
 _OF_SUMS = 0.25
@@ -39,8 +39,8 @@ def fill_database(
             sums.exec_driver_sql(f"PRAGMA {pragma}")
         for table in ("hours", "job_days"):
             sums.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608  our own two
-        sum_anew(sums)
-        find_extremes(sums)
+        rebuild_sums(sums)
+        rebuild_extremes(sums)
     engine.dispose()
     progress(1.0)
     return filled
@@ -71,11 +71,11 @@ def fill_demo(
 def _demo_backends() -> list[BackendSpec]:
     allowlist = read_allowlist(ALLOWLIST).allowlist
     entries = allowlist.entries if allowlist else ()
-    found = []
+    backends = []
     for entry in entries:
         _, workflow = BACKENDS[entry.name.full_name]
         names = [name for spec in workflow.jobs for name in spec.names()]
-        found.append(
+        backends.append(
             BackendSpec(
                 entry.name.full_name,
                 int(entry.level),
@@ -84,4 +84,4 @@ def _demo_backends() -> list[BackendSpec]:
                 probe=bool(entry.expect),
             )
         )
-    return found
+    return backends

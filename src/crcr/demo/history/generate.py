@@ -137,10 +137,10 @@ class _Rows:
 
 
 def _insert(connection: sqlite3.Connection, table: str, names: tuple[str, ...]) -> str:
-    known = {row[1]: row for row in connection.execute(f"PRAGMA table_info({table})")}
-    wanted = {name for name, row in known.items() if row[3] and row[4] is None} - set(names)
-    if wanted or set(names) - set(known):
-        raise ValueError(f"{table} has changed: {sorted(wanted | (set(names) - set(known)))}")
+    columns = {row[1]: row for row in connection.execute(f"PRAGMA table_info({table})")}
+    missing = {name for name, row in columns.items() if row[3] and row[4] is None} - set(names)
+    if missing or set(names) - set(columns):
+        raise ValueError(f"{table} has changed: {sorted(missing | (set(names) - set(columns)))}")
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
@@ -160,9 +160,9 @@ class _Filling:
         self._backends = characters(plan.backends, plan.seed, spell)
         self._chance = random.Random(f"{plan.seed} jobs")
         self._jobs = JobWriter(plan.upstream.lower(), self._chance, plan.links, plan.until, plan.all_end)
-        labels = [f"ciflow/crcr/{each.device}" for each in self._backends if each.level == 3]
-        of_nights = sum(len(each.jobs) for each in self._backends) * plan.days
-        of_one = sum(len(each.jobs) for each in self._backends if "push" in each.events) or 1
+        labels = [f"ciflow/crcr/{backend.device}" for backend in self._backends if backend.level == 3]
+        of_nights = sum(len(backend.jobs) for backend in self._backends) * plan.days
+        of_one = sum(len(backend.jobs) for backend in self._backends if "push" in backend.events) or 1
         pulls = max(0.0, plan.jobs - of_nights) / (of_one * EVENTS_PER_PULL)
         self.life = UpstreamHistory(
             chance=random.Random(f"{plan.seed} upstream"),
@@ -182,8 +182,8 @@ class _Filling:
         if happened.event != "nightly":
             self._delivery(happened)
         else:
-            told = (happened.at, happened.at + HOUR_US)
-            self.rows.add("commits", happened.guid, self.plan.upstream.lower(), "base", "main", *told)
+            times = (happened.at, happened.at + HOUR_US)
+            self.rows.add("commits", happened.guid, self.plan.upstream.lower(), "base", "main", *times)
         for backend in self._backends:
             if happened.event == "nightly":
                 if not _away(backend, happened.at):
@@ -223,7 +223,7 @@ class _Filling:
 
     @property
     def _gates(self) -> bool:
-        return any(each.level == 4 for each in self._backends)
+        return any(backend.level == 4 for backend in self._backends)
 
     def _dispatch(self, backend: BackendCharacter, happened: GeneratedEvent) -> None:
         luck = self._chance.random()

@@ -96,84 +96,84 @@ class JobWriter:
         if began >= self.until:
             return None
         self._check += 1
-        made = _Made(run, job, attempt, str(self._check), queue_s, began)
-        made.url = f"{self.links}/{run.backend.name}/actions/runs/{run.run_id}/job/{made.check}"
-        self._live(made, skipped=skipped)
-        self._stop(made)
-        if made.told_once and not made.is_over:
+        generated = _Made(run, job, attempt, str(self._check), queue_s, began)
+        generated.url = f"{self.links}/{run.backend.name}/actions/runs/{run.run_id}/job/{generated.check}"
+        self._live(generated, skipped=skipped)
+        self._stop(generated)
+        if generated.told_once and not generated.is_over:
             return None
-        if made.is_over and job.tests and made.conclusion in {"success", "failure"}:
-            self._test(made)
-        return _row_of(made, self.upstream)
+        if generated.is_over and job.tests and generated.conclusion in {"success", "failure"}:
+            self._test(generated)
+        return _row_of(generated, self.upstream)
 
-    def _live(self, made: "_Made", *, skipped: bool) -> None:
+    def _live(self, generated: "_Made", *, skipped: bool) -> None:
         """Set the outcome and the duration."""
-        job, luck = made.job, self.chance.random()
-        made.execution_s = job.typical_s * self.chance.lognormvariate(0, job.spread)
+        job, luck = generated.job, self.chance.random()
+        generated.execution_s = job.typical_s * self.chance.lognormvariate(0, job.spread)
         if skipped:
-            made.conclusion, made.execution_s = "skipped", 0.5
+            generated.conclusion, generated.execution_s = "skipped", 0.5
         elif luck < _TIMED_OUT:
-            made.conclusion, made.execution_s = "timed_out", job.typical_s * 4
+            generated.conclusion, generated.execution_s = "timed_out", job.typical_s * 4
         elif luck < _SILENT:
-            made.state = "timed_out"
+            generated.state = "timed_out"
         elif luck < _LATE:
-            made.late = 1
+            generated.late = 1
         elif luck < _DISPUTED:
-            made.conclusion, made.disputed = "failure", 1
-        elif self._fails(made):
-            made.conclusion = "failure"
-            made.execution_s *= 0.2 + 0.8 * self.chance.random()
-        backend = made.run.backend
+            generated.conclusion, generated.disputed = "failure", 1
+        elif self._fails(generated):
+            generated.conclusion = "failure"
+            generated.execution_s *= 0.2 + 0.8 * self.chance.random()
+        backend = generated.run.backend
         if backend.expects:
-            made.expected = "failure" if job is backend.jobs[-1] else "success"
-            if made.conclusion != "skipped" and luck > _DISPUTED:
-                made.conclusion = made.expected
+            generated.expected = "failure" if job is backend.jobs[-1] else "success"
+            if generated.conclusion != "skipped" and luck > _DISPUTED:
+                generated.conclusion = generated.expected
 
-    def _stop(self, made: "_Made") -> None:
+    def _stop(self, generated: "_Made") -> None:
         """Set the end: finished, cancelled by a newer commit, or still running."""
-        waited = SILENT_AFTER_US if made.late else 0
-        made.ended = made.began + waited + int(made.execution_s * 1e6)
-        stale = made.run.happened.superseded_at
+        waited = SILENT_AFTER_US if generated.late else 0
+        generated.ended = generated.began + waited + int(generated.execution_s * 1e6)
+        stale = generated.run.happened.superseded_at
         if (
             stale is not None
-            and made.run.backend.cancels
-            and made.began < stale < made.ended
-            and not made.late
+            and generated.run.backend.cancels
+            and generated.began < stale < generated.ended
+            and not generated.late
         ):
-            made.conclusion, made.ended = "cancelled", stale + 5_000_000
-            made.execution_s = (made.ended - made.began) / 1e6
-        if made.state == "timed_out" and made.silent_at >= self.until:
-            made.state = "completed"
-        if made.state == "completed" and made.ended >= self.until:
+            generated.conclusion, generated.ended = "cancelled", stale + 5_000_000
+            generated.execution_s = (generated.ended - generated.began) / 1e6
+        if generated.state == "timed_out" and generated.silent_at >= self.until:
+            generated.state = "completed"
+        if generated.state == "completed" and generated.ended >= self.until:
             if self.all_end:
-                made.ended = self.until - 1
-                made.execution_s = (made.ended - made.began) / 1e6
+                generated.ended = self.until - 1
+                generated.execution_s = (generated.ended - generated.began) / 1e6
             else:
-                made.state = "in_progress"
+                generated.state = "in_progress"
 
-    def _fails(self, made: "_Made") -> bool:
-        job, chance = made.job, self.chance.random()
+    def _fails(self, generated: "_Made") -> bool:
+        job, chance = generated.job, self.chance.random()
         if chance < job.flaky:
             return True
-        if any(begin <= made.began < end for begin, end in job.broken):
+        if any(begin <= generated.began < end for begin, end in job.broken):
             return chance < _BROKEN
-        return made.run.happened.breaks and made.attempt == 1 and chance < _AT_FAULT
+        return generated.run.happened.breaks and generated.attempt == 1 and chance < _AT_FAULT
 
-    def _test(self, made: "_Made") -> None:
-        job = made.job
-        failed = 1 + int(self.chance.random() * 3) if made.conclusion == "failure" else 0
-        made.tests = (job.tests - failed - job.tests // 20, failed, job.tests // 20, job.tests)
+    def _test(self, generated: "_Made") -> None:
+        job = generated.job
+        failed = 1 + int(self.chance.random() * 3) if generated.conclusion == "failure" else 0
+        generated.tests = (job.tests - failed - job.tests // 20, failed, job.tests // 20, job.tests)
         if failed:
             suite = job.file[5:-3].replace("/", ".")
             first = self.chance.randrange(500)
-            made.failures = json.dumps(
+            generated.failures = json.dumps(
                 [
                     {
-                        "name": f"{suite}.TestAll.test_{first + place}",
+                        "name": f"{suite}.TestAll.test_{first + index}",
                         "file": job.file,
                         "message": job.message,
                     }
-                    for place in range(failed)
+                    for index in range(failed)
                 ]
             )
 
@@ -213,58 +213,60 @@ class _Made:
         return self.began + SILENT_AFTER_US
 
 
-def _row_of(made: _Made, upstream: str) -> Row:
-    run, job, over, check = made.run, made.job, made.is_over, made.check
+def _row_of(generated: _Made, upstream: str) -> Row:
+    run, job, over, check = generated.run, generated.job, generated.is_over, generated.check
     backend, happened = run.backend, run.happened
-    told = made.conclusion if over else None
-    own = made.told_once
-    known_s = round(made.execution_s, 6) if over and not own else None
-    queue_s, began, late = (None, made.ended, 0) if own else (made.queue_s, made.began, made.late)
-    silent = made.state == "timed_out"
-    seen = backend.level >= 3 and not own
+    conclusion = generated.conclusion if over else None
+    own = generated.told_once
+    known_s = round(generated.execution_s, 6) if over and not own else None
+    queue_s, began, late = (
+        (None, generated.ended, 0) if own else (generated.queue_s, generated.began, generated.late)
+    )
+    silent = generated.state == "timed_out"
+    verified = backend.level >= 3 and not own
     trusted = (
         f'{{"verified_repo":"{backend.name}","downstream_repo_level":"L{backend.level}","ci_metrics":'
         f'{{"queue_time":{"null" if queue_s is None else queue_s},'
         f'"execution_time":{"null" if known_s is None else known_s}}}}}'
     )
     return [
-        happened.guid, upstream, backend.key, backend.workflow, str(run.run_id), made.attempt, job.name, job.name,
-        made.state, told, "success" if made.disputed and over else told, "success" if made.disputed and over else None,
-        late, made.disputed if over else 0, int(run.superseded), check, check if over else None, backend.level,
+        happened.guid, upstream, backend.key, backend.workflow, str(run.run_id), generated.attempt, job.name, job.name,
+        generated.state, conclusion, "success" if generated.disputed and over else conclusion, "success" if generated.disputed and over else None,
+        late, generated.disputed if over else 0, int(run.superseded), check, check if over else None, backend.level,
         happened.event, happened.pull.number if happened.pull else None, happened.head_sha or happened.guid,
-        backend.workflow_name, made.url, check, None, began, made.ended if over else None, made.silent_at,
-        made.silent_at if silent or late else None, "confirmed" if seen and over else "unchecked",
-        told if seen else None, queue_s, known_s, *made.tests, made.failures, made.expected,
-        _counts_as(made), trusted, _body(made),
+        backend.workflow_name, generated.url, check, None, began, generated.ended if over else None, generated.silent_at,
+        generated.silent_at if silent or late else None, "confirmed" if verified and over else "unchecked",
+        conclusion if verified else None, queue_s, known_s, *generated.tests, generated.failures, generated.expected,
+        _counts_as(generated), trusted, _body(generated),
     ]  # fmt: skip
 
 
-def _counts_as(made: _Made) -> str | None:
-    if made.state == "in_progress":
+def _counts_as(generated: _Made) -> str | None:
+    if generated.state == "in_progress":
         return None
-    if made.run.superseded or made.run.happened.superseded_at is not None:
+    if generated.run.superseded or generated.run.happened.superseded_at is not None:
         return "superseded"
-    if made.state == "timed_out":
+    if generated.state == "timed_out":
         return "silent"
-    if made.expected is None or made.conclusion == "timed_out":
-        return _COUNTS_AS[made.conclusion]
-    return "success" if made.conclusion == made.expected else "failure"
+    if generated.expected is None or generated.conclusion == "timed_out":
+        return _COUNTS_AS[generated.conclusion]
+    return "success" if generated.conclusion == generated.expected else "failure"
 
 
-def _body(made: _Made) -> bytes:
+def _body(generated: _Made) -> bytes:
     """Return the body that the job's reporter would send."""
-    run, over = made.run, made.is_over
-    ends = f',"conclusion":"{made.conclusion}","completed_at":"{_utc(made.ended)}"' if over else ""
-    passed, failed, skipped, total = made.tests
+    run, over = generated.run, generated.is_over
+    ends = f',"conclusion":"{generated.conclusion}","completed_at":"{_utc(generated.ended)}"' if over else ""
+    passed, failed, skipped, total = generated.tests
     numbers = f'"passed":{passed},"failed":{failed},"skipped":{skipped},"total":{total}'
     tests = f',"test_results":{{{numbers}}}' if total else ""
-    failures = f',"failed_tests":{made.failures}' if made.failures else ""
+    failures = f',"failed_tests":{generated.failures}' if generated.failures else ""
     return (
         f'{{"event_type":"{run.happened.event}","delivery_id":"{run.happened.guid}","workflow":{{'
         f'"schema_version":"1","status":"{"completed" if over else "in_progress"}",'
-        f'"name":"{run.backend.workflow_name}","url":"{made.url}","run_id":"{run.run_id}",'
-        f'"run_attempt":"{made.attempt}","job_name":"{made.job.name}","check_run_id":"{made.check}",'
-        f'"started_at":"{_utc(made.began)}"{ends}{tests}{failures}}}}}'
+        f'"name":"{run.backend.workflow_name}","url":"{generated.url}","run_id":"{run.run_id}",'
+        f'"run_attempt":"{generated.attempt}","job_name":"{generated.job.name}","check_run_id":"{generated.check}",'
+        f'"started_at":"{_utc(generated.began)}"{ends}{tests}{failures}}}}}'
     ).encode()
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from crcr.decide.github.values import ActionsJob, ActionsRun, Urgency
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun, Urgency
 from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.model import RepoName
 from crcr.github.api.core import Id, Request, Response, Time, decode, listing, moment
@@ -19,8 +19,8 @@ RUNS_A_PAGE = 50
 
 
 def rerun(repo: RepoName, run_id: int, *, failed_only: bool) -> Request:
-    what = "rerun-failed-jobs" if failed_only else "rerun"
-    return Request("POST", f"/repos/{repo}/actions/runs/{run_id:d}/{what}", writes=True)
+    action = "rerun-failed-jobs" if failed_only else "rerun"
+    return Request("POST", f"/repos/{repo}/actions/runs/{run_id:d}/{action}", writes=True)
 
 
 def read_run(repo: RepoName, run_id: int, *, urgency: Urgency = Urgency.FIRST) -> Request:

@@ -17,7 +17,7 @@ from crcr.decide.checks.check_run import (
     CheckContent,
     CheckStatus,
 )
-from crcr.decide.github.values import ListedCheck, Urgency
+from crcr.decide.github.requests_and_answers import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
 from crcr.github.api.core import (
     Id,
@@ -50,20 +50,20 @@ def create_check(
     head_sha: str,
     name: str,
     external_id: str,
-    shown: CheckContent,
+    content: CheckContent,
     urgency: Urgency = Urgency.FIRST,
 ) -> Request:
     names = {"name": name, "head_sha": head_sha, "external_id": external_id}
-    body = json_body(**names, **check_fields(shown))
+    body = json_body(**names, **check_fields(content))
     return Request("POST", f"/repos/{repo}/check-runs", body=body, writes=True, urgency=urgency)
 
 
 def update_check(
-    repo: RepoName, check_run_id: int, shown: CheckContent, *, urgency: Urgency = Urgency.FIRST
+    repo: RepoName, check_run_id: int, content: CheckContent, *, urgency: Urgency = Urgency.FIRST
 ) -> Request:
     """Replace what the check shows; GitHub adds the annotations to those that it already has."""
     path = f"/repos/{repo}/check-runs/{check_run_id:d}"
-    return Request("PATCH", path, body=json_body(**check_fields(shown)), writes=True, urgency=urgency)
+    return Request("PATCH", path, body=json_body(**check_fields(content)), writes=True, urgency=urgency)
 
 
 def find_checks(repo: RepoName, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST) -> Request:
@@ -74,38 +74,38 @@ def find_checks(repo: RepoName, head_sha: str, name: str, *, urgency: Urgency = 
 # What a check shows
 
 
-def check_fields(shown: CheckContent) -> dict[str, object]:
+def check_fields(content: CheckContent) -> dict[str, object]:
     fields: dict[str, object] = {
-        "status": shown.status.value,
-        "output": _output(shown),
+        "status": content.status.value,
+        "output": _output(content),
         # Always sent, like `text`: GitHub keeps what an update omits.
-        "actions": [_action(button) for button in shown.buttons[:MOST_BUTTONS]],
+        "actions": [_action(button) for button in content.buttons[:MOST_BUTTONS]],
     }
-    if shown.details_url is not None:
-        fields["details_url"] = shown.details_url
-    if shown.started_at is not None:
-        fields["started_at"] = moment(shown.started_at)
-    if shown.status is CheckStatus.COMPLETED:
-        fields |= _end(shown)
+    if content.details_url is not None:
+        fields["details_url"] = content.details_url
+    if content.started_at is not None:
+        fields["started_at"] = moment(content.started_at)
+    if content.status is CheckStatus.COMPLETED:
+        fields |= _end(content)
     return fields
 
 
-def _end(shown: CheckContent) -> dict[str, object]:
-    if shown.conclusion is None or shown.conclusion is Conclusion.NONE:
+def _end(content: CheckContent) -> dict[str, object]:
+    if content.conclusion is None or content.conclusion is Conclusion.NONE:
         raise ValueError("a completed check needs a conclusion that GitHub knows")
-    end: dict[str, object] = {"conclusion": shown.conclusion.value}
-    if shown.completed_at is not None:
-        end["completed_at"] = moment(shown.completed_at)
+    end: dict[str, object] = {"conclusion": content.conclusion.value}
+    if content.completed_at is not None:
+        end["completed_at"] = moment(content.completed_at)
     return end
 
 
-def _output(shown: CheckContent) -> dict[str, object]:
+def _output(content: CheckContent) -> dict[str, object]:
     output: dict[str, object] = {
-        "title": short(shown.title, MOST_TITLE),
-        "summary": long(shown.summary, MOST_TEXT),
-        "text": long(shown.text or "", MOST_TEXT),
+        "title": short(content.title, MOST_TITLE),
+        "summary": long(content.summary, MOST_TEXT),
+        "text": long(content.text or "", MOST_TEXT),
     }
-    annotations = [note for note in shown.annotations if note.path and note.message]
+    annotations = [note for note in content.annotations if note.path and note.message]
     if annotations:
         output["annotations"] = [_annotation(note) for note in annotations[:MOST_ANNOTATIONS]]
     return output

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from crcr.decide.github.values import PostedComment, Role
+from crcr.decide.github.requests_and_answers import PostedComment, Role
 from crcr.decide.model import RepoName
 from crcr.github.api.core import (
     MAX_LARGE_BYTES,

@@ -11,7 +11,7 @@ from itertools import chain
 
 import msgspec
 
-from crcr.decide.github.values import ChangedFiles, Comparison, Target, Urgency
+from crcr.decide.github.requests_and_answers import ChangedFiles, Comparison, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
 from crcr.github.api.core import (

@@ -18,7 +18,13 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from crcr.decide.allowlist.entries import AllowlistProblem, decode_text
-from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts, Urgency
+from crcr.decide.github.requests_and_answers import (
+    FileLocation,
+    FileText,
+    PullFacts,
+    RepositoryFacts,
+    Urgency,
+)
 from crcr.decide.model import RepoName
 from crcr.errors import FileNotText, OutsideRefused, OutsideUnsure
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
+from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.errors import OutsideUnsure
 from crcr.github.api.core import MAX_LARGE_BYTES, Id, Request, Response, Time, decode, listing, next_link
 

@@ -18,7 +18,7 @@ from crcr.decide.github.repository_setup import (
     InstallationFacts,
     ListedFile,
 )
-from crcr.decide.github.values import Urgency
+from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
 from crcr.github.api.core import RAW_TYPE, Id, Request, Response, Time, decode, listing, segment
@@ -129,8 +129,8 @@ def branch(response: Response) -> BranchFacts:
 
 def files(response: Response) -> tuple[ListedFile, ...]:
     """Return the workflow files of the folder; GitHub ignores its subfolders and other extensions."""
-    listed = decode(response, list[_File])
-    workflows = (file for file in listed if file.type == "file" and file.path.endswith((".yml", ".yaml")))
+    entries = decode(response, list[_File])
+    workflows = (file for file in entries if file.type == "file" and file.path.endswith((".yml", ".yaml")))
     return tuple(ListedFile(file.path, file.sha, file.size) for file in workflows)
 
 

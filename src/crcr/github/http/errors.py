@@ -1,4 +1,4 @@
-"""The error that an unsuccessful response means, as one of the `Outside…` errors.
+"""The error that an unsuccessful response means, as one of the `GithubStub…` errors.
 
 Pure. The rules for limits are a table, in the order in which GitHub asks clients to apply them:
 https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api. Text quoted from GitHub is cut, made

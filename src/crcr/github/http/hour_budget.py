@@ -9,7 +9,7 @@ seconds since the epoch, as in GitHub's headers.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from crcr.decide.github.values import Urgency
+from crcr.decide.github.requests_and_answers import Urgency
 
 RESERVED_SHARE = 0.2
 """The first class's share of the hourly limit: 1,000 of 5,000 calls."""
@@ -58,13 +58,13 @@ def hour_wait_s(
     count: HourCount, spending: Spending, urgency: Urgency, now: float, *, workers: int = 1
 ) -> float:
     """Return how many seconds the hourly limit delays a call; 0 or less when it may go."""
-    left = count.remaining - count.floor(urgency)
-    if left <= 0:
+    available = count.remaining - count.floor(urgency)
+    if available <= 0:
         # Until a response brings the next hour's count, the classes resume in their order.
         return count.resets_at + RETURN_AFTER_S[urgency] - now
     if now >= count.resets_at:
         return 0.0
-    if left <= spending.in_flight:
+    if available <= spending.in_flight:
         return ANSWER_S
     if urgency is Urgency.FIRST:
         return 0.0
@@ -75,6 +75,6 @@ def hour_wait_s(
 
 def pace_after(count: HourCount, spending: Spending, now: float, *, workers: int = 1) -> float:
     """Return `paced_until` after one more call of a paced class; each of several workers takes its share."""
-    left = count.remaining - count.floor(Urgency.CHECKS) - spending.in_flight
-    call_s = workers * max(count.resets_at - now, 0.0) / max(left, 1)
+    available = count.remaining - count.floor(Urgency.CHECKS) - spending.in_flight
+    call_s = workers * max(count.resets_at - now, 0.0) / max(available, 1)
     return max(spending.paced_until, now - BURST_S) + call_s

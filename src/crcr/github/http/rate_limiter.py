@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from crcr.decide.github.values import Budget, Urgency
+from crcr.decide.github.requests_and_answers import Budget, Urgency
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.github.http.errors import LONGEST_WAIT_S, header_number
 from crcr.github.http.hour_budget import (
@@ -130,16 +130,16 @@ class _Account:
         if remaining is None or reset is None:
             return
         limit = header_number(headers, "x-ratelimit-limit") or GITHUB_LIMIT
-        known, resets_at = self.count, min(float(reset), now + LONGEST_WAIT_S)
-        if known is not None:
-            if resets_at < known.resets_at - _SAME_HOUR_S:
+        previous, resets_at = self.count, min(float(reset), now + LONGEST_WAIT_S)
+        if previous is not None:
+            if resets_at < previous.resets_at - _SAME_HOUR_S:
                 return
-            if resets_at <= known.resets_at + _SAME_HOUR_S:
+            if resets_at <= previous.resets_at + _SAME_HOUR_S:
                 # Responses overtake each other: within one hour the lowest count is the newest.
-                remaining, resets_at = min(remaining, known.remaining), known.resets_at
-            elif known.resets_at <= now and known.remaining <= known.floor(Urgency.CHECKS):
+                remaining, resets_at = min(remaining, previous.remaining), previous.resets_at
+            elif previous.resets_at <= now and previous.remaining <= previous.floor(Urgency.CHECKS):
                 # The classes that were held back in the last hour resume one after the other.
-                self.blocked_until, self.blocked_by = max(self.blocked_until, known.resets_at), HeldBy.HOUR
+                self.blocked_until, self.blocked_by = max(self.blocked_until, previous.resets_at), HeldBy.HOUR
         self.count = HourCount(remaining, limit, resets_at)
 
     def spend_content(self, now: float) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 import httpx
 
 from crcr import __version__
-from crcr.decide.github.values import CallKind, Target, Urgency
+from crcr.decide.github.requests_and_answers import CallKind, Target, Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.github.api import core
 from crcr.github.api.core import Permissions, Request, Response, Token
@@ -274,8 +274,8 @@ def _until(now: datetime, wait_s: float) -> str:
     return f"until {until:%H:%M:%S} UTC"
 
 
-def _error_text(what: str, error: Exception) -> str:
-    return f"{what}: {type(error).__name__} {readable(str(error))}".rstrip()
+def _error_text(label: str, error: Exception) -> str:
+    return f"{label}: {type(error).__name__} {readable(str(error))}".rstrip()
 
 
 # ETags

@@ -17,8 +17,8 @@ from crcr.decide.github.repository_setup import (
     downstream_shortfall,
     read_pins,
 )
+from crcr.decide.jobs.report import SELF_REPORTS
 from crcr.decide.model import Level
-from crcr.decide.report.report import SELF_REPORTS
 from crcr.join.ci_kinds import Ci
 from crcr.join.findings.finding import (
     SetupFinding,
@@ -42,34 +42,40 @@ _REBIND = "ask the operator to look at it: `crcr repos rebind` accepts the new i
 def github_findings(
     facts: SetupFacts, entry: AllowlistEntry, now: datetime, links: HintLinks
 ) -> Iterator[SetupFinding]:
-    found = facts.inspection
-    if found is None or found.installed is None:
-        yield _not_asked(facts, found, now, links)
+    inspection = facts.inspection
+    if inspection is None or inspection.installed is None:
+        yield _not_inspected(facts, inspection, now, links)
         yield _identity(facts)
         return
-    yield _app(facts, found, links)
-    if found.installation is not None and not found.installation.suspended:
-        yield _permissions(found.installation, entry)
+    yield _app(facts, inspection, links)
+    if inspection.installation is not None and not inspection.installation.suspended:
+        yield _permissions(inspection.installation, entry)
     yield _identity(facts)
-    if found.installation is not None and not found.installation.suspended:
-        named = facts.for_admin or not _is_private(found)
-        yield from _workflows(found, entry, links, named=named)
+    if inspection.installation is not None and not inspection.installation.suspended:
+        show_names = facts.for_admin or not _is_private(inspection)
+        yield from _workflows(inspection, entry, links, show_names=show_names)
 
 
-def _not_asked(facts: SetupFacts, found: Inspection | None, now: datetime, links: HintLinks) -> SetupFinding:
+def _not_inspected(
+    facts: SetupFacts, inspection: Inspection | None, now: datetime, links: HintLinks
+) -> SetupFinding:
     name = "app"
     if facts.is_being_inspected and facts.asked_at is not None:
         return unknown(
-            name, f"GitHub is being asked; that began {format_age(facts.asked_at, now)}.", "look again soon"
+            name,
+            f"An inspection on GitHub is in progress, requested {format_age(facts.asked_at, now)}.",
+            "check again soon",
         )
-    if _stranger(facts) is not None:
+    if _find_other_repository_id(facts) is not None:
         return unknown(
             name,
             "Not checked: another repository has the name now.",
             "see the finding about its identity",
         )
-    if found is not None and found.other_id is None:
-        return unknown(name, f"GitHub did not answer: {found.trouble or 'no answer'}.", "check again later")
+    if inspection is not None and inspection.other_id is None:
+        return unknown(
+            name, f"GitHub did not answer: {inspection.trouble or 'no answer'}.", "check again later"
+        )
     return unknown(
         name,
         "The App's installation and the workflows were not checked yet.",
@@ -77,21 +83,21 @@ def _not_asked(facts: SetupFacts, found: Inspection | None, now: datetime, links
     )
 
 
-def _app(facts: SetupFacts, found: Inspection, links: HintLinks) -> SetupFinding:
+def _app(facts: SetupFacts, inspection: Inspection, links: HintLinks) -> SetupFinding:
     name = "app"
-    if found.installation is None:
+    if inspection.installation is None:
         return problem(
             name,
             f"The relay's GitHub App is not installed on {facts.repository}.",
             f"install it, with access to {facts.repository}: {links.app}",
         )
-    if found.installation.suspended:
+    if inspection.installation.suspended:
         return problem(
             name,
             "The App's installation is suspended, so GitHub refuses every dispatch.",
             "ask an owner of the organisation to unsuspend it: Settings, GitHub Apps, Configure",
         )
-    if found.branch is not None and found.branch.archived:
+    if inspection.branch is not None and inspection.branch.archived:
         return problem(
             name,
             f"{facts.repository} is archived, so its workflows do not run.",
@@ -105,15 +111,15 @@ def _permissions(installation: InstallationFacts, entry: AllowlistEntry) -> Setu
     lack = downstream_shortfall(installation.permissions, entry)
     if lack is not None:
         return (problem if lack.is_fatal else warning)(name, lack.meaning, _ACCEPT)
-    given = [
-        f"{each}: {right}"
-        for each, right in sorted(installation.permissions.items())
-        if each in _DOWNSTREAM_PERMISSIONS
+    granted = [
+        f"{permission}: {right}"
+        for permission, right in sorted(installation.permissions.items())
+        if permission in _DOWNSTREAM_PERMISSIONS
     ]
-    return ok(name, f"The App has the permissions it needs ({', '.join(given)}).")
+    return ok(name, f"The App has the permissions it needs ({', '.join(granted)}).")
 
 
-def _stranger(facts: SetupFacts) -> int | None:
+def _find_other_repository_id(facts: SetupFacts) -> int | None:
     """Return the id of another repository that has the name now, if it is not the admitted one."""
     other_id = facts.inspection.other_id if facts.inspection else None
     return other_id if facts.repository_id not in (None, other_id) else None
@@ -128,10 +134,10 @@ def _identity(facts: SetupFacts) -> SetupFinding:
             f" ({facts.alarm.replace('_', ' ')}).",
             _REBIND,
         )
-    if _stranger(facts) is not None:
+    if _find_other_repository_id(facts) is not None:
         return problem(
             name,
-            f"The name {facts.repository} now belongs to the repository with the id {_stranger(facts)}; the one that"
+            f"The name {facts.repository} now belongs to the repository with the id {_find_other_repository_id(facts)}; the one that"
             f" was admitted has the id {facts.repository_id}.",
             _REBIND,
         )
@@ -150,87 +156,93 @@ def _identity(facts: SetupFacts) -> SetupFinding:
     return ok(name, f"Bound to its repository id {facts.repository_id}, confirmed by GitHub.")
 
 
-def _is_private(found: Inspection) -> bool:
-    return found.branch is not None and found.branch.private
+def _is_private(inspection: Inspection) -> bool:
+    return inspection.branch is not None and inspection.branch.private
 
 
 def _workflows(
-    found: Inspection, entry: AllowlistEntry, links: HintLinks, *, named: bool
+    inspection: Inspection, entry: AllowlistEntry, links: HintLinks, *, show_names: bool
 ) -> Iterator[SetupFinding]:
-    """File names of a private repository are not public: unless `named`, only their number is given."""
-    branch = found.branch.default_branch if found.branch and named else "the default branch"
-    if found.workflows is None:
-        trouble = f": {found.trouble}" if found.trouble else ""
+    """File names of a private repository are not public: unless `show_names`, only their number is given."""
+    branch = inspection.branch.default_branch if inspection.branch and show_names else "the default branch"
+    if inspection.workflows is None:
+        trouble = f": {inspection.trouble}" if inspection.trouble else ""
         yield unknown(
             "workflow", f"The workflows on {branch} could not be read{trouble}.", "check again later"
         )
         return
-    listening = tuple(each for each in found.workflows if each.listens)
+    listening = tuple(workflow for workflow in inspection.workflows if workflow.listens)
     first = f"{links.workflow}; commit it to the default branch"
-    yield _listening(found, listening, branch, first, named=named)
+    yield _listening(inspection, listening, branch, first, show_names=show_names)
     if listening:
         yield _events(listening, entry)
         if entry.level >= Level.L2:
-            yield _id_token(listening, named=named)
-    yield from pin_findings(found.workflows, links.pin, named=named)
+            yield _id_token(listening, show_names=show_names)
+    yield from pin_findings(inspection.workflows, links.pin, show_names=show_names)
 
 
 def _listening(
-    found: Inspection, listening: tuple[WorkflowFacts, ...], branch: str, first: str, *, named: bool
+    inspection: Inspection, listening: tuple[WorkflowFacts, ...], branch: str, first: str, *, show_names: bool
 ) -> SetupFinding:
     """`first`: where to get a workflow."""
     name = "workflow"
-    running = [each for each in listening if each.runs]
+    running = [workflow for workflow in listening if workflow.runs]
     if running:
         verb = "listens" if len(running) == 1 else "listen"
-        return ok(name, f"{describe_workflows(running, named=named)} on {branch} {verb} to dispatches.")
+        return ok(
+            name, f"{describe_workflows(running, show_names=show_names)} on {branch} {verb} to dispatches."
+        )
     if listening:
         disabled = (
-            join_words([f"{each.path} is {(each.state or '').replace('_', ' ')}" for each in listening])
-            if named
-            else f"{describe_workflows(listening, named=False)} on {branch} {'is' if len(listening) == 1 else 'are'} disabled"
+            join_words(
+                [f"{workflow.path} is {(workflow.state or '').replace('_', ' ')}" for workflow in listening]
+            )
+            if show_names
+            else f"{describe_workflows(listening, show_names=False)} on {branch} {'is' if len(listening) == 1 else 'are'} disabled"
         )
         return problem(
             name, f"{disabled}, so GitHub starts nothing.", "enable it again in the repository's Actions tab"
         )
-    unread = [each for each in found.workflows or () if each.problem]
+    unread = [workflow for workflow in inspection.workflows or () if workflow.problem]
     if unread:
         why = (
-            join_words([f"{each.path}: {each.problem}" for each in unread[:3]])
-            if named
+            join_words([f"{workflow.path}: {workflow.problem}" for workflow in unread[:3]])
+            if show_names
             else f"{len(unread)} could not be read"
         )
         return problem(name, f"No workflow on {branch} listens to repository_dispatch ({why}).", first)
-    if found.files_left:
+    if inspection.files_left:
         return unknown(
             name,
-            f"None of the workflows that were read listens to repository_dispatch; {found.files_left} more were not read.",
+            f"None of the workflows that were read listens to repository_dispatch; {inspection.files_left} more were not read.",
             "if one of those listens, nothing is wrong",
         )
-    if not found.workflows:
+    if not inspection.workflows:
         return problem(name, f"There is no workflow on {branch}; GitHub looks for it only there.", first)
     none = (
-        "The only workflow" if len(found.workflows) == 1 else f"None of the {len(found.workflows)} workflows"
+        "The only workflow"
+        if len(inspection.workflows) == 1
+        else f"None of the {len(inspection.workflows)} workflows"
     )
-    verb = "does not listen" if len(found.workflows) == 1 else "listens"
+    verb = "does not listen" if len(inspection.workflows) == 1 else "listens"
     return problem(name, f"{none} on {branch} {verb} to repository_dispatch.", first)
 
 
 def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> SetupFinding:
     name = "events"
     sent = tuple(sorted(entry.events - SELF_REPORTS))
-    heard = tuple(event for event in sent if any(each.takes(event) for each in listening))
-    missing = [event for event in sent if event not in heard]
+    covered = tuple(event for event in sent if any(workflow.takes(event) for workflow in listening))
+    missing = [event for event in sent if event not in covered]
     if missing:
         hint = (
             f"add {join_words(missing)} to `on: repository_dispatch: types`, or leave "
             f"{'it' if len(missing) == 1 else 'them'} out of the allowlist's `events`"
         )
         text = f"No workflow listens to {join_words(missing)}"
-        if heard:
-            return warning(name, f"{text}; covered: {join_words(list(heard))}.", hint)
+        if covered:
+            return warning(name, f"{text}; covered: {join_words(list(covered))}.", hint)
         return problem(name, f"{text}, and nothing else is sent.", hint)
-    if not any(each.takes(TEST_EVENT) for each in listening):
+    if not any(workflow.takes(TEST_EVENT) for workflow in listening):
         return ok(
             name,
             f"Listens to {join_words(list(sent))}.",
@@ -239,20 +251,21 @@ def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> Setu
     return ok(name, f"Listens to {join_words([*sent, TEST_EVENT])}.")
 
 
-def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> SetupFinding:
+def _id_token(listening: tuple[WorkflowFacts, ...], *, show_names: bool) -> SetupFinding:
     name = "id_token"
-    holders = [each for each in listening if each.id_token]
+    holders = [workflow for workflow in listening if workflow.id_token]
     if holders:
         return ok(
-            name, f"{describe_workflows(holders, named=named)} may ask for an OIDC token (id-token: write)."
+            name,
+            f"{describe_workflows(holders, show_names=show_names)} may request an OIDC token (id-token: write).",
         )
-    bridge = next((each for each in listening if each.bridge_to), None)
+    bridge = next((workflow for workflow in listening if workflow.bridge_to), None)
     if bridge is not None:
-        ci = _ci(bridge) if named else "another CI"
+        ci = _ci_title(bridge) if show_names else "another CI"
         return ok(
             name, f"Reports come from {ci}; its tokens count once the operator has registered the pipeline."
         )
-    if any(each.calls_others for each in listening):
+    if any(workflow.calls_others for workflow in listening):
         return unknown(
             name,
             "No id-token: write in the listening workflow itself; it calls reusable workflows, which were not read.",
@@ -260,17 +273,17 @@ def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> SetupFind
         )
     return problem(
         name,
-        f"{describe_workflows(listening, named=named)} may not ask for an OIDC token, so it cannot report.",
+        f"{describe_workflows(listening, show_names=show_names)} may not request an OIDC token, so it cannot report.",
         "give the job that reports, and only that one, `permissions: id-token: write`",
     )
 
 
-def _ci(bridge: WorkflowFacts) -> str:
+def _ci_title(bridge: WorkflowFacts) -> str:
     return Ci(bridge.bridge_to).title if bridge.bridge_to in set(Ci) else "another CI"
 
 
 PINS = "pins"
-_PLACES = {
+_LINES_TO_ADD = {
     Ci.GITHUB: "the two lines `env:` and `  CRCR_RELAYS: {pin}` at the top level of the workflow",
     Ci.BUILDKITE: "the two lines `env:` and `  CRCR_RELAYS: {pin}` to each step that reports",
     Ci.GITLAB: "` --relays {pin}` to each line `python3 .crcr/report.py` of its scripts",
@@ -282,27 +295,33 @@ def lines_to_add(pin: str | None, ci: Ci = Ci.GITHUB) -> str:
     """Return the lines that pin the relay in a file of that CI; `pin` is None when the relay did not send it."""
     if pin is None:
         return "`crcr init` and the relay's page /crcr/onboarding write the lines that pin it"
-    place = _PLACES[ci].format(pin=f'"{pin}"')
-    return f"add {place}, or a line to the pins already there; `crcr init` writes them"
+    lines = _LINES_TO_ADD[ci].format(pin=f'"{pin}"')
+    return f"add {lines}, or a line to the pins already there; `crcr init` writes them"
 
 
-def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, named: bool) -> Iterator[SetupFinding]:
+def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, show_names: bool) -> Iterator[SetupFinding]:
     """Yield one finding: the worst of all workflows that report."""
-    reporting = [each for each in workflows if each.pinning not in {None, Pinning.NONE}]
+    reporting = [workflow for workflow in workflows if workflow.pinning not in {None, Pinning.NONE}]
     if not reporting:
         return
-    worst = Pinning.worst(each.pinning or Pinning.NONE for each in reporting)
-    concerned = [each for each in reporting if each.pinning is worst]
-    others = [each for each in reporting if each.pinning is Pinning.PINNED and not pins_relay(each.pins, pin)]
+    worst = Pinning.worst(workflow.pinning or Pinning.NONE for workflow in reporting)
+    concerned = [workflow for workflow in reporting if workflow.pinning is worst]
+    others = [
+        workflow
+        for workflow in reporting
+        if workflow.pinning is Pinning.PINNED and not pins_relay(workflow.pins, pin)
+    ]
     if others and worst in {Pinning.PINNED, Pinning.UNKNOWN, Pinning.FOREIGN}:
         yield problem(
             PINS,
-            f"{describe_workflows(others, named=named)} {_verb(others, 'pins', 'pin')} other relays and not this one,"
+            f"{describe_workflows(others, show_names=show_names)} {_choose_verb(others, 'pins', 'pin')} other relays and not this one,"
             " so the reporter refuses its dispatches.",
             lines_to_add(pin),
         )
         return
-    yield pinning_finding(worst, describe_workflows(concerned, named=named), pin, many=len(concerned) > 1)
+    yield pinning_finding(
+        worst, describe_workflows(concerned, show_names=show_names), pin, many=len(concerned) > 1
+    )
 
 
 def pinning_finding(
@@ -333,5 +352,5 @@ def pins_relay(pins: Sequence[str], pin: str) -> bool:
     return bool(set(read_pins(pin)) & set(pins))
 
 
-def _verb(workflows: Sequence[WorkflowFacts], one: str, several: str) -> str:
+def _choose_verb(workflows: Sequence[WorkflowFacts], one: str, several: str) -> str:
     return one if len(workflows) == 1 else several

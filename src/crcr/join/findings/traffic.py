@@ -62,45 +62,45 @@ def _dispatch(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFindin
             "Nothing has been sent yet.",
             f"the upstream's next event will be sent; {links.test}",
         )
-    what = f"The last dispatch ({last.event.replace('_', ' ')}, {format_age(last.created_at, now)})"
+    dispatch = f"The last dispatch ({last.event.replace('_', ' ')}, {format_age(last.created_at, now)})"
     match last.state:
         case DispatchState.SENT:
-            said = f"; {_ANSWERS[last.answer]}" if last.answer else ""
+            answer = f"; {_ANSWERS[last.answer]}" if last.answer else ""
             if facts.parked:
                 earlier = (
                     "1 earlier dispatch is"
                     if facts.parked == 1
                     else f"{facts.parked:,} earlier dispatches are"
                 )
-                text = f"{what} was sent{said}. {earlier} undelivered."
+                text = f"{dispatch} was sent{answer}. {earlier} undelivered."
                 return warning(name, text, "ask the operator to retry (`crcr effects retry`)")
-            return ok(name, f"{what} was sent{said}.")
+            return ok(name, f"{dispatch} was sent{answer}.")
         case DispatchState.PARKED:
             return problem(
                 name,
-                f"{what} is undelivered: {_words(last, facts)}.",
+                f"{dispatch} is undelivered: {_describe_error(last, facts)}.",
                 "fix that first, then ask the operator to retry it (`crcr effects retry`)",
             )
         case DispatchState.WAITING | DispatchState.HELD if last.error:
             return warning(
                 name,
-                f"{what} was not sent yet: {_words(last, facts)}.",
+                f"{dispatch} was not sent yet: {_describe_error(last, facts)}.",
                 "it is retried automatically",
             )
         case DispatchState.WAITING | DispatchState.HELD:
-            return ok(name, f"{what} is queued.")
+            return ok(name, f"{dispatch} is queued.")
     why = f" ({last.reason})" if last.reason else ""
-    return ok(name, f"{what} was {last.state.value.replace('_', ' ')}{why}.")
+    return ok(name, f"{dispatch} was {last.state.value.replace('_', ' ')}{why}.")
 
 
-def _words(last: LastDispatch, facts: SetupFacts) -> str:
+def _describe_error(last: LastDispatch, facts: SetupFacts) -> str:
     """Return the error: for administrators GitHub's own text, which may be private; for others its meaning."""
-    said = last.error or last.reason or "no reason recorded"
+    error = last.error or last.reason or "no reason recorded"
     if facts.for_admin:
-        return said.rstrip(".")
-    if "not installed" in said:
+        return error.rstrip(".")
+    if "not installed" in error:
         return _EXPLAINED["404"]
-    status = _STATUS.search(said)
+    status = _STATUS.search(error)
     if status:
         return _EXPLAINED.get(
             status[1], "GitHub has an outage" if status[1] >= "500" else "GitHub refused it"
@@ -116,10 +116,10 @@ def _callback(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFindin
         return ok(
             name, f"The last report came {format_age(last.at, now)}: {last.job_name} ({last.event}) {how}."
         )
-    found = facts.inspection.workflows if facts.inspection else None
-    listening = [each for each in found or () if each.listens]
+    workflows = facts.inspection.workflows if facts.inspection else None
+    listening = [workflow for workflow in workflows or () if workflow.listens]
     hint = f"test the round trip: {links.test}"
-    if listening and not any(each.reports or each.calls_others for each in listening):
+    if listening and not any(workflow.reports or workflow.calls_others for workflow in listening):
         hint = f"no listening workflow seems to use the reporter or its action; for one that does: {links.workflow}"
     first = facts.first_run_at or facts.first_sent_at
     if first is None:
@@ -128,10 +128,12 @@ def _callback(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFindin
         return warning(name, "No report was accepted yet.", "see the refusal below")
     since = f"since {first:%Y-%m-%d %H:%M} UTC ({format_age(first, now)})"
     if now - first < ANSWER_WITHIN and not _is_given_up(facts.last_dispatch):
-        what = "The first run is in progress" if facts.first_run_at else "The first dispatch is in progress"
+        progress = (
+            "The first run is in progress" if facts.first_run_at else "The first dispatch is in progress"
+        )
         return unknown(
             name,
-            f"{what} {since}; its report is expected within an hour.",
+            f"{progress} {since}; its report is expected within an hour.",
             "check again when the build has started",
         )
     if facts.first_run_at:
@@ -144,7 +146,7 @@ def _is_given_up(last: LastDispatch | None) -> bool:
     return last is not None and last.answer in _NO_ANSWER
 
 
-def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime) -> SetupFinding:
+def _refusal(last: LastRefusal | None, callback: LastCallback | None, now: datetime) -> SetupFinding:
     name = "refusal"
     if last is None:
         return ok(name, "No report was refused.")
@@ -152,11 +154,12 @@ def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime
     run = f" (run {last.run_id})" if last.run_id else ""
     if last.settled:
         return ok(
-            name, f"A report{job}{run} was refused {format_age(last.at, now)}; settled: the result was taken."
+            name,
+            f"A report{job}{run} was refused {format_age(last.at, now)}; settled: the result was accepted.",
         )
-    text = f"A report{job}{run} was refused {format_age(last.at, now)}: {last.code}: {_sentence(last.detail)}"
+    text = f"A report{job}{run} was refused {format_age(last.at, now)}: {last.code}: {_end_sentence(last.detail)}"
     hint = last.hint or "see the table of errors in docs/protocol.md"
-    if taken is None or taken.at <= last.at:
+    if callback is None or callback.at <= last.at:
         return problem(name, text, hint)
     if now - last.at < _FRESH:
         return warning(name, f"{text} Later reports were accepted.", hint)
@@ -165,16 +168,16 @@ def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime
     )
 
 
-def _sentence(words: str) -> str:
-    return words if words.endswith((".", "!", "?", "…")) else f"{words}."
+def _end_sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def _silence(facts: SetupFacts) -> SetupFinding:
     last = facts.last_dispatch
-    said = f"; {_ANSWERS[last.answer]}" if last and last.answer else ""
+    answer = f"; {_ANSWERS[last.answer]}" if last and last.answer else ""
     return problem(
         "silence",
-        f"Dispatches get no answer: one was expected within the hour, but none came{said}.",
+        f"Dispatches get no answer: one was expected within the hour, but none came{answer}.",
         "check the repository_dispatch runs in the repository's Actions tab, and the refusals above",
     )
 

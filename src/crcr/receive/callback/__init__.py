@@ -1,1 +1,1 @@
-"""`POST /github/callback`: a downstream's report."""
+"""`POST /github/callback`: a downstream reports on its own job, with an OIDC token."""

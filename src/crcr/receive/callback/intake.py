@@ -12,9 +12,7 @@ from ipaddress import IPv4Network, IPv6Network
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.model import RepoName
-from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import (
+from crcr.decide.jobs.judge import (
     AdmittedCaller,
     CallerStanding,
     IgnoredReport,
@@ -24,9 +22,11 @@ from crcr.decide.report.judge import (
     ReportOutcome,
     admit_caller,
 )
-from crcr.decide.report.refusal import RefusedReport, make_refusal
-from crcr.decide.report.report import SELF_REPORTS, Report
-from crcr.decide.report.self_report import SelfReportedJob
+from crcr.decide.jobs.refusal import RefusedReport, make_refusal
+from crcr.decide.jobs.report import SELF_REPORTS, Report
+from crcr.decide.jobs.self_report import SelfReportedJob
+from crcr.decide.model import RepoName
+from crcr.decide.oidc.identity import Identity
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import (
     CrcrError,
@@ -43,9 +43,9 @@ from crcr.receive.http.body import BodyReader
 from crcr.receive.http.client_address import client_address, limit_subject
 from crcr.receive.http.response import IntakeOutcome, IntakeResponse
 from crcr.receive.oidc.verifier import OidcVerifier
-from crcr.record.reports.refusals import Refusals
-from crcr.record.reports.reports import Reports
-from crcr.record.reports.self_reports import SelfReports
+from crcr.record.jobs.refusals import Refusals
+from crcr.record.jobs.reports import Reports
+from crcr.record.jobs.self_reports import SelfReports
 
 log = structlog.get_logger(__name__)
 
@@ -139,7 +139,7 @@ class CallbackIntake:
     ) -> IntakeResponse | RejectedReport:
         if report.event_type in SELF_REPORTS:
             return await self._take_self_report(report, identity, body)
-        standings = await self.reports.standings(
+        standings = await self.reports.read_standings(
             identity.repository, report.delivery_id, identity.repository_id
         )
         standing, verdict = _choose_upstream(identity, standings)

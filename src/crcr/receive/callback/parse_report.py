@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from crcr.decide.jobs.report import SELF_REPORTS, Report, ReportStatus
 from crcr.decide.model import Conclusion, is_repo_name
-from crcr.decide.report.report import SELF_REPORTS, Report, ReportStatus
 from crcr.errors import BadReport
 from crcr.receive.callback import report_details as details
 from crcr.receive.http.body import decode

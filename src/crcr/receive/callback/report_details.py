@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from crcr.decide.report.report import FailedTest, TestCounts
+from crcr.decide.jobs.report import FailedTest, TestCounts
 
 MAX_FAILED_TESTS = 1_000
 MAX_TEXT_BYTES = 1_024

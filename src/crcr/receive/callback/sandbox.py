@@ -7,12 +7,12 @@ report, marked, and says where to see the result and that it does not count.
 from dataclasses import dataclass
 from datetime import datetime
 
-from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import RejectedReport, RepeatedReport
-from crcr.decide.report.report import Report
+from crcr.decide.jobs.judge import RejectedReport, RepeatedReport
+from crcr.decide.jobs.report import Report
+from crcr.decide.oidc.identity import Identity
 from crcr.ports import RequestLimiter
 from crcr.receive.http.response import IntakeOutcome, IntakeResponse
-from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.jobs.sandbox import SandboxJobs
 
 SANDBOX = "sandbox"
 """The rate limit's name."""

@@ -1,1 +1,1 @@
-"""`POST /api/crcr/results`: another relay's results."""
+"""`POST /api/crcr/results`: another relay sends results of its own downstreams, authenticated by a shared token."""

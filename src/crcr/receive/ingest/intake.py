@@ -1,7 +1,7 @@
 """`POST /api/crcr/results`: another relay's results, authenticated by a token in a header and by nothing else.
 
 No session, cookie or bearer token counts here: permission to read pages, or to act on them, is no permission to write
-results. IngestedResult results are shown and decide nothing.
+results. Ingested results are shown and decide nothing.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from typing import Any
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.report.ingested import IngestedResult, IngestReceipt
+from crcr.decide.jobs.ingested import IngestedResult, IngestReceipt
 from crcr.errors import CrcrError, NotAuthentic, NotFound
 from crcr.ports import Clock
 from crcr.receive.http.body import BodyReader
 from crcr.receive.http.client_address import client_address
 from crcr.receive.http.response import IntakeOutcome, IntakeResponse
 from crcr.receive.ingest.parse_envelope import parse_envelope
-from crcr.record.reports.ingested import IngestedResults
+from crcr.record.jobs.ingested import IngestedResults
 
 log = structlog.get_logger(__name__)
 

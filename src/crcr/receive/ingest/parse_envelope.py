@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from crcr.decide.jobs.ingested import EchoedEvent, IngestedResult
 from crcr.decide.model import Level, RepoName
-from crcr.decide.report.ingested import EchoedEvent, IngestedResult
 from crcr.errors import BadReport
 from crcr.receive.callback.parse_report import parse_report, without_halves
 from crcr.receive.http.body import decode

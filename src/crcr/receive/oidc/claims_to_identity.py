@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.registration import CIRCLE, Registration
+from crcr.decide.oidc.identity import Identity, IssuerKind
+from crcr.decide.oidc.registration import CIRCLE, Registration
 from crcr.receive.oidc.signed_claims import SignedClaims
 
 # `owner/repo/.github/workflows/ci.yml@refs/heads/x`: a file name and a branch may both hold an `@`.

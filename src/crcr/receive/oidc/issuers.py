@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 
 GITHUB_ACTIONS = "https://token.actions.githubusercontent.com"
 

@@ -22,8 +22,8 @@ from joserfc.jwk import RSAKey
 from joserfc.jws import JWSRegistry
 
 from crcr.decide.model import is_repo_name
-from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.registration import (
+from crcr.decide.oidc.identity import Identity, IssuerKind
+from crcr.decide.oidc.registration import (
     RULES,
     Registration,
     find_registration,
@@ -159,7 +159,8 @@ class OidcVerifier:
 
     def _find(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Registration | None:
         return find_registration(
-            (each for each in self._registrations if each.issuer == issuer.issuer), claims
+            (registration for registration in self._registrations if registration.issuer == issuer.issuer),
+            claims,
         )
 
     def _registered(self, issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Registration:
@@ -199,7 +200,9 @@ class OidcVerifier:
             raise NotAuthentic(f"the token is not issued by {issuer.issuer}", hint=NEW_TOKEN)
         audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
         # Another recipient of the token could send it to us, so every entry of a list must be ours.
-        if not audiences or not all(isinstance(each, str) and each in self._audiences for each in audiences):
+        if not audiences or not all(
+            isinstance(audience, str) and audience in self._audiences for audience in audiences
+        ):
             raise self._wrong_audience()
 
     def _jose_key(self, key: RSAPublicKey) -> RSAKey:

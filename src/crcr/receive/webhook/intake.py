@@ -26,7 +26,7 @@ from crcr.decide.events import (
     WorkflowEvent,
 )
 from crcr.decide.github.missed_webhooks import RecoveryOutcome
-from crcr.decide.github.values import FileLocation
+from crcr.decide.github.requests_and_answers import FileLocation
 from crcr.decide.model import RepoName
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
@@ -137,7 +137,7 @@ class WebhookIntake:
         if isinstance(event, PeopleRequest):
             return await self._record_request(delivery, event)
         if isinstance(event, WorkflowEvent):
-            return _respond(delivery, await self.workflow_events.hear(delivery, event))
+            return _respond(delivery, await self.workflow_events.record_event(delivery, event))
         return _respond(delivery, await self.installations.record_event(delivery, event))
 
     async def _record_request(self, delivery: ReceivedDelivery, event: PeopleRequest) -> IntakeResponse:

@@ -31,7 +31,7 @@ from crcr.decide.events import (
     WorkflowRunEvent,
 )
 from crcr.decide.github.repository_setup import grants
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest

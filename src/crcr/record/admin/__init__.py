@@ -1,1 +1,1 @@
-"""Operators' acts, over HTTP and by command line."""
+"""Administrative operations: by command line (`operations`), and over HTTP with the relay's clock (`http_operations`)."""

@@ -13,13 +13,13 @@ from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
 from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.deliveries.dispatches import held_of_delivery, reconsider_held, send, write_dispatches
+from crcr.record.deliveries.dispatches import find_held_of_delivery, reconsider_held, send, write_dispatches
 from crcr.record.deliveries.pull_requests import load_pull
-from crcr.record.reports.forwards import is_overtaken
+from crcr.record.jobs.forwards import is_overtaken
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.schema.core import deliveries, upstreams
-from crcr.record.statistics.recount import recount
+from crcr.record.schema.main_tables import deliveries, upstreams
+from crcr.record.statistics.recount_changed_jobs import recount
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.signals import EFFECTS
 from crcr.record.store.statement import Statement, inserting
@@ -129,7 +129,7 @@ class AdminOperations:
         self._allowlists = allowlists
 
     async def register_upstreams(self, names: tuple[RepoName, ...], now: datetime) -> None:
-        rows = [{"upstream": each.key, "name": each.full_name, "created_at": to_us(now)} for each in names]
+        rows = [{"upstream": name.key, "name": name.full_name, "created_at": to_us(now)} for name in names]
         await self._database.write(lambda tx: tx.many(_REGISTER, rows))
 
     async def pause(
@@ -200,7 +200,7 @@ class AdminOperations:
         held = {
             (row["delivery"], row["downstream"])
             for delivery in {row["delivery"] for row in rows}
-            for row in await held_of_delivery(tx, upstream, delivery)
+            for row in await find_held_of_delivery(tx, upstream, delivery)
         }
         return sum((row["delivery"], row["downstream"]) not in held for row in rows)
 
@@ -248,7 +248,7 @@ class AdminOperations:
             entry = (await self._allowlists.in_force(tx, upstream)).find(downstream)
             if entry is None:
                 raise NotFound(f"{downstream} is not on the allowlist of {upstream}")
-            if downstream.key in await self._targets.suspended(tx, upstream):
+            if downstream.key in await self._targets.read_suspended(tx, upstream):
                 raise NotPossible(f"{downstream} is suspended", hint="`crcr suspend --lift` takes it back")
             body = json.dumps(
                 {"action": "test", "repository": {"full_name": str(upstream)}, "sender": {"login": who}}
@@ -305,7 +305,7 @@ class AdminOperations:
         """Return the backends that may be sent dispatches now: listed and not suspended."""
         allowlist = await self._allowlists.in_force(tx, upstream)
         listed = frozenset(entry.name.key for entry in allowlist.entries)
-        return listed - await self._targets.suspended(tx, upstream)
+        return listed - await self._targets.read_suspended(tx, upstream)
 
 
 def _was_cut_off(row: Row) -> bool:

@@ -161,7 +161,7 @@ class CommitChecks:
             judgement = judgement if rules.gate_on else None
             newest = await self._newest(tx, upstream, head_sha)
             tiers = tuple(Tier) if tier is Tier.GATE else (tier,)
-            wanted: dict[Tier, dict[str, WantedCheck]] = {each: {} for each in tiers}
+            wanted: dict[Tier, dict[str, WantedCheck]] = {tier: {} for tier in tiers}
             job_names = frozenset(newest[Tier.JOB])
             for check in wanted_checks(commit, judgement, rules, now, job_names, tiers=tiers):
                 wanted[check.tier][check.name] = check
@@ -172,7 +172,7 @@ class CommitChecks:
                 await self._follow_reuse(tx, commit, now)
                 await self._follow_renames(tx, commit, now)
                 await _ensure_look_ups(tx, commit, judgement, now)
-            changes = {each: _changes(commit, each, wanted[each], newest[each], now) for each in tiers}
+            changes = {tier: _changes(commit, tier, wanted[tier], newest[tier], now) for tier in tiers}
             for later in tiers:
                 if later is not tier and any(
                     change.action is not CheckAction.NOTHING for change in changes[later]

@@ -154,7 +154,7 @@ class Commands:
             return [_Reply(ok=False, words=words, counts=False)]
         head = await _known_head(tx, upstream, pull)
         context = _CommandContext(tx, upstream, speaker, pull, head, health, now)
-        return [await self._one(context, each) for each in wanted]
+        return [await self._one(context, line) for line in wanted]
 
     async def _one(self, context: _CommandContext, wanted: Command | InvalidCommand) -> _Reply:
         if isinstance(wanted, InvalidCommand):
@@ -220,7 +220,9 @@ class Commands:
         judgement = await self._requests.judge(
             context.tx, context.upstream, context.pull.head_sha, context.now
         )
-        judged = [each.backend for one in judgement.subjects for each in one.backends] if judgement else []
+        judged = (
+            [backend.backend for one in judgement.subjects for backend in one.backends] if judgement else []
+        )
         return any(downstream in (backend.name, backend.recorded_name) for backend in judged)
 
     async def _unwaive(self, context: _CommandContext, wanted: UnwaiveCommand) -> _Reply:

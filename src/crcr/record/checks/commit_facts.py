@@ -26,12 +26,12 @@ from crcr.decide.checks.commit import (
 from crcr.decide.dispatch.ordering import has_landed
 from crcr.decide.dispatch.plan import base_branch
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.record.checks.waivers import waivers_in_force
 from crcr.record.deliveries.merge_groups import load_group
-from crcr.record.deliveries.pull_requests import newest_delivery
+from crcr.record.deliveries.pull_requests import find_newest_delivery
 from crcr.record.repositories.renames import Listing, find_listings
-from crcr.record.schema.core import jobs
+from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -129,7 +129,7 @@ async def _pull_subject(
 ) -> MergeSubject:
     number = pull["number"]
     where = {"head_sha": head_sha, "base_ref": pull["base_ref"]}
-    delivery = await newest_delivery(tx, upstream, number, **where)
+    delivery = await find_newest_delivery(tx, upstream, number, **where)
     if delivery is None:
         return _unheard(pull)
     return MergeSubject(
@@ -291,6 +291,6 @@ def _failed_tests(text_: str | None) -> tuple[FailedTestExcerpt, ...]:
     if not text_:
         return ()
     return tuple(
-        FailedTestExcerpt(name=each["name"], file=each.get("file"), message=each.get("message"))
-        for each in json.loads(text_)[:_FIRST_FAILURES]
+        FailedTestExcerpt(name=test["name"], file=test.get("file"), message=test.get("message"))
+        for test in json.loads(text_)[:_FIRST_FAILURES]
     )

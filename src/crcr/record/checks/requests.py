@@ -25,7 +25,7 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.reruns import request_reruns
 from crcr.record.deliveries.webhooks import SEEN, is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
-from crcr.record.schema.core import deliveries
+from crcr.record.schema.main_tables import deliveries
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us

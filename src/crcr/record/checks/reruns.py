@@ -13,7 +13,7 @@ from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import send
 from crcr.record.outbox.effects import add_once, effect_row
-from crcr.record.repositories.renames import PRESENT
+from crcr.record.repositories.renames import JOIN_PRESENT_NAME
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
@@ -62,7 +62,7 @@ _RUN = Statement(
     text(
         "SELECT n.issuer, n.superseded, coalesce(n.rerun_from, 0) AS asked_after, r.name, r.repository_id, r.installation_id FROM runs n"  # noqa: S608  our own text
         " JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream AND d.downstream = n.downstream"
-        f"{PRESENT}"
+        f"{JOIN_PRESENT_NAME}"
         " WHERE n.run_id = :run_id AND n.upstream = :upstream AND n.downstream = :downstream"
     )
 )

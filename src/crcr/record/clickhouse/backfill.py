@@ -27,7 +27,7 @@ from crcr.record.clickhouse.tables import (
     TABLES,
     HistoryTable,
 )
-from crcr.record.schema.core import dispatches, jobs
+from crcr.record.schema.main_tables import dispatches, jobs
 from crcr.record.schema.statistics import FeedMark, ingested
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement

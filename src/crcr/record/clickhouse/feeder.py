@@ -27,7 +27,7 @@ from crcr.record.clickhouse.tables import (
     HistoryTable,
     ensure_schema,
 )
-from crcr.record.schema.core import dispatches, jobs
+from crcr.record.schema.main_tables import dispatches, jobs
 from crcr.record.schema.statistics import FeedMark, ingested, unfed
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement

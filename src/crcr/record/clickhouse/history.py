@@ -69,15 +69,15 @@ class HistoryAnswer:
     by_name: Rows | None = None
     named: Rows | None = None
 
-    def figures_of(self, downstream: str) -> Sequence[Row] | None:
+    def backend_figures(self, downstream: str) -> Sequence[Row] | None:
         if self.figures is None or downstream in self.unfed:
             return None
         return self.figures.get(downstream, [])
 
-    def by_name_of(self, downstream: str) -> Sequence[Row] | None:
+    def backend_jobs(self, downstream: str) -> Sequence[Row] | None:
         return None if downstream in self.unfed else self.by_name
 
-    def named_of(self, downstream: str, kind: ResultKind) -> Sequence[Row] | None:
+    def named_jobs(self, downstream: str, kind: ResultKind) -> Sequence[Row] | None:
         if self.named is None or downstream in self.unfed:
             return None
         return [row for row in self.named if (row["downstream"], row["kind"]) == (downstream, kind.value)]
@@ -94,7 +94,7 @@ class HistoryReader:
     source: HistorySource | None = None
     _paused_until: datetime | None = field(default=None, init=False)
 
-    async def of_all(
+    async def read_all_backends(
         self, upstream: RepoName, kind: ResultKind, window: Window, now: datetime
     ) -> HistoryAnswer:
         async def query(source: HistorySource) -> HistoryAnswer:
@@ -102,7 +102,7 @@ class HistoryReader:
 
         return await self._query(upstream, now, query)
 
-    async def of_one(
+    async def read_backend(
         self, upstream: RepoName, downstream: RepoName, kind: ResultKind, window: Window, now: datetime
     ) -> HistoryAnswer:
         async def query(source: HistorySource) -> HistoryAnswer:
@@ -113,7 +113,7 @@ class HistoryReader:
 
         return await self._query(upstream, now, query)
 
-    async def of_names(
+    async def read_job_names(
         self, upstream: RepoName, part: str, since: datetime, most: int, now: datetime
     ) -> HistoryAnswer:
         async def query(source: HistorySource) -> HistoryAnswer:
@@ -173,7 +173,7 @@ _SHOWN = _texts(*COUNTING, EndedAs.SILENT)
 
 
 def _bucket(column: str) -> str:
-    """The bucket of a duration, like `decide.statistics.figures.bucket_of`."""
+    """The bucket of a duration, like `decide.statistics.figures.find_bucket`."""
     return f"arrayCount(edge -> edge < {column}, {list(EDGES_S)})"
 
 

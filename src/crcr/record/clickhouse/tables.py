@@ -15,7 +15,7 @@ import structlog
 from crcr.decide.statistics.window import ResultKind, result_kind
 from crcr.errors import NotPossible
 from crcr.record.clickhouse.connection import ClickHouseLink
-from crcr.record.schema.core import dispatches, jobs
+from crcr.record.schema.main_tables import dispatches, jobs
 from crcr.record.schema.statistics import ingested
 from crcr.record.store.database import Row
 

@@ -19,12 +19,12 @@ from crcr.decide.events import MergeGroupEvent, PullRequestEvent, PushEvent
 from crcr.decide.model import DispatchState, EffectKind, KnownPull, Level, RepoName
 from crcr.decide.statistics.window import result_kind
 from crcr.record.clickhouse.feed_queue import note_dispatch
-from crcr.record.deliveries.pull_requests import is_approved, newest_delivery
+from crcr.record.deliveries.pull_requests import find_newest_delivery, is_approved
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.renames import find_listing
-from crcr.record.schema.core import dispatches, repositories
+from crcr.record.schema.main_tables import dispatches, repositories
 from crcr.record.statistics import sums
-from crcr.record.statistics.recount import heads_before, recount
+from crcr.record.statistics.recount_changed_jobs import find_superseded_deliveries, recount
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
@@ -103,7 +103,7 @@ _DROP_DELIVERY = Statement(
 )
 
 
-def lane_of(event: PullRequestEvent | PushEvent | MergeGroupEvent) -> str:
+def dispatch_lane(event: PullRequestEvent | PushEvent | MergeGroupEvent) -> str:
     if isinstance(event, PullRequestEvent):
         return f"pull/{event.number}"
     # Cut, because an index holds it: two refs with the same first 500 characters share a lane.
@@ -158,7 +158,7 @@ async def drop_unsent(
     where = {"upstream": upstream.key, "number": pull.number, "at": to_us(now)}
     head = {"head_sha": pull.head_sha, "base_ref": pull.base_ref}
     reason = "the pull request was closed" if closed else cause or f"superseded by {pull.head_sha[:12]}"
-    counted = await heads_before(tx, upstream, pull, any_head=closed)
+    counted = await find_superseded_deliveries(tx, upstream, pull, any_head=closed)
     dropped = await tx.all(_DROP, any_head=int(closed), reason=reason, **head, **where)
     await _drop_effects(tx, upstream, dropped, reason, now)
     await tx.run(_DROP_PARKED, reason=reason, **where)
@@ -271,12 +271,14 @@ _CONCERNED = Statement(
 )
 
 
-async def held_of_pull(tx: Tx, upstream: RepoName, number: int, *, delivery: str | None = None) -> list[Row]:
+async def find_held_of_pull(
+    tx: Tx, upstream: RepoName, number: int, *, delivery: str | None = None
+) -> list[Row]:
     """Held dispatches of a pull request, except those of a delivery in doubt."""
     return await tx.all(_HELD, upstream=upstream.key, number=number, delivery=delivery)
 
 
-async def held_of_delivery(tx: Tx, upstream: RepoName, delivery: str) -> list[Row]:
+async def find_held_of_delivery(tx: Tx, upstream: RepoName, delivery: str) -> list[Row]:
     return await tx.all(_HELD_OF, upstream=upstream.key, delivery=delivery)
 
 
@@ -285,7 +287,7 @@ async def reconsider_held(
 ) -> None:
     """Release dispatches that have no reason to be held any more, and record the reason of the others."""
     released: list[Row] = []
-    for row in await held_of_pull(tx, upstream, pull.number):
+    for row in await find_held_of_pull(tx, upstream, pull.number):
         listing = await find_listing(tx, upstream, allowlist, row)
         entry = listing.entry
         if entry is None and listing.unread:
@@ -317,7 +319,7 @@ async def reconsider_held(
 
 async def request_changed_files(tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
     """Queue a request for the changed files of dispatches that are held for them."""
-    held = await held_of_pull(tx, upstream, number)
+    held = await find_held_of_pull(tx, upstream, number)
     await request_files_of_deliveries(
         tx, upstream, {row["delivery"] for row in held if row["reason"] == PATHS}, now
     )
@@ -407,12 +409,12 @@ _RESTORE = Statement(
 )
 
 
-async def left_out_of_pull(tx: Tx, upstream: RepoName, pull: KnownPull, reason: str) -> list[Row]:
+async def find_left_out_of_pull(tx: Tx, upstream: RepoName, pull: KnownPull, reason: str) -> list[Row]:
     """Dispatches that this option left out of the newest delivery of the pull request's head on its base."""
     if not pull.is_open:
         return []
     where = {"head_sha": pull.head_sha, "base_ref": pull.base_ref}
-    newest = await newest_delivery(tx, upstream, pull.number, **where)
+    newest = await find_newest_delivery(tx, upstream, pull.number, **where)
     if newest is None:
         return []
     return await tx.all(_LEFT_OUT, delivery=newest["guid"], upstream=upstream.key, reason=reason)
@@ -422,13 +424,13 @@ async def reconsider_left_out(
     tx: Tx, upstream: RepoName, pull: KnownPull, allowlist: Allowlist, now: datetime
 ) -> None:
     """Restore dispatches that the present labels select, and request the changed files where `paths` left some out."""
-    for row in await left_out_of_pull(tx, upstream, pull, LABELS):
+    for row in await find_left_out_of_pull(tx, upstream, pull, LABELS):
         entry = (await find_listing(tx, upstream, allowlist, row)).entry
         if entry is None:
             continue
         if left_out_by(entry, labels=pull.labels, association=pull.author_association) is None:
             await restore_left_out(tx, upstream, row, pull)
-    left_out = await left_out_of_pull(tx, upstream, pull, PATHS)
+    left_out = await find_left_out_of_pull(tx, upstream, pull, PATHS)
     await request_files_of_deliveries(tx, upstream, {row["delivery"] for row in left_out}, now)
 
 

@@ -7,11 +7,11 @@ from sqlalchemy import text
 
 from crcr.decide.dispatch.ordering import agrees_with_github, apply_github_answer
 from crcr.decide.dispatch.plan import Drop
-from crcr.decide.github.values import PullFacts
+from crcr.decide.github.requests_and_answers import PullFacts
 from crcr.decide.model import DeliveryState, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.deliveries.dispatches import drop_held, drop_unsent, held_of_pull, reconsider_held
+from crcr.record.deliveries.dispatches import drop_held, drop_unsent, find_held_of_pull, reconsider_held
 from crcr.record.deliveries.pull_requests import load_pull, save_pull
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.store.database import Database, Tx
@@ -67,7 +67,7 @@ class HeadConflicts:
         else:
             reason = f"GitHub says that the head is {facts.head_sha[:12]} on {facts.base_ref}"
             await self._end(tx, key, DeliveryState.SUPERSEDED, reason=reason)
-            held = await held_of_pull(tx, upstream, known.number, delivery=delivery)
+            held = await find_held_of_pull(tx, upstream, known.number, delivery=delivery)
             await drop_held(tx, upstream, held, now)
             if facts.head_sha == known.head_sha and facts.base_ref != known.base_ref:
                 # A third base without an event yet: its first event is dispatched, and the gate does not pass before.

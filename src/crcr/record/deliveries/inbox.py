@@ -28,8 +28,8 @@ from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import (
+    dispatch_lane,
     drop_unsent,
-    lane_of,
     reconsider_held,
     reconsider_left_out,
     request_changed_files,
@@ -46,7 +46,7 @@ from crcr.record.deliveries.pull_requests import (
 from crcr.record.deliveries.webhooks import is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.schema.core import deliveries
+from crcr.record.schema.main_tables import deliveries
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
@@ -134,7 +134,7 @@ class Inbox:
         await _follow_installation(tx, event, known)
         await self._write_plan(tx, receipt, event, planned, facts)
         await self._write_consequences(tx, receipt, event, planned, facts)
-        return AcceptedDelivery(sum(each.leaves for each in planned.dispatches), planned.state)
+        return AcceptedDelivery(sum(dispatch.leaves for dispatch in planned.dispatches), planned.state)
 
     async def _alarm(self, tx: Tx, event: DispatchedEvent, now: datetime) -> None:
         """Say once that somebody else has the upstream's name."""
@@ -200,7 +200,7 @@ class Inbox:
                 await reconsider_left_out(tx, event.upstream, planned.pull, facts.allowlist, now)
             if planned.reconsiders:
                 await reconsider_held(tx, event.upstream, planned.pull, facts.allowlist, now)
-            elif facts.pull is not None or any(each.reason == PATHS for each in planned.dispatches):
+            elif facts.pull is not None or any(dispatch.reason == PATHS for dispatch in planned.dispatches):
                 await request_changed_files(tx, event.upstream, event.number, now)
         if not isinstance(event, PushEvent) and (facts.gate_on or facts.allowlist.has_checks):
             heads, labels = _heads(event, facts.pull, planned), _labels(event, facts.pull)
@@ -275,7 +275,7 @@ def _read_group(event: MergeGroupEvent, receipt: ReceivedDelivery) -> dict[str, 
         event.upstream,
         EffectKind.READ_GROUP,
         target=event.upstream.key,
-        lane=lane_of(event),
+        lane=dispatch_lane(event),
         delivery=receipt.guid,
         payload=event.head_sha.encode(),
         now=receipt.received_at,
@@ -331,6 +331,6 @@ def _dispatch_columns(
         "event": receipt.event,
         **{name: place[name] for name in ("number", "head_sha")},
         "action": planned.sent_as or place["action"],
-        "lane": lane_of(event),
+        "lane": dispatch_lane(event),
         "created_at": to_us(receipt.received_at),
     }

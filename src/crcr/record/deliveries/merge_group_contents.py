@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from crcr.decide.checks.gate import GateState
 from crcr.decide.dispatch.plan import GroupToRead, base_branch, queued_pull_number
-from crcr.decide.github.values import ChangedFiles
+from crcr.decide.github.requests_and_answers import ChangedFiles
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.check_runs import CommitChecks

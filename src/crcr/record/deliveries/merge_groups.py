@@ -8,9 +8,15 @@ from sqlalchemy import bindparam, select, text, update
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.dispatch.selection import matches_paths
 from crcr.decide.events import MergeGroupEvent
-from crcr.decide.github.values import ChangedFiles
+from crcr.decide.github.requests_and_answers import ChangedFiles
 from crcr.decide.model import RepoName
-from crcr.record.deliveries.dispatches import drop_delivery, held_of_delivery, hold_for, leave_out, release
+from crcr.record.deliveries.dispatches import (
+    drop_delivery,
+    find_held_of_delivery,
+    hold_for,
+    leave_out,
+    release,
+)
 from crcr.record.repositories.renames import find_listings
 from crcr.record.schema.checks import merge_groups
 from crcr.record.store.database import Row, Tx
@@ -107,7 +113,7 @@ async def record_group_contents(
 
 async def reuse(tx: Tx, upstream: RepoName, delivery: str) -> None:
     """Keep the group's dispatches held while another commit's result is reused."""
-    await hold_for(tx, upstream, await held_of_delivery(tx, upstream, delivery), REUSED)
+    await hold_for(tx, upstream, await find_held_of_delivery(tx, upstream, delivery), REUSED)
 
 
 async def withdraw_reuse(
@@ -132,7 +138,7 @@ async def release_group(
     now: datetime,
 ) -> None:
     """Release a group's dispatches that its files concern; all of them without a complete list of files."""
-    held = await held_of_delivery(tx, upstream, delivery)
+    held = await find_held_of_delivery(tx, upstream, delivery)
     listings = await find_listings(tx, upstream, allowlist, held)
     entries = {name: listing.entry for name, listing in listings.items()}
     # The options of a backend that may have been renamed are unknown: it is dispatched to.

@@ -5,13 +5,13 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.dispatch.selection import PATHS, matches_paths
-from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery
+from crcr.decide.github.requests_and_answers import ChangedFiles, ChangedFilesQuery
 from crcr.decide.model import KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import (
-    held_of_delivery,
-    left_out_of_pull,
+    find_held_of_delivery,
+    find_left_out_of_pull,
     reconsider_held,
     restore_left_out,
     settle_files,
@@ -90,12 +90,12 @@ class PathFilters:
 
 
 async def _waiting(tx: Tx, upstream: RepoName, delivery: str) -> list[Row]:
-    return [row for row in await held_of_delivery(tx, upstream, delivery) if row["reason"] == PATHS]
+    return [row for row in await find_held_of_delivery(tx, upstream, delivery) if row["reason"] == PATHS]
 
 
 async def _left_out(tx: Tx, upstream: RepoName, delivery: str, pull: KnownPull) -> list[Row]:
     """Dispatches that an earlier list of files left out of the delivery, if it still is the pull request's newest."""
-    rows = await left_out_of_pull(tx, upstream, pull, PATHS)
+    rows = await find_left_out_of_pull(tx, upstream, pull, PATHS)
     return [row for row in rows if row["delivery"] == delivery]
 
 

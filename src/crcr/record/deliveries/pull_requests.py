@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, select, text
 from crcr.decide.dispatch.webhook_body import decompress_payload
 from crcr.decide.model import KnownPull, RepoName
 from crcr.record.schema.checks import approvals
-from crcr.record.schema.core import pulls
+from crcr.record.schema.main_tables import pulls
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -156,7 +156,7 @@ _DISPATCHED = Statement(
 )
 
 
-async def newest_delivery(
+async def find_newest_delivery(
     tx: Tx, upstream: RepoName, number: int, *, head_sha: str, base_ref: str
 ) -> Row | None:
     """Find the delivery whose dispatches count for this head on this base."""

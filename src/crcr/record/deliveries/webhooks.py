@@ -17,7 +17,7 @@ from crcr.decide.events import Event
 from crcr.decide.github.missed_webhooks import KnownWebhooks, RecoveryOutcome
 from crcr.decide.model import DeliveryState
 from crcr.record.schema.checks import recovered, watermarks, webhook_bodies
-from crcr.record.schema.core import deliveries
+from crcr.record.schema.main_tables import deliveries
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -122,15 +122,15 @@ class RecoveryStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def known(self, guids: Iterable[str]) -> KnownWebhooks:
+    async def find_known(self, guids: Iterable[str]) -> KnownWebhooks:
         wanted = list(guids)
         return KnownWebhooks(await self._found(_TAKEN, wanted), await self._found(_RECOVERED, wanted))
 
-    async def superseded(self, guids: Iterable[str]) -> int:
+    async def count_superseded(self, guids: Iterable[str]) -> int:
         """How many of these deliveries are superseded."""
         return len(await self._found(_SUPERSEDED, list(guids)))
 
-    async def upstream_ids(self) -> frozenset[int] | None:
+    async def read_upstream_ids(self) -> frozenset[int] | None:
         """The upstreams' repository ids; None while one is unknown."""
         rows = await self._database.quick_read(lambda tx: tx.all(_UPSTREAM_IDS))
         ids = [row["repository_id"] for row in rows]
@@ -139,7 +139,7 @@ class RecoveryStore:
     async def note(self, guid: str, outcome: RecoveryOutcome, now: datetime) -> None:
         await self._database.write(lambda tx: tx.run(_NOTE, guid=guid, outcome=outcome.value, at=to_us(now)))
 
-    async def watermark(self) -> datetime | None:
+    async def read_watermark(self) -> datetime | None:
         """The time up to which every entry of the log was handled."""
         row = await self._database.quick_read(lambda tx: tx.one(_READ_TO, name=_WATERMARK))
         return from_us_or_none(row["at"] if row else None)

@@ -1,18 +1,17 @@
-"""Migrates a database to this release's schema, and reads which schema it has."""
+"""Migrates a database to this release's schema, and reads which schema it has.
+
+Alembic is imported only where something is to be migrated: a relay on a current database starts without it.
+"""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
-from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy import Connection, create_engine, event, inspect, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
@@ -21,6 +20,9 @@ from crcr.errors import StoreUnavailable
 from crcr.record.schema.all_tables import metadata
 from crcr.record.store.database import NO_TIMEOUTS, DatabaseLocation, PostgresLocation
 from crcr.record.store.sqlite.file import make_private
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 T = TypeVar("T")
 
@@ -36,15 +38,9 @@ _OTHER_COLLATIONS = text(
 
 def migrate(location: DatabaseLocation) -> tuple[str | None, str]:
     """Apply what is missing; return the revisions before and after."""
-    try:
-        if isinstance(location, PostgresLocation):
-            return _on_postgres(location, _upgrade_postgres)
-        return _upgrade_sqlite(location)
-    except CommandError as fault:
-        hint = "a newer release may have written it: use that one, or another database"
-        raise StoreUnavailable(
-            f"the database {_named(location)} cannot be migrated: {fault}", hint=hint
-        ) from fault
+    if isinstance(location, PostgresLocation):
+        return _on_postgres(location, _upgrade_postgres)
+    return _upgrade_sqlite(location)
 
 
 def revision(location: DatabaseLocation) -> str | None:
@@ -62,23 +58,44 @@ def revision(location: DatabaseLocation) -> str | None:
 
 
 def head() -> str:
-    return ScriptDirectory.from_config(_config(None)).get_current_head() or ""
+    return max(_known_revisions())
 
 
 def is_known(found: str) -> bool:
     """Whether this release knows the revision; a newer release's is unknown."""
-    try:
-        return ScriptDirectory.from_config(_config(None)).get_revision(found) is not None
-    except CommandError:
-        return False
+    return found in _known_revisions()
+
+
+@cache
+def _known_revisions() -> frozenset[str]:
+    """A migration's revision is the number that its file name begins with."""
+    return frozenset(path.name[:4] for path in (_FOLDER / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
 
 
 def current(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
-def _named(location: DatabaseLocation) -> str:
-    return "on PostgreSQL" if isinstance(location, PostgresLocation) else str(location)
+def upgrade_to_head(connection: Connection, named: str) -> None:
+    from alembic import command  # noqa: PLC0415  a tenth of a second that a current database does not need
+    from alembic.util import CommandError  # noqa: PLC0415
+
+    try:
+        command.upgrade(alembic_config(connection), "head")
+    except CommandError as fault:
+        hint = "a newer release may have written it: use that one, or another database"
+        raise StoreUnavailable(f"the database {named} cannot be migrated: {fault}", hint=hint) from fault
+
+
+def alembic_config(connection: Connection | None) -> "Config":
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER))
+    config.attributes["connection"] = connection
+    return config
 
 
 def _upgrade_sqlite(path: Path) -> tuple[str | None, str]:
@@ -95,7 +112,8 @@ def _upgrade_sqlite(path: Path) -> tuple[str | None, str]:
             # Held over all steps, so that of two starting processes one migrates and the other has nothing to do.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             before = current(connection)
-            command.upgrade(_config(connection), "head")
+            if before != head():
+                upgrade_to_head(connection, str(path))
             connection.commit()
             return before, current(connection) or ""
     except DBAPIError as fault:
@@ -108,7 +126,7 @@ def _upgrade_postgres(connection: Connection) -> tuple[str | None, str]:
     connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATING})"))
     before = current(connection)
     if before != head():
-        command.upgrade(_config(connection), "head")
+        upgrade_to_head(connection, "on PostgreSQL")
         _settle_collation(connection)
     return before, current(connection) or ""
 
@@ -152,10 +170,3 @@ def _prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
     cursor.execute("PRAGMA busy_timeout=30000")
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.close()
-
-
-def _config(connection: Connection | None) -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_FOLDER))
-    config.attributes["connection"] = connection
-    return config

@@ -1,1 +1,1 @@
-"""The outbox: effects, claims with leases, the leader, and the registry of workers."""
+"""The outbox: effects, the claims that workers hold on them by lease, the leader, and the registry of live workers."""

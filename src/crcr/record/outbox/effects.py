@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.model import EffectKind, EffectState, RepoName
-from crcr.record.schema.core import effects
+from crcr.record.schema.main_tables import effects
 from crcr.record.store.database import Tx
 from crcr.record.store.signals import EFFECTS
 from crcr.record.store.statement import Statement, inserting

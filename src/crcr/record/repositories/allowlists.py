@@ -23,8 +23,8 @@ from crcr.decide.allowlist.entries import (
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.repositories.downstreams import Downstreams, follow_levels
-from crcr.record.schema.core import allowlist_versions as versions
+from crcr.record.repositories.downstreams import Downstreams, record_levels
+from crcr.record.schema.main_tables import allowlist_versions as versions
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.signals import ALLOWLIST
 from crcr.record.store.statement import Statement
@@ -123,14 +123,14 @@ class Allowlists:
             if newest is not None and _equals_newest(newest, reading, checked):
                 await self._enable_gate(tx, upstream, checked, now)
                 if checked.allowlist is not None:
-                    await follow_levels(tx, upstream, checked.allowlist, newest["version"], now)
+                    await record_levels(tx, upstream, checked.allowlist, newest["version"], now)
                 return None
             row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
             await tx.run(_ADD, **row)
             if checked.allowlist is not None:
                 await self._downstreams.apply_allowlist(tx, upstream, checked.allowlist, now)
                 await self._refresher.apply_allowlist(tx, upstream, checked.allowlist, now)
-                await follow_levels(tx, upstream, checked.allowlist, row["version"], now)
+                await record_levels(tx, upstream, checked.allowlist, row["version"], now)
             tx.signal(ALLOWLIST)
             return _version(row)
 

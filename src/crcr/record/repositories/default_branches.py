@@ -10,7 +10,7 @@ from sqlalchemy import text
 from crcr.decide.events import DownstreamEvent
 from crcr.decide.model import RepoName
 from crcr.record.outbox.effects import add_effects
-from crcr.record.repositories.downstreams import identify
+from crcr.record.repositories.downstreams import identify_effect
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
@@ -37,7 +37,7 @@ async def ask_default_branch(tx: Tx, upstream: RepoName, downstream: RepoName, n
     """Queue a request for the repository's facts, unless one is open or has just been refused."""
     key = {"upstream": upstream.key, "downstream": downstream.key}
     if await tx.one(_IS_REQUESTED, recent=to_us(now - RETRY_AFTER), **key) is None:
-        await add_effects(tx, [identify(upstream, downstream.key, now)])
+        await add_effects(tx, [identify_effect(upstream, downstream.key, now)])
 
 
 async def compare_default_branch(tx: Tx, event: DownstreamEvent, now: datetime) -> None:

@@ -11,14 +11,14 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.github.repository_setup import InstallationFacts
-from crcr.decide.github.values import RepositoryFacts
+from crcr.decide.github.requests_and_answers import RepositoryFacts
 from crcr.decide.model import Binding, EffectKind, Level, RepoName
 from crcr.decide.views.backend import LevelChange
 from crcr.errors import NotFound
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.outbox.effects import add_effects, effect_row
-from crcr.record.schema.core import repositories
+from crcr.record.schema.main_tables import repositories
 from crcr.record.schema.statistics import levels
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement, inserting
@@ -147,7 +147,7 @@ class Downstreams:
         self._database = database
         self._refresher = refresher
 
-    async def known(self, tx: Tx, upstream: RepoName, downstream: RepoName) -> DownstreamTarget | None:
+    async def find(self, tx: Tx, upstream: RepoName, downstream: RepoName) -> DownstreamTarget | None:
         row = await tx.one(_KNOWN, upstream=upstream.key, downstream=downstream.key)
         if row is None:
             return None
@@ -158,14 +158,14 @@ class Downstreams:
             row["name"], binding, row["installation_id"], suspended, row["default_branch"]
         )
 
-    async def place(self, upstream: RepoName) -> tuple[RepoName, int | None, int | None]:
+    async def read_upstream(self, upstream: RepoName) -> tuple[RepoName, int | None, int | None]:
         """The upstream's written name, its repository id and its installation id, None where unknown."""
         row = await self._database.quick_read(lambda tx: tx.one(_UPSTREAM, upstream=upstream.key))
         if row is None:
             return upstream, None, None
         return RepoName(row["name"]), row["repository_id"], row["installation_id"]
 
-    async def suspended(self, tx: Tx, upstream: RepoName) -> frozenset[str]:
+    async def read_suspended(self, tx: Tx, upstream: RepoName) -> frozenset[str]:
         return frozenset(row["downstream"] for row in await tx.all(_SUSPENDED, upstream=upstream.key))
 
     async def apply_allowlist(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
@@ -177,7 +177,7 @@ class Downstreams:
         await tx.many(
             _LIST, ({"upstream": upstream.key, "downstream": k, "name": n} for k, n in listed.items())
         )
-        before = await levels_now(tx, upstream)
+        before = await read_levels(tx, upstream)
         gating = {entry.name.key for entry in allowlist.gating}
         # A name may belong to another repository than when it was last identified.
         added = [
@@ -189,7 +189,7 @@ class Downstreams:
         unread = {r["downstream"] for r in rows if r["downstream"] in listed and not r["confirmed"]}
         incomplete = [r["downstream"] for r in rows if not r["confirmed"] or r["default_branch"] is None]
         wanted = [key for key in incomplete if key in listed and key not in busy]
-        await add_effects(tx, (identify(upstream, key, now) for key in wanted))
+        await add_effects(tx, (identify_effect(upstream, key, now) for key in wanted))
         present = {r["repository_id"] for r in rows if r["downstream"] in listed and r["confirmed"]}
         known = {r["downstream"] for r in rows if r["repository_id"] in present - {None}}
         renamed = bool(gating & unread)
@@ -238,7 +238,7 @@ class Downstreams:
         async def unit(tx: Tx) -> bool:
             binding = Binding(facts.repository_id, facts.owner_id, confirmed=True)
             changed = await self.bind(tx, upstream, downstream, binding, now)
-            known = await self.known(tx, upstream, downstream)
+            known = await self.find(tx, upstream, downstream)
             if known and known.binding and known.binding.repository_id != facts.repository_id:
                 await self.alarm(tx, upstream, downstream, "identity_changed", now)
                 return False
@@ -249,7 +249,7 @@ class Downstreams:
                 installation_id=installation.installation_id,
             )
             await self.note_rights(tx, upstream, downstream, installation)
-            if changed and (await levels_now(tx, upstream)).get(downstream.key) == Level.L4:
+            if changed and (await read_levels(tx, upstream)).get(downstream.key) == Level.L4:
                 # A removed backend may be this repository under its new name: dispatches may be held for that.
                 await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=False)
             if facts.default_branch is not None:
@@ -325,7 +325,7 @@ class Downstreams:
         self, upstream: RepoName, downstream: RepoName, repository_id: int, *, who: str, now: datetime
     ) -> None:
         async def unit(tx: Tx) -> None:
-            old = await self.known(tx, upstream, downstream)
+            old = await self.find(tx, upstream, downstream)
             if downstream == upstream:
                 await tx.run(_REBIND_UPSTREAM, upstream=upstream.key, repository_id=repository_id)
             elif old is None:
@@ -376,7 +376,7 @@ async def _after_other_names(
     return at if last is None or last["at"] is None else max(at, last["at"] + 1)
 
 
-def identify(upstream: RepoName, downstream_key: str, now: datetime) -> dict[str, object]:
+def identify_effect(upstream: RepoName, downstream_key: str, now: datetime) -> dict[str, object]:
     return effect_row(
         upstream, EffectKind.IDENTIFY_REPOSITORY, target=downstream_key, lane=IDENTITY_LANE, now=now
     )
@@ -401,16 +401,16 @@ _LEVEL_HISTORY = Statement(
 _MOST_CHANGES = 20
 
 
-async def levels_now(tx: Tx, upstream: RepoName) -> dict[str, int | None]:
+async def read_levels(tx: Tx, upstream: RepoName) -> dict[str, int | None]:
     """The level of each downstream in the newest applied version; None for removed ones."""
     return {row["downstream"]: row["level"] for row in await tx.all(_LEVELS_NOW, upstream=upstream.key)}
 
 
-async def follow_levels(
+async def record_levels(
     tx: Tx, upstream: RepoName, allowlist: Allowlist, version: int, now: datetime
 ) -> None:
     """Record the downstreams whose level changed."""
-    before = await levels_now(tx, upstream)
+    before = await read_levels(tx, upstream)
     listed = {entry.name.key: int(entry.level) for entry in allowlist.entries}
     left = dict.fromkeys(key for key, level in before.items() if level is not None and key not in listed)
     changed = {key: level for key, level in listed.items() if before.get(key) != level} | left
@@ -421,7 +421,7 @@ async def follow_levels(
         )
 
 
-async def level_history(tx: Tx, upstream: RepoName, downstream: RepoName) -> tuple[LevelChange, ...]:
+async def read_level_history(tx: Tx, upstream: RepoName, downstream: RepoName) -> tuple[LevelChange, ...]:
     """The changes, newest first."""
     rows = await tx.all(_LEVEL_HISTORY, upstream=upstream.key, downstream=downstream.key, most=_MOST_CHANGES)
     return tuple(

@@ -5,7 +5,7 @@
 
 from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text, text
 
-from crcr.record.schema.core import SERIAL, flag, key, metadata
+from crcr.record.schema.main_tables import SERIAL, flag, key, metadata
 
 _LIVE = text("destroyed_at IS NULL")
 

@@ -6,7 +6,7 @@ Nothing here decides about checks or the gate. The sandbox is a space of its own
 
 from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text, text
 
-from crcr.record.schema.core import SERIAL, flag, key, metadata
+from crcr.record.schema.main_tables import SERIAL, flag, key, metadata
 
 _UNCHECKED = text("standing = 'unchecked'")
 

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from crcr.decide.statistics.figures import BUCKETS, COUNTING, EndedAs
-from crcr.record.schema.core import SERIAL, key, metadata
+from crcr.record.schema.main_tables import SERIAL, key, metadata
 
 
 def number(name: str) -> Column[int]:
@@ -31,7 +31,7 @@ def seconds(name: str) -> Column[float]:
     return Column(name, Double, nullable=False, server_default=text("0"))
 
 
-ENDED = tuple(each.value for each in EndedAs)
+ENDED = tuple(ended.value for ended in EndedAs)
 QUEUE = tuple(f"q{place}" for place in range(BUCKETS))
 EXECUTION = tuple(f"e{place}" for place in range(BUCKETS))
 
@@ -51,8 +51,8 @@ def backend_sums(name: str, at: str) -> Table:
         key("downstream"),
         key("kind"),
         Column(at, BigInteger, primary_key=True, autoincrement=False),
-        *((seconds if each.endswith("_s") else number)(each) for each in BACKEND_SUMS),
-        *(Column(each, Double) for each in (*LOWS, *HIGHS)),
+        *((seconds if name.endswith("_s") else number)(name) for name in BACKEND_SUMS),
+        *(Column(name, Double) for name in (*LOWS, *HIGHS)),
         sqlite_with_rowid=False,
     )
 
@@ -78,12 +78,12 @@ job_days = Table(
 )
 
 _BEGUN = text("state = 'in_progress'")
-COUNTED = "(" + ", ".join(f"'{each}'" for each in COUNTING) + ")"
+COUNTED = "(" + ", ".join(f"'{ended}'" for ended in COUNTING) + ")"
 """As an index of ended jobs has it, which is used only by who says it likewise."""
 _COUNTS = text(f"ended_as IN {COUNTED}")
 
 # Another relay's results: shown, and read by no decision. `downstream` is the repository that it verified, `rank`
-# orders the reports of one job (`decide.report.ingested`), `delivery_at` is when the delivery's first result was seen.
+# orders the reports of one job (`decide.jobs.ingested`), `delivery_at` is when the delivery's first result was seen.
 ingested = Table(
     "ingested",
     metadata,

@@ -7,7 +7,7 @@ fact (a newer attempt, a superseded commit, a dispute) moves it instead of count
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from crcr.decide.statistics.figures import TIMED, EndedAs, bucket_of
+from crcr.decide.statistics.figures import TIMED, EndedAs, find_bucket
 from crcr.decide.statistics.window import ResultKind
 from crcr.record.schema.statistics import (
     BACKEND_SUMS,
@@ -53,10 +53,10 @@ def add(tx: Tx, share: Share, times: int = 1) -> None:
     if share.ended in TIMED:
         if share.queue_s is not None:
             backend["queue_sum_s"] = times * share.queue_s
-            backend[QUEUE[bucket_of(share.queue_s)]] = times
+            backend[QUEUE[find_bucket(share.queue_s)]] = times
         if share.execution_s is not None and share.ended is not EndedAs.SILENT:
             backend["execution_sum_s"] = job["execution_sum_s"] = times * share.execution_s
-            backend[EXECUTION[bucket_of(share.execution_s)]] = times
+            backend[EXECUTION[find_bucket(share.execution_s)]] = times
             job["execution_known"] = times
     if times > 0 and share.ended is not EndedAs.OTHER and share.kind is not ResultKind.INGESTED:
         backend |= _extremes(share)

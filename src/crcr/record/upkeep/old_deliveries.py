@@ -167,7 +167,7 @@ async def _delete_whole(tx: Tx, row: Row, before: int, left: int) -> tuple[int, 
         left = await _drop_results(tx, of, last, left)
         if left < len(backends):
             return left, False
-        await tx.many(_DROP_DISPATCH, [{**of, "downstream": each["downstream"]} for each in backends])
+        await tx.many(_DROP_DISPATCH, [{**of, "downstream": backend["downstream"]} for backend in backends])
         left -= len(backends)
         if not backends:
             return await _drop_delivery(tx, row, before, left)
@@ -176,7 +176,7 @@ async def _delete_whole(tx: Tx, row: Row, before: int, left: int) -> tuple[int, 
 
 async def _drop_results(tx: Tx, of: Mapping[str, str], last: str, left: int) -> int:
     jobs = await tx.all(_JOBS, last=last, most=left, **of)
-    await tx.many(DROP_JOB, [dict(each) for each in jobs])
+    await tx.many(DROP_JOB, [dict(job) for job in jobs])
     left -= len(jobs)
     most = left // 2  # a build is deleted with its run
     runs = await tx.all(_RUNS, last=last, most=most, **of)
@@ -209,7 +209,7 @@ async def _drop_commit(tx: Tx, head_sha: str, of: Mapping[str, str], left: int) 
     if await tx.one(_STILL_USED, delivery=of["delivery"], **where) is not None:
         return left
     checks = await tx.all(_CHECKS, most=left, **where)
-    await tx.many(_DROP_CHECK, [dict(each) for each in checks])
+    await tx.many(_DROP_CHECK, [dict(check) for check in checks])
     left -= len(checks)
     if left >= _LAST_ROWS:
         for statement in _DROP_COMMIT:

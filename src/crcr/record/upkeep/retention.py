@@ -18,8 +18,8 @@ from crcr.decide.dispatch.webhook_body import REMEMBERED_FOR
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.deliveries.webhooks import FORGET_DIGESTS
-from crcr.record.reports.refusals import FORGET_REFUSALS
-from crcr.record.reports.sandbox import FORGET_SANDBOX, KEPT_FOR
+from crcr.record.jobs.refusals import FORGET_REFUSALS
+from crcr.record.jobs.sandbox import FORGET_SANDBOX, KEPT_FOR
 from crcr.record.store.database import Database, Tx, Unit
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us

@@ -5,18 +5,18 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 
 from crcr.decide.checks.commit import Verification
+from crcr.decide.jobs.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.decide.model import JobState, RepoName
-from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.jobs.tested_commits import verify_unanswered_commits
 from crcr.record.outbox.effects import add_once
-from crcr.record.reports.jobs import JobOutcomes
-from crcr.record.reports.tested_commits import ask_again
-from crcr.record.statistics.recount import recount
+from crcr.record.statistics.recount_changed_jobs import recount
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
-from crcr.record.workflow_runs.lookup_effects import look_up
+from crcr.record.workflow_runs.lookup_effects import look_up_effect
 
 _STEP = 500
 _PATIENCE = timedelta(hours=1)
@@ -72,7 +72,7 @@ class Sweeps:
     async def _look_up(self, tx: Tx, row: Row, now: datetime) -> None:
         key = {name: row[name] for name in _KEY}
         await tx.run(_MARK_ASKED, now=to_us(now), patience=to_us(now + _PATIENCE), **key)
-        await add_once(tx, look_up(row["upstream"], row["delivery"], row["downstream"], now))
+        await add_once(tx, look_up_effect(row["upstream"], row["delivery"], row["downstream"], now))
 
     async def _time_out(self, tx: Tx, row: Row, now: datetime) -> None:
         verdict = LIFECYCLE[JobState.IN_PROGRESS, JobEvent.WENT_SILENT]
@@ -89,6 +89,6 @@ class Sweeps:
 
         async def unit(tx: Tx) -> None:
             for upstream in self._refresher.upstreams:
-                await ask_again(tx, upstream, now)
+                await verify_unanswered_commits(tx, upstream, now)
 
         await self._database.write(unit)

@@ -50,22 +50,23 @@ from crcr.decide.views.overview import (
 from crcr.errors import NotFound
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer, HistoryReader
 from crcr.record.store.database import Database, Tx
-from crcr.record.views.backends.backend_rows import BackendReader
+from crcr.record.views.backends.backend_page import backend_page
+from crcr.record.views.backends.backend_reader import BackendReader
 from crcr.record.views.backends.badge import badge_view
 from crcr.record.views.backends.jobs import job_detail, job_page
-from crcr.record.views.backends.overview import backend_page, metrics_view, summary
+from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
-from crcr.record.views.joining.sandbox import not_shown, sandbox_page
+from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
 from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
 from crcr.record.views.logs.deliveries import delivery_page, one_delivery
 from crcr.record.views.logs.effects import effect_page
 from crcr.record.views.logs.search import JOBS_BACK, MOST, history_search_text, search
 from crcr.record.views.relay.health import HealthViews
-from crcr.record.views.relay.metrics import queues_of, watched_of
-from crcr.record.views.relay.state import changes_after, effects_view, open_gates, vitals_of
+from crcr.record.views.relay.metrics import read_alarm_facts, read_queues
+from crcr.record.views.relay.state import changes_after, effects_view, open_gates, read_vitals
 from crcr.record.views.visibility import AllowlistReader, VisibleBackends, allowlist_view, visible_backends
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ class SqlViews:
         kind: ResultKind = ResultKind.PULLS,
         pick: ChooseRows[BackendSummary] | None = None,
     ) -> Summary:
-        history = await self._history.of_all(upstream, kind, Window.of(span, now), now)
+        history = await self._history.read_all_backends(upstream, kind, Window.of(span, now), now)
         return await self._backend_view(
             upstream,
             span,
@@ -135,7 +136,7 @@ class SqlViews:
 
     async def backend(self, query: BackendQuery, now: datetime) -> BackendPage:
         window = Window.of(query.span, now)
-        history = await self._history.of_one(query.upstream, query.downstream, query.kind, window, now)
+        history = await self._history.read_backend(query.upstream, query.downstream, query.kind, window, now)
         return await self._backend_view(
             query.upstream,
             query.span,
@@ -154,7 +155,7 @@ class SqlViews:
         kind: ResultKind = ResultKind.PULLS,
         pick: ChooseRows[BackendMetrics] | None = None,
     ) -> MetricsView:
-        history = await self._history.of_all(upstream, kind, Window.of(span, now), now)
+        history = await self._history.read_all_backends(upstream, kind, Window.of(span, now), now)
         return await self._backend_view(
             upstream,
             span,
@@ -167,7 +168,7 @@ class SqlViews:
     async def badge(
         self, upstream: RepoName, downstream: RepoName, kind: ResultKind, span: Span, now: datetime
     ) -> BadgeView:
-        history = await self._history.of_one(upstream, downstream, kind, Window.of(span, now), now)
+        history = await self._history.read_backend(upstream, downstream, kind, Window.of(span, now), now)
         return await self._backend_view(
             upstream,
             span,
@@ -235,7 +236,7 @@ class SqlViews:
     ) -> SearchView:
         part = history_search_text(text, upstream) if after is None else None
         history = (
-            await self._history.of_names(upstream, part, now - JOBS_BACK, MOST + 1, now)
+            await self._history.read_job_names(upstream, part, now - JOBS_BACK, MOST + 1, now)
             if part
             else NO_ANSWER
         )
@@ -260,7 +261,7 @@ class SqlViews:
             raise NotFound("the sandbox is off on this relay", hint=SANDBOX_OFF)
 
         async def unit(tx: Tx) -> SandboxPage:
-            hidden = await not_shown(tx, self._lists, self._upstreams)
+            hidden = await find_hidden_names(tx, self._lists, self._upstreams)
             return await sandbox_page(tx, query, hidden, now, everything=self._everything)
 
         return await self._database.read(unit)
@@ -279,10 +280,10 @@ class SqlViews:
         async def unit(tx: Tx) -> list[Vitals]:
             return [
                 replace(
-                    await vitals_of(tx, upstream, now),
+                    await read_vitals(tx, upstream, now),
                     open_gates=await open_gates(tx, upstream),
-                    queues=await queues_of(tx, upstream, now),
-                    watched=await watched_of(tx, upstream, now),
+                    queues=await read_queues(tx, upstream, now),
+                    watched=await read_alarm_facts(tx, upstream, now),
                 )
                 for upstream in self._upstreams
             ]

@@ -68,10 +68,12 @@ async def visible_backends(
     except NoAllowlist:
         entries = ()
     shown = {
-        each.name.key: each for each in entries if everything or each.visibility is not Visibility.HIDDEN
+        entry.name.key: entry for entry in entries if everything or entry.visibility is not Visibility.HIDDEN
     }
-    public = {key: each for key, each in shown.items() if everything or each.visibility is Visibility.PUBLIC}
-    reporting = {key: each for key, each in public.items() if each.level >= Level.L2}
+    public = {
+        key: entry for key, entry in shown.items() if everything or entry.visibility is Visibility.PUBLIC
+    }
+    reporting = {key: entry for key, entry in public.items() if entry.level >= Level.L2}
     return VisibleBackends(shown, public, reporting, everything)
 
 
@@ -90,8 +92,8 @@ async def allowlist_state(
         read_at=from_us(in_force["read_at"]) if in_force else None,
         newest_is_bad=bad,
         problems=tuple(
-            _for_everybody(AllowlistProblem(*each)) if for_everybody else AllowlistProblem(*each)
-            for each in problems
+            _for_everybody(AllowlistProblem(*problem)) if for_everybody else AllowlistProblem(*problem)
+            for problem in problems
             if bad
         ),
     )
@@ -122,7 +124,7 @@ def _for_everybody(problem: AllowlistProblem) -> AllowlistProblem:
 async def allowlist_view(tx: Tx, upstream: RepoName, visible: VisibleBackends) -> AllowlistView:
     return AllowlistView(
         await allowlist_state(tx, upstream, visible),
-        tuple(_listed(each, public=key in visible.public) for key, each in visible.shown.items()),
+        tuple(_listed(entry, public=key in visible.public) for key, entry in visible.shown.items()),
     )
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.completeness import QUIET
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.github.workflow_runs import (
     KnownRun,
     RemainingLookup,
@@ -22,20 +22,20 @@ from crcr.decide.github.workflow_runs import (
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
-from crcr.record.reports.jobs import JobOutcomes
+from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.repositories.renames import PRESENT
+from crcr.record.repositories.renames import JOIN_PRESENT_NAME
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 from crcr.record.workflow_runs.run_names import RunNames
-from crcr.record.workflow_runs.verification import hasten_silence, see_run, verify_jobs
+from crcr.record.workflow_runs.verification import record_run, shorten_silence, verify_jobs
 
 _DISPATCH = Statement(
     text(
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.sent_at,"  # noqa: S608  our own text
         " d.attempted_at, d.listed_at, r.name, r.repository_id, r.installation_id, r.run_webhook_at"
-        f" FROM dispatches d{PRESENT}"
+        f" FROM dispatches d{JOIN_PRESENT_NAME}"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.downstream = :downstream"
     )
 )
@@ -169,7 +169,7 @@ class Lookups:
             found = tuple([run for run in own if not await self._is_anothers(tx, question, run)])
             mine = [run for run in found if not await self._in_question(tx, question, run)]
             for run in mine:
-                await see_run(tx, dispatch, run, now)
+                await record_run(tx, dispatch, run, now)
             entry = (await self._allowlists.in_force(tx, question.upstream)).find(question.downstream)
             silent_at = now + self._patience(entry)
             asked = {str(run.run_id) for run in question.runs}
@@ -241,9 +241,9 @@ class Lookups:
         if run is None:
             return
         if run.run_id in jobs:
-            await verify_jobs(tx, row, jobs[run.run_id], self._outcomes, now, whole=run)
+            await verify_jobs(tx, row, jobs[run.run_id], self._outcomes, now, whole_run=run)
         if run.is_over:
-            await hasten_silence(tx, row, run.attempt, now)
+            await shorten_silence(tx, row, run.attempt, now)
             return
         await tx.run(_STILL_RUNNING, silent_at=to_us(silent_at), **_run_key(row))
 
@@ -251,7 +251,7 @@ class Lookups:
         """GitHub has deleted the run: it is over, and its results can no longer be verified."""
         await tx.run(_GONE, **{name: row[name] for name in ("run_id", "upstream", "downstream")})
         await tx.run(_NOT_VERIFIABLE, **_run_key(row))
-        await hasten_silence(tx, row, row["attempt"], now)
+        await shorten_silence(tx, row, row["attempt"], now)
 
     async def _note_answer(
         self,

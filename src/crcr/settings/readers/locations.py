@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from crcr.decide.github.values import FileLocation
+from crcr.decide.github.requests_and_answers import FileLocation
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.report.identity import IssuerKind
+from crcr.decide.oidc.identity import IssuerKind
 from crcr.settings.readers import values
 from crcr.settings.readers.service_urls import ServiceUrl, postgres_url
 from crcr.settings.setting import InvalidValue, RawValue
@@ -79,11 +79,11 @@ class TokenSetting:
     """64 hexadecimal digits."""
 
 
-def allowlist_source(given: RawValue) -> AllowlistSource:
-    value = values.text(given)
+def allowlist_source(raw: RawValue) -> AllowlistSource:
+    value = values.text(raw)
     if "://" in value:
         return _github_source(value)
-    path = given.folder / value
+    path = raw.folder / value
     if not path.is_file():
         raise InvalidValue(f"names {values.quote(str(path))}, but there is no such file.")
     return AllowlistFile(path)
@@ -91,17 +91,17 @@ def allowlist_source(given: RawValue) -> AllowlistSource:
 
 def _github_source(value: str) -> AllowlistOnGitHub:
     parts = values.split_url(value)
-    found = _BLOB.fullmatch(parts.path) if parts else None
-    if parts is None or found is None or parts.scheme not in {"http", "https"} or parts.username is not None:
+    match = _BLOB.fullmatch(parts.path) if parts else None
+    if parts is None or match is None or parts.scheme not in {"http", "https"} or parts.username is not None:
         raise InvalidValue(f"must be a file's path or an address such as {_FORM}.")
     if parts.query or parts.fragment:
         raise InvalidValue("must be the address of the file alone: remove what follows ? or #.")
-    name = f"{found['owner']}/{found['repo']}"
-    path = unquote(found["path"])
+    name = f"{match['owner']}/{match['repo']}"
+    path = unquote(match["path"])
     if not is_repo_name(name) or {".", "..", ""} & set(path.split("/")):
         raise InvalidValue(f"must be a file's path or an address such as {_FORM}.")
-    place = FileLocation(RepoName(name), unquote(found["ref"]), path)
-    return AllowlistOnGitHub(place, f"{parts.scheme}://{parts.netloc.lower()}")
+    location = FileLocation(RepoName(name), unquote(match["ref"]), path)
+    return AllowlistOnGitHub(location, f"{parts.scheme}://{parts.netloc.lower()}")
 
 
 def web_url(api_url: str) -> str:
@@ -111,33 +111,33 @@ def web_url(api_url: str) -> str:
     return f"{parts.scheme}://{netloc if parts.path else netloc.removeprefix('api.')}"
 
 
-def database(given: RawValue) -> SqliteSetting | PostgresSetting:
-    value = values.text(given)
+def database(raw: RawValue) -> SqliteSetting | PostgresSetting:
+    value = values.text(raw)
     if value.startswith(("postgresql:", "postgres:", "postgresql+")):
         return PostgresSetting(postgres_url(value))
-    return sqlite_file(given, " or postgresql://user@host/name")
+    return sqlite_file(raw, " or postgresql://user@host/name")
 
 
-def sqlite_file(given: RawValue, otherwise: str = "") -> SqliteSetting:
+def sqlite_file(raw: RawValue, otherwise: str = "") -> SqliteSetting:
     """Read `sqlite:///path`; `otherwise` is the alternative named in the error."""
-    value = values.text(given)
+    value = values.text(raw)
     name = value.removeprefix(_SQLITE)
     if not value.startswith(_SQLITE) or name in {"", ":memory:"} or "?" in name:
         raise InvalidValue(f"must be sqlite:///path (four slashes for a path from the root){otherwise}.")
-    path = given.folder / name
+    path = raw.folder / name
     if path.is_dir() or not path.parent.is_dir():
         raise InvalidValue("must name a file in a folder that exists.")
     return SqliteSetting(path)
 
 
-def issuers(given: RawValue) -> tuple[IssuerSetting, ...]:
-    tables = _json_list(given.value) if isinstance(given.value, str) else given.value
+def issuers(raw: RawValue) -> tuple[IssuerSetting, ...]:
+    tables = _json_list(raw.value) if isinstance(raw.value, str) else raw.value
     if not isinstance(tables, list):
         raise InvalidValue('must be a list such as [{"issuer": "https://…", "kind": "github"}].')
-    found = tuple(_issuer(given, number, table) for number, table in enumerate(tables, start=1))
-    if len({issuer.issuer for issuer in found}) < len(found):
+    settings = tuple(_issuer(raw, number, table) for number, table in enumerate(tables, start=1))
+    if len({issuer.issuer for issuer in settings}) < len(settings):
         raise InvalidValue("names an issuer twice; keep one of them.")
-    return found
+    return settings
 
 
 def _json_list(value: str) -> object:
@@ -147,9 +147,9 @@ def _json_list(value: str) -> object:
         raise InvalidValue(f"must be JSON: {error}.") from None
 
 
-def _issuer(given: RawValue, number: int, table: object) -> IssuerSetting:
-    known = {"issuer", "kind", "jwks_url", "reads"}
-    if not isinstance(table, dict) or not set(table) <= known or not {"issuer", "kind"} <= set(table):
+def _issuer(raw: RawValue, number: int, table: object) -> IssuerSetting:
+    allowed = {"issuer", "kind", "jwks_url", "reads"}
+    if not isinstance(table, dict) or not set(table) <= allowed or not {"issuer", "kind"} <= set(table):
         raise InvalidValue(
             f"(number {number}) must have issuer and kind, may have jwks_url and reads, and nothing else."
         )
@@ -159,7 +159,7 @@ def _issuer(given: RawValue, number: int, table: object) -> IssuerSetting:
         raise InvalidValue(f"(number {number}): kind must be one of {', '.join(IssuerKind)}.") from None
     try:
         addresses = [
-            values.safe_url(RawValue(table[name], name, given.folder))
+            values.safe_url(RawValue(table[name], name, raw.folder))
             for name in ("issuer", "jwks_url")
             if name in table
         ]
@@ -177,7 +177,7 @@ def _reads(number: int, kind: IssuerKind, value: object) -> Mapping[str, str]:
         raise InvalidValue(
             f"(number {number}): reads is for a generic issuer; what the others sign is known."
         )
-    texts = isinstance(value, dict) and all(isinstance(each, str) and each for each in value.values())
+    texts = isinstance(value, dict) and all(isinstance(text, str) and text for text in value.values())
     if not isinstance(value, dict) or not texts or not set(value) <= _READ:
         raise InvalidValue(
             f"(number {number}): reads must name claims for some of {', '.join(sorted(_READ))}."
@@ -188,29 +188,31 @@ def _reads(number: int, kind: IssuerKind, value: object) -> Mapping[str, str]:
 def tokens(command: str) -> Callable[[RawValue], tuple[TokenSetting, ...]]:
     """Read `name=sha256:…` as a comma list, one per line, a list or a table; `command` makes such a line."""
 
-    def read(given: RawValue) -> tuple[TokenSetting, ...]:
-        found = tuple(_token(name.strip(), digest.strip().lower(), command) for name, digest in _pairs(given))
-        if len({each.name.lower() for each in found}) < len(found):
+    def read(raw: RawValue) -> tuple[TokenSetting, ...]:
+        settings = tuple(
+            _token(name.strip(), digest.strip().lower(), command) for name, digest in _pairs(raw)
+        )
+        if len({token.name.lower() for token in settings}) < len(settings):
             raise InvalidValue("gives a name twice; every token has a name of its own.")
-        if len({each.digest for each in found}) < len(found):
+        if len({token.digest for token in settings}) < len(settings):
             raise InvalidValue("gives one token two names; make a token for each.")
-        return found
+        return settings
 
     return read
 
 
-def _pairs(given: RawValue) -> list[tuple[str, str]]:
-    value = given.value
-    if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+def _pairs(raw: RawValue) -> list[tuple[str, str]]:
+    value = raw.value
+    if isinstance(value, dict) and all(isinstance(digest, str) for digest in value.values()):
         return list(value.items())
     if isinstance(value, str):
         value = re.split(r"[,\n]", value)
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(pair, str) for pair in value):
         raise InvalidValue("must be a list of name=sha256:…, or a table of names.")
-    written = [each.strip() for each in value if each.strip()]
-    if not written:
+    pairs = [pair.strip() for pair in value if pair.strip()]
+    if not pairs:
         raise InvalidValue("must name at least one.")
-    return [(name, digest) for name, _, digest in (each.partition("=") for each in written)]
+    return [(name, digest) for name, _, digest in (pair.partition("=") for pair in pairs)]
 
 
 def _token(name: str, digest: str, command: str) -> TokenSetting:

@@ -1,6 +1,6 @@
 """Reader of registrations: which pipeline of which issuer may report for which repository.
 
-`decide.report.registration` defines what each kind needs; this module parses the operator's tables. A public issuer's
+`decide.oidc.registration` defines what each kind needs; this module parses the operator's tables. A public issuer's
 kind follows from its address; others name it. Registering a pipeline also makes its issuer known.
 """
 
@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.registration import RULES, Registration, make_registration
+from crcr.decide.oidc.identity import IssuerKind
+from crcr.decide.oidc.registration import RULES, Registration, make_registration
 from crcr.settings.setting import InvalidValue, RawValue
 
 _BY_ADDRESS = (
@@ -21,15 +21,15 @@ _OWN = frozenset({"issuer", "kind", "repository", "branches", "claims", "ids"})
 _FORM = '[{"issuer": "https://…", "repository": "owner/name", …}]'
 
 
-def registrations(given: RawValue) -> tuple[Registration, ...]:
-    tables = _json(given.value) if isinstance(given.value, str) else given.value
+def registrations(raw: RawValue) -> tuple[Registration, ...]:
+    tables = _json(raw.value) if isinstance(raw.value, str) else raw.value
     if not isinstance(tables, list):
         raise InvalidValue(f"must be a list such as {_FORM}.")
-    found = tuple(_registration(number, table) for number, table in enumerate(tables, start=1))
-    seen = [(each.issuer, tuple(sorted(each.ids.items()))) for each in found]
-    if len(set(seen)) < len(seen):
+    settings = tuple(_registration(number, table) for number, table in enumerate(tables, start=1))
+    keys = [(registration.issuer, tuple(sorted(registration.ids.items()))) for registration in settings]
+    if len(set(keys)) < len(keys):
         raise InvalidValue("registers one pipeline twice; keep one of them.")
-    return found
+    return settings
 
 
 def _json(value: str) -> object:
@@ -63,26 +63,26 @@ def _registration(number: int, table: object) -> Registration:
         raise InvalidValue(f"(number {number}) {wrong}.") from None
 
 
-def _kind(number: int, issuer: str, said: object) -> IssuerKind:
-    if said is None:
+def _kind(number: int, issuer: str, value: object) -> IssuerKind:
+    if value is None:
         for address, kind in _BY_ADDRESS:
             if issuer == address or (address.endswith("/") and issuer.startswith(address)):
                 return kind
         raise InvalidValue(f"(number {number}) must have a kind: {', '.join(RULES)}.")
     try:
-        return IssuerKind(str(said))
+        return IssuerKind(str(value))
     except ValueError:
         raise InvalidValue(f"(number {number}): kind must be one of {', '.join(RULES)}.") from None
 
 
 def _ids(number: int, kind: IssuerKind, table: Mapping[str, object]) -> dict[str, str]:
-    rest = {name: value for name, value in table.items() if name not in _OWN}
+    claims = {name: value for name, value in table.items() if name not in _OWN}
     if kind is IssuerKind.GENERIC:
-        if rest:
-            raise InvalidValue(f"(number {number}): {', '.join(rest)} is not known; name claims under ids.")
+        if claims:
+            raise InvalidValue(f"(number {number}): {', '.join(claims)} is not known; name claims under ids.")
         ids = table.get("ids")
-        rest = dict(ids) if isinstance(ids, dict) else {}
-    return {name: _text(number, name, value) for name, value in rest.items()}
+        claims = dict(ids) if isinstance(ids, dict) else {}
+    return {name: _text(number, name, value) for name, value in claims.items()}
 
 
 def _claims(number: int, value: object) -> dict[str, tuple[str, ...]]:
@@ -92,10 +92,10 @@ def _claims(number: int, value: object) -> dict[str, tuple[str, ...]]:
 
 
 def _texts(number: int, name: str, value: object) -> tuple[str, ...]:
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list):
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list):
         raise InvalidValue(f"(number {number}): {name} must be a list of texts.")
-    return tuple(_text(number, name, each) for each in listed)
+    return tuple(_text(number, name, value) for value in items)
 
 
 def _text(number: int, name: str, value: object) -> str:

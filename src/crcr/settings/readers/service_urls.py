@@ -36,8 +36,8 @@ class ServiceUrl(SecretStr):
 
     def secrets(self) -> tuple[str, ...]:
         """Return the texts to redact: the password as written, and decoded."""
-        written = self._parts.password
-        return (written, unquote(written)) if written else ()
+        password = self._parts.password
+        return (password, unquote(password)) if password else ()
 
     @property
     def _parts(self) -> SplitResult:
@@ -46,13 +46,13 @@ class ServiceUrl(SecretStr):
 
 def service_url(*schemes: str, checked: Callable[[SplitResult], None]) -> Callable[[RawValue], ServiceUrl]:
     """Return a reader of addresses with these schemes; `checked` validates the part after the host."""
-    wanted = " or ".join(f"{scheme}://…" for scheme in schemes)
+    forms = " or ".join(f"{scheme}://…" for scheme in schemes)
 
     def read(given: RawValue) -> ServiceUrl:
         value = values.text(given)
         parts = values.split_url(value)
         if parts is None or parts.scheme not in schemes:
-            raise InvalidValue(f"must be an address such as {wanted}.")
+            raise InvalidValue(f"must be an address such as {forms}.")
         if not parts.hostname:
             raise InvalidValue("names no host; write it after the two slashes.")
         if parts.query or parts.fragment or "?" in value or "#" in value:

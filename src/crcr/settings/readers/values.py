@@ -6,11 +6,13 @@ secrets (`secret`, `private_key`, `database`) never include the value in their m
 
 import re
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from urllib.parse import SplitResult, urlsplit
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import SecretStr
 
@@ -66,7 +68,7 @@ def private_key(given: RawValue) -> SecretStr:
     # One-line environment files write line ends as a backslash and an n.
     key_text = pem.get_secret_value().strip().replace("\\n", "\n")
     try:
-        key = load_pem_private_key(key_text.encode(), password=None)
+        key = _load_key(key_text)
     except TypeError:
         raise InvalidValue("is protected by a password; store the key without one.") from None
     except (ValueError, UnsupportedAlgorithm):
@@ -76,6 +78,12 @@ def private_key(given: RawValue) -> SecretStr:
     if not isinstance(key, RSAPrivateKey) or key.key_size < 2048:
         raise InvalidValue("must be an RSA key of at least 2,048 bits, as GitHub makes it for the App.")
     return pem
+
+
+@lru_cache(maxsize=4)
+def _load_key(pem: str) -> PrivateKeyTypes:
+    """Checking an RSA key takes some 40 ms; a process that loads its settings again has the same key."""
+    return load_pem_private_key(pem.encode(), password=None)
 
 
 def app_id(given: RawValue) -> str:
@@ -162,10 +170,10 @@ def networks(given: RawValue) -> tuple[IPv4Network | IPv6Network, ...]:
 
 def cover_all_addresses(networks: Collection[IPv4Network | IPv6Network]) -> bool:
     """Whether the networks together cover all IPv4 or all IPv6 addresses."""
-    fours = [each for each in networks if isinstance(each, IPv4Network)]
-    sixes = [each for each in networks if isinstance(each, IPv6Network)]
-    merged = [*(each.prefixlen for each in collapse_addresses(fours))]
-    merged += [each.prefixlen for each in collapse_addresses(sixes)]
+    fours = [network for network in networks if isinstance(network, IPv4Network)]
+    sixes = [network for network in networks if isinstance(network, IPv6Network)]
+    merged = [*(network.prefixlen for network in collapse_addresses(fours))]
+    merged += [network.prefixlen for network in collapse_addresses(sixes)]
     return 0 in merged
 
 
@@ -175,12 +183,12 @@ def _network(item: str) -> IPv4Network | IPv6Network:
     except ValueError:
         pass
     try:
-        meant = ip_network(item, strict=False)
+        network = ip_network(item, strict=False)
     except ValueError:
         raise InvalidValue(
             f"holds {quote(item)}; write an address or a network such as 10.0.0.0/8."
         ) from None
-    raise InvalidValue(f"holds {quote(item)}, which is inside a network; write {meant}.")
+    raise InvalidValue(f"holds {quote(item)}, which is inside a network; write {network}.")
 
 
 def host(given: RawValue) -> str:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.errors import BadRequest
-from crcr.record.admin.http import HttpAdminOperations
+from crcr.record.admin.http_operations import HttpAdminOperations
 from crcr.show.urls.location import pick_upstream
 
 Name = Annotated[str, Field(max_length=150, description="`owner/repo`")]
@@ -38,7 +38,7 @@ class Retry(AdminOrder):
     target: Annotated[Name | None, Field(description="all that are parked for this `owner/repo`")] = None
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _require_one_target(self) -> Self:
         if (self.effect is None) == (self.target is None):
             raise ValueError("say which: effect or target")
         return self
@@ -75,7 +75,7 @@ class AdminAction:
     name: str
     order: type[AdminOrder]
     done: str
-    """The word for the page that is shown afterwards."""
+    """The code of the notice that is shown afterwards."""
     summary: str
 
 
@@ -98,48 +98,48 @@ Perform = Callable[[AdminOrder, str], Awaitable[int]]
 
 def make_performer(acts: HttpAdminOperations, upstreams: tuple[RepoName, ...]) -> Perform:
     async def perform(order: AdminOrder, who: str) -> int:
-        upstream = _upstream(upstreams, order.upstream)
+        upstream = _require_upstream(upstreams, order.upstream)
         match order:
             case Replay():
                 return await acts.replay(upstream, order.delivery, who=who, everyone=order.everyone)
             case Retry():
-                target = _repository(order.target) if order.target is not None else None
+                target = _parse_repository(order.target) if order.target is not None else None
                 return await acts.retry(upstream, who=who, effect_id=order.effect, target=target)
             case Suspend():
                 lift = isinstance(order, Lift)
-                name = _repository(order.repository)
+                name = _parse_repository(order.repository)
                 await acts.suspend(upstream, name, who=who, lift=lift, reason=order.reason)
             case Rebind():
-                await acts.rebind(upstream, _repository(order.repository), order.repository_id, who=who)
+                await acts.rebind(upstream, _parse_repository(order.repository), order.repository_id, who=who)
             case Pause():
                 lift = isinstance(order, Unpause)
                 await acts.pause(upstream, who=who, lift=lift, reason=order.reason)
             case _:
-                raise TypeError(f"no act of ours: {type(order).__name__}")
+                raise TypeError(f"unknown order: {type(order).__name__}")
         return 1
 
     return perform
 
 
 def read_order(act: AdminAction, fields: dict[str, str]) -> AdminOrder:
-    """Return the order that a form gives; a field left empty counts as not given."""
+    """Return the order of a form; an empty field counts as absent."""
     try:
         return act.order.model_validate({name: value for name, value in fields.items() if value.strip()})
     except ValidationError as wrong:
         first = wrong.errors(include_input=False, include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])[:100]
-        raise BadRequest(f"{place or act.name}: {first['msg']}") from None
+        field_name = ".".join(str(part) for part in first["loc"])[:100]
+        raise BadRequest(f"{field_name or act.name}: {first['msg']}") from None
 
 
-def _upstream(upstreams: tuple[RepoName, ...], asked: str | None) -> RepoName:
-    if asked is None and len(upstreams) > 1:
+def _require_upstream(upstreams: tuple[RepoName, ...], requested: str | None) -> RepoName:
+    if requested is None and len(upstreams) > 1:
         raise BadRequest(
             "upstream is needed: there are several", hint=f"one of {', '.join(map(str, upstreams))}"
         )
-    return pick_upstream(upstreams, asked)
+    return pick_upstream(upstreams, requested)
 
 
-def _repository(name: str) -> RepoName:
+def _parse_repository(name: str) -> RepoName:
     if not is_repo_name(name):
         raise BadRequest(f"{name[:150]!r} is not owner/name")
     return RepoName(name)

@@ -24,8 +24,8 @@ from crcr.show.access.admin_orders import (
     Perform,
     read_order,
 )
-from crcr.show.access.login import check_form, in_session
-from crcr.show.access.reader import Reader, SignInMethod, reader_of
+from crcr.show.access.login import check_form, require_session
+from crcr.show.access.reader import Reader, SignInMethod, get_reader
 from crcr.show.api.models.core import ErrorBody
 from crcr.show.http.forms import read_form, read_small
 from crcr.show.http.same_site import local_path
@@ -43,7 +43,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 def form_routes(perform: Perform, *, on: bool) -> list[BaseRoute]:
     forms = AdminForms(perform, on)
-    return [Route("/crcr/admin/{act}", forms.take, methods=["POST"])]
+    return [Route("/crcr/admin/{act}", forms.handle, methods=["POST"])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,63 +51,70 @@ class AdminForms:
     perform: Perform
     on: bool
 
-    async def take(self, request: Request) -> Response:
-        act = next((each for each in ADMIN_ACTIONS if each.name == request.path_params["act"]), None)
+    async def handle(self, request: Request) -> Response:
+        act = next((action for action in ADMIN_ACTIONS if action.name == request.path_params["act"]), None)
         if not self.on or act is None:
             raise NotFound("there is no such act" if self.on else _OFF)
-        reader = in_session(reader_of(request))
-        who = _admin(reader)
+        reader = require_session(get_reader(request))
+        admin_name = _require_admin(reader)
         fields = await read_form(request)
         check_form(reader, fields)
-        given = {name: value for name, value in fields.items() if name not in {"csrf", "next"}}
-        count = await self.perform(read_order(act, given), who)
+        order_fields = {name: value for name, value in fields.items() if name not in {"csrf", "next"}}
+        count = await self.perform(read_order(act, order_fields), admin_name)
         return RedirectResponse(with_notice(local_path(fields.get("next")), act.done, count), status_code=303)
 
 
 def router(perform: Perform, *, on: bool) -> APIRouter:
-    def who(request: Request) -> str:
+    def read_admin_name(request: Request) -> str:
         if not on:
             raise NotFound(_OFF, hint="set CRCR_ADMIN_TOKENS")
-        reader = reader_of(request)
-        if reader.way is not SignInMethod.TOKEN:
+        reader = get_reader(request)
+        if reader.method is not SignInMethod.TOKEN:
             raise NotSignedIn(
                 "this address takes bearer tokens only",
                 hint="send Authorization: Bearer with an admin's token",
             )
-        return _admin(reader)
+        return _require_admin(reader)
 
-    class AskedFirst(APIRoute):
-        """The caller is looked at before anything of the body is, and the body is read within limits."""
+    class CheckCallerFirst(APIRoute):
+        """Checks the caller before it reads the body, and reads the body within limits."""
 
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
 
             async def handler(request: Request) -> Response:
-                who(request)
+                read_admin_name(request)
                 return await handle(_with_body(request, await read_small(request)))
 
             return handler
 
-    api = APIRouter(prefix="/api/v1/admin", tags=["admin"], responses=_ERRORS, route_class=AskedFirst)
+    api = APIRouter(prefix="/api/v1/admin", tags=["admin"], responses=_ERRORS, route_class=CheckCallerFirst)
     for act in ADMIN_ACTIONS:
         api.add_api_route(
-            f"/{act.name}", _endpoint(act, perform, who), methods=["POST"], summary=act.summary, name=act.name
+            f"/{act.name}",
+            _endpoint(act, perform, read_admin_name),
+            methods=["POST"],
+            summary=act.summary,
+            name=act.name,
         )
     return api
 
 
-def _endpoint(act: AdminAction, perform: Perform, who: Callable[[Request], str]) -> Callable[..., Any]:
+def _endpoint(act: AdminAction, perform: Perform, read_name: Callable[[Request], str]) -> Callable[..., Any]:
     kind = act.order
 
-    async def endpoint(name: Annotated[str, Depends(who)], order: Annotated[kind, Body()]) -> AdminResult:  # type: ignore[valid-type]
-        given: AdminOrder = order
-        return AdminResult(act=act.name, count=await perform(given, name))
+    async def endpoint(
+        name: Annotated[str, Depends(read_name)],
+        order: Annotated[kind, Body()],  # type: ignore[valid-type]
+    ) -> AdminResult:
+        typed_order: AdminOrder = order
+        return AdminResult(act=act.name, count=await perform(typed_order, name))
 
     return endpoint
 
 
 def _with_body(request: Request, body: bytes) -> Request:
-    """The request as if nothing of it had been read."""
+    """Return the request with its body unread again."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
@@ -115,7 +122,7 @@ def _with_body(request: Request, body: bytes) -> Request:
     return Request(request.scope, receive)
 
 
-def _admin(reader: Reader) -> str:
+def _require_admin(reader: Reader) -> str:
     if not reader.admin or reader.name is None:
         raise NotAdmin(hint="ask the operator for a token that may act")
     return reader.name

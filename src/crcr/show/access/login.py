@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.errors import NotFound, NotSignedIn, RateLimited, StaleForm
 from crcr.show.access.middleware import FAILED_SIGN_IN, LOGIN, AccessSettings
-from crcr.show.access.reader import Reader, reader_of
+from crcr.show.access.reader import Reader, get_reader
 from crcr.show.http.forms import read_form
 from crcr.show.http.same_site import HOME, local_path
 from crcr.show.pages.frame import Frame
@@ -22,15 +22,15 @@ AUDITED_FAILURE = "audited_sign_in_failure"
 _UNKNOWN = "unknown"
 
 Audit = Callable[[str, str], Awaitable[None]]
-"""Writes who did what into the audit log."""
+"""Writes a name and its action into the audit log."""
 
 
 def routes(frame: Frame, access_settings: AccessSettings, audit: Audit) -> list[BaseRoute]:
-    desk = LoginPages(frame, access_settings, audit)
+    pages = LoginPages(frame, access_settings, audit)
     return [
-        Route(LOGIN, desk.form, methods=["GET"]),
-        Route(LOGIN, desk.sign_in, methods=["POST"]),
-        Route("/crcr/logout", desk.sign_out, methods=["POST"]),
+        Route(LOGIN, pages.form, methods=["GET"]),
+        Route(LOGIN, pages.sign_in, methods=["POST"]),
+        Route("/crcr/logout", pages.sign_out, methods=["POST"]),
     ]
 
 
@@ -41,15 +41,15 @@ class LoginPages:
     audit: Audit
 
     async def form(self, request: Request) -> Response:
-        self._must_be_on()
+        self._require_tokens()
         return self._page(request, local_path(request.query_params.get("next")))
 
     async def sign_in(self, request: Request) -> Response:
-        self._must_be_on()
+        self._require_tokens()
         fields = await read_form(request)
         back, subject = local_path(fields.get("next")), self.access_settings.subject_of(request)
         await self.access_settings.limits.check(FAILED_SIGN_IN, subject)
-        holder = self.access_settings.tokens.holder(fields.get("token", "").strip())
+        holder = self.access_settings.tokens.find_holder(fields.get("token", "").strip())
         if holder is None:
             await self.access_settings.limits.take(FAILED_SIGN_IN, subject)
             log.info("sign_in_failed", address=subject)
@@ -60,27 +60,27 @@ class LoginPages:
         answer = RedirectResponse(back, status_code=303)
         answer.headers.append(
             "set-cookie",
-            self.access_settings.sessions.set_cookie(self.access_settings.sessions.begin(holder)),
+            self.access_settings.sessions.set_cookie(self.access_settings.sessions.create(holder)),
         )
         return answer
 
     async def sign_out(self, request: Request) -> Response:
-        self._must_be_on()
-        reader = in_session(reader_of(request))
+        self._require_tokens()
+        reader = require_session(get_reader(request))
         check_form(reader, await read_form(request))
         answer = RedirectResponse(LOGIN if self.access_settings.access == "token" else HOME, status_code=303)
         answer.headers.append("set-cookie", self.access_settings.sessions.end_cookie())
         return answer
 
     async def _audit_failure(self) -> None:
-        """Some of them: whoever tries from many addresses must not fill the log for everybody."""
+        """Audit a limited number of failures: attempts from many addresses must not fill the log."""
         try:
             await self.access_settings.limits.take(AUDITED_FAILURE, "all")
         except RateLimited:
             return
         await self.audit(_UNKNOWN, "sign_in_failed")
 
-    def _must_be_on(self) -> None:
+    def _require_tokens(self) -> None:
         if not self.access_settings.tokens:
             raise NotFound("nobody can sign in here: no tokens are set up")
 
@@ -93,15 +93,15 @@ class LoginPages:
         return answer
 
 
-def in_session(reader: Reader) -> Reader:
-    """Take forms only in a session; asked before anything of the form is read."""
+def require_session(reader: Reader) -> Reader:
+    """Raise `NotSignedIn` without a session. Called before the form is read."""
     if reader.csrf is None:
         raise NotSignedIn("forms are taken in a session only", hint=f"sign in at {LOGIN}")
     return reader
 
 
 def check_form(reader: Reader, fields: dict[str, str]) -> None:
-    """Take only a form that a page of this very session held."""
-    given = fields.get("csrf", "").encode("utf-8", "replace")
-    if not compare_digest((in_session(reader).csrf or "").encode(), given):
+    """Raise `StaleForm` unless a page of this very session contained the form."""
+    sent_csrf = fields.get("csrf", "").encode("utf-8", "replace")
+    if not compare_digest((require_session(reader).csrf or "").encode(), sent_csrf):
         raise StaleForm(hint="go back, reload the page and send the form again")

@@ -21,15 +21,15 @@ class Reader:
     name: str | None = None
     admin: bool = False
     csrf: str | None = None
-    way: SignInMethod | None = None
+    method: SignInMethod | None = None
     may_sign_in: bool = False
     """Whether there are tokens to sign in with."""
 
 
 ANYONE = Reader()
-"""Somebody who showed nothing."""
+"""A reader without a token, a session or a proxy's header."""
 
 
-def reader_of(request: Request) -> Reader:
-    found = request.scope.get("state", {}).get("reader")
-    return found if isinstance(found, Reader) else ANYONE
+def get_reader(request: Request) -> Reader:
+    reader = request.scope.get("state", {}).get("reader")
+    return reader if isinstance(reader, Reader) else ANYONE

@@ -39,16 +39,16 @@ class TokenStore:
 
     @property
     def has_admins(self) -> bool:
-        return any(each.admin for each in self._tokens)
+        return any(token.admin for token in self._tokens)
 
-    def holder(self, unverified_token: str) -> NamedToken | None:
-        """Return whose token it is."""
-        shown = sha256(unverified_token[:_LONGEST_TOKEN].encode("utf-8", "replace")).hexdigest()
-        found = [each for each in self._tokens if compare_digest(each.digest, shown)]
-        return found[0] if found and len(unverified_token) <= _LONGEST_TOKEN else None
+    def find_holder(self, unverified_token: str) -> NamedToken | None:
+        """Return the entry of this token; None for an unknown one."""
+        digest = sha256(unverified_token[:_LONGEST_TOKEN].encode("utf-8", "replace")).hexdigest()
+        holders = [token for token in self._tokens if compare_digest(token.digest, digest)]
+        return holders[0] if holders and len(unverified_token) <= _LONGEST_TOKEN else None
 
-    def named(self, name: str) -> NamedToken | None:
-        return next((each for each in self._tokens if each.name == name), None)
+    def find_by_name(self, name: str) -> NamedToken | None:
+        return next((token for token in self._tokens if token.name == name), None)
 
 
 LIFE = timedelta(hours=12)
@@ -72,7 +72,7 @@ class Sessions:
         self._secure = secure
         self.cookie_name = f"__Host-{_NAME}" if secure else _NAME
 
-    def begin(self, holder: NamedToken) -> str:
+    def create(self, holder: NamedToken) -> str:
         """Return the cookie's value for a new session."""
         now = self._clock.now()
         facts = {
@@ -82,21 +82,21 @@ class Sessions:
             "expires": int((now + LIFE).timestamp()),
             "nonce": secrets.token_urlsafe(16),
         }
-        body = _text(json.dumps(facts, separators=(",", ":")).encode())
+        body = _encode(json.dumps(facts, separators=(",", ":")).encode())
         return f"{body}.{self._sign(holder, 'session', body)}"
 
     def read(self, unverified_cookie: str) -> Session | None:
-        """Return the session, if it is one of ours, of a token that still counts, and not over."""
+        """Return the session if we signed it, its token is still valid, and it has not expired."""
         if len(unverified_cookie) > _LONGEST_COOKIE:
             return None
         body, _, signature = unverified_cookie.partition(".")
-        facts = _facts(body)
-        holder = self._tokens.named(str(facts.get("name")))
+        facts = _decode_facts(body)
+        holder = self._tokens.find_by_name(str(facts.get("name")))
         if holder is None or not hmac.compare_digest(
             self._sign(holder, "session", body).encode(), signature.encode("utf-8", "replace")
         ):
             return None
-        issued_at, expires_at = _moment(facts.get("issued")), _moment(facts.get("expires"))
+        issued_at, expires_at = _parse_time(facts.get("issued")), _parse_time(facts.get("expires"))
         now = self._clock.now()
         if (
             facts.get("role") != _role(holder)
@@ -106,37 +106,37 @@ class Sessions:
         return Session(holder, self._sign(holder, "form", body), expires_at)
 
     def set_cookie(self, value: str) -> str:
-        return f"{self.cookie_name}={value}; Max-Age={int(LIFE.total_seconds())}{self._marks}"
+        return f"{self.cookie_name}={value}; Max-Age={int(LIFE.total_seconds())}{self._attributes}"
 
     def end_cookie(self) -> str:
-        return f"{self.cookie_name}=; Max-Age=0{self._marks}"
+        return f"{self.cookie_name}=; Max-Age=0{self._attributes}"
 
     @property
-    def _marks(self) -> str:
+    def _attributes(self) -> str:
         return f"; Path=/; HttpOnly; SameSite=Strict{'; Secure' if self._secure else ''}"
 
     def _sign(self, holder: NamedToken, purpose: str, body: str) -> str:
         key = hmac.digest(self._secret, f"crcr session\0{holder.digest}".encode(), "sha256")
-        return _text(hmac.digest(key, f"{purpose}\0{body}".encode("utf-8", "replace"), "sha256"))
+        return _encode(hmac.digest(key, f"{purpose}\0{body}".encode("utf-8", "replace"), "sha256"))
 
 
 def _role(holder: NamedToken) -> str:
     return "admin" if holder.admin else "reader"
 
 
-def _text(raw: bytes) -> str:
+def _encode(raw: bytes) -> str:
     return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _facts(body: str) -> dict[str, object]:
-    """What the cookie says of itself: nothing of it counts before its signature does."""
+def _decode_facts(body: str) -> dict[str, object]:
+    """Return the fields of a cookie. They count only once its signature is verified."""
     try:
-        found = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        facts = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     except (NotBase64, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
-def _moment(seconds: object) -> datetime:
-    # Only read after the signature was found to be ours, so it is a number of ours.
+def _parse_time(seconds: object) -> datetime:
+    # Called only after the signature was verified, so this is a number that we wrote.
     return datetime.fromtimestamp(int(str(seconds)), UTC)

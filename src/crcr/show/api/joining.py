@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from crcr.decide.model import RepoName
 from crcr.decide.views.joining import RefusalView, SandboxJob, SandboxQuery
-from crcr.show.api import parameters as ask
+from crcr.show.api import parameters as params
 from crcr.show.api.models import logs as models
 from crcr.show.api.models.derive import Model
 from crcr.show.api.parameters import backend_name
@@ -29,9 +29,9 @@ _REFUSAL = (
 )
 _refusal: Callable[[RefusalView], CsvRow] = attrgetter(*_REFUSAL)
 REFUSALS: CsvTable[RefusalView] = CsvTable(
-    (*_REFUSAL, "meaning"), lambda each: [(*_refusal(each), refusal_meaning(each.code))]
+    (*_REFUSAL, "meaning"), lambda refusal: [(*_refusal(refusal), refusal_meaning(refusal.code))]
 )
-_TRIED = (
+_SANDBOX_JOB = (
     *(
         "repository_id",
         "repository",
@@ -45,14 +45,14 @@ _TRIED = (
     *("state", "conclusion", "late", "started_at", "completed_at", "reported_at"),
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
-_tried: Callable[[SandboxJob], CsvRow] = attrgetter(*_TRIED)
+_sandbox_job: Callable[[SandboxJob], CsvRow] = attrgetter(*_SANDBOX_JOB)
 
 
-def _lines(job: SandboxJob) -> Iterator[CsvRow]:
-    yield *_tried(job), "\n".join(test.name for test in job.failed_tests) or None
+def _sandbox_rows(job: SandboxJob) -> Iterator[CsvRow]:
+    yield *_sandbox_job(job), "\n".join(test.name for test in job.failed_tests) or None
 
 
-SANDBOX: CsvTable[SandboxJob] = CsvTable((*_TRIED, "failed_tests"), _lines)
+SANDBOX: CsvTable[SandboxJob] = CsvTable((*_SANDBOX_JOB, "failed_tests"), _sandbox_rows)
 
 
 def sandbox_query(
@@ -62,36 +62,40 @@ def sandbox_query(
         Query(
             max_length=150,
             pattern=_TEXT,
-            description="a repository's id, or part of its `owner/repo`; a private one is found by its id only",
+            description="a repository's id, or part of its `owner/repo`; a private one matches by id only",
         ),
     ] = None,
-    cursor: ask.CursorParam = None,
+    cursor: params.CursorParam = None,
 ) -> Callable[..., SandboxQuery]:
     return partial(SandboxQuery, repository=repository or None, after=cursors.decode(cursor))
 
 
-SandboxAsked = Annotated[Callable[..., SandboxQuery], Depends(sandbox_query)]
+SandboxQueryParam = Annotated[Callable[..., SandboxQuery], Depends(sandbox_query)]
 
 
 def add(api: APIRouter) -> None:
     @api.get(
         "/backends/{org}/{repo}/refusals",
         tags=[TAG],
-        summary="A backend's reports that were refused: why, when, of which run",
+        summary="A backend's refused reports, with reason, time and run",
         response_model=models.REFUSALS,
     )
-    async def refusals(name: Annotated[RepoName, Depends(backend_name)], asked: ask.RequestParam) -> Model:
-        found = await asked.views.refusals(asked.upstream, name, asked.now)
-        return models.REFUSALS.model_validate(found)
+    async def refusals(
+        name: Annotated[RepoName, Depends(backend_name)], api_request: params.RequestParam
+    ) -> Model:
+        view = await api_request.views.refusals(api_request.upstream, name, api_request.now)
+        return models.REFUSALS.model_validate(view)
 
     @api.get(
         "/sandbox",
         tags=[TAG],
-        summary="What repositories on no allowlist tried out; 404 where it is off",
+        summary="Test reports of repositories that are not on the allowlist; 404 if the sandbox is off",
         response_model=models.SANDBOX,
     )
-    async def sandbox(query: SandboxAsked, asked: ask.RequestParam, limit: ask.LimitParam = 50) -> Model:
-        page = await asked.views.sandbox(query(limit=limit), asked.now)
+    async def sandbox(
+        make_query: SandboxQueryParam, api_request: params.RequestParam, limit: params.LimitParam = 50
+    ) -> Model:
+        page = await api_request.views.sandbox(make_query(limit=limit), api_request.now)
         return models.SANDBOX.model_validate(page)
 
 
@@ -100,27 +104,25 @@ def _describe_route(about: str) -> dict[str, Any]:
 
 
 def add_csv(api: APIRouter) -> None:
-    @api.get(
-        "/backends/{org}/{repo}/refusals.csv", **_describe_route("A backend's reports that were refused")
-    )
+    @api.get("/backends/{org}/{repo}/refusals.csv", **_describe_route("A backend's refused reports"))
     async def refusals_csv(
-        request: Request, name: Annotated[RepoName, Depends(backend_name)], asked: ask.RequestParam
+        request: Request, name: Annotated[RepoName, Depends(backend_name)], api_request: params.RequestParam
     ) -> Response:
-        found = await asked.views.refusals(asked.upstream, name, asked.now)
-        export = CsvExport(request, f"{asked.upstream}-{name}-refusals")
-        return await export.all_of(REFUSALS, found.refusals)
+        view = await api_request.views.refusals(api_request.upstream, name, api_request.now)
+        export = CsvExport(request, f"{api_request.upstream}-{name}-refusals")
+        return await export.respond_with_items(REFUSALS, view.refusals)
 
-    @api.get("/sandbox.csv", **_describe_route("What repositories on no allowlist tried out"))
+    @api.get("/sandbox.csv", **_describe_route("Test reports of repositories that are not on the allowlist"))
     async def sandbox_csv(
         request: Request,
-        query: SandboxAsked,
-        asked: ask.RequestParam,
-        limit: ask.LinesParam = ask.MOST_EXPORTED,
+        make_query: SandboxQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = params.MOST_EXPORTED,
     ) -> Response:
-        wanted = query()
+        query = make_query()
 
         async def read(after: CursorKey, size: int) -> tuple[tuple[SandboxJob, ...], CursorKey]:
-            page = await asked.views.sandbox(replace(wanted, after=after, limit=size), asked.now)
+            page = await api_request.views.sandbox(replace(query, after=after, limit=size), api_request.now)
             return page.jobs, page.next
 
-        return await CsvExport(request, "sandbox", limit, wanted.after).of(SANDBOX, read)
+        return await CsvExport(request, "sandbox", limit, query.after).respond_with_pages(SANDBOX, read)

@@ -35,8 +35,8 @@ def add(api: APIRouter) -> None:
 
 def _add_results(api: APIRouter) -> None:
     @api.get("/jobs", tags=[LISTS], summary="Jobs, newest first", response_model=models.JOBS)
-    async def jobs(query: JobQueryParam, asked: RequestParam, limit: LimitParam = 50) -> Model:
-        page = await asked.views.jobs(query(upstream=asked.upstream, limit=limit))
+    async def jobs(make_query: JobQueryParam, api_request: RequestParam, limit: LimitParam = 50) -> Model:
+        page = await api_request.views.jobs(make_query(upstream=api_request.upstream, limit=limit))
         return models.JOBS.model_validate(page)
 
     @api.get(
@@ -45,19 +45,19 @@ def _add_results(api: APIRouter) -> None:
         summary="Pull requests, commits, authors, backends and jobs by a text",
         response_model=models.SEARCH,
     )
-    async def search(q: SearchParam, asked: RequestParam, cursor: CursorParam = None) -> Model:
+    async def search(q: SearchParam, api_request: RequestParam, cursor: CursorParam = None) -> Model:
         after = cursors.decode(cursor)
-        found = await asked.views.search(asked.upstream, q, asked.now, after=after)
-        return models.SEARCH.model_validate(found)
+        page = await api_request.views.search(api_request.upstream, q, api_request.now, after=after)
+        return models.SEARCH.model_validate(page)
 
     @api.get(
         "/allowlist",
         tags=[LISTS],
-        summary="Who takes part, at which level; the version, its problems",
+        summary="The backends with their levels; the version and its problems",
         response_model=models.ALLOWLIST,
     )
-    async def allowlist(asked: RequestParam) -> Model:
-        return models.ALLOWLIST.model_validate(await asked.views.allowlist(asked.upstream))
+    async def allowlist(api_request: RequestParam) -> Model:
+        return models.ALLOWLIST.model_validate(await api_request.views.allowlist(api_request.upstream))
 
 
 def _add_relay(api: APIRouter) -> None:
@@ -67,8 +67,10 @@ def _add_relay(api: APIRouter) -> None:
         summary="Webhook deliveries by time, each with its dispatches",
         response_model=models.DELIVERIES,
     )
-    async def deliveries(query: DeliveryQueryParam, asked: RequestParam, limit: LimitParam = 50) -> Model:
-        page = await asked.views.deliveries(query(upstream=asked.upstream, limit=limit))
+    async def deliveries(
+        make_query: DeliveryQueryParam, api_request: RequestParam, limit: LimitParam = 50
+    ) -> Model:
+        page = await api_request.views.deliveries(make_query(upstream=api_request.upstream, limit=limit))
         return models.DELIVERIES.model_validate(page)
 
     @api.get(
@@ -77,22 +79,28 @@ def _add_relay(api: APIRouter) -> None:
         summary="One delivery with its dispatches and their jobs",
         response_model=models.DELIVERY_WITH_JOBS,
     )
-    async def delivery(guid: GuidPath, asked: RequestParam) -> Model:
-        return models.DELIVERY_WITH_JOBS.model_validate(await asked.views.delivery(asked.upstream, guid))
+    async def delivery(guid: GuidPath, api_request: RequestParam) -> Model:
+        return models.DELIVERY_WITH_JOBS.model_validate(
+            await api_request.views.delivery(api_request.upstream, guid)
+        )
 
     @api.get(
         "/effects",
         tags=[RELAY],
-        summary="The outbox: counts by kind and state, and what was given up",
+        summary="The outbox: counts by kind and state, and undelivered effects",
         response_model=models.EFFECTS,
     )
-    async def effects(asked: RequestParam) -> Model:
-        return models.EFFECTS.model_validate(await asked.views.effects(asked.upstream, asked.now))
+    async def effects(api_request: RequestParam) -> Model:
+        return models.EFFECTS.model_validate(
+            await api_request.views.effects(api_request.upstream, api_request.now)
+        )
 
     @api.get("/effects/list", tags=[RELAY], summary="Effects one by one", response_model=models.EFFECT_LIST)
-    async def effect_list(query: EffectQueryParam, asked: RequestParam, limit: LimitParam = 50) -> Model:
-        page = await asked.views.effect_page(query(upstream=asked.upstream, limit=limit))
-        return models.describe_effects(page, asked.now)
+    async def effect_list(
+        make_query: EffectQueryParam, api_request: RequestParam, limit: LimitParam = 50
+    ) -> Model:
+        page = await api_request.views.effect_page(make_query(upstream=api_request.upstream, limit=limit))
+        return models.describe_effects(page, api_request.now)
 
     @api.get(
         "/health",
@@ -100,14 +108,16 @@ def _add_relay(api: APIRouter) -> None:
         summary="The relay's health: green, amber or red, with the reasons",
         response_model=models.RELAY_HEALTH,
     )
-    async def health(asked: RequestParam) -> Model:
-        found = (await asked.context.health.read())[asked.upstream]
-        values = {"state": found.state, "reasons": found.reasons, "held": found.held}
-        return models.RELAY_HEALTH.model_validate({"upstream": asked.upstream, "at": asked.now, **values})
+    async def health(api_request: RequestParam) -> Model:
+        state = (await api_request.context.health.read())[api_request.upstream]
+        values = {"state": state.state, "reasons": state.reasons, "held": state.held}
+        return models.RELAY_HEALTH.model_validate(
+            {"upstream": api_request.upstream, "at": api_request.now, **values}
+        )
 
-    @api.get("/audit", tags=[RELAY], summary="Every act by hand and every alarm", response_model=models.AUDIT)
-    async def audit(query: AuditQueryParam, asked: RequestParam, limit: LimitParam = 50) -> Model:
-        page = await asked.views.audit(query(upstream=asked.upstream, limit=limit))
+    @api.get("/audit", tags=[RELAY], summary="Manual actions and alarms", response_model=models.AUDIT)
+    async def audit(make_query: AuditQueryParam, api_request: RequestParam, limit: LimitParam = 50) -> Model:
+        page = await api_request.views.audit(make_query(upstream=api_request.upstream, limit=limit))
         return models.AUDIT.model_validate(page)
 
 
@@ -118,8 +128,10 @@ def _add_commits(api: APIRouter) -> None:
         summary="One pull request: gate, backends with their jobs, waivers, timeline",
         response_model=commits.PULL_REQUEST,
     )
-    async def pull(number: NumberPath, asked: RequestParam) -> Model:
-        return commits.describe_pull(await asked.views.pull(asked.upstream, number, asked.now))
+    async def pull(number: NumberPath, api_request: RequestParam) -> Model:
+        return commits.describe_pull(
+            await api_request.views.pull(api_request.upstream, number, api_request.now)
+        )
 
     @api.get(
         "/commits/{sha}",
@@ -127,13 +139,19 @@ def _add_commits(api: APIRouter) -> None:
         summary="One commit: gate, backends with their jobs, waivers, timeline",
         response_model=commits.COMMIT,
     )
-    async def commit(sha: ShaPath, asked: RequestParam, delivery: DeliveryParam = None) -> Model:
-        view = await asked.views.commit(asked.upstream, sha, asked.now, delivery=delivery or None)
+    async def commit(sha: ShaPath, api_request: RequestParam, delivery: DeliveryParam = None) -> Model:
+        view = await api_request.views.commit(
+            api_request.upstream, sha, api_request.now, delivery=delivery or None
+        )
         return commits.describe_commit(view)
 
     @api.get(
         "/waivers", tags=[COMMITS], summary="Waivers, those in force first", response_model=commits.WAIVERS
     )
-    async def waivers(query: WaiverQueryParam, asked: RequestParam, limit: LimitParam = 50) -> Model:
-        page = await asked.views.waiver_page(query(upstream=asked.upstream, limit=limit), asked.now)
+    async def waivers(
+        make_query: WaiverQueryParam, api_request: RequestParam, limit: LimitParam = 50
+    ) -> Model:
+        page = await api_request.views.waiver_page(
+            make_query(upstream=api_request.upstream, limit=limit), api_request.now
+        )
         return commits.WAIVERS.model_validate(page)

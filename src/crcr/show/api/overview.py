@@ -41,13 +41,12 @@ TAG = "numbers"
 
 
 def add(api: APIRouter) -> None:
-    _add_all(api)
-    _add_one(api)
+    _add_summary(api)
+    _add_metrics(api)
+    _add_backend(api)
 
 
-def _add_all(api: APIRouter) -> None:
-    """Of all backends together."""
-
+def _add_summary(api: APIRouter) -> None:
     @api.get(
         "/summary",
         tags=[TAG],
@@ -55,7 +54,7 @@ def _add_all(api: APIRouter) -> None:
         response_model=SUMMARY,
     )
     async def summary(
-        asked: RequestParam,
+        api_request: RequestParam,
         choice: TableChoice,
         *,
         kind: KindParam = ResultKind.PULLS,
@@ -63,25 +62,27 @@ def _add_all(api: APIRouter) -> None:
         limit: LimitParam = ROWS_A_PAGE,
         cursor: CursorParam = None,
     ) -> Model:
-        place = _RowSlice.of(cursor, limit)
-        view = await asked.views.summary(
-            asked.upstream,
+        row_slice = _RowSlice.from_cursor(cursor, limit)
+        view = await api_request.views.summary(
+            api_request.upstream,
             span,
-            asked.now,
+            api_request.now,
             kind=kind,
-            pick=lambda every: place.cut(tabulate(every, choice).rows),
+            pick=lambda every: row_slice.cut(tabulate(every, choice).rows),
         )
-        health = await asked.context.health.of(asked.upstream)
-        return await to_thread(_narrowed, view, choice, place, health)
+        health = await api_request.context.health.read_upstream(api_request.upstream)
+        return await to_thread(_select_rows, view, choice, row_slice, health)
 
+
+def _add_metrics(api: APIRouter) -> None:
     @api.get(
         "/metrics",
         tags=[TAG],
-        summary="The numbers over time: of all backends together, and of each",
+        summary="The numbers over time, for all backends together and for each",
         response_model=backends.METRICS,
     )
     async def metrics(
-        asked: RequestParam,
+        api_request: RequestParam,
         *,
         kind: KindParam = ResultKind.PULLS,
         span: RangeParam = Span.FORTNIGHT,
@@ -89,34 +90,34 @@ def _add_all(api: APIRouter) -> None:
         limit: LimitParam = ROWS_A_PAGE,
         cursor: CursorParam = None,
     ) -> Model:
-        place = _RowSlice.of(cursor, limit)
+        row_slice = _RowSlice.from_cursor(cursor, limit)
 
         def pick(every: Sequence[BackendMetrics]) -> Sequence[BackendMetrics]:
             one = pick_backend(every, backend)
-            return (one,) if one else place.cut(every)
+            return (one,) if one else row_slice.cut(every)
 
-        view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind, pick=pick)
-        following = None if backend else place.following(len(view.backends))
+        view = await api_request.views.metrics(
+            api_request.upstream, span, api_request.now, kind=kind, pick=pick
+        )
+        next_cursor = None if backend else row_slice.next_cursor(len(view.backends))
         answer = await to_thread(backends.METRICS.model_validate, replace(view, backends=view.rows))
-        return answer.model_copy(update={"next": following})
+        return answer.model_copy(update={"next": next_cursor})
 
 
-def _add_one(api: APIRouter) -> None:
-    """Of one backend."""
-
+def _add_backend(api: APIRouter) -> None:
     @api.get(
         "/badges/{org}/{repo}",
         tags=[TAG],
-        summary="What a backend's badge says: state and pass rate",
+        summary="The content of a backend's badge: state and pass rate",
         response_model=backends.BADGE,
     )
     async def badge(
         name: Annotated[RepoName, Depends(backend_name)],
-        asked: RequestParam,
+        api_request: RequestParam,
         kind: KindParam = ResultKind.PUSH,
         span: RangeParam = Span.FORTNIGHT,
     ) -> Model:
-        view = await asked.views.badge(asked.upstream, name, kind, span, asked.now)
+        view = await api_request.views.badge(api_request.upstream, name, kind, span, api_request.now)
         return backends.BADGE.model_validate(view)
 
     @api.get(
@@ -128,12 +129,14 @@ def _add_one(api: APIRouter) -> None:
     async def job(
         token: TokenPath,
         name: Annotated[RepoName, Depends(backend_name)],
-        asked: RequestParam,
+        api_request: RequestParam,
     ) -> Model:
         key = decode_job_key(token)
         if key is None:
-            raise NotFound("that is not the token of a job", hint="pass on `token` of a job, unchanged")
-        return backends.JOB_DETAIL.model_validate(await asked.views.job(asked.upstream, name, key))
+            raise NotFound("not the token of a job", hint="send the `token` of a job unchanged")
+        return backends.JOB_DETAIL.model_validate(
+            await api_request.views.job(api_request.upstream, name, key)
+        )
 
     @api.get(
         "/backends/{org}/{repo}",
@@ -143,40 +146,44 @@ def _add_one(api: APIRouter) -> None:
     )
     async def backend(
         name: Annotated[RepoName, Depends(backend_name)],
-        query: BackendQueryParam,
-        asked: RequestParam,
+        make_query: BackendQueryParam,
+        api_request: RequestParam,
         limit: LimitParam = 50,
     ) -> Model:
-        wanted = query(upstream=asked.upstream, downstream=name, limit=limit)
-        return await to_thread(backends.describe_backend, await asked.views.backend(wanted, asked.now))
+        query = make_query(upstream=api_request.upstream, downstream=name, limit=limit)
+        return await to_thread(
+            backends.describe_backend, await api_request.views.backend(query, api_request.now)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _RowSlice:
-    """Which part of a table's rows a page has. Their order follows the newest numbers, so pages are counted by rows."""
+    """The rows of a page. The order of the table follows the newest numbers, so a cursor is a number of rows."""
 
     start: int
     limit: int
 
     @classmethod
-    def of(cls, cursor: str | None, limit: int) -> "_RowSlice":
+    def from_cursor(cls, cursor: str | None, limit: int) -> "_RowSlice":
         return cls(first_row(cursors.decode(cursor)), limit)
 
     def cut(self, rows: Sequence[T]) -> Sequence[T]:
         return rows[self.start : self.start + self.limit]
 
-    def following(self, total: int) -> str | None:
+    def next_cursor(self, total: int) -> str | None:
         end = self.start + self.limit
         return cursors.encode((end,)) if end < total else None
 
 
-def _narrowed(view: SummaryView, choice: TableFilters, place: _RowSlice, health: RelayHealth | None) -> Model:
+def _select_rows(
+    view: SummaryView, choice: TableFilters, row_slice: _RowSlice, health: RelayHealth | None
+) -> Model:
     """Return a page of the rows that the HTML page shows, in its order; the tally and all else cover every backend."""
     table = tabulate(view.backends, choice)
     answer = SUMMARY.model_validate(replace(view, levels=((Level.L4, view.rows),)))
-    shown: Model = getattr(answer, "health")  # noqa: B009  a field of the derived model
+    health_model: Model = getattr(answer, "health")  # noqa: B009  a field of the derived model
     if health is not None:
         reasons = [HEALTH_REASON.model_validate(reason) for reason in health.reasons]
-        shown = shown.model_copy(update={"state": health.state, "reasons": reasons})
-    whole = {"tally": TALLY.model_validate(view.tally), "matching": table.shown, "health": shown}
-    return answer.model_copy(update={**whole, "next": place.following(table.shown)})
+        health_model = health_model.model_copy(update={"state": health.state, "reasons": reasons})
+    for_all = {"tally": TALLY.model_validate(view.tally), "matching": table.shown, "health": health_model}
+    return answer.model_copy(update={**for_all, "next": row_slice.next_cursor(table.shown)})

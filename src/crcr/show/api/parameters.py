@@ -24,14 +24,14 @@ from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadRequest, NotFound
 from crcr.ports import Clock
 from crcr.record.views.sql_views import SqlViews
-from crcr.show.access.reader import reader_of
+from crcr.show.access.reader import get_reader
 from crcr.show.live.shared_health import SharedHealth
 from crcr.show.urls import cursors
 from crcr.show.urls.location import pick_upstream, whole_sha
 from crcr.show.urls.sorting import NUMBERS, TableFilters
 
-CONTEXT = "crcr.desk"
-"""Under this name a request knows its app's desk."""
+CONTEXT = "crcr.api_context"
+"""The key of the app's `ApiContext` in the scope of a request."""
 MOST_LISTED = 200
 MOST_EXPORTED = 10_000
 
@@ -42,7 +42,7 @@ _BIGGEST_NUMBER = 2**31 - 1
 
 
 class EffectFilter(StrEnum):
-    """The states of effects, and of those that wait, the ones that were tried before."""
+    """The states of effects; `retried` are those waiting that were attempted before."""
 
     WAITING = EffectState.WAITING.value
     RETRIED = "retried"
@@ -53,7 +53,7 @@ class EffectFilter(StrEnum):
 
 
 class TimeOrder(StrEnum):
-    """By time; a minus sign is for the newest first, as in the pages' own addresses."""
+    """By time; a minus sign means newest first, as in the addresses of the pages."""
 
     NEWEST_FIRST = "-at"
     OLDEST_FIRST = "at"
@@ -61,36 +61,41 @@ class TimeOrder(StrEnum):
 
 UpstreamParam = Annotated[
     str | None,
-    Query(description="`owner/repo` of the upstream; default the first one", max_length=150, pattern=_TEXT),
+    Query(description="`owner/repo` of the upstream; default: the first", max_length=150, pattern=_TEXT),
 ]
-KindParam = Annotated[ResultKind, Query(description="what the results are of; kinds are never mixed")]
+KindParam = Annotated[
+    ResultKind, Query(description="the kind of events that the results belong to; kinds are never mixed")
+]
 RangeParam = Annotated[
-    Span, Query(alias="range", description="how far back the numbers go, in whole hours, the running one too")
+    Span,
+    Query(alias="range", description="the window of the numbers, in whole hours, including the current one"),
 ]
 CursorParam = Annotated[
     str | None,
-    Query(description="`next` of the page before, unchanged", max_length=16_384, pattern="^[A-Za-z0-9_=-]+$"),
+    Query(
+        description="`next` of the previous page, unchanged", max_length=16_384, pattern="^[A-Za-z0-9_=-]+$"
+    ),
 ]
-LimitParam = Annotated[int, Query(ge=1, le=MOST_LISTED, description="at most so many")]
+LimitParam = Annotated[int, Query(ge=1, le=MOST_LISTED, description="maximum number of items")]
 LinesParam = Annotated[
     int,
     Query(
         alias="limit",
         ge=1,
         le=MOST_EXPORTED,
-        description="at most so many lines; where there are more, the header `Link` names the next request",
+        description="maximum number of lines; if there are more, the header `Link` has the next request",
     ),
 ]
-NumberParam = Annotated[int | None, Query(ge=1, le=_BIGGEST_NUMBER, description="of a pull request")]
-OrderParam = Annotated[TimeOrder, Query(alias="sort", description="newest first is `-at`")]
+NumberParam = Annotated[int | None, Query(ge=1, le=_BIGGEST_NUMBER, description="number of a pull request")]
+OrderParam = Annotated[TimeOrder, Query(alias="sort", description="`-at`: newest first")]
 OrgPath = Annotated[str, Path(pattern=f"^{_ORG}$", description="the backend's owner", examples=["org"])]
 RepoPath = Annotated[str, Path(pattern=f"^{_REPO}$", description="the backend's name", examples=["repo"])]
-GuidPath = Annotated[str, Path(max_length=200, pattern=_TEXT, description="as GitHub sent it")]
-NumberPath = Annotated[int, Path(ge=1, le=_BIGGEST_NUMBER, description="of a pull request")]
+GuidPath = Annotated[str, Path(max_length=200, pattern=_TEXT, description="the GUID that GitHub sent")]
+NumberPath = Annotated[int, Path(ge=1, le=_BIGGEST_NUMBER, description="number of a pull request")]
 _SHA = {"pattern": "^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$"}
 
 
-def _sha(sha: Annotated[str, Path(json_schema_extra=_SHA, description="all of its digits")]) -> str:
+def _sha(sha: Annotated[str, Path(json_schema_extra=_SHA, description="the full SHA")]) -> str:
     return whole_sha(sha)
 
 
@@ -113,26 +118,26 @@ def _text(description: str, most: int = 200) -> Any:
     return Query(max_length=most, pattern=_TEXT, description=description)
 
 
-DeliveryParam = Annotated[str | None, _text("a delivery's GUID; finds a commit that is not new")]
+DeliveryParam = Annotated[str | None, _text("a delivery's GUID, to find an older commit")]
 
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """What the answers of one app are made from."""
+    """What the routes of one app need to answer."""
 
     views: SqlViews
     upstreams: tuple[RepoName, ...]
     clock: Clock
     health: SharedHealth
     site: str = "http://127.0.0.1:8000"
-    """Where readers reach us."""
+    """The address under which readers reach this relay."""
     audience: str = "crcr"
     """The `aud` that dispatches name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """Of which upstream, through which views, and when."""
+    """A request to the API: its upstream, the views that its reader may see, and the time."""
 
     views: SqlViews
     upstream: RepoName
@@ -143,17 +148,17 @@ class ReadRequest:
 def read_api_request(request: Request, upstream: UpstreamParam = None) -> ReadRequest:
     """Administrators get views that hide nothing."""
     context: ApiContext = request.scope[CONTEXT]
-    views = context.views.for_admins() if reader_of(request).admin else context.views
+    views = context.views.for_admins() if get_reader(request).admin else context.views
     return ReadRequest(views, pick_upstream(context.upstreams, upstream), context.clock.now(), context)
 
 
 RequestParam = Annotated[ReadRequest, Depends(read_api_request)]
 
 
-def table_choice(
+def read_table_filters(
     *,
     q: Annotated[
-        str | None, _text("only backends whose name, hardware or on-call holds this text", 100)
+        str | None, _text("only backends whose name, hardware or on-call contains this text", 100)
     ] = None,
     level: Annotated[
         Literal["L1", "L2", "L3", "L4"] | None, Query(description="only backends of this level")
@@ -162,28 +167,28 @@ def table_choice(
         str | None,
         Query(
             pattern=f"^-?({'|'.join(('name', *NUMBERS))})$",
-            description="by a column, with a minus sign the highest first; without it by level, the worst first",
+            description="a column; with a minus sign highest first; default: by level, worst first",
         ),
     ] = None,
 ) -> TableFilters:
-    """The rows of a table of backends and their order, by the very words that the page's address has."""
+    """Return filters and order of a table of backends; the parameters are those of the page."""
     values = {"q": q, "level": level, "sort": sort}
-    return TableFilters.of({name: value for name, value in values.items() if value})
+    return TableFilters.from_query({name: value for name, value in values.items() if value})
 
 
-TableChoice = Annotated[TableFilters, Depends(table_choice)]
+TableChoice = Annotated[TableFilters, Depends(read_table_filters)]
 OneBackend = Annotated[
     str | None,
     Query(
         alias="backend",
         pattern=f"^{_ORG}/{_REPO}$",
-        description="`owner/repo`: only this backend; the total stays that of all",
+        description="`owner/repo`: only this backend; the total still covers all",
     ),
 ]
 
 
 def require_utf8(request: Request) -> None:
-    """Refuses an address that is not UTF-8, which would else be read as something that nobody wrote."""
+    """Refuse an address that is not UTF-8: decoding would replace its invalid bytes silently."""
     scope = request.scope
     try:
         for part in (scope.get("raw_path") or b"", scope["query_string"]):
@@ -200,13 +205,13 @@ def backend_query(
     *,
     kind: KindParam = ResultKind.PULLS,
     span: RangeParam = Span.FORTNIGHT,
-    job: Annotated[str | None, _text("only jobs whose name or workflow holds this text")] = None,
+    job: Annotated[str | None, _text("only jobs whose name or workflow contains this text")] = None,
     author: Annotated[str | None, _text("only events of this author", 100)] = None,
-    result: Annotated[CountedAs | None, Query(description="only events with such a job")] = None,
+    result: Annotated[CountedAs | None, Query(description="only events with a job of this result")] = None,
     q: Annotated[
-        str | None, _text("only events whose number, commit, branch, title or author holds this text")
+        str | None, _text("only events whose number, commit, branch, title or author contains this text")
     ] = None,
-    older: Annotated[bool, Query(description="superseded commits and closings too")] = False,
+    older: Annotated[bool, Query(description="include superseded commits and closings")] = False,
     cursor: CursorParam = None,
 ) -> Callable[..., BackendQuery]:
     return partial(
@@ -249,7 +254,7 @@ def delivery_query(
     number: NumberParam = None,
     sha: Annotated[
         str | None,
-        Query(pattern="^[0-9a-fA-F]{7,64}$", description="the commit, or its first digits, seven at least"),
+        Query(pattern="^[0-9a-fA-F]{7,64}$", description="the commit, or at least its first seven digits"),
     ] = None,
     order: OrderParam = TimeOrder.NEWEST_FIRST,
     cursor: CursorParam = None,
@@ -267,7 +272,7 @@ def delivery_query(
 
 def effect_query(
     *,
-    state: Annotated[EffectFilter | None, Query(description="without it, all that is not over")] = None,
+    state: Annotated[EffectFilter | None, Query(description="default: all that are not finished")] = None,
     target: Annotated[str | None, _text("only effects for this target")] = None,
     delivery: Annotated[str | None, _text("only effects of this delivery, by its GUID")] = None,
     cursor: CursorParam = None,
@@ -283,12 +288,10 @@ def effect_query(
 
 def audit_query(
     *,
-    who: Annotated[str | None, _text("only acts of people whose name holds this text")] = None,
+    who: Annotated[str | None, _text("only acts of people whose name contains this text")] = None,
     act: Annotated[
         str | None,
-        _text(
-            "only acts with a word that begins with this text, or all of their kind; a space is as good as `_`"
-        ),
+        _text("only acts with a word that begins with this text; a space matches `_`"),
     ] = None,
     order: OrderParam = TimeOrder.NEWEST_FIRST,
     cursor: CursorParam = None,
@@ -305,12 +308,14 @@ def audit_query(
 def waiver_query(
     *,
     state: Annotated[WaiverState | None, Query(description="only waivers in this state")] = None,
-    who: Annotated[str | None, _text("only waivers of people whose name holds this text")] = None,
-    backend: Annotated[str | None, _text("only of backends whose `owner/repo` holds this text")] = None,
+    who: Annotated[str | None, _text("only waivers of people whose name contains this text")] = None,
+    backend: Annotated[
+        str | None, _text("only waivers of backends whose `owner/repo` contains this text")
+    ] = None,
     number: NumberParam = None,
     order: Annotated[
         Literal["-at"] | None,
-        Query(alias="sort", description="newest first is `-at`; without it those in force come first"),
+        Query(alias="sort", description="`-at`: newest first; default: those in force first"),
     ] = None,
     cursor: CursorParam = None,
 ) -> Callable[..., WaiverQuery]:

@@ -22,28 +22,28 @@ from crcr.show.csv import routes as csv_routes
 from crcr.show.live.shared_health import SharedHealth
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    # A range, because it also keeps FastAPI from documenting its own shape of 422.
-    "4XX": {"model": ErrorBody, "description": "The caller's to fix; `error.hint` says how."},
+    # A range, which also keeps FastAPI from documenting its own 422.
+    "4XX": {"model": ErrorBody, "description": "An error of the caller; `error.hint` says how to fix it."},
     503: {
         "model": ErrorBody,
-        "description": "Not now; the same request may be sent again.",
-        "headers": {"Retry-After": {"description": "in so many seconds", "schema": {"type": "integer"}}},
+        "description": "Unavailable; send the same request again later.",
+        "headers": {"Retry-After": {"description": "seconds to wait", "schema": {"type": "integer"}}},
     },
 }
 _UNCHANGED: dict[int | str, dict[str, Any]] = {
-    304: {"description": "As it was when its `ETag`, sent back as `If-None-Match`, was given."}
+    304: {"description": "Unchanged since the `ETag` that was sent as `If-None-Match`."}
 }
 
 
 class ReadRoute(APIRoute):
-    """A route that tells its requests which app's desk they are at."""
+    """A route that passes the context of its app to its requests."""
 
     context: ApiContext
 
-    def at(self, context: ApiContext) -> "ReadRoute":
-        mine = copy(self)
-        mine.context = context
-        return mine
+    def with_context(self, context: ApiContext) -> "ReadRoute":
+        route = copy(self)
+        route.context = context
+        return route
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[CONTEXT] = self.context
@@ -61,12 +61,12 @@ def routes(
 ) -> list[BaseRoute]:
     shared = health or SharedHealth(views, clock)
     context = ApiContext(views, upstreams, clock, shared, public_url.rstrip("/"), audience)
-    return [route.at(context) for route in _made_once()]
+    return [route.with_context(context) for route in _build_routes()]
 
 
 @cache
-def _made_once() -> tuple[ReadRoute, ...]:
-    """All routes without a desk: working out their parameters and models takes longer than all else at a start."""
+def _build_routes() -> tuple[ReadRoute, ...]:
+    """Build all routes once, without a context: analysing their parameters and models is the slowest part of a start."""
     shared: dict[str, Any] = {"prefix": "/api/v1", "route_class": ReadRoute}
     csv = APIRouter(
         **shared,
@@ -84,8 +84,8 @@ def _made_once() -> tuple[ReadRoute, ...]:
     lists.add(json)
     setup.add(json)
     joining.add(json)
-    # CSV first: `name.csv` would else be taken for a thing of that name.
-    return tuple(each for each in (*csv.routes, *json.routes) if isinstance(each, ReadRoute))
+    # CSV first: otherwise `name.csv` would match the JSON route of a name.
+    return tuple(route for route in (*csv.routes, *json.routes) if isinstance(route, ReadRoute))
 
 
 def _headers(response: Response) -> None:

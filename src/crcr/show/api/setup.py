@@ -1,7 +1,8 @@
-"""JSON routes for joining: a downstream's set-up, a new look at GitHub, a test dispatch, and the onboarding facts.
+"""JSON routes for joining: a downstream's set-up, an inspection on GitHub, a test dispatch, and the onboarding facts.
 
-Reading changes nothing. Asking GitHub is everybody's who may read, and limited by repository and by address. A test
-makes another's CI run: it takes an administrator's token or one that proves to be of that very repository, and no cookie.
+Reading changes nothing. Every reader may request an inspection on GitHub, within limits by repository and by address. A
+test dispatch starts the CI of a repository: it needs an administrator's token or an OIDC token of that very repository, and
+accepts no cookie.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from crcr.record.admin.operations import AdminOperations
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.views.sql_views import SqlViews
 from crcr.show.access.middleware import FAILED_SIGN_IN
-from crcr.show.access.reader import reader_of
+from crcr.show.access.reader import get_reader
 from crcr.show.access.sessions import TokenStore
 from crcr.show.api.models import setup as models
 from crcr.show.api.models.core import ErrorBody
@@ -43,14 +44,14 @@ INSPECTION = "inspection"
 TEST_DISPATCH = "test_dispatch"
 _SETUP = "set-up"
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "The caller's to fix; `error.hint` says how."},
+    "4XX": {"model": ErrorBody, "description": "An error of the caller; `error.hint` says how to fix it."},
     503: {"model": ErrorBody, "description": "Try again after `Retry-After`."},
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupContext:
-    """Who answers what is asked here."""
+    """What the set-up routes need."""
 
     views: SqlViews
     upstreams: tuple[RepoName, ...]
@@ -62,44 +63,46 @@ class SetupContext:
     subject_of: Callable[[Request], str]
     clock: Clock
 
-    async def ask(self, request: Request, upstream: RepoName, repo: RepoName) -> models.Asked:
+    async def request_inspection(self, request: Request, upstream: RepoName, repo: RepoName) -> models.Asked:
         await self.limits.take(INSPECTION, self.subject_of(request))
         now = self.clock.now()
-        views = self.views.for_admins() if reader_of(request).admin else self.views
+        views = self.views.for_admins() if get_reader(request).admin else self.views
         facts = await views.setup(upstream, repo, now)
         if facts.entry is None:
             raise NotFound(f"{repo} is not a backend of this upstream", hint="see /api/v1/allowlist")
-        asked = await self.inspections.ask(upstream, facts.repository, now)
-        return models.Asked(repository=str(facts.repository), asked=asked)
+        is_new = await self.inspections.ask(upstream, facts.repository, now)
+        return models.Asked(repository=str(facts.repository), asked=is_new)
 
-    async def test(self, request: Request, upstream: RepoName, repo: RepoName) -> models.TestSent:
-        who = await self._who(request, upstream, repo)
+    async def send_test(self, request: Request, upstream: RepoName, repo: RepoName) -> models.TestSent:
+        sender = await self._authorize_test(request, upstream, repo)
         await self.limits.take(TEST_DISPATCH, repo.key)
         guid = str(uuid4())
-        await self.acts.dispatch_test(upstream, repo, guid, who=who, now=self.clock.now())
+        await self.acts.dispatch_test(upstream, repo, guid, who=sender, now=self.clock.now())
         return models.TestSent(delivery=guid)
 
-    async def _who(self, request: Request, upstream: RepoName, repo: RepoName) -> str:
-        token = _bearer(request)
+    async def _authorize_test(self, request: Request, upstream: RepoName, repo: RepoName) -> str:
+        token = _read_bearer_token(request)
         subject = self.subject_of(request)
         await self.limits.check(FAILED_SIGN_IN, subject)
-        holder = self.tokens.holder(token)
+        holder = self.tokens.find_holder(token)
         if holder is not None and not holder.admin:
             raise NotAdmin(hint="ask the operator, or send a token of the repository itself")
         if holder is not None:
             return holder.name
         try:
-            return await self._proved(token, upstream, repo)
+            return await self._verify_repository_token(token, upstream, repo)
         except (NotAuthentic, NotRegistered):
             await self.limits.take(FAILED_SIGN_IN, subject)
             raise
 
-    async def _proved(self, unverified_token: str, upstream: RepoName, repo: RepoName) -> str:
+    async def _verify_repository_token(
+        self, unverified_token: str, upstream: RepoName, repo: RepoName
+    ) -> str:
         identity = await self.verify_token(unverified_token)
         if identity.repository != repo:
             raise NotAdmin(
                 f"the token is of {identity.repository}, not of {repo}",
-                hint="a repository may have only itself tested",
+                hint="a repository can request a test of itself only",
             )
         facts: SetupFacts = await self.views.for_admins().setup(upstream, repo, self.clock.now())
         if None not in (facts.repository_id, identity.repository_id) and (
@@ -113,21 +116,23 @@ class SetupContext:
 
 def add(api: APIRouter) -> None:
     @api.get(
-        "/setup/{org}/{repo}", tags=[_SETUP], summary="A downstream's set-up, examined; nothing is asked anew"
+        "/setup/{org}/{repo}",
+        tags=[_SETUP],
+        summary="A downstream's set-up with findings; does not query GitHub",
     )
-    async def setup(org: OrgPath, repo: RepoPath, asked: RequestParam) -> models.Setup:
-        facts = await asked.views.setup(asked.upstream, backend_name(org, repo), asked.now)
+    async def setup(org: OrgPath, repo: RepoPath, api_request: RequestParam) -> models.Setup:
+        facts = await api_request.views.setup(api_request.upstream, backend_name(org, repo), api_request.now)
         pointers = hint_links(
-            asked.context.site,
+            api_request.context.site,
             facts.upstream,
             facts.repository,
-            audience=asked.context.audience,
-            several=len(asked.context.upstreams) > 1,
+            audience=api_request.context.audience,
+            several=len(api_request.context.upstreams) > 1,
         )
-        return as_model(facts, asked.now, pointers)
+        return describe_setup(facts, api_request.now, pointers)
 
 
-def as_model(facts: SetupFacts, now: datetime, pointers: HintLinks) -> models.Setup:
+def describe_setup(facts: SetupFacts, now: datetime, pointers: HintLinks) -> models.Setup:
     installation = facts.inspection.installation if facts.inspection else None
     return models.Setup(
         repository=facts.repository.full_name,
@@ -137,21 +142,23 @@ def as_model(facts: SetupFacts, now: datetime, pointers: HintLinks) -> models.Se
         inspected_at=facts.inspected_at,
         being_inspected=facts.is_being_inspected,
         reads_actions=installation.reads_actions if installation else None,
-        findings=[models.Finding.model_validate(each) for each in examine(facts, now, pointers)],
+        findings=[models.Finding.model_validate(finding) for finding in examine(facts, now, pointers)],
     )
 
 
 def router(context: SetupContext) -> APIRouter:
-    """What changes something; made for one app, as the acts of administrators are."""
+    """Routes that change something; built for one app, like those of administrators."""
     api = APIRouter(
         prefix="/api/v1/setup", tags=[_SETUP], responses=_ERRORS, dependencies=[Depends(require_utf8)]
     )
 
-    @api.post("/{org}/{repo}", status_code=202, summary="Have GitHub asked how the downstream is set up")
+    @api.post("/{org}/{repo}", status_code=202, summary="Inspect the downstream's set-up on GitHub")
     async def inspect(
         request: Request, org: OrgPath, repo: RepoPath, upstream: UpstreamParam = None
     ) -> models.Asked:
-        return await context.ask(request, pick_upstream(context.upstreams, upstream), backend_name(org, repo))
+        return await context.request_inspection(
+            request, pick_upstream(context.upstreams, upstream), backend_name(org, repo)
+        )
 
     @api.post("/{org}/{repo}/test", status_code=202, summary="Send the downstream a test dispatch")
     async def test(
@@ -162,14 +169,14 @@ def router(context: SetupContext) -> APIRouter:
                 "upstream is needed: there are several",
                 hint=f"one of {', '.join(map(str, context.upstreams))}",
             )
-        return await context.test(
+        return await context.send_test(
             request, pick_upstream(context.upstreams, upstream), backend_name(org, repo)
         )
 
     return api
 
 
-def _bearer(request: Request) -> str:
+def _read_bearer_token(request: Request) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotSignedIn(
@@ -190,10 +197,12 @@ _EXAMPLE: dict[str, Any] = {
 class Onboarding(Model):
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
-    upstreams: list[str] = Field(description="Whose changes are relayed; the first is the default.")
-    audience: str = Field(description="The `aud` of a token that is meant for this relay.")
-    callback_url: str = Field(description="Where reports go.")
-    app_url: Link = Field(description="Where the App is installed; null while GitHub has not said.")
+    upstreams: list[str] = Field(
+        description="The upstreams whose changes are relayed; the first is the default."
+    )
+    audience: str = Field(description="The `aud` of a token for this relay.")
+    callback_url: str = Field(description="The address that reports are sent to.")
+    app_url: Link = Field(description="The page to install the App; null while it is unknown.")
 
 
 def onboarding_router(
@@ -202,10 +211,10 @@ def onboarding_router(
     errors: dict[int | str, dict[str, Any]] = {"4XX": _ERRORS["4XX"]}
     api = APIRouter(prefix="/api/v1", tags=[_SETUP], responses=errors, dependencies=[Depends(require_utf8)])
 
-    @api.get("/onboarding", summary="What a repository that joins must know of this relay")
+    @api.get("/onboarding", summary="The facts about this relay that a joining repository needs")
     async def onboarding() -> Onboarding:
         return Onboarding(
-            upstreams=[str(each) for each in upstreams],
+            upstreams=[str(upstream) for upstream in upstreams],
             audience=audience,
             callback_url=f"{public_url.rstrip('/')}/github/callback",
             app_url=app_page(),

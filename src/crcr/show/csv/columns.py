@@ -32,7 +32,7 @@ _left_out: Callable[[LeftOut], CsvRow] = attrgetter("superseded", "earlier")
 _last: Callable[[LastResult], CsvRow] = attrgetter("state", "conclusion", "job_name", "at")
 
 
-def _figures(figures: Figures | None) -> CsvRow:
+def _figures_cells(figures: Figures | None) -> CsvRow:
     if figures is None:
         return (None,) * len(_FIGURES)
     last = figures.last_result
@@ -46,26 +46,28 @@ def _figures(figures: Figures | None) -> CsvRow:
     )
 
 
-_WHO = ("name", "level", "device", "hardware", "oncalls")
-_STANDING = (
+_IDENTITY = ("name", "level", "device", "hardware", "oncalls")
+_STATUS = (
     *("name_only", "probe", "hidden", "suspended", "silent", "alarm"),
     *("sent", "waiting", "parked", "last_sent_at"),
 )
-_who: Callable[[BackendSummary | ListedBackend], CsvRow] = attrgetter("name", "level", "device", "hardware")
-_standing: Callable[[BackendSummary], CsvRow] = attrgetter(*_STANDING)
+_identity: Callable[[BackendSummary | ListedBackend], CsvRow] = attrgetter(
+    "name", "level", "device", "hardware"
+)
+_status: Callable[[BackendSummary], CsvRow] = attrgetter(*_STATUS)
 
 
-def _backend(backend: BackendSummary) -> Iterator[CsvRow]:
+def _backend_rows(backend: BackendSummary) -> Iterator[CsvRow]:
     oncalls = " ".join(backend.oncalls)
-    yield *_who(backend), oncalls, *_standing(backend), *_figures(backend.figures)
+    yield *_identity(backend), oncalls, *_status(backend), *_figures_cells(backend.figures)
 
 
-SUMMARY = CsvTable((*_WHO, *_STANDING, *_FIGURES), _backend)
+SUMMARY = CsvTable((*_IDENTITY, *_STATUS, *_FIGURES), _backend_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBackend:
-    """Whose numbers over time they are; without a backend those of all together."""
+    """The numbers over time of one backend, or of all together if `backend` is None."""
 
     figures: Figures
     backend: BackendMetrics | None
@@ -76,29 +78,29 @@ class MeasuredBackend:
 _METRICS = ("scope", "name", "level", "probe", "part", "at", "until")
 
 
-def _measured(measured: MeasuredBackend) -> Iterator[CsvRow]:
+def _measured_rows(measured: MeasuredBackend) -> Iterator[CsvRow]:
     """First the whole window, then each of its parts."""
     backend, figures = measured.backend, measured.figures
-    whose = (
+    identity = (
         ("backend", backend.name, backend.level, backend.probe) if backend else ("total", None, None, None)
     )
     starts = [part.at for part in figures.parts]
     ends = [*starts[1:], measured.until]
-    whole = (*_tally(figures.tally), *_times(figures.queue), *_times(figures.execution))
+    sums = (*_tally(figures.tally), *_times(figures.queue), *_times(figures.execution))
     since = starts[0] if starts else measured.until
-    yield *whose, "whole", since, measured.until, *whole, figures.sent, figures.average_delay_s
-    for place, (part, end) in enumerate(zip(figures.parts, ends, strict=True), start=1):
-        yield *whose, place, part.at, end, *_part(part)
+    yield *identity, "whole", since, measured.until, *sums, figures.sent, figures.average_delay_s
+    for number, (part, end) in enumerate(zip(figures.parts, ends, strict=True), start=1):
+        yield *identity, number, part.at, end, *_part_cells(part)
 
 
-def _part(part: Part) -> CsvRow:
+def _part_cells(part: Part) -> CsvRow:
     times = (*_times(part.queue), *_times(part.execution))
     return *_tally(part.tally), *times, part.sent, part.average_delay_s
 
 
-METRICS = CsvTable((*_METRICS, *_TALLY, *_QUEUE, *_EXECUTION, "sent", "average_delay_s"), _measured)
+METRICS = CsvTable((*_METRICS, *_TALLY, *_QUEUE, *_EXECUTION, "sent", "average_delay_s"), _measured_rows)
 
-_JOB_AT_ALL = (
+_JOB_IDENTITY = (
     *("delivery", "downstream", "event", "number", "head_sha"),
     *("workflow", "workflow_name", "job_name", "run_id", "attempt"),
 )
@@ -108,32 +110,32 @@ _JOB_RESULT = (
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
     *("verification", "github_conclusion"),
 )
-_JOB = (*_JOB_AT_ALL, *_JOB_RESULT, "marks", "url", "artifact_url")
-_job_at_all: Callable[[JobView], CsvRow] = attrgetter(*_JOB_AT_ALL)
+_JOB = (*_JOB_IDENTITY, *_JOB_RESULT, "marks", "url", "artifact_url")
+_job_identity: Callable[[JobView], CsvRow] = attrgetter(*_JOB_IDENTITY)
 _job_result: Callable[[JobView], CsvRow] = attrgetter(*_JOB_RESULT)
-_IN_ROW = ("workflow", "workflow_name", "job_name", "run_id", "attempt")
-_in_row: Callable[[JobView], CsvRow] = attrgetter(*_IN_ROW)
-_CELL = (*_IN_ROW, *_JOB_RESULT, "marks", "url", "artifact_url")
-_OF_JOB = tuple(name if name.startswith("job_") else f"job_{name}" for name in _CELL)
+_JOB_IN_ROW = ("workflow", "workflow_name", "job_name", "run_id", "attempt")
+_job_in_row: Callable[[JobView], CsvRow] = attrgetter(*_JOB_IN_ROW)
+_CELL = (*_JOB_IN_ROW, *_JOB_RESULT, "marks", "url", "artifact_url")
+_JOB_COLUMNS = tuple(name if name.startswith("job_") else f"job_{name}" for name in _CELL)
 
 
-def _tail(job: JobView) -> CsvRow:
+def _result_cells(job: JobView) -> CsvRow:
     return *_job_result(job), " ".join(job.marks), safe_link(job.url), safe_link(job.artifact_url)
 
 
-def _jobs(job: JobView) -> Iterator[CsvRow]:
-    yield *_job_at_all(job), *_tail(job)
+def _job_rows(job: JobView) -> Iterator[CsvRow]:
+    yield *_job_identity(job), *_result_cells(job)
 
 
-def _cell(job: JobView | None) -> CsvRow:
-    return (*_in_row(job), *_tail(job)) if job else (None,) * len(_CELL)
+def _job_cells(job: JobView | None) -> CsvRow:
+    return (*_job_in_row(job), *_result_cells(job)) if job else (None,) * len(_CELL)
 
 
-JOBS = CsvTable(_JOB, _jobs)
+JOBS = CsvTable(_JOB, _job_rows)
 
 _DISPATCH = ("state", "reason", "unsure", "created_at", "sent_at", "superseded_at", "answer")
 _DISPATCHED = tuple(f"dispatch_{name}" for name in _DISPATCH)
-_dispatch: Callable[[DispatchView], CsvRow] = attrgetter(*_DISPATCH)
+_dispatch_fields: Callable[[DispatchView], CsvRow] = attrgetter(*_DISPATCH)
 _ROW = (
     *("key", "event", "action", "number", "head_sha", "delivery", "at", "title", "author", "ref"),
     *("superseded", "test"),
@@ -142,38 +144,38 @@ _row: Callable[[MatrixRow], CsvRow] = attrgetter(*_ROW)
 _PLACE = ("commit_standing", "commit_branch")
 
 
-def _place(row: MatrixRow) -> CsvRow:
+def _place_cells(row: MatrixRow) -> CsvRow:
     return (row.place.standing, row.place.branch) if row.place else (None, None)
 
 
-def _dispatched(dispatch: DispatchView | None) -> CsvRow:
-    return _dispatch(dispatch) if dispatch else (None,) * len(_DISPATCHED)
+def _dispatch_cells(dispatch: DispatchView | None) -> CsvRow:
+    return _dispatch_fields(dispatch) if dispatch else (None,) * len(_DISPATCHED)
 
 
-def _matrix(row: MatrixRow) -> Iterator[CsvRow]:
+def _matrix_rows(row: MatrixRow) -> Iterator[CsvRow]:
     """A line for each job; an event without any has one line too."""
-    head = (*_row(row), *_place(row), *_dispatched(row.dispatch))
-    jobs: Sequence[JobView | None] = [each for each in row.cells if each] or [None]
+    head = (*_row(row), *_place_cells(row), *_dispatch_cells(row.dispatch))
+    jobs: Sequence[JobView | None] = [cell for cell in row.cells if cell] or [None]
     for job in jobs:
-        yield *head, *_cell(job)
+        yield *head, *_job_cells(job)
 
 
-MATRIX = CsvTable((*_ROW, *_PLACE, *_DISPATCHED, *_CELL), _matrix)
+MATRIX = CsvTable((*_ROW, *_PLACE, *_DISPATCHED, *_CELL), _matrix_rows)
 
 
-def _job_figures(job: JobFigures) -> Iterator[CsvRow]:
+def _job_figures_rows(job: JobFigures) -> Iterator[CsvRow]:
     column = job.column
     yield column.workflow, column.workflow_name, column.job_name, *_tally(job.tally), job.execution_s
 
 
-JOB_FIGURES = CsvTable(("workflow", "workflow_name", "job_name", *_TALLY, "execution_s"), _job_figures)
+JOB_FIGURES = CsvTable(("workflow", "workflow_name", "job_name", *_TALLY, "execution_s"), _job_figures_rows)
 
 
-def _level(change: LevelChange) -> Iterator[CsvRow]:
+def _level_rows(change: LevelChange) -> Iterator[CsvRow]:
     yield change.at, change.level, change.version
 
 
-LEVELS = CsvTable(("at", "level", "version"), _level)
+LEVELS = CsvTable(("at", "level", "version"), _level_rows)
 
 _DELIVERY = (
     *("guid", "event", "action", "state", "reason", "source", "number", "head_sha", "ref"),
@@ -184,24 +186,24 @@ _TARGET = ("downstream", "level", "test")
 _target: Callable[[DispatchView], CsvRow] = attrgetter(*_TARGET)
 
 
-def _deliveries(delivery: DeliveryView) -> Iterator[CsvRow]:
-    for each in delivery.dispatches or (None,):
-        yield *_delivery(delivery), *_to(each)
+def _deliveries_rows(delivery: DeliveryView) -> Iterator[CsvRow]:
+    for dispatch in delivery.dispatches or (None,):
+        yield *_delivery(delivery), *_target_cells(dispatch)
 
 
-def _with_jobs(delivery: DeliveryView) -> Iterator[CsvRow]:
-    for each in delivery.dispatches or (None,):
-        for job in (each.jobs if each else ()) or (None,):
-            yield *_delivery(delivery), *_to(each), *_cell(job)
+def _delivery_rows(delivery: DeliveryView) -> Iterator[CsvRow]:
+    for dispatch in delivery.dispatches or (None,):
+        for job in (dispatch.jobs if dispatch else ()) or (None,):
+            yield *_delivery(delivery), *_target_cells(dispatch), *_job_cells(job)
 
 
-def _to(dispatch: DispatchView | None) -> CsvRow:
+def _target_cells(dispatch: DispatchView | None) -> CsvRow:
     target = _target(dispatch) if dispatch else (None,) * len(_TARGET)
-    return *target, *_dispatched(dispatch)
+    return *target, *_dispatch_cells(dispatch)
 
 
-DELIVERIES = CsvTable((*_DELIVERY, *_TARGET, *_DISPATCHED), _deliveries)
-DELIVERY = CsvTable((*_DELIVERY, *_TARGET, *_DISPATCHED, *_OF_JOB), _with_jobs)
+DELIVERIES = CsvTable((*_DELIVERY, *_TARGET, *_DISPATCHED), _deliveries_rows)
+DELIVERY = CsvTable((*_DELIVERY, *_TARGET, *_DISPATCHED, *_JOB_COLUMNS), _delivery_rows)
 
 _EFFECT = (
     *("effect_id", "kind", "target", "delivery", "state", "attempts", "unsure"),
@@ -211,12 +213,12 @@ _effect: Callable[[EffectView], CsvRow] = attrgetter(*_EFFECT)
 EFFECTS: CsvTable[EffectView] = CsvTable(_EFFECT, lambda effect: [_effect(effect)])
 
 
-def _act(act: AuditView) -> Iterator[CsvRow]:
+def _audit_rows(act: AuditView) -> Iterator[CsvRow]:
     detail = json.dumps(dict(act.detail), ensure_ascii=False, sort_keys=True) if act.detail else None
     yield act.audit_id, act.at, act.who, act.act, act.subject, detail
 
 
-AUDIT = CsvTable(("audit_id", "at", "who", "act", "subject", "detail"), _act)
+AUDIT = CsvTable(("audit_id", "at", "who", "act", "subject", "detail"), _audit_rows)
 
 _WAIVER = (
     *("waiver_id", "number", "head_sha", "downstream", "job", "who", "reason", "state"),
@@ -230,23 +232,23 @@ _hit: Callable[[Hit], CsvRow] = attrgetter(*_HIT)
 HITS: CsvTable[Hit] = CsvTable(_HIT, lambda hit: [_hit(hit)])
 
 
-def _listed(backend: ListedBackend) -> Iterator[CsvRow]:
-    yield *_who(backend), " ".join(backend.oncalls), " ".join(backend.events), backend.hidden
+def _listed_rows(backend: ListedBackend) -> Iterator[CsvRow]:
+    yield *_identity(backend), " ".join(backend.oncalls), " ".join(backend.events), backend.hidden
 
 
-ALLOWLIST = CsvTable((*_WHO, "events", "hidden"), _listed)
+ALLOWLIST = CsvTable((*_IDENTITY, "events", "hidden"), _listed_rows)
 
-_CONCERNED = ("name", "level", "level_now", "device", "state")
-_concerned: Callable[[CommitBackend], CsvRow] = attrgetter(*_CONCERNED)
+_COMMIT_BACKEND = ("name", "level", "level_now", "device", "state")
+_commit_backend: Callable[[CommitBackend], CsvRow] = attrgetter(*_COMMIT_BACKEND)
 
 
-def _of_commit(backend: CommitBackend) -> Iterator[CsvRow]:
-    head = (*_concerned(backend), " ".join(backend.oncalls), *_dispatched(backend.dispatch))
+def _commit_backend_rows(backend: CommitBackend) -> Iterator[CsvRow]:
+    head = (*_commit_backend(backend), " ".join(backend.oncalls), *_dispatch_cells(backend.dispatch))
     for job in backend.jobs or (None,):
-        yield *head, *_cell(job)
+        yield *head, *_job_cells(job)
 
 
-OF_COMMIT = CsvTable(
-    (*_CONCERNED, "oncalls", *_DISPATCHED, *_OF_JOB),
-    _of_commit,
+COMMIT_BACKENDS = CsvTable(
+    (*_COMMIT_BACKEND, "oncalls", *_DISPATCHED, *_JOB_COLUMNS),
+    _commit_backend_rows,
 )

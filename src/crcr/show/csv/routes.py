@@ -14,7 +14,7 @@ from crcr.decide.views.backend import BackendQuery, MatrixRow
 from crcr.decide.views.commit import WaiverView
 from crcr.decide.views.logs import AuditView, EffectView, Hit
 from crcr.decide.views.overview import DeliveryView, JobView
-from crcr.show.api import parameters as ask
+from crcr.show.api import parameters as params
 from crcr.show.api.parameters import MOST_EXPORTED, backend_name
 from crcr.show.csv import columns as tables
 from crcr.show.csv.writer import CsvExport, CursorKey, describe_response
@@ -41,42 +41,48 @@ def _add_numbers(api: APIRouter) -> None:
     @api.get("/summary.csv", **_describe_route("All backends with their numbers"))
     async def summary_csv(
         request: Request,
-        asked: ask.RequestParam,
-        choice: ask.TableChoice,
+        api_request: params.RequestParam,
+        choice: params.TableChoice,
         *,
-        kind: ask.KindParam = ResultKind.PULLS,
-        span: ask.RangeParam = Span.FORTNIGHT,
-        limit: ask.LinesParam | None = None,
-        cursor: ask.CursorParam = None,
+        kind: params.KindParam = ResultKind.PULLS,
+        span: params.RangeParam = Span.FORTNIGHT,
+        limit: params.LinesParam | None = None,
+        cursor: params.CursorParam = None,
     ) -> Response:
-        view = await asked.views.summary(
-            asked.upstream, span, asked.now, kind=kind, pick=lambda every: tabulate(every, choice).rows
+        view = await api_request.views.summary(
+            api_request.upstream,
+            span,
+            api_request.now,
+            kind=kind,
+            pick=lambda every: tabulate(every, choice).rows,
         )
-        name = f"{asked.upstream}-summary-{kind}-{span}"
+        name = f"{api_request.upstream}-summary-{kind}-{span}"
         export = CsvExport(request, name, limit or sys.maxsize, cursors.decode(cursor))
-        return await export.all_of(tables.SUMMARY, view.rows)
+        return await export.respond_with_items(tables.SUMMARY, view.rows)
 
     @api.get(
         "/metrics.csv", **_describe_route("The numbers over time", "The whole window first, then its parts.")
     )
     async def metrics_csv(
         request: Request,
-        asked: ask.RequestParam,
+        api_request: params.RequestParam,
         *,
-        kind: ask.KindParam = ResultKind.PULLS,
-        span: ask.RangeParam = Span.FORTNIGHT,
-        backend: ask.OneBackend = None,
-        limit: ask.LinesParam | None = None,
-        cursor: ask.CursorParam = None,
+        kind: params.KindParam = ResultKind.PULLS,
+        span: params.RangeParam = Span.FORTNIGHT,
+        backend: params.OneBackend = None,
+        limit: params.LinesParam | None = None,
+        cursor: params.CursorParam = None,
     ) -> Response:
-        view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind)
+        view = await api_request.views.metrics(api_request.upstream, span, api_request.now, kind=kind)
         one = pick_backend(view.backends, backend)
         until = Window.of(span, view.at).until
-        shown = (one,) if one else view.backends
-        each = (tables.MeasuredBackend(backend.figures, backend, until) for backend in shown)
-        name = f"{asked.upstream}-metrics-{kind}-{span}"
+        backends = (one,) if one else view.backends
+        measured = (tables.MeasuredBackend(backend.figures, backend, until) for backend in backends)
+        name = f"{api_request.upstream}-metrics-{kind}-{span}"
         export = CsvExport(request, name, limit or sys.maxsize, cursors.decode(cursor))
-        return await export.all_of(tables.METRICS, [tables.MeasuredBackend(view.total, None, until), *each])
+        return await export.respond_with_items(
+            tables.METRICS, [tables.MeasuredBackend(view.total, None, until), *measured]
+        )
 
 
 def _add_backend(api: APIRouter) -> None:
@@ -87,18 +93,18 @@ def _add_backend(api: APIRouter) -> None:
     async def backend_csv(
         request: Request,
         backend: Annotated[RepoName, Depends(backend_name)],
-        query: ask.BackendQueryParam,
-        asked: ask.RequestParam,
-        limit: ask.LinesParam = MOST_EXPORTED,
+        make_query: params.BackendQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
     ) -> Response:
-        wanted = query(upstream=asked.upstream, downstream=backend)
+        query = make_query(upstream=api_request.upstream, downstream=backend)
 
         async def read(after: CursorKey, size: int) -> tuple[tuple[MatrixRow, ...], CursorKey]:
-            page = await asked.views.backend(replace(wanted, after=after, limit=size), asked.now)
+            page = await api_request.views.backend(replace(query, after=after, limit=size), api_request.now)
             return page.matrix.rows, page.matrix.next
 
-        name = f"{asked.upstream}-{backend}-{wanted.kind}-{wanted.span}"
-        return await CsvExport(request, name, limit, wanted.after).of(tables.MATRIX, read)
+        name = f"{api_request.upstream}-{backend}-{query.kind}-{query.span}"
+        return await CsvExport(request, name, limit, query.after).respond_with_pages(tables.MATRIX, read)
 
     @api.get(
         "/backends/{org}/{repo}/jobs.csv", **_describe_route("A backend's jobs over the window, worst first")
@@ -106,26 +112,24 @@ def _add_backend(api: APIRouter) -> None:
     async def backend_jobs_csv(
         request: Request,
         backend: Annotated[RepoName, Depends(backend_name)],
-        asked: ask.RequestParam,
-        kind: ask.KindParam = ResultKind.PULLS,
-        span: ask.RangeParam = Span.FORTNIGHT,
+        api_request: params.RequestParam,
+        kind: params.KindParam = ResultKind.PULLS,
+        span: params.RangeParam = Span.FORTNIGHT,
     ) -> Response:
-        query = BackendQuery(upstream=asked.upstream, downstream=backend, kind=kind, span=span, limit=1)
-        page = await asked.views.backend(query, asked.now)
-        name = f"{asked.upstream}-{backend}-jobs-{kind}-{span}"
-        return await CsvExport(request, name).all_of(tables.JOB_FIGURES, page.jobs)
+        query = BackendQuery(upstream=api_request.upstream, downstream=backend, kind=kind, span=span, limit=1)
+        page = await api_request.views.backend(query, api_request.now)
+        name = f"{api_request.upstream}-{backend}-jobs-{kind}-{span}"
+        return await CsvExport(request, name).respond_with_items(tables.JOB_FIGURES, page.jobs)
 
-    @api.get(
-        "/backends/{org}/{repo}/levels.csv", **_describe_route("Since when a backend stands at which level")
-    )
+    @api.get("/backends/{org}/{repo}/levels.csv", **_describe_route("The history of a backend's level"))
     async def backend_levels_csv(
         request: Request,
         backend: Annotated[RepoName, Depends(backend_name)],
-        asked: ask.RequestParam,
+        api_request: params.RequestParam,
     ) -> Response:
-        query = BackendQuery(upstream=asked.upstream, downstream=backend, limit=1)
-        page = await asked.views.backend(query, asked.now)
-        return await CsvExport(request, f"{asked.upstream}-{backend}-levels").all_of(
+        query = BackendQuery(upstream=api_request.upstream, downstream=backend, limit=1)
+        page = await api_request.views.backend(query, api_request.now)
+        return await CsvExport(request, f"{api_request.upstream}-{backend}-levels").respond_with_items(
             tables.LEVELS, page.levels
         )
 
@@ -134,33 +138,42 @@ def _add_lists(api: APIRouter) -> None:
     @api.get("/jobs.csv", **_describe_route("Jobs, newest first", _LONG))
     async def jobs_csv(
         request: Request,
-        query: ask.JobQueryParam,
-        asked: ask.RequestParam,
-        limit: ask.LinesParam = MOST_EXPORTED,
+        make_query: params.JobQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
     ) -> Response:
-        wanted = query(upstream=asked.upstream)
+        query = make_query(upstream=api_request.upstream)
 
         async def read(after: CursorKey, size: int) -> tuple[tuple[JobView, ...], CursorKey]:
-            page = await asked.views.jobs(replace(wanted, after=after, limit=size))
+            page = await api_request.views.jobs(replace(query, after=after, limit=size))
             return page.jobs, page.next
 
-        return await CsvExport(request, f"{asked.upstream}-jobs", limit, wanted.after).of(tables.JOBS, read)
+        return await CsvExport(
+            request, f"{api_request.upstream}-jobs", limit, query.after
+        ).respond_with_pages(tables.JOBS, read)
 
-    @api.get("/search.csv", **_describe_route("What a search finds"))
+    @api.get("/search.csv", **_describe_route("Search results"))
     async def search_csv(
-        request: Request, q: ask.SearchParam, asked: ask.RequestParam, cursor: ask.CursorParam = None
+        request: Request,
+        q: params.SearchParam,
+        api_request: params.RequestParam,
+        cursor: params.CursorParam = None,
     ) -> Response:
         async def read(after: CursorKey, _: int) -> tuple[tuple[Hit, ...], CursorKey]:
-            found = await asked.views.search(asked.upstream, q, asked.now, after=after)
-            return found.hits, found.next
+            page = await api_request.views.search(api_request.upstream, q, api_request.now, after=after)
+            return page.hits, page.next
 
         after = cursors.decode(cursor)
-        return await CsvExport(request, f"{asked.upstream}-search", after=after).of(tables.HITS, read)
+        return await CsvExport(request, f"{api_request.upstream}-search", after=after).respond_with_pages(
+            tables.HITS, read
+        )
 
-    @api.get("/allowlist.csv", **_describe_route("Who takes part, at which level"))
-    async def allowlist_csv(request: Request, asked: ask.RequestParam) -> Response:
-        view = await asked.views.allowlist(asked.upstream)
-        return await CsvExport(request, f"{asked.upstream}-allowlist").all_of(tables.ALLOWLIST, view.backends)
+    @api.get("/allowlist.csv", **_describe_route("The backends with their levels"))
+    async def allowlist_csv(request: Request, api_request: params.RequestParam) -> Response:
+        view = await api_request.views.allowlist(api_request.upstream)
+        return await CsvExport(request, f"{api_request.upstream}-allowlist").respond_with_items(
+            tables.ALLOWLIST, view.backends
+        )
 
 
 def _add_deliveries(api: APIRouter) -> None:
@@ -170,96 +183,108 @@ def _add_deliveries(api: APIRouter) -> None:
     )
     async def deliveries_csv(
         request: Request,
-        query: ask.DeliveryQueryParam,
-        asked: ask.RequestParam,
-        limit: ask.LinesParam = MOST_EXPORTED,
+        make_query: params.DeliveryQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
     ) -> Response:
-        wanted = query(upstream=asked.upstream)
+        query = make_query(upstream=api_request.upstream)
 
         async def read(after: CursorKey, size: int) -> tuple[tuple[DeliveryView, ...], CursorKey]:
-            page = await asked.views.deliveries(replace(wanted, after=after, limit=size))
+            page = await api_request.views.deliveries(replace(query, after=after, limit=size))
             return page.deliveries, page.next
 
-        export = CsvExport(request, f"{asked.upstream}-deliveries", limit, wanted.after)
-        return await export.of(tables.DELIVERIES, read)
+        export = CsvExport(request, f"{api_request.upstream}-deliveries", limit, query.after)
+        return await export.respond_with_pages(tables.DELIVERIES, read)
 
     @api.get(
         "/deliveries/{guid}.csv", **_describe_route("One delivery: a line for each job of each dispatch")
     )
-    async def delivery_csv(request: Request, guid: ask.GuidPath, asked: ask.RequestParam) -> Response:
-        view = await asked.views.delivery(asked.upstream, guid)
-        return await CsvExport(request, f"{asked.upstream}-delivery-{guid}").all_of(tables.DELIVERY, [view])
+    async def delivery_csv(
+        request: Request, guid: params.GuidPath, api_request: params.RequestParam
+    ) -> Response:
+        view = await api_request.views.delivery(api_request.upstream, guid)
+        return await CsvExport(request, f"{api_request.upstream}-delivery-{guid}").respond_with_items(
+            tables.DELIVERY, [view]
+        )
 
 
 def _add_logs(api: APIRouter) -> None:
     @api.get("/effects.csv", **_describe_route("Effects one by one", _LONG))
     async def effects_csv(
         request: Request,
-        query: ask.EffectQueryParam,
-        asked: ask.RequestParam,
-        limit: ask.LinesParam = MOST_EXPORTED,
+        make_query: params.EffectQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
     ) -> Response:
-        wanted = query(upstream=asked.upstream)
+        query = make_query(upstream=api_request.upstream)
 
         async def read(after: CursorKey, size: int) -> tuple[tuple[EffectView, ...], CursorKey]:
-            page = await asked.views.effect_page(replace(wanted, after=after, limit=size))
+            page = await api_request.views.effect_page(replace(query, after=after, limit=size))
             return page.effects, page.next
 
-        return await CsvExport(request, f"{asked.upstream}-effects", limit, wanted.after).of(
-            tables.EFFECTS, read
-        )
+        return await CsvExport(
+            request, f"{api_request.upstream}-effects", limit, query.after
+        ).respond_with_pages(tables.EFFECTS, read)
 
-    @api.get("/audit.csv", **_describe_route("Every act by hand and every alarm", _LONG))
+    @api.get("/audit.csv", **_describe_route("Manual actions and alarms", _LONG))
     async def audit_csv(
         request: Request,
-        query: ask.AuditQueryParam,
-        asked: ask.RequestParam,
-        limit: ask.LinesParam = MOST_EXPORTED,
+        make_query: params.AuditQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
     ) -> Response:
-        wanted = query(upstream=asked.upstream)
+        query = make_query(upstream=api_request.upstream)
 
         async def read(after: CursorKey, size: int) -> tuple[tuple[AuditView, ...], CursorKey]:
-            page = await asked.views.audit(replace(wanted, after=after, limit=size))
+            page = await api_request.views.audit(replace(query, after=after, limit=size))
             return page.acts, page.next
 
-        return await CsvExport(request, f"{asked.upstream}-audit", limit, wanted.after).of(tables.AUDIT, read)
+        return await CsvExport(
+            request, f"{api_request.upstream}-audit", limit, query.after
+        ).respond_with_pages(tables.AUDIT, read)
 
 
 def _add_commits(api: APIRouter) -> None:
     @api.get(
         "/pulls/{number}.csv",
-        **_describe_route("A pull request's backends and jobs, as its latest commit has them"),
+        **_describe_route("Backends and jobs of a pull request's latest commit"),
     )
-    async def pull_csv(request: Request, number: ask.NumberPath, asked: ask.RequestParam) -> Response:
-        view = await asked.views.pull(asked.upstream, number, asked.now)
-        return await CsvExport(request, f"{asked.upstream}-pull-{number}").all_of(
-            tables.OF_COMMIT, view.backends
+    async def pull_csv(
+        request: Request, number: params.NumberPath, api_request: params.RequestParam
+    ) -> Response:
+        view = await api_request.views.pull(api_request.upstream, number, api_request.now)
+        return await CsvExport(request, f"{api_request.upstream}-pull-{number}").respond_with_items(
+            tables.COMMIT_BACKENDS, view.backends
         )
 
     @api.get("/commits/{sha}.csv", **_describe_route("A commit's backends and jobs"))
     async def commit_csv(
         request: Request,
-        sha: ask.ShaPath,
-        asked: ask.RequestParam,
-        delivery: ask.DeliveryParam = None,
+        sha: params.ShaPath,
+        api_request: params.RequestParam,
+        delivery: params.DeliveryParam = None,
     ) -> Response:
-        view = await asked.views.commit(asked.upstream, sha, asked.now, delivery=delivery or None)
-        export = CsvExport(request, f"{asked.upstream}-commit-{sha[:12]}")
-        return await export.all_of(tables.OF_COMMIT, view.backends)
+        view = await api_request.views.commit(
+            api_request.upstream, sha, api_request.now, delivery=delivery or None
+        )
+        export = CsvExport(request, f"{api_request.upstream}-commit-{sha[:12]}")
+        return await export.respond_with_items(tables.COMMIT_BACKENDS, view.backends)
 
     @api.get("/waivers.csv", **_describe_route("Waivers, those in force first", _LONG))
     async def waivers_csv(
         request: Request,
-        query: ask.WaiverQueryParam,
-        asked: ask.RequestParam,
-        limit: ask.LinesParam = MOST_EXPORTED,
+        make_query: params.WaiverQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
     ) -> Response:
-        wanted = query(upstream=asked.upstream)
+        query = make_query(upstream=api_request.upstream)
 
         async def read(after: CursorKey, size: int) -> tuple[tuple[WaiverView, ...], CursorKey]:
-            page = await asked.views.waiver_page(replace(wanted, after=after, limit=size), asked.now)
+            page = await api_request.views.waiver_page(
+                replace(query, after=after, limit=size), api_request.now
+            )
             return page.waivers, page.next
 
-        return await CsvExport(request, f"{asked.upstream}-waivers", limit, wanted.after).of(
-            tables.WAIVERS, read
-        )
+        return await CsvExport(
+            request, f"{api_request.upstream}-waivers", limit, query.after
+        ).respond_with_pages(tables.WAIVERS, read)

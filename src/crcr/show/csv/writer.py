@@ -28,8 +28,8 @@ from crcr.show.urls import cursors
 T = TypeVar("T")
 CursorKey = tuple[str | int, ...] | None
 CsvRow = Sequence[object]
-Read = Callable[[CursorKey, int], Awaitable[tuple[Sequence[T], CursorKey]]]
-"""So many items after a place, and the place of the next."""
+ReadPage = Callable[[CursorKey, int], Awaitable[tuple[Sequence[T], CursorKey]]]
+"""Reads a page: the items after a key, at most so many, and the key of the next page."""
 
 MEDIA_TYPE = "text/csv; charset=utf-8; header=present"
 _PAGE = 200
@@ -37,14 +37,14 @@ _MOST_BYTES = 32 * 1024 * 1024
 _IN_MEMORY_BYTES = 512 * 1024
 _CHUNK_BYTES = 64 * 1024
 _MOST_TEXT = 32_000
-"""What a spreadsheet's cell still holds."""
-_ACTS = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001  spreadsheets take the wide ones too
+"""The longest text that a spreadsheet cell can hold."""
+_FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001  spreadsheets accept the full-width ones too
 _UNFIT_FOR_NAMES = re.compile(r"[^A-Za-z0-9._]+")
 
 
 @dataclass(frozen=True, slots=True)
 class CsvTable(Generic[T]):
-    """Stable names of columns, and the lines that one item makes: at least one, and never torn apart."""
+    """Stable names of columns, and the lines of one item: at least one, and never split over two responses."""
 
     columns: tuple[str, ...]
     lines: Callable[[T], Iterable[CsvRow]]
@@ -52,65 +52,65 @@ class CsvTable(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class CsvExport:
-    """Which request is answered, under which name, from which place on and how many lines at most."""
+    """The request, the name of the file, the key to start after, and the limit of lines."""
 
     request: Request
     name: str
     limit: int = sys.maxsize
     after: CursorKey = None
 
-    async def all_of(self, table: CsvTable[T], items: Sequence[T]) -> Response:
-        """A view that comes in one piece; a place in it is the number of items before."""
+    async def respond_with_items(self, table: CsvTable[T], items: Sequence[T]) -> Response:
+        """Respond with a view that was read as a whole; its cursor is the number of items before."""
 
         async def read(after: CursorKey, size: int) -> tuple[Sequence[T], CursorKey]:
             start = first_row(after)
             end = start + size
             return items[start:end], (end,) if end < len(items) else None
 
-        return await self.of(table, read)
+        return await self.respond_with_pages(table, read)
 
-    async def of(self, table: CsvTable[T], read: Read[T]) -> Response:
+    async def respond_with_pages(self, table: CsvTable[T], read: ReadPage[T]) -> Response:
         with ExitStack() as unsent:
             file = LineSpool()
             unsent.callback(file.close)
             file.write([table.columns])
-            following = await self._fill(file, table, read)
+            next_key = await self._write_pages(file, table, read)
             unsent.pop_all()
-        return file.response(self._headers(following))
+        return file.response(self._headers(next_key))
 
-    async def _fill(self, file: "LineSpool", table: CsvTable[T], read: Read[T]) -> CursorKey:
-        """Pages until the lines are as many as may be; a page with too many is read again as a smaller one."""
-        after, size, room = self.after, _PAGE, self.limit
+    async def _write_pages(self, file: "LineSpool", table: CsvTable[T], read: ReadPage[T]) -> CursorKey:
+        """Write pages up to the limit of lines; a page with too many lines is read again with fewer items."""
+        after, size, lines_left = self.after, _PAGE, self.limit
         while True:
-            size = min(size, room)
-            items, following = await read(after, size)
+            size = min(size, lines_left)
+            items, next_key = await read(after, size)
             lines = await to_thread(_lines, table, items)
-            if len(lines) > room and size > 1:
+            if len(lines) > lines_left and size > 1:
                 size //= 2
                 continue
-            if len(lines) > room and room < self.limit:
+            if len(lines) > lines_left and lines_left < self.limit:
                 return after
             await to_thread(file.write, lines)
-            after, room = following, room - len(lines)
-            if after is None or room <= 0 or file.size >= _MOST_BYTES:
+            after, lines_left = next_key, lines_left - len(lines)
+            if after is None or lines_left <= 0 or file.size >= _MOST_BYTES:
                 return after
 
-    def _headers(self, following: CursorKey) -> dict[str, str]:
+    def _headers(self, next_key: CursorKey) -> dict[str, str]:
         headers = {
             "Content-Disposition": f'attachment; filename="{file_name(self.name)}"',
             "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-cache",
         }
-        if following is not None:
-            kept = [each for each in self.request.query_params.multi_items() if each[0] != "cursor"]
-            query = urlencode([*kept, ("cursor", cursors.encode(following) or "")], safe="/")
+        if next_key is not None:
+            parameters = [pair for pair in self.request.query_params.multi_items() if pair[0] != "cursor"]
+            query = urlencode([*parameters, ("cursor", cursors.encode(next_key) or "")], safe="/")
             headers["Link"] = f'<{quote(self.request.scope["path"])}?{query}>; rel="next"'
         return headers
 
 
-def first_row(place: CursorKey) -> int:
-    """How many rows stand before a place in a table whose order follows the newest numbers."""
-    match place:
+def first_row(key: CursorKey) -> int:
+    """Return how many rows come before a cursor of a table whose order follows the newest numbers."""
+    match key:
         case None:
             return 0
         case (int(start),) if start > 0:
@@ -123,16 +123,16 @@ def _lines(table: CsvTable[T], items: Sequence[T]) -> list[CsvRow]:
 
 
 class LineSpool:
-    """Lines as they are written, in memory while they are few."""
+    """The lines of a response, in memory while they are few, else on disk."""
 
     def __init__(self) -> None:
-        self._file = SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115  closed when it was sent
+        self._file = SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115  closed after sending
         self.size = 0
 
     def write(self, rows: Iterable[CsvRow]) -> None:
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\r\n")
-        writer.writerows([cell(value) for value in row] for row in rows)
+        writer.writerows([format_cell(value) for value in row] for row in rows)
         self.size += self._file.write(text.getvalue().encode())
 
     def close(self) -> None:
@@ -152,8 +152,8 @@ class LineSpool:
                 yield chunk
 
 
-def cell(value: object) -> str:
-    """Our own numbers, times and words as they are, to the last digit; any other text may be a stranger's."""
+def format_cell(value: object) -> str:
+    """Our own numbers, times and words unchanged, to the last digit; any other text is untrusted."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -164,13 +164,13 @@ def cell(value: object) -> str:
         return repr(value)
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return harmless(str(value.value if isinstance(value, Enum) else value))
+    return neutralize_formula(str(value.value if isinstance(value, Enum) else value))
 
 
-def harmless(text: str) -> str:
-    """Text that no spreadsheet takes for a formula, and that hides nothing."""
-    shown = visible(text, _MOST_TEXT)
-    return f"'{shown}" if text.startswith(_ACTS) else shown
+def neutralize_formula(text: str) -> str:
+    """Return text that no spreadsheet runs as a formula, with invisible characters made visible."""
+    clean = visible(text, _MOST_TEXT)
+    return f"'{clean}" if text.startswith(_FORMULA_STARTS) else clean
 
 
 def file_name(name: str) -> str:
@@ -178,7 +178,7 @@ def file_name(name: str) -> str:
 
 
 def describe_response(about: str) -> dict[int | str, dict[str, Any]]:
-    """How an export's success is told in the API's description."""
+    """Describe the successful response of an export in OpenAPI."""
     text = {"schema": {"type": "string"}}
     return {
         200: {

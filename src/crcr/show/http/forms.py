@@ -25,14 +25,14 @@ async def read_form(request: Request, *, deadline_s: float = DEADLINE_S) -> dict
 
 
 async def read_small(request: Request, *, deadline_s: float = DEADLINE_S) -> bytes:
-    """Return the body. Who sends it slowly holds a connection, and nothing else, until the deadline."""
+    """Return the body. A slow client holds one connection until the deadline, and nothing else."""
     body = bytearray()
     try:
         async with asyncio.timeout(deadline_s):
             async for part in request.stream():
                 body += part
                 if len(body) > _MOST_BYTES:
-                    raise TooLarge(f"at most {_MOST_BYTES} bytes are taken here")
+                    raise TooLarge(f"the body may have at most {_MOST_BYTES} bytes")
     except TimeoutError:
         raise BadRequest(f"the body did not arrive within {deadline_s:g} s") from None
     return bytes(body)

@@ -25,8 +25,8 @@ PAGE_HEADERS = {
 _TAGGED = ("text/html", "application/json")
 _MOST_TAGGED = 4 * 1024 * 1024
 _LEFT_OUT_OF_304 = ("content-length", "content-type")
-_SMALLEST_PACKED = 1_024
-_PACKING = 5
+_SMALLEST_COMPRESSED = 1_024
+_COMPRESSION_LEVEL = 5
 _ROBOTS = """\
 User-agent: *
 Allow: /crcr
@@ -41,18 +41,20 @@ Disallow: /crcr/search
 Disallow: /*format=
 Disallow: /*.csv
 """
-_NOT_AT_ALL = "User-agent: *\nDisallow: /\n"
+_ROBOTS_DISALLOWED = "User-agent: *\nDisallow: /\n"
 
 
 def wrap_app(app: ASGIApp, *, public_url: str, is_public: bool) -> ASGIApp:
-    """The app with everything of this module around it."""
-    packed = GZipMiddleware(EntityTags(app), minimum_size=_SMALLEST_PACKED, compresslevel=_PACKING)
-    return SecurityHeaders(packed, encrypted=urlsplit(public_url).scheme == "https", is_public=is_public)
+    """Return the app wrapped in the layers of this module."""
+    compressed = GZipMiddleware(
+        EntityTags(app), minimum_size=_SMALLEST_COMPRESSED, compresslevel=_COMPRESSION_LEVEL
+    )
+    return SecurityHeaders(compressed, encrypted=urlsplit(public_url).scheme == "https", is_public=is_public)
 
 
 def robots_route(*, is_public: bool) -> list[BaseRoute]:
     async def robots(_: Request) -> Response:
-        return PlainTextResponse(_ROBOTS if is_public else _NOT_AT_ALL)
+        return PlainTextResponse(_ROBOTS if is_public else _ROBOTS_DISALLOWED)
 
     return [Route("/robots.txt", robots)]
 
@@ -69,13 +71,13 @@ class SecurityHeaders:
             return
         hidden = not self._is_public or scope["path"].startswith(("/api/", "/crcr/login", "/crcr/admin/"))
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": list(message["headers"])}  # the app may send a list it keeps
                 self._add(MutableHeaders(raw=message["headers"]), hidden=hidden)
             await send(message)
 
-        await self._app(scope, receive, guarded)
+        await self._app(scope, receive, send_with_headers)
 
     def _add(self, headers: MutableHeaders, *, hidden: bool) -> None:
         headers.setdefault("X-Content-Type-Options", "nosniff")
@@ -89,7 +91,7 @@ class SecurityHeaders:
 
 
 class EntityTags:
-    """The tag is weak: the same page may be packed or not."""
+    """The tag is weak: the same page may be compressed or not."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -98,15 +100,15 @@ class EntityTags:
         if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
             await self._app(scope, receive, send)
             return
-        await self._app(scope, receive, _Tagging(send, Headers(scope=scope).get("if-none-match")))
+        await self._app(scope, receive, _TaggingSend(send, Headers(scope=scope).get("if-none-match")))
 
 
-class _Tagging:
-    """Holds the head of an answer back until its body is there, if that is all in one piece."""
+class _TaggingSend:
+    """Holds the start of a response back until its body is complete, if the body is one message."""
 
-    def __init__(self, send: Send, known: str | None) -> None:
+    def __init__(self, send: Send, if_none_match: str | None) -> None:
         self._send = send
-        self._known = known
+        self._if_none_match = if_none_match
         self._head: Message | None = None
 
     async def __call__(self, message: Message) -> None:
@@ -116,19 +118,19 @@ class _Tagging:
         head, self._head = self._head, None
         if head is not None:
             body = message.get("body", b"")
-            whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-            if whole and len(body) <= _MOST_TAGGED:
-                await self._tagged(head, message)
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if is_complete and len(body) <= _MOST_TAGGED:
+                await self._send_tagged(head, message)
                 return
             await self._send(head)
         await self._send(message)
 
-    async def _tagged(self, head: Message, message: Message) -> None:
+    async def _send_tagged(self, head: Message, message: Message) -> None:
         head = {**head, "headers": list(head["headers"])}
         headers = MutableHeaders(raw=head["headers"])
         tag = f'W/"{sha256(message.get("body", b"")).hexdigest()[:32]}"'
         headers["ETag"] = tag
-        if self._known is None or not _knows(self._known, tag):
+        if self._if_none_match is None or not _matches_tag(self._if_none_match, tag):
             await self._send(head)
             await self._send(message)
             return
@@ -148,6 +150,6 @@ def _may_be_tagged(head: Message) -> bool:
     )
 
 
-def _knows(if_none_match: str, tag: str) -> bool:
-    told = {each.strip().removeprefix("W/") for each in if_none_match.split(",")}
-    return "*" in told or tag.removeprefix("W/") in told
+def _matches_tag(if_none_match: str, tag: str) -> bool:
+    tags = {value.strip().removeprefix("W/") for value in if_none_match.split(",")}
+    return "*" in tags or tag.removeprefix("W/") in tags

@@ -11,18 +11,18 @@ _NOT_BACK_TO = ("/crcr/login", "/crcr/logout", "/crcr/admin/")
 _OWN = frozenset({"same-origin", "none"})
 
 
-def local_path(asked: str | None) -> str:
-    """Return the address if it is a path of this site that can be looked at, else the first page."""
-    if not asked or not _PATH.fullmatch(asked):
+def local_path(path: str | None) -> str:
+    """Return the address if it is a path of a page of this site, else the first page."""
+    if not path or not _PATH.fullmatch(path):
         return HOME
-    parts = urlsplit(asked)
+    parts = urlsplit(path)
     if parts.scheme or parts.netloc or parts.path.startswith(_NOT_BACK_TO):
         return HOME
-    return asked
+    return path
 
 
 def is_cross_site(request: Request, public_url: str) -> bool:
-    """Return whether a browser says that another site's page sent this; programs say nothing."""
+    """Return whether a browser's headers say that another site sent this; other programs send no such header."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site.lower() not in _OWN:
         return True
@@ -30,7 +30,7 @@ def is_cross_site(request: Request, public_url: str) -> bool:
     if not origins:
         return False
     public = urlsplit(public_url.lower())
-    # The host is what the browser took us for: a page elsewhere cannot make its own origin equal to it.
+    # The host that the browser addressed: a page of another site cannot have an equal origin.
     hosts = {public.netloc, request.headers.get("host", "").lower()}
     ours = {f"{scheme}://{host}" for scheme in {"https", public.scheme} for host in hosts}
     return any(origin.lower() not in ours for origin in origins)

@@ -24,7 +24,7 @@ def load_static_files() -> "StaticFiles":
 class StaticFiles:
     def __init__(self) -> None:
         folder = files("crcr.show") / "static"
-        self._content = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+        self._content = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
         self._digests = {
             name: hashlib.sha256(content).hexdigest()[:16] for name, content in self._content.items()
         }
@@ -39,9 +39,9 @@ class StaticFiles:
         name = request.path_params["name"]
         if name not in self._content:
             raise NotFound("there is no such file")
-        known = request.query_params.get("v") == self._digests[name]
+        is_current = request.query_params.get("v") == self._digests[name]
         headers = {
-            "Cache-Control": "public, max-age=31536000, immutable" if known else "no-cache",
+            "Cache-Control": "public, max-age=31536000, immutable" if is_current else "no-cache",
             "X-Content-Type-Options": "nosniff",
             "Content-Security-Policy": "default-src 'none'; sandbox",
         }

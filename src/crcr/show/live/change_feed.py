@@ -21,22 +21,22 @@ _MEASURED = 1_000
 
 @dataclass(slots=True)
 class LiveDelay:
-    """Measured only while a page is open: without one nobody waits for news."""
+    """The delay from a change to open pages; measured only while a page is open."""
 
-    on_told: Callable[[float], None] = lambda _: None
+    on_delay: Callable[[float], None] = lambda _: None
     _newest: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED))
 
-    def note(self, seconds: float) -> None:
-        told_after = max(0.0, seconds)
-        self._newest.append(told_after)
-        self.on_told(told_after)
+    def record(self, seconds: float) -> None:
+        delay_s = max(0.0, seconds)
+        self._newest.append(delay_s)
+        self.on_delay(delay_s)
 
     @property
-    def known(self) -> int:
+    def count(self) -> int:
         return len(self._newest)
 
     def quantile(self, share: float) -> float | None:
-        """The delay that this share of the newest stays within."""
+        """Return the delay that this share of the newest measurements does not exceed."""
         if not self._newest:
             return None
         ordered = sorted(self._newest)
@@ -50,7 +50,7 @@ _STORE_DOWN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """How to be told that the log has grown: an event that is set then, and how to give it back."""
+    """Subscription to the growth of the log: an event that is set then, and how to unsubscribe it."""
 
     subscribe: Callable[[], asyncio.Event]
     unsubscribe: Callable[[asyncio.Event], None]
@@ -80,11 +80,11 @@ class ChangeFeed:
         self._pump: asyncio.Task[None] | None = None
         self._recent: deque[Change] = deque(maxlen=_KEPT)
         self._covers_from: int | None = None
-        """All that may be told after this id is in `_recent`; None while nothing was read."""
+        """`_recent` holds all changes after this id; None before the first read."""
         self._upto = 0
 
     def attach(self) -> asyncio.Event:
-        """An event that is set whenever there may be something new."""
+        """Return an event that is set whenever there may be new changes."""
         fresh = asyncio.Event()
         self._streams.add(fresh)
         if self._pump is None or self._pump.done():
@@ -100,14 +100,14 @@ class ChangeFeed:
             await asyncio.wait([pump])
 
     async def position(self) -> Changes:
-        """Where the log begins and ends now."""
+        """Return the oldest and the newest id of the log."""
         return await self._log.changes(None, 0)
 
-    async def after(self, change_id: int) -> tuple[list[Change], int, bool]:
-        """What to tell after an id, up to which id that is, and whether there is more to read at once."""
+    async def read_after(self, change_id: int) -> tuple[list[Change], int, bool]:
+        """Return the changes after an id, the last id that was read, and whether there are more."""
         if self._covers_from is not None and change_id >= self._covers_from:
             return (
-                [each for each in self._recent if each.change_id > change_id],
+                [change for change in self._recent if change.change_id > change_id],
                 max(change_id, self._upto),
                 False,
             )
@@ -135,23 +135,23 @@ class ChangeFeed:
             self._covers_from = self._upto = position.newest
         while True:
             batch = await self._log.changes(self._upto, BATCH)
-            self._keep(batch)
+            self._add_batch(batch)
             for fresh in self._streams:
                 fresh.set()
             if batch.upto >= batch.newest:
                 return
 
-    def _keep(self, batch: Changes) -> None:
+    def _add_batch(self, batch: Changes) -> None:
         for change in batch.items:
             if len(self._recent) == _KEPT:
                 self._covers_from = self._recent[0].change_id
             self._recent.append(change)
             now = self._clock.now()
-            self._delay.note((now - change.at).total_seconds())
-            self._follow(change, now)
+            self._delay.record((now - change.at).total_seconds())
+            self._trace_change(change, now)
         self._upto = batch.upto
 
-    def _follow(self, change: Change, now: datetime) -> None:
+    def _trace_change(self, change: Change, now: datetime) -> None:
         if change.delivery is not None:
             self._trace.note(
                 TraceStep.TELL,

@@ -21,7 +21,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.views.overview import Change
 from crcr.errors import BadRequest, Unavailable
 from crcr.ports import Clock, Trace
-from crcr.show.access.reader import reader_of
+from crcr.show.access.reader import get_reader
 from crcr.show.live.change_feed import ChangeFeed, ChangeLog, LiveDelay, Wakeups
 from crcr.show.live.shared_health import HealthFeed
 from crcr.show.urls.location import pick_upstream
@@ -106,22 +106,22 @@ class EventStreams:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        asked = request.query_params.get("upstream")
-        upstream = pick_upstream(self._upstreams, asked).key if asked else None
+        requested = request.query_params.get("upstream")
+        upstream = pick_upstream(self._upstreams, requested).key if requested else None
         after = _resume_id(request)
-        with self._counted(self._address_of(request)):
-            feed = self._for_admins if reader_of(request).admin else self._feed
+        with self._count_stream(self._address_of(request)):
+            feed = self._for_admins if get_reader(request).admin else self._feed
             async with _attached(feed) as fresh:
                 stream = _Stream(send, feed, upstream, self._clock)
-                await self._begin(stream, after)
+                await self._start_stream(stream, after)
                 if request.method != "HEAD":
-                    with self._health.attached(fresh) if self._health else nullcontext():
+                    with self._health.attach(fresh) if self._health else nullcontext():
                         await self._note_health(stream, request.query_params.get("health"))
                         await self._follow(stream, fresh, receive)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     @contextmanager
-    def _counted(self, address: str) -> Iterator[None]:
+    def _count_stream(self, address: str) -> Iterator[None]:
         if self._open.total() >= self._caps.in_total or self._open[address] >= self._caps.per_address:
             raise Unavailable(
                 "too many live streams are open", hint="close other pages, or read /api/v1/summary instead"
@@ -136,52 +136,52 @@ class EventStreams:
                 del self._open[address]
             self._on_streams(self._open.total())
 
-    async def _begin(self, stream: "_Stream", after: int | None) -> None:
-        """Answer and take up the reader's place, or tell it that the place is gone."""
+    async def _start_stream(self, stream: "_Stream", after: int | None) -> None:
+        """Start the response at the client's position, or send `reset` when the log no longer has it."""
         log = await stream.feed.position()
         await stream.start()
-        known = after is not None and (log.oldest - 1 <= after <= log.newest)
-        stream.upto = after if after is not None and known else log.newest
-        if after is not None and not known:
+        is_in_log = after is not None and (log.oldest - 1 <= after <= log.newest)
+        stream.upto = after if after is not None and is_in_log else log.newest
+        if after is not None and not is_in_log:
             await stream.reset()
 
-    async def _note_health(self, stream: "_Stream", shown: str | None) -> None:
-        """Take the health that the reader's page shows as told: what has changed since then is told at once."""
-        stream.health = await self._health.marks() if self._health else {}
-        upstream, _, mark = (shown or "").lower().rpartition("@")
+    async def _note_health(self, stream: "_Stream", page_mark: str | None) -> None:
+        """Take the health that the page shows as the last one sent, so that a change since then is sent at once."""
+        stream.health = await self._health.read_signatures() if self._health else {}
+        upstream, _, mark = (page_mark or "").lower().rpartition("@")
         if upstream in stream.health:
             stream.health = {**stream.health, upstream: mark}
 
     async def _follow(self, stream: "_Stream", fresh: asyncio.Event, receive: Receive) -> None:
-        gone = asyncio.create_task(_disconnected(receive))
+        disconnected = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            while not (gone.done() or self._stopping.is_set()):
+            while not (disconnected.done() or self._stopping.is_set()):
                 fresh.clear()
                 try:
-                    changes, upto, more = await stream.feed.after(stream.upto)
+                    changes, upto, more = await stream.feed.read_after(stream.upto)
                 except Unavailable:
                     changes, upto, more = [], stream.upto, False  # the feed wakes us when the store is back
-                await stream.tell(changes, upto)
+                await stream.write_changes(changes, upto)
                 if self._health:
-                    await stream.tell_health(await self._health.marks())
-                if not more and not await self._waited(gone, fresh, stream.beats_in_s):
+                    await stream.write_health(await self._health.read_signatures())
+                if not more and not await self._wait(disconnected, fresh, stream.heartbeat_due_s):
                     await stream.heartbeat()
         except OSError:
-            return  # the reader left while we wrote
+            return  # the client disconnected during a write
         finally:
-            gone.cancel()
+            disconnected.cancel()
 
-    async def _waited(self, gone: asyncio.Task[None], fresh: asyncio.Event, seconds: float) -> bool:
-        """Wait for something to happen; False when the time for a heartbeat has come."""
+    async def _wait(self, disconnected: asyncio.Task[None], fresh: asyncio.Event, seconds: float) -> bool:
+        """Wait for a change, a disconnect or the stop; False when a heartbeat is due."""
         if seconds <= 0:
             return False
         beat = asyncio.create_task(self._clock.sleep(seconds))
         waits = [beat, asyncio.create_task(fresh.wait()), asyncio.create_task(self._stopping.wait())]
         try:
-            done, _ = await asyncio.wait([gone, *waits], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([disconnected, *waits], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in waits:
-                each.cancel()
+            for wait in waits:
+                wait.cancel()
         return beat not in done
 
 
@@ -202,12 +202,12 @@ class _Stream:
     clock: Clock
     upto: int = 0
     health: dict[str, str] = field(default_factory=dict)
-    """What this reader knows of the relay's health, by upstream."""
+    """The health signatures that were sent to this client, by upstream."""
     _wrote_at: datetime | None = None
 
     @property
-    def beats_in_s(self) -> float:
-        """Counted from what was written last: much may happen that this reader is not told of."""
+    def heartbeat_due_s(self) -> float:
+        """Counted from the last write: changes of other upstreams are not written to this stream."""
         if self._wrote_at is None:
             return HEARTBEAT_S
         silent_s = (self.clock.now() - self._wrote_at).total_seconds()
@@ -221,25 +221,25 @@ class _Stream:
         await self._write(f"id: {self.upto}\nevent: reset\ndata: {{}}\n\n")
 
     async def heartbeat(self) -> None:
-        """An event, since a browser's script does not see comments. It has no id: the reader's place stays."""
+        """An event, since a browser's script does not see comments. It has no id, so the client's position stays."""
         await self._write("event: beat\ndata: {}\n\n")
 
-    async def tell(self, changes: list[Change], upto: int) -> None:
-        """Write a batch, equal changes once: a page reads anew anyway, and a burst stays small."""
-        mine = [each for each in changes if self.upstream in (None, each.upstream)]
-        newest = {(c.kind, c.upstream, c.downstream, c.delivery, c.number): c for c in mine}
+    async def write_changes(self, changes: list[Change], upto: int) -> None:
+        """Write a batch, with equal changes once: a page reloads its content anyway, and a burst stays small."""
+        relevant = [change for change in changes if self.upstream in (None, change.upstream)]
+        newest = {(c.kind, c.upstream, c.downstream, c.delivery, c.number): c for c in relevant}
         if newest:
-            told = sorted(newest.values(), key=lambda change: change.change_id)
-            await self._write("".join(map(_frame, told)))
+            distinct = sorted(newest.values(), key=lambda change: change.change_id)
+            await self._write("".join(map(_frame, distinct)))
         self.upto = upto
 
-    async def tell_health(self, marks: dict[str, str]) -> None:
-        """Write which upstreams' health changed. Without an id: it is not in the log."""
-        mine = [each for each in marks if self.upstream in (None, each)]
-        changed = [each for each in mine if marks[each] != self.health.get(each)]
+    async def write_health(self, marks: dict[str, str]) -> None:
+        """Write which upstreams' health changed. The event has no id: it is not in the log."""
+        followed = [key for key in marks if self.upstream in (None, key)]
+        changed = [key for key in followed if marks[key] != self.health.get(key)]
         self.health = marks
-        for each in changed:
-            await self._write(f'event: health\ndata: {{"kind":"health","upstream":{json.dumps(each)}}}\n\n')
+        for key in changed:
+            await self._write(f'event: health\ndata: {{"kind":"health","upstream":{json.dumps(key)}}}\n\n')
 
     async def _write(self, text: str) -> None:
         self._wrote_at = self.clock.now()
@@ -258,15 +258,17 @@ def _frame(change: Change) -> str:
 
 
 def _resume_id(request: Request) -> int | None:
-    """Where the reader is; a reconnecting browser's header is newer than the address it first used."""
-    told = request.headers.get("last-event-id") or request.query_params.get("after")
-    if not told:
+    """Return the client's position; the header of a reconnecting browser is newer than its address."""
+    text = request.headers.get("last-event-id") or request.query_params.get("after")
+    if not text:
         return None
-    if not (told.isascii() and told.isdigit()) or len(told) > 19 or int(told) > _BIGGEST_ID:
-        raise BadRequest("the place to resume from is not a number", hint="send back an event's id unchanged")
-    return int(told)
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > _BIGGEST_ID:
+        raise BadRequest(
+            "the position to resume from is not a number", hint="send back an event's id unchanged"
+        )
+    return int(text)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -16,8 +16,8 @@ from crcr.errors import Unavailable
 from crcr.ports import Clock
 
 SHARED_FOR_S = 3.0
-_TOLD_FOR = timedelta(minutes=1)
-"""How old the last reading may be that is told while a newer one takes long."""
+_LAST_READING_VALID_FOR = timedelta(minutes=1)
+"""How old the previous reading may be that is used while a new one takes long."""
 
 
 class HealthReader(Protocol):
@@ -32,43 +32,43 @@ class SharedHealth:
         self._clock = clock
         self._shared_for = timedelta(seconds=shared_for_s)
         self._read_at: datetime | None = None
-        self._known: dict[RepoName, Health] = {}
+        self._last: dict[RepoName, Health] = {}
         self._reading = asyncio.Lock()
-        self._under_way: asyncio.Task[dict[RepoName, Health]] | None = None
+        self._running: asyncio.Task[dict[RepoName, Health]] | None = None
 
     async def read(self) -> dict[RepoName, Health]:
         """Return the health of every upstream, a few seconds old at most; raise `Unavailable` when it cannot be read.
 
-        While one reader reads it anew, all others get what was read before.
+        While one caller reads it again, all others get the previous reading.
         """
-        if self._known and self._is_being_read:
-            return self._known
+        if self._last and self._is_being_read:
+            return self._last
         async with self._reading:
             now = self._clock.now()
             if self._read_at is None or now - self._read_at >= self._shared_for:
-                self._known = await self._reader.health(now)
+                self._last = await self._reader.health(now)
                 self._read_at = now
-            return self._known
+            return self._last
 
-    async def within(self, seconds: float) -> dict[RepoName, Health]:
-        """Return what is known after so many seconds: what was read before when reading takes longer, or nothing.
+    async def read_within(self, seconds: float) -> dict[RepoName, Health]:
+        """Return the health within so many seconds: the previous reading, or nothing, when a new one takes longer.
 
-        A reading that takes longer goes on, and serves whoever asks next. Where every reader reads for itself, it waits.
+        A reading that takes longer continues for the next caller. Without sharing, this waits for the reading.
         """
         try:
             if not self._shared_for:
                 return await self.read()
-            if self._known and self._is_being_read:
+            if self._last and self._is_being_read:
                 return self._last_reading()
             async with asyncio.timeout(seconds):
-                return await asyncio.shield(self._begin())
+                return await asyncio.shield(self._start_reading())
         except Unavailable:
             return {}
         except TimeoutError:
             return self._last_reading()
 
-    async def of(self, upstream: RepoName) -> Health | None:
-        """Return the health of one upstream; None when the store does not answer, which the page itself says."""
+    async def read_upstream(self, upstream: RepoName) -> Health | None:
+        """Return the health of one upstream; None when the store does not answer: the page reports that itself."""
         try:
             return (await self.read()).get(upstream)
         except Unavailable:
@@ -78,29 +78,29 @@ class SharedHealth:
     def _is_being_read(self) -> bool:
         return bool(self._shared_for) and self._reading.locked()
 
-    def _begin(self) -> asyncio.Task[dict[RepoName, Health]]:
-        if self._under_way is None or self._under_way.done():
-            self._under_way = asyncio.create_task(self.read())
-            self._under_way.add_done_callback(_ignore_result)
-        return self._under_way
+    def _start_reading(self) -> asyncio.Task[dict[RepoName, Health]]:
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self.read())
+            self._running.add_done_callback(_ignore_result)
+        return self._running
 
     def _last_reading(self) -> dict[RepoName, Health]:
-        is_recent = self._read_at is not None and self._clock.now() - self._read_at < _TOLD_FOR
-        return self._known if is_recent else {}
+        is_recent = self._read_at is not None and self._clock.now() - self._read_at < _LAST_READING_VALID_FOR
+        return self._last if is_recent else {}
 
 
 def _ignore_result(reading: asyncio.Task[dict[RepoName, Health]]) -> None:
-    """Who still waits for the reading is told what went wrong with it; nobody may."""
+    """Retrieve the error of a reading that has no waiter left, so that asyncio does not log it as unhandled."""
     if not reading.cancelled():
         reading.exception()
 
 
 def health_signature(health: Health | None) -> str:
-    """Return a short text that is equal for health that pages show alike."""
+    """Return a short text that is equal when pages show the same."""
     return sha256("\n".join(health.signature if health else ()).encode()).hexdigest()[:8]
 
 
-LOOK_EVERY_S = 5.0
+POLL_EVERY_S = 5.0
 
 
 class HealthFeed:
@@ -109,7 +109,7 @@ class HealthFeed:
         health: SharedHealth,
         upstreams: tuple[RepoName, ...],
         clock: Clock,
-        every_s: float = LOOK_EVERY_S,
+        every_s: float = POLL_EVERY_S,
     ) -> None:
         self._health = health
         self._upstreams = upstreams
@@ -117,11 +117,11 @@ class HealthFeed:
         self._every_s = every_s
         self._streams: set[asyncio.Event] = set()
         self._loop: asyncio.Task[None] | None = None
-        self._marks: dict[str, str] = {}
+        self._signatures: dict[str, str] = {}
 
     @contextmanager
-    def attached(self, fresh: asyncio.Event) -> Iterator[None]:
-        """Have `fresh` set whenever the health of an upstream changed."""
+    def attach(self, fresh: asyncio.Event) -> Iterator[None]:
+        """Set `fresh` whenever the health of an upstream changes."""
         self._streams.add(fresh)
         if self._loop is None:
             self._loop = asyncio.create_task(self._run())
@@ -132,26 +132,28 @@ class HealthFeed:
             if not self._streams and self._loop is not None:
                 self._loop.cancel()
                 self._loop = None
-                self._marks = {}
+                self._signatures = {}
 
-    async def marks(self) -> dict[str, str]:
-        """Return for each upstream what tells one state of its health from another."""
-        if not self._marks:
+    async def read_signatures(self) -> dict[str, str]:
+        """Return the health signature of each upstream, by its key."""
+        if not self._signatures:
             await self._read_health()
-        return self._marks
+        return self._signatures
 
     async def _run(self) -> None:
         while True:
-            before = self._marks
+            before = self._signatures
             await self._read_health()
-            if before and before != self._marks:
+            if before and before != self._signatures:
                 for fresh in self._streams:
                     fresh.set()
             await self._clock.sleep(self._every_s)
 
     async def _read_health(self) -> None:
         try:
-            read = await self._health.read()
+            health = await self._health.read()
         except Unavailable:
-            return  # pages say so themselves
-        self._marks = {each.key: health_signature(read.get(each)) for each in self._upstreams}
+            return  # pages report the outage themselves
+        self._signatures = {
+            upstream.key: health_signature(health.get(upstream)) for upstream in self._upstreams
+        }

@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from crcr.decide.github.values import Budget, CallKind, Urgency
+from crcr.decide.github.requests_and_answers import Budget, CallKind, Urgency
 from crcr.errors import HeldBy
 
 PAUSES = (HeldBy.HOUR, HeldBy.MINUTE, HeldBy.CONTENT, HeldBy.SECONDARY, "concurrent")
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_STANDINGS = {"low": 0.2, "half": 0.5}
-"""Up to which share of the hour a budget stands so; what is low is kept for the most urgent calls."""
+_BUDGET_STATES = {"low": 0.2, "half": 0.5}
+"""States of a budget by the share of the hour that is left; a low rest is reserved for the most urgent calls."""
 
 
 class GitHubMetrics:
@@ -30,13 +30,13 @@ class GitHubMetrics:
         )
         self._pauses = Counter(
             "crcr_github_pauses",
-            "Calls that were put off by a limit",
+            "Calls that a limit postponed",
             ["reason", "urgency"],
             registry=registry,
         )
         for reason in PAUSES:
             for urgency in Urgency:
-                self._pauses.labels(reason, _word(urgency))
+                self._pauses.labels(reason, _urgency_word(urgency))
         self._budgets = _Budgets()
         registry.register(self._budgets)
 
@@ -46,42 +46,42 @@ class GitHubMetrics:
         self._seconds.labels(kind.value).observe(seconds)
 
     def pause(self, reason: str, urgency: Urgency) -> None:
-        """`reason`: the limit that it waits for; concurrent where too many requests were under way at once."""
-        self._pauses.labels(reason, _word(urgency)).inc()
+        """`reason`: the limit that the call waits for; `concurrent` when too many requests were in flight."""
+        self._pauses.labels(reason, _urgency_word(urgency)).inc()
 
     def watch(self, budgets: Callable[[], Iterable[Budget]]) -> None:
-        """Say where the budgets are asked for at a scrape."""
-        self._budgets.ask = budgets
+        """Set the function that reads the budgets at a scrape."""
+        self._budgets.read = budgets
 
 
 class _Budgets(Collector):
-    """What is left of the hour; nothing is said before GitHub has said it."""
+    """The requests left in the hour; nothing is exported before GitHub reported it."""
 
     def __init__(self) -> None:
-        self.ask: Callable[[], Iterable[Budget]] = tuple
+        self.read: Callable[[], Iterable[Budget]] = tuple
 
     def collect(self) -> Iterator[Metric]:
-        budgets = list(self.ask())
-        left = [each.remaining for each in budgets if each.remaining is not None]
-        shares = [share for each in budgets if (share := _share(each)) is not None]
-        yield _lowest("crcr_github_least_remaining", "Requests left this hour where fewest are", left)
-        yield _lowest("crcr_github_least_remaining_ratio", "The same as a part of the hour's limit", shares)
-        standing = GaugeMetricFamily(
-            "crcr_github_budgets", "Hourly budgets by how they stand", labels=["standing"]
+        budgets = list(self.read())
+        remaining = [budget.remaining for budget in budgets if budget.remaining is not None]
+        shares = [share for budget in budgets if (share := _share(budget)) is not None]
+        yield _lowest(
+            "crcr_github_least_remaining", "Requests left this hour, of the lowest budget", remaining
         )
-        counted = [_standing(each) for each in budgets]
-        for name in (*_STANDINGS, "ample", "blocked"):
-            standing.add_metric([name], counted.count(name))
-        yield standing
+        yield _lowest("crcr_github_least_remaining_ratio", "The same as a share of the hourly limit", shares)
+        by_state = GaugeMetricFamily("crcr_github_budgets", "Hourly budgets by state", labels=["standing"])
+        states = [_budget_state(budget) for budget in budgets]
+        for name in (*_BUDGET_STATES, "ample", "blocked"):
+            by_state.add_metric([name], states.count(name))
+        yield by_state
         held = GaugeMetricFamily(
             "crcr_github_held_back", "Hourly budgets that hold back calls of a class", labels=["urgency"]
         )
         for urgency in Urgency:
-            held.add_metric([_word(urgency)], sum(urgency in each.held for each in budgets))
+            held.add_metric([_urgency_word(urgency)], sum(urgency in budget.held for budget in budgets))
         yield held
 
 
-def _word(urgency: Urgency) -> str:
+def _urgency_word(urgency: Urgency) -> str:
     return urgency.name.lower()
 
 
@@ -91,11 +91,13 @@ def _share(budget: Budget) -> float | None:
     return max(0, budget.remaining) / budget.limit
 
 
-def _standing(budget: Budget) -> str:
+def _budget_state(budget: Budget) -> str:
     if budget.blocked:
         return "blocked"
     share = _share(budget)
-    return next((name for name, upto in _STANDINGS.items() if share is not None and share < upto), "ample")
+    return next(
+        (name for name, upto in _BUDGET_STATES.items() if share is not None and share < upto), "ample"
+    )
 
 
 def _lowest(name: str, about: str, values: list[int] | list[float]) -> GaugeMetricFamily:

@@ -23,7 +23,7 @@ from crcr.show.metrics.registry import RelayMetrics
 PATIENCE_S = 5.0
 """Half of what Prometheus waits for a scrape."""
 HEALTH_WITHIN_S = 1.0
-"""How long a probe waits for the health, which only informs: what asks it waits for a few seconds at most."""
+"""How long a probe waits for the health, which is only informative: its client waits for a few seconds at most."""
 _UNKNOWN = "unknown"
 _NO_CACHE = {"Cache-Control": "no-store"}
 
@@ -49,14 +49,14 @@ def routes(
     patience_s: float = PATIENCE_S,
     check_limiter: Callable[[], Awaitable[None]] | None = None,
 ) -> list[BaseRoute]:
-    """Probes ask without a token; where readers need one, `/readyz` names no upstream.
+    """Probes need no token; where readers need one, `/readyz` names no upstream.
 
-    `check_limiter` raises `LimiterUnavailable` where the limits of callers are kept elsewhere, in Redis, and that is
-    away: callbacks get 503 then, and `/readyz/callback` says so; all else goes on, and `/readyz` stays 200.
+    `check_limiter` raises `LimiterUnavailable` when Redis counts the callers and does not answer: callbacks get 503 then,
+    and so does `/readyz/callback`; everything else works, and `/readyz` stays 200.
 
-    The health is read once in a few seconds for all readers of the process, and never keeps a probe waiting for long.
+    The health is read once in a few seconds for all clients of the process, and never delays a probe for long.
 
-    Once `stopping` is set, `/readyz` says so: whoever sends requests here goes elsewhere before nobody answers.
+    Once `stopping` is set, `/readyz` answers 503, so that a load balancer sends requests elsewhere before the process ends.
     """
     stopping = stopping or asyncio.Event()
     probes = Probes(
@@ -104,44 +104,43 @@ class Probes:
         return JSONResponse({"ok": True, "version": __version__}, headers=_NO_CACHE)
 
     async def readyz(self, _: Request) -> Response:
-        """Raises what stands in the way; the app makes it a 503 that says so.
+        """Raises the reason why the process is not ready; the app answers it with 503.
 
-        Health that is amber, red or not known in time is told and stays a 200: the process takes webhooks and callbacks
-        all the same.
+        Health that is amber, red or unknown is reported with 200: the process accepts webhooks and callbacks all the same.
         """
         if self._stopping.is_set():
             raise Stopping
         vitals = await self._pulse.vitals(self._clock.now())
-        without = [str(each.upstream) for each in vitals if not each.has_allowlist]
+        without = [str(vital.upstream) for vital in vitals if not vital.has_allowlist]
         if without:
-            whose = ", ".join(without) if self._names else f"{len(without)} of {len(vitals)} upstreams"
+            names = ", ".join(without) if self._names else f"{len(without)} of {len(vitals)} upstreams"
             raise NoAllowlist(
-                f"no valid allowlist was ever read for {whose}",
+                f"no valid allowlist was ever read for {names}",
                 hint="see CRCR_ALLOWLIST, then run `crcr allowlist refresh`",
             )
         with_health = await self._with_health(vitals)
-        told = [
+        upstreams = [
             {
-                **({"upstream": str(each.upstream)} if self._names else {}),
-                "waiting": each.waiting,
-                "parked": each.parked,
-                "lag_s": each.lag_s or 0.0,
-                "health": each.health.state if each.health else _UNKNOWN,
-                "reasons": [reason.text for reason in each.health.reasons] if each.health else [],
+                **({"upstream": str(vital.upstream)} if self._names else {}),
+                "waiting": vital.waiting,
+                "parked": vital.parked,
+                "lag_s": vital.lag_s or 0.0,
+                "health": vital.health.state if vital.health else _UNKNOWN,
+                "reasons": [reason.text for reason in vital.health.reasons] if vital.health else [],
             }
-            for each in with_health
+            for vital in with_health
         ]
         answer = {
             "ok": True,
             "store": "answers",
             **await self._limits(),
-            "health": _worst([each.health for each in with_health]),
-            "upstreams": told,
+            "health": _worst([vital.health for vital in with_health]),
+            "upstreams": upstreams,
         }
         return JSONResponse(answer, headers=_NO_CACHE)
 
     async def readyz_callback(self, request: Request) -> Response:
-        """Whether callbacks are taken here: `/readyz`, and the limiter that counts callers."""
+        """Whether callbacks are accepted: `/readyz`, and the limiter that counts callers."""
         if self._check_limiter is not None:
             await self._check_limiter()
         return await self.readyz(request)
@@ -156,7 +155,7 @@ class Probes:
         return {"limits": "answer"}
 
     async def metrics(self, _: Request) -> Response:
-        """Always answers: a store that is away, or takes longer than a scraper waits, is a number too."""
+        """Always answers: a store that is down or slower than the scraper's time-out is exported as `crcr_store_up 0`."""
         try:
             async with asyncio.timeout(self._patience_s):
                 vitals = await self._pulse.vitals(self._clock.now())
@@ -166,10 +165,10 @@ class Probes:
         return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST, **_NO_CACHE})
 
     async def _with_health(self, vitals: list[Vitals]) -> list[Vitals]:
-        health = await self._health.within(HEALTH_WITHIN_S)
-        return [replace(each, health=health.get(each.upstream)) for each in vitals]
+        health = await self._health.read_within(HEALTH_WITHIN_S)
+        return [replace(vital, health=health.get(vital.upstream)) for vital in vitals]
 
 
 def _worst(healths: list[Health | None]) -> str:
-    known = [each for each in healths if each is not None]
-    return worst_state(known) if len(known) == len(healths) else _UNKNOWN
+    readings = [health for health in healths if health is not None]
+    return worst_state(readings) if len(readings) == len(healths) else _UNKNOWN

@@ -30,7 +30,7 @@ _LATENCIES_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 class RelayMetrics:
     def __init__(self, now_s: Callable[[], float] = time) -> None:
-        """`now_s` tells the seconds since 1970."""
+        """`now_s` returns the seconds since 1970."""
         self._now_s = now_s
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -43,29 +43,29 @@ class RelayMetrics:
         self._refusals = self._counter(
             "refusals", "Refused requests by the layer that refused", "door", "layer"
         )
-        self._by_outcome: dict[str, Counter] = {}  # the hot path need not look its label up
+        self._by_outcome: dict[str, Counter] = {}  # saves the hot path the look-up of its label
         self._effects = self._counter("effects", "Attempts at effects", "kind", "outcome")
         self._latency = self._histogram(
-            "dispatch_latency_seconds", "From an arrival to its dispatch being sent"
+            "dispatch_latency_seconds", "From the arrival of a webhook to its dispatch being sent"
         )
-        self._live_delay = self._histogram("live_delay_seconds", "From a change to open pages being told")
-        self._streams = self._gauge("live_streams", "Pages that listen for changes")
+        self._live_delay = self._histogram("live_delay_seconds", "From a change to its event on open pages")
+        self._streams = self._gauge("live_streams", "Open live streams")
         self._key_reads = self._counter("key_reads", "Readings of an issuer's keys", "outcome")
-        self._limiter_up = self._gauge("limiter_up", "Whether the limiter answered when it was last asked")
+        self._limiter_up = self._gauge("limiter_up", "Whether the limiter answered its last request")
         self._limiter_faults = self._counter(
-            "limiter_unavailable", "Questions that the limiter did not answer"
+            "limiter_unavailable", "Requests that the limiter did not answer"
         )
-        self._doors = self._gauge("doors_open", "Whether this process takes webhooks and callbacks")
-        self._leader = self._gauge("leader", "Whether this process does what only one may do")
+        self._doors = self._gauge("doors_open", "Whether this process accepts webhooks and callbacks")
+        self._leader = self._gauge("leader", "Whether this process is the leader")
         self._worker = Gauge(
             "crcr_worker_seen_timestamp_seconds",
-            "When the worker last looked",
+            "Last cycle of the worker",
             ["worker"],
             registry=self.registry,
         )
         Gauge("crcr_info", "This release", ["version"], registry=self.registry).labels(__version__).set(1)
         self._limiter_up.set(1)
-        # An alert on a rate needs a zero to begin with.
+        # An alert on a rate needs an initial zero.
         for outcome in ("read", "failed"):
             self._key_reads.labels(outcome)
         for event in _EVENTS:
@@ -111,19 +111,19 @@ class RelayMetrics:
         if not answered:
             self._limiter_faults.inc()
 
-    def opens_doors(self) -> None:
-        """Told by a process that takes requests; one that only works never says so."""
+    def accepts_requests(self) -> None:
+        """Called by a process that accepts requests, never by one that only runs a worker."""
         self._doors.set(1)
 
-    def leads(self, leading: bool) -> None:  # noqa: FBT001  a state that is told as it changes
+    def leads(self, leading: bool) -> None:  # noqa: FBT001  called with the new state
         self._leader.set(int(leading))
 
     def worker_seen(self) -> None:
-        """The worker's loop went round; a process without a worker never says so."""
+        """Called in each cycle of the worker's loop."""
         self._worker.labels("outbox").set(self._now_s())
 
     def observe(self, vitals: list[Vitals] | None) -> None:
-        """Take the store's own figures at a scrape; None when it did not answer, and old ones are dropped."""
+        """Export the store's figures at a scrape; None when it did not answer: old ones are dropped."""
         self._queues.observe(vitals)
 
     def text(self) -> bytes:
@@ -154,29 +154,29 @@ class QueueMetrics:
         self._gauges: list[Gauge] = []
         self._up = Gauge("crcr_store_up", "Whether the store answered", registry=registry)
         self._waiting = self._gauge("effects_waiting", "Effects not done yet")
-        self._parked = self._gauge("effects_parked", "Effects that were given up")
+        self._parked = self._gauge("effects_parked", "Undelivered effects")
         self._lag = self._gauge("outbox_lag_seconds", "Age of the oldest due effect")
-        self._queue = self._gauge("queue_effects", "Effects that are not over, by kind", "kind", "state")
+        self._queue = self._gauge("queue_effects", "Unfinished effects by kind", "kind", "state")
         self._queue_lag = self._gauge("queue_lag_seconds", "Age of the oldest due effect of a kind", "kind")
         self._allowlist = self._gauge("allowlist_in_force", "Whether an allowlist is in force")
         self._bad = self._gauge("allowlist_bad", "Whether the newest allowlist has errors")
         self._health = self._gauge("health", "Health: 0 green, 1 amber, 2 red")
         self._paused = self._gauge("upstream_paused", "Whether dispatching is paused")
         self._silence = self._gauge("last_delivery_age_seconds", "Age of the newest recorded webhook")
-        self._unfed = self._gauge("history_unfed", "Results that ClickHouse has not been told yet")
+        self._unfed = self._gauge("history_unfed", "Results not yet in ClickHouse")
         self._history = self._gauge("history_lag_seconds", "Age of the oldest result due in ClickHouse")
-        self._gates = self._gauge("open_gates", "Heads of open pull requests by their gate", "state")
-        self._overdue = self._gauge("gate_overdue_seconds", "How long a gate has waited to be judged anew")
+        self._gates = self._gauge("open_gates", "Heads of open pull requests by gate state", "state")
+        self._overdue = self._gauge("gate_overdue_seconds", "How long a gate has been due for re-evaluation")
 
     def observe(self, vitals: list[Vitals] | None) -> None:
-        """Take the store's figures; None when it did not answer."""
+        """Export the store's figures; None when it did not answer."""
         self._up.set(0 if vitals is None else 1)
         for gauge in self._gauges:
             gauge.clear()
-        for each in vitals or ():
-            self._take(each.upstream.full_name, each)
+        for vital in vitals or ():
+            self._set_gauges(vital.upstream.full_name, vital)
 
-    def _take(self, name: str, vitals: Vitals) -> None:
+    def _set_gauges(self, name: str, vitals: Vitals) -> None:
         self._waiting.labels(name).set(vitals.waiting)
         self._parked.labels(name).set(vitals.parked)
         self._lag.labels(name).set(vitals.lag_s or 0.0)
@@ -191,13 +191,13 @@ class QueueMetrics:
         if vitals.history_lag_s is not None:
             self._unfed.labels(name).set(vitals.history_unfed)
             self._history.labels(name).set(vitals.history_lag_s)
-        standing = dict(vitals.open_gates)
+        gates = dict(vitals.open_gates)
         for state in GateState:
-            self._gates.labels(name, state.value).set(standing.get(state.value, 0))
-        self._take_queues(name, {queue.kind: queue for queue in vitals.queues})
+            self._gates.labels(name, state.value).set(gates.get(state.value, 0))
+        self._set_queues(name, {queue.kind: queue for queue in vitals.queues})
 
-    def _take_queues(self, name: str, queues: dict[str, EffectQueue]) -> None:
-        """Every kind is told, the empty ones too: a series that comes and goes breaks alerts on it."""
+    def _set_queues(self, name: str, queues: dict[str, EffectQueue]) -> None:
+        """Export every kind, also without effects: a series that comes and goes breaks alerts on it."""
         for kind in EffectKind:
             queue = queues.get(kind.value, EffectQueue(kind=kind.value))
             counts = (queue.waiting, queue.claimed, queue.parked)
@@ -214,7 +214,7 @@ class QueueMetrics:
 LAYERS: dict[str, tuple[str, ...]] = {
     "body": (
         *("bad_request", "bad_report", "too_large", "method_not_allowed", "wrong_content_type"),
-        # Answered before there is a request, so never counted at a door.
+        # Answered before a request exists, so never counted for an intake.
         *("head_too_slow", "head_too_large", "target_too_long"),
     ),
     "signature": ("bad_signature",),
@@ -233,5 +233,5 @@ _LAYER_OF = {code: layer for layer, codes in LAYERS.items() for code in codes}
 
 
 def refusal_layer(outcome: str) -> str | None:
-    """The layer that this code is of; None for what is no refusal."""
+    """Return the layer of an error code; None if the outcome is not a refusal."""
     return _LAYER_OF.get(outcome)

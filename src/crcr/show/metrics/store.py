@@ -18,17 +18,17 @@ class StoreMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
             "crcr_store_write_seconds",
-            "How long a commit took, from its beginning",
+            "Duration of a commit",
             buckets=_SECONDS,
             registry=registry,
         )
         self._units = Histogram(
             "crcr_store_group_units",
-            "How many units of work shared a commit",
+            "Units of work per commit",
             buckets=_UNITS,
             registry=registry,
         )
-        self._faults = Counter("crcr_store_faults", "Writes that the store did not take", registry=registry)
+        self._faults = Counter("crcr_store_faults", "Writes that the store refused", registry=registry)
         self._readings = _Readings()
         registry.register(self._readings)
 
@@ -44,12 +44,12 @@ class StoreMetrics:
         self._readings.connections[pool] = used, most
 
     def watch_disk(self, folder: Path) -> None:
-        """Say where the store's file is, if it is one."""
+        """Export the disk space of the folder of the SQLite file."""
         self._readings.folder = folder
 
 
 class _Readings(Collector):
-    """What is looked at when it is asked for; what does not apply, or cannot be read, is left out."""
+    """Gauges that are read at a scrape; those that do not apply or cannot be read are left out."""
 
     def __init__(self) -> None:
         self.connections: dict[str, tuple[int, int]] = {}
@@ -58,12 +58,14 @@ class _Readings(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._pools()
         free, size = self._disk()
-        yield _gauge("crcr_disk_free_bytes", "Room left where the store's file is", free)
-        yield _gauge("crcr_disk_size_bytes", "Size of the file system where the store's file is", size)
+        yield _gauge("crcr_disk_free_bytes", "Free space on the file system of the store", free)
+        yield _gauge("crcr_disk_size_bytes", "Size of the file system of the store", size)
 
     def _pools(self) -> Iterator[Metric]:
         used = GaugeMetricFamily("crcr_store_connections_used", "Connections in use", labels=["pool"])
-        most = GaugeMetricFamily("crcr_store_connections_most", "Connections there may be", labels=["pool"])
+        most = GaugeMetricFamily(
+            "crcr_store_connections_most", "Maximum number of connections", labels=["pool"]
+        )
         for pool, (now, limit) in self.connections.items():
             used.add_metric([pool], now)
             most.add_metric([pool], limit)

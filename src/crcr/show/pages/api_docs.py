@@ -12,17 +12,17 @@ from crcr.show.render.templates import Renderer
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _ORDER = ("numbers", "commits", "lists", "relay", "csv", "admin")
-_MOST_SOUGHT = 100
+_LONGEST_SEARCH = 100
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterDoc:
     name: str
-    place: str
+    location: str
     type: str
     schema: str | None
-    """The name of its type, where that stands below."""
+    """The name of its type, if the page lists it."""
     bounds: str
     required: bool
     description: str
@@ -32,7 +32,7 @@ class ParameterDoc:
 class ResponseDoc:
     code: str
     type: str
-    """The name of a type below, or a media type."""
+    """The name of a type of the page, or a media type."""
     description: str
     schema: str | None
 
@@ -49,12 +49,14 @@ class OperationDoc:
 
     @property
     def schemas(self) -> set[str | None]:
-        return {each.schema for each in self.parameters} | {each.schema for each in self.answers}
+        return {parameter.schema for parameter in self.parameters} | {
+            answer.schema for answer in self.answers
+        }
 
-    def holds(self, words: Iterable[str]) -> bool:
-        told = [self.method, self.path, self.tag, self.summary, self.description]
-        told += [each.name for each in self.parameters] + [each.type for each in self.answers]
-        text = " ".join(told).lower()
+    def matches(self, words: Iterable[str]) -> bool:
+        texts = [self.method, self.path, self.tag, self.summary, self.description]
+        texts += [parameter.name for parameter in self.parameters] + [answer.type for answer in self.answers]
+        text = " ".join(texts).lower()
         return all(word in text for word in words)
 
 
@@ -66,36 +68,38 @@ class TypeDoc:
     """Name, type, meaning."""
     example: str | None
 
-    def holds(self, words: Iterable[str]) -> bool:
+    def matches(self, words: Iterable[str]) -> bool:
         text = " ".join([self.name, *(field for field, _, _ in self.fields)]).lower()
         return all(word in text for word in words)
 
 
 def docs_endpoint(renderer: Renderer) -> Callable[[Request], Awaitable[Response]]:
     async def docs(request: Request) -> Response:
-        sought = request.query_params.get("q", "")[:_MOST_SOUGHT].strip()
-        words = sought.lower().split()
+        search_text = request.query_params.get("q", "")[:_LONGEST_SEARCH].strip()
+        words = search_text.lower().split()
         description = request.app.openapi()
         schemas = description.get("components", {}).get("schemas", {})
-        operations = [each for each in _operations(description) if each.holds(words)]
-        used = {name for each in operations for name in each.schemas}
-        types = [_type_of(name, schema) for name, schema in sorted(schemas.items())]
+        operations = [
+            operation for operation in _describe_operations(description) if operation.matches(words)
+        ]
+        used = {name for operation in operations for name in operation.schemas}
+        types = [_describe_type(name, schema) for name, schema in sorted(schemas.items())]
         context = {
             "title": description["info"]["title"],
             "api_version": description["info"]["version"],
-            "sought": sought,
-            "groups": _grouped(operations),
-            "types": [each for each in types if each.holds(words) or (words and each.name in used)],
+            "search_text": search_text,
+            "groups": _group_by_tag(operations),
+            "types": [type_ for type_ in types if type_.matches(words) or (words and type_.name in used)],
         }
         return renderer.page("docs.html", context)
 
     return docs
 
 
-def _grouped(operations: Iterable[OperationDoc]) -> dict[str, list[OperationDoc]]:
+def _group_by_tag(operations: Iterable[OperationDoc]) -> dict[str, list[OperationDoc]]:
     groups: dict[str, list[OperationDoc]] = {}
-    for each in sorted(operations, key=lambda each: _tag_order(each.tag)):
-        groups.setdefault(each.tag, []).append(each)
+    for operation in sorted(operations, key=lambda operation: _tag_order(operation.tag)):
+        groups.setdefault(operation.tag, []).append(operation)
     return groups
 
 
@@ -103,7 +107,7 @@ def _tag_order(tag: str) -> int:
     return _ORDER.index(tag) if tag in _ORDER else len(_ORDER)
 
 
-def _operations(description: Json) -> Iterator[OperationDoc]:
+def _describe_operations(description: Json) -> Iterator[OperationDoc]:
     for path, item in sorted(description["paths"].items()):
         for method in _METHODS:
             if method in item:
@@ -117,33 +121,33 @@ def _describe_operation(method: str, path: str, operation: Json) -> OperationDoc
         next(iter(operation.get("tags", ())), "other"),
         operation.get("summary", ""),
         operation.get("description", ""),
-        tuple(_parameter(each) for each in operation.get("parameters", [])),
-        tuple(_answer(code, each) for code, each in operation.get("responses", {}).items()),
+        tuple(_describe_parameter(parameter) for parameter in operation.get("parameters", [])),
+        tuple(_describe_response(code, answer) for code, answer in operation.get("responses", {}).items()),
     )
 
 
-def _parameter(parameter: Json) -> ParameterDoc:
+def _describe_parameter(parameter: Json) -> ParameterDoc:
     schema = parameter.get("schema", {})
     return ParameterDoc(
         parameter["name"],
         parameter["in"],
-        _type(schema),
-        _named(schema),
-        _bounds(schema),
+        _type_name(schema),
+        _referenced_type(schema),
+        _describe_bounds(schema),
         parameter.get("required", False),
         parameter.get("description", ""),
     )
 
 
-def _answer(code: str, answer: Json) -> ResponseDoc:
+def _describe_response(code: str, answer: Json) -> ResponseDoc:
     for media, content in answer.get("content", {}).items():
         schema = content.get("schema", {})
-        name = _type(schema) if media == "application/json" else media
+        name = _type_name(schema) if media == "application/json" else media
         return ResponseDoc(code, name, answer.get("description", ""), name if "$ref" in schema else None)
     return ResponseDoc(code, "", answer.get("description", ""), None)
 
 
-def _type_of(name: str, schema: Json) -> TypeDoc:
+def _describe_type(name: str, schema: Json) -> TypeDoc:
     example = next(iter(schema.get("examples", ())), None)
     return TypeDoc(
         name,
@@ -157,33 +161,33 @@ def _fields(schema: Json) -> Iterator[tuple[str, str, str]]:
     for value in schema.get("enum", ()):
         yield str(value), "", ""
     for name, field in schema.get("properties", {}).items():
-        yield name, _type(field), field.get("description", "")
+        yield name, _type_name(field), field.get("description", "")
 
 
-def _type(schema: Json) -> str:
+def _type_name(schema: Json) -> str:
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema:
-        return " or ".join(_type(each) for each in schema["anyOf"])
+        return " or ".join(_type_name(option) for option in schema["anyOf"])
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if schema.get("type") == "array":
-        return f"list of {_type(schema.get('items', {}))}"
+        return f"list of {_type_name(schema.get('items', {}))}"
     return str(schema.get("format") or schema.get("type") or "")
 
 
-def _named(schema: Json) -> str | None:
-    """The type that it refers to, be it optional."""
-    found = [each for each in (schema, *schema.get("anyOf", ())) if "$ref" in each]
-    return _type(found[0]) if found else None
+def _referenced_type(schema: Json) -> str | None:
+    """Return the type that a schema refers to, also if it is optional."""
+    references = [option for option in (schema, *schema.get("anyOf", ())) if "$ref" in option]
+    return _type_name(references[0]) if references else None
 
 
-def _bounds(schema: Json) -> str:
-    """What a value must keep to, and what is taken without one."""
-    plain = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
-    told = [
-        f"{words} {plain[key]}"
-        for key, words in (
+def _describe_bounds(schema: Json) -> str:
+    """Return the limits of a value and its default, in words."""
+    plain = next((option for option in schema.get("anyOf", ()) if option.get("type") != "null"), schema)
+    bounds = [
+        f"{label} {plain[key]}"
+        for key, label in (
             ("minimum", "at least"),
             ("maximum", "at most"),
             ("minLength", "characters at least"),
@@ -192,5 +196,5 @@ def _bounds(schema: Json) -> str:
         if key in plain
     ]
     if schema.get("default") is not None:
-        told.append(f"default {schema['default']}")
-    return "; ".join(told)
+        bounds.append(f"default {schema['default']}")
+    return "; ".join(bounds)

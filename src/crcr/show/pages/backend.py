@@ -30,7 +30,7 @@ _IN_API = {
     "older": "older",
     "after": "cursor",
 }
-"""What a choice is called in the API, where `job` need not stand for the details."""
+"""The names of the page's parameters in the API, where `job` is a filter and not the open job."""
 _LONGEST = 200
 _MOST_OPEN = 2_000
 
@@ -60,13 +60,13 @@ class BackendPages:
             page = await self._frame.views(request).backend(query, self._frame.clock.now())
         except NotFound:
             raise NotListed(name, location.upstream) from None
-        return self._whole(request, links, page)
+        return self._render(request, links, page)
 
-    def _whole(self, request: Request, links: PageLinks, page: BackendPage) -> Response:
+    def _render(self, request: Request, links: PageLinks, page: BackendPage) -> Response:
         chosen = links.kept
         reports = page.summary.figures is not None
         opened = frozenset(chosen.get("open", "").split(","))
-        asked = requested_token(request) is not None
+        panel_is_open = requested_token(request) is not None
         return self._frame.page(
             request,
             "backend.html",
@@ -79,9 +79,9 @@ class BackendPages:
             filtered=any(name in chosen for name in _FILTERS),
             draw_cells=draw_cells,
             grid=lay_out(page.matrix, opened, reports=reports, whole="jobs" not in chosen),
-            jobs=in_order(page.jobs, chosen.get("sort")),
+            jobs=sort_jobs(page.jobs, chosen.get("sort")),
             next_after=cursors.encode(page.matrix.next),
-            panel=make_panel(self._frame.site, request, links, page.detail) if asked else None,
+            panel=make_panel(self._frame.site, request, links, page.detail) if panel_is_open else None,
             charts=backend_charts(page.summary.figures) if page.summary.figures else (),
             backend_key=page.summary.name.key,
             formats=data_links(
@@ -96,22 +96,22 @@ class BackendPages:
         )
 
 
-def matrix_parameters(asked: QueryParams) -> dict[str, str]:
-    """What the reader chose beside upstream, range and kind; what is not understood is left out."""
-    chosen = {name: asked.get(name, "").strip() for name in _KEPT}
-    known = {
+def matrix_parameters(query: QueryParams) -> dict[str, str]:
+    """Return the parameters beside upstream, range and kind; invalid ones are left out."""
+    chosen = {name: query.get(name, "").strip() for name in _KEPT}
+    valid = {
         **{name: chosen[name][:_LONGEST] for name in ("jobs", "author", "q")},
-        "result": chosen["result"] if chosen["result"] in {each.value for each in CountedAs} else "",
+        "result": chosen["result"] if chosen["result"] in {outcome.value for outcome in CountedAs} else "",
         "older": "1" if chosen["older"] == "1" else "",
         "open": chosen["open"][:_MOST_OPEN],
         "sort": chosen["sort"] if chosen["sort"].removeprefix("-") in ORDERS else "",
         "after": chosen["after"],
     }
-    return {name: value for name, value in known.items() if value}
+    return {name: value for name, value in valid.items() if value}
 
 
-def backend_query(location: PageLocation, name: RepoName, asked: QueryParams) -> BackendQuery:
-    chosen = matrix_parameters(asked)
+def backend_query(location: PageLocation, name: RepoName, query: QueryParams) -> BackendQuery:
+    chosen = matrix_parameters(query)
     return BackendQuery(
         upstream=location.upstream,
         downstream=name,
@@ -123,31 +123,31 @@ def backend_query(location: PageLocation, name: RepoName, asked: QueryParams) ->
         text=chosen.get("q"),
         older="older" in chosen,
         after=cursors.decode(chosen.get("after")),
-        detail=decode_job_key(asked.get("job")),
+        detail=decode_job_key(query.get("job")),
     )
 
 
-def _by(number: Callable[[JobFigures], float]) -> Order:
+def _order_by(number: Callable[[JobFigures], float]) -> Order:
     return lambda job: (number(job), job.column.workflow_name.lower(), job.column.job_name.lower())
 
 
-def _rate(job: JobFigures) -> float:
-    """Those without results come after everybody else."""
+def _rate_or_last(job: JobFigures) -> float:
+    """Jobs without results come last."""
     return 2.0 if job.tally.pass_rate is None else job.tally.pass_rate
 
 
 ORDERS: dict[str, Order] = {
     "job": lambda job: (0.0, job.column.workflow_name.lower(), job.column.job_name.lower()),
-    "rate": _by(_rate),
-    "failure": _by(lambda job: job.tally.failure),
-    "timeouts": _by(lambda job: job.tally.timed_out),
-    "total": _by(lambda job: job.tally.total),
-    "run": _by(lambda job: -1.0 if job.execution_s is None else job.execution_s),
+    "rate": _order_by(_rate_or_last),
+    "failure": _order_by(lambda job: job.tally.failure),
+    "timeouts": _order_by(lambda job: job.tally.timed_out),
+    "total": _order_by(lambda job: job.tally.total),
+    "run": _order_by(lambda job: -1.0 if job.execution_s is None else job.execution_s),
 }
-"""What the table of jobs can be sorted by; without a wish the worst stand first."""
+"""The orders of the table of jobs; by default the worst come first."""
 
 
-def in_order(jobs: tuple[JobFigures, ...], sort: str | None) -> tuple[JobFigures, ...]:
+def sort_jobs(jobs: tuple[JobFigures, ...], sort: str | None) -> tuple[JobFigures, ...]:
     if not sort:
         return jobs
     return tuple(sorted(jobs, key=ORDERS[sort.removeprefix("-")], reverse=sort.startswith("-")))

@@ -40,7 +40,7 @@ _HEADERS = {
 _MOST_LABEL = 40
 _SIZE = 11
 _PAD = 6
-# Widths of Verdana's letters in thousandths of its size; what is not here is taken to be as wide as a capital W.
+# Widths of Verdana's letters in thousandths of its size; any other letter counts as a capital W.
 _WIDTHS = {
     letter: width
     for width, letters in {
@@ -65,22 +65,22 @@ class BadgePicture:
     message: str
     colour: str
     about: str = ""
-    """Said in its title, before label and message."""
+    """Part of its title, before label and message."""
 
 
 def routes(frame: Frame) -> list[BaseRoute]:
     async def badge(request: Request) -> Response:
-        label = _label(request.query_params.get("label"))
+        label = _clean_label(request.query_params.get("label"))
         try:
-            view = await _view(frame, request)
+            view = await _read_view(frame, request)
         except NotFound:
-            return _picture(request, BadgePicture(label or "crcr", "unknown", _GREY), code=404)
+            return _respond(request, BadgePicture(label or "crcr", "unknown", _GREY), code=404)
         except Unavailable:
-            answer = _picture(request, BadgePicture(label or "crcr", "unavailable", _GREY), code=503)
+            answer = _respond(request, BadgePicture(label or "crcr", "unavailable", _GREY), code=503)
             answer.headers.update({"Retry-After": "5", "Cache-Control": "no-store"})
             return answer
         upstream = pick_upstream(frame.location(request).upstreams, request.query_params.get("upstream"))
-        return _picture(request, choose_badge(view, label or _label(upstream.name) or "crcr"))
+        return _respond(request, choose_badge(view, label or _clean_label(upstream.name) or "crcr"))
 
     return [Route("/badge/{org}/{repo}.svg", badge)]
 
@@ -97,62 +97,64 @@ def choose_badge(view: BadgeView, label: str) -> BadgePicture:
 
 
 def draw(badge: BadgePicture) -> bytes:
-    """The picture. `textLength` makes a letter that a font draws wider stay within its place."""
-    left, right = text_width(badge.label), text_width(badge.message)
-    split, whole = left + 2 * _PAD, left + right + 4 * _PAD
-    said = f"{badge.label}: {badge.message}"
-    title = f"{badge.about} · {said}" if badge.about else said
+    """Return the SVG. `textLength` keeps the text within its box if a font draws it wider."""
+    label_width, message_width = text_width(badge.label), text_width(badge.message)
+    split, total_width = label_width + 2 * _PAD, label_width + message_width + 4 * _PAD
+    summary = f"{badge.label}: {badge.message}"
+    title = f"{badge.about} · {summary}" if badge.about else summary
     texts = "".join(
-        f'<text x="{x}" y="14" textLength="{width}" lengthAdjust="spacingAndGlyphs">{_escaped(text)}</text>'
-        for x, width, text in ((_PAD, left, badge.label), (split + _PAD, right, badge.message))
+        f'<text x="{x}" y="14" textLength="{width}" lengthAdjust="spacingAndGlyphs">{_escape_xml(text)}</text>'
+        for x, width, text in ((_PAD, label_width, badge.label), (split + _PAD, message_width, badge.message))
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole}" height="20" viewBox="0 0 {whole} 20" role="img"'
-        f' aria-label="{_escaped(said)}"><title>{_escaped(title)}</title>'
-        f'<clipPath id="round"><rect width="{whole}" height="20" rx="3"/></clipPath><g clip-path="url(#round)">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{total_width}" height="20" viewBox="0 0 {total_width} 20" role="img"'
+        f' aria-label="{_escape_xml(summary)}"><title>{_escape_xml(title)}</title>'
+        f'<clipPath id="round"><rect width="{total_width}" height="20" rx="3"/></clipPath><g clip-path="url(#round)">'
         f'<rect width="{split}" height="20" fill="{_LABEL}"/>'
-        f'<rect x="{split}" width="{whole - split}" height="20" fill="{badge.colour}"/></g>'
+        f'<rect x="{split}" width="{total_width - split}" height="20" fill="{badge.colour}"/></g>'
         f'<g fill="#fff" font-family="Verdana,DejaVu Sans,Geneva,sans-serif" font-size="{_SIZE}">{texts}</g></svg>\n'
     ).encode()
 
 
 def text_width(text: str) -> int:
-    """About how many pixels a text takes, rather more than less."""
+    """Return the approximate width of a text in pixels, rounded up."""
     thousandths = sum(
-        _WIDTHS.get(each) or (_WIDE_WIDTH if east_asian_width(each) in {"W", "F"} else _OTHER_WIDTH)
-        for each in text
+        _WIDTHS.get(character) or (_WIDE_WIDTH if east_asian_width(character) in {"W", "F"} else _OTHER_WIDTH)
+        for character in text
     )
     return -(-thousandths * _SIZE // 1000)
 
 
-async def _view(frame: Frame, request: Request) -> BadgeView:
-    asked, path = request.query_params, request.path_params
-    upstream = pick_upstream(frame.location(request).upstreams, asked.get("upstream"))
+async def _read_view(frame: Frame, request: Request) -> BadgeView:
+    query, path = request.query_params, request.path_params
+    upstream = pick_upstream(frame.location(request).upstreams, query.get("upstream"))
     try:
         downstream = RepoName(f"{path['org']}/{path['repo']}")
     except ValueError:
         raise NotFound from None
-    kind = next((each for each in ResultKind if each.value == asked.get("kind")), ResultKind.PUSH)
-    span = pick_span(asked.get("range"))
+    kind = next((kind for kind in ResultKind if kind.value == query.get("kind")), ResultKind.PUSH)
+    span = pick_span(query.get("range"))
     return await frame.views(request).badge(upstream, downstream, kind, span, frame.clock.now())
 
 
-def _label(text: str | None) -> str:
-    """One line of a stranger's text, cut."""
-    shown = visible(" ".join((text or "").split()), _MOST_LABEL)
-    return shown if len(shown) <= _MOST_LABEL + 1 else f"{shown[:_MOST_LABEL]}…"
+def _clean_label(text: str | None) -> str:
+    """Return untrusted text as one line of limited length."""
+    clean = visible(" ".join((text or "").split()), _MOST_LABEL)
+    return clean if len(clean) <= _MOST_LABEL + 1 else f"{clean[:_MOST_LABEL]}…"
 
 
-def _escaped(text: str) -> str:
-    # XML has no place for these two, however they are written.
+def _escape_xml(text: str) -> str:
+    # XML does not allow these two characters, not even as references.
     return escape(text.replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd"))
 
 
-def _picture(request: Request, badge: BadgePicture, *, code: int = 200) -> Response:
+def _respond(request: Request, badge: BadgePicture, *, code: int = 200) -> Response:
     content = draw(badge)
     headers = {**_HEADERS, "ETag": f'"{sha256(content).hexdigest()[:32]}"'}
-    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
-    if code == 200 and known & {headers["ETag"], "*"}:
+    client_tags = {
+        value.strip().removeprefix("W/") for value in request.headers.get("if-none-match", "").split(",")
+    }
+    if code == 200 and client_tags & {headers["ETag"], "*"}:
         return Response(status_code=304, headers={k: v for k, v in headers.items() if k != "Content-Type"})
     headers["Content-Length"] = str(len(content))
     return Response(b"" if request.method == "HEAD" else content, code, headers)

@@ -17,7 +17,7 @@ from crcr.show.urls.location import PageLinks, PageLocation, data_links, whole_s
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _SOME_DIGITS = re.compile(r"[0-9a-f]{7,39}")
-"""Enough of a commit's name for the search to find it."""
+"""A shortened SHA, long enough for the search."""
 
 
 def routes(frame: Frame) -> list[BaseRoute]:
@@ -33,16 +33,16 @@ class CommitPages:
         self._frame = frame
 
     async def pull(self, request: Request, location: PageLocation) -> Response:
-        asked = request.path_params["number"]
-        if not _NUMBER.fullmatch(asked):
-            raise NotFound(f"{asked[:50]} is not the number of a pull request")
+        number = request.path_params["number"]
+        if not _NUMBER.fullmatch(number):
+            raise NotFound(f"{number[:50]} is not the number of a pull request")
         links = PageLinks(
             location, {"older": "1"} if request.query_params.get("older") == "1" else {}, shared=True
         )
         panel = await shared_panel(self._frame, request, links)
         if panel and wants_panel_only(request):
             return self._frame.page(request, "job_panel.html", location, panel=panel)
-        pull = await self._frame.views(request).pull(location.upstream, int(asked), self._frame.clock.now())
+        pull = await self._frame.views(request).pull(location.upstream, int(number), self._frame.clock.now())
         return self._frame.page(
             request,
             "pull.html",
@@ -52,17 +52,17 @@ class CommitPages:
             pull=pull,
             links=links,
             panel=panel,
-            alike=_alike(pull.backends),
+            alike=_group_failures(pull.backends),
             formats=data_links(location, f"pulls/{pull.number}"),
         )
 
     async def commit(self, request: Request, location: PageLocation) -> Response:
-        asked = request.path_params["sha"]
-        if _SOME_DIGITS.fullmatch(asked.lower()):
+        requested = request.path_params["sha"]
+        if _SOME_DIGITS.fullmatch(requested.lower()):
             return RedirectResponse(
-                await self._begins_with(request, location, asked.lower()), status_code=303
+                await self._find_commit_url(request, location, requested.lower()), status_code=303
             )
-        sha = whole_sha(asked)
+        sha = whole_sha(requested)
         delivery = request.query_params.get("delivery", "")[:200] or None
         links = PageLinks(location, {"delivery": delivery} if delivery else {}, shared=True)
         panel = await shared_panel(self._frame, request, links)
@@ -78,14 +78,14 @@ class CommitPages:
             commit=commit,
             links=links,
             panel=panel,
-            alike=_alike(commit.backends),
+            alike=_group_failures(commit.backends),
             formats=data_links(location, f"commits/{sha}", links.kept),
         )
 
-    async def _begins_with(self, request: Request, location: PageLocation, digits: str) -> str:
+    async def _find_commit_url(self, request: Request, location: PageLocation, digits: str) -> str:
         """Return the address of the one commit that begins with these digits, or of the search where there are several."""
-        found = await self._frame.views(request).search(location.upstream, digits, self._frame.clock.now())
-        commits = [hit.head_sha for hit in found.hits if hit.kind is HitKind.COMMIT]
+        results = await self._frame.views(request).search(location.upstream, digits, self._frame.clock.now())
+        commits = [hit.head_sha for hit in results.hits if hit.kind is HitKind.COMMIT]
         if not commits:
             hint = "the relay knows commits that were pushed, proposed or tested since it was started; check the digits"
             raise NotFound(f"no known commit of {location.upstream} begins with {digits}", hint=hint)
@@ -94,5 +94,5 @@ class CommitPages:
         return location.url(f"/crcr/commit/{commits[0]}")
 
 
-def _alike(backends: Iterable[CommitBackend]) -> tuple[LikeFailures, ...]:
+def _group_failures(backends: Iterable[CommitBackend]) -> tuple[LikeFailures, ...]:
     return group_similar_failures(job for backend in backends for job in backend.jobs)

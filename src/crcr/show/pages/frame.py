@@ -15,7 +15,7 @@ from crcr.decide.model import RepoName
 from crcr.errors import CrcrError, NotFound
 from crcr.ports import Clock
 from crcr.record.views.sql_views import SqlViews
-from crcr.show.access.reader import reader_of
+from crcr.show.access.reader import get_reader
 from crcr.show.http.same_site import local_path
 from crcr.show.live.shared_health import SharedHealth, health_signature
 from crcr.show.render.notices import read_notice
@@ -38,7 +38,7 @@ Build = Callable[[Request, PageLocation], Awaitable[Response]]
 
 
 class NotListed(NotFound):
-    """A repository that is not on the allowlist, or not to be seen: the page leads to how one joins."""
+    """A repository that is not on the allowlist, or hidden: the page links to the onboarding."""
 
     def __init__(self, repository: RepoName, upstream: RepoName) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class Frame:
         self.renderer = Renderer()
         self.clock = clock
         self.site = public_url.rstrip("/")
-        """Where readers reach us; a request only says what its sender calls us."""
+        """The public address; the `Host` of a request may be anything."""
         self.sandbox = sandbox
         self._health = health
         self._views = views
@@ -70,8 +70,8 @@ class Frame:
         self._github_url = github_url.rstrip("/")
 
     def views(self, request: Request) -> SqlViews:
-        """The views as this reader may see them."""
-        return self._views.for_admins() if reader_of(request).admin else self._views
+        """Return the views that this reader may see."""
+        return self._views.for_admins() if get_reader(request).admin else self._views
 
     def endpoint(self, build: Build) -> Callable[[Request], Awaitable[Response]]:
         """Return `build` as the endpoint of a route, called with the location of the page.
@@ -83,7 +83,9 @@ class Frame:
             request.state.location = self.location(request)
             upstream = pick_upstream(self._upstreams, request.query_params.get("upstream"))
             location = request.state.location = self.location(request, upstream)
-            request.state.health = await self._health.of(location.upstream) if self._health else None
+            request.state.health = (
+                await self._health.read_upstream(location.upstream) if self._health else None
+            )
             return await build(request, location)
 
         return endpoint
@@ -107,7 +109,7 @@ class Frame:
         cursor: int | None = None,
         **context: Any,
     ) -> Response:
-        """`cursor` makes the page live."""
+        """Render a page; with `cursor` it is live."""
         shared = {**self._shared(request, location), "cursor": cursor}
         return self.renderer.page(template, {**shared, **context})
 
@@ -127,7 +129,7 @@ class Frame:
     def _shared(self, request: Request, location: PageLocation) -> Mapping[str, Any]:
         health = getattr(request.state, "health", None)
         return {
-            **_around(request, location),
+            **_request_context(request, location),
             "number": None,
             "sandbox": self.sandbox,
             "relay_health": health,
@@ -136,25 +138,25 @@ class Frame:
         }
 
 
-def _around(request: Request, location: PageLocation) -> Mapping[str, Any]:
-    part = request.query_params.get("fragment") == "main"
+def _request_context(request: Request, location: PageLocation) -> Mapping[str, Any]:
+    is_fragment = request.query_params.get("fragment") == "main"
     return {
-        "frame": "fragment.html" if part else "base.html",
+        "frame": "fragment.html" if is_fragment else "base.html",
         "location": location,
-        "reader": reader_of(request),
+        "reader": get_reader(request),
         "notice": read_notice(request),
-        "asked": request.query_params,
+        "query_params": request.query_params,
         "address": _address(request),
     }
 
 
-_PASSING = frozenset({"fragment", "done", "n"})
-"""What a script or a redirect adds to an address; nobody chose it."""
+_TRANSIENT = frozenset({"fragment", "done", "n"})
+"""Parameters that a script or a redirect adds to an address; the reader did not choose them."""
 
 
 def _address(request: Request) -> str:
-    """The page itself with all that was chosen on it, to come back to."""
-    chosen = [pair for pair in request.query_params.multi_items() if pair[0] not in _PASSING]
+    """Return the address of the page with all choices of the reader, to return to."""
+    chosen = [pair for pair in request.query_params.multi_items() if pair[0] not in _TRANSIENT]
     path = quote(request.scope["path"], safe="/")
     return local_path(f"{path}?{urlencode(chosen)}" if chosen else path)
 

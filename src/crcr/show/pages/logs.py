@@ -35,10 +35,10 @@ from crcr.show.urls.location import PageLinks, PageLocation, data_links
 
 PAGE = 50
 _DELIVERIES = 25
-"""Each of them comes with all of its dispatches."""
+"""Deliveries per page; each comes with all of its dispatches."""
 _LONGEST = 200
 _MOST_LISTED = 12
-"""Dispatches that are listed with a delivery; its own page has all of them."""
+"""Dispatches listed with a delivery; its own page lists all."""
 _OLDEST, _NEWEST = "at", "-at"
 
 EVENTS = (
@@ -69,11 +69,11 @@ def routes(frame: Frame) -> list[BaseRoute]:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRow:
-    """A delivery as a line of the log: how its dispatches stand, and the first of them, the worst first."""
+    """A line of the log: the delivery, its dispatches by state, and the first of them, worst first."""
 
     delivery: DeliveryView
     sums: tuple[tuple[status.Status, int], ...]
-    listed: tuple[DispatchView, ...]
+    dispatches: tuple[DispatchView, ...]
     more: int
 
 
@@ -104,7 +104,7 @@ class LogPages:
             page,
             api="deliveries",
             limit=_DELIVERIES,
-            rows=[_row(each) for each in page.deliveries],
+            rows=[_row(delivery) for delivery in page.deliveries],
             events=EVENTS,
             statuses=status.DELIVERIES,
         )
@@ -136,15 +136,15 @@ class LogPages:
         guid = request.path_params["guid"][:_LONGEST]
         views = self._frame.views(request)
         delivery = await views.delivery(location.upstream, guid)
-        owed = await views.effect_page(EffectQuery(upstream=location.upstream, delivery=guid, limit=PAGE))
+        effects = await views.effect_page(EffectQuery(upstream=location.upstream, delivery=guid, limit=PAGE))
         return self._frame.page(
             request,
             "delivery.html",
             location,
-            cursor=owed.cursor,
+            cursor=effects.cursor,
             delivery=delivery,
             row=_row(delivery),
-            owed=owed,
+            effects=effects,
             statuses=status.DELIVERIES,
             effect_statuses=status.EFFECTS,
             job_token=job_token,
@@ -185,29 +185,31 @@ class LogPages:
             page,
             api="audit",
             known_acts=ACTS,
-            place=lambda act: _subject_url(location, act),
+            subject_url=lambda act: _subject_url(location, act),
         )
 
     async def search(self, request: Request, location: PageLocation) -> Response:
-        asked = request.query_params.get("q", "")[:_LONGEST]
+        query = request.query_params.get("q", "")[:_LONGEST]
         after = cursors.decode(request.query_params.get("after") or None)
         views, now = self._frame.views(request), self._frame.clock.now()
-        found = await views.search(location.upstream, asked, now, after=after)
-        if found.exact is not None:
-            return RedirectResponse(_hit_url(location, found.exact) or location.url("/crcr"), status_code=303)
-        groups = [(HitKind(kind), list(hits)) for kind, hits in groupby(found.hits, lambda hit: hit.kind)]
+        results = await views.search(location.upstream, query, now, after=after)
+        if results.exact is not None:
+            return RedirectResponse(
+                _hit_url(location, results.exact) or location.url("/crcr"), status_code=303
+            )
+        groups = [(HitKind(kind), list(hits)) for kind, hits in groupby(results.hits, lambda hit: hit.kind)]
         return self._frame.page(
             request,
             "search.html",
             location,
-            found=found,
+            results=results,
             groups=groups,
-            place=lambda hit: _hit_url(location, hit),
-            links=PageLinks(location, {"q": f"@{found.text.removeprefix('@')}"} if found.text else {}),
+            hit_url=lambda hit: _hit_url(location, hit),
+            links=PageLinks(location, {"q": f"@{results.text.removeprefix('@')}"} if results.text else {}),
             chosen={"after": "yes"} if after else {},
-            next_after=cursors.encode(found.next),
-            limit=max(1, sum(hit.kind is HitKind.AUTHOR for hit in found.hits)),
-            formats=data_links(location, "search", {"q": found.text}) if found.text else {},
+            next_after=cursors.encode(results.next),
+            limit=max(1, sum(hit.kind is HitKind.AUTHOR for hit in results.hits)),
+            formats=data_links(location, "search", {"q": results.text}) if results.text else {},
         )
 
     def _list(
@@ -232,7 +234,7 @@ class LogPages:
             cursor=page.cursor,
             page=page,
             links=PageLinks(location, chosen),
-            chosen=filters.asked,
+            chosen=filters.values,
             unclear=filters.unclear,
             filtered=bool(chosen.keys() - {"after", "sort", "show"}),
             limit=limit,
@@ -249,8 +251,8 @@ def _lag_s(outbox: OutboxState, now: datetime) -> float | None:
 
 
 def _row(delivery: DeliveryView) -> DeliveryRow:
-    counts = Counter(each.state for each in delivery.dispatches)
-    worst_first = sorted(delivery.dispatches, key=lambda each: _WORST.index(each.state))
+    counts = Counter(dispatch.state for dispatch in delivery.dispatches)
+    worst_first = sorted(delivery.dispatches, key=lambda dispatch: _WORST.index(dispatch.state))
     return DeliveryRow(
         delivery,
         tuple((status.DISPATCHES[state], counts[state]) for state in _WORST if counts[state]),
@@ -260,7 +262,7 @@ def _row(delivery: DeliveryView) -> DeliveryRow:
 
 
 def _hit_url(location: PageLocation, hit: Hit) -> str | None:
-    """The page of what was found."""
+    """Return the address of a search result."""
     if hit.kind is HitKind.COMMIT and hit.head_sha:
         return location.commit(hit.head_sha, hit.delivery)
     if hit.kind is HitKind.JOB and hit.backend and hit.job:
@@ -271,7 +273,7 @@ def _hit_url(location: PageLocation, hit: Hit) -> str | None:
 
 
 def _subject_url(location: PageLocation, act: AuditView) -> str | None:
-    """The page of what an act was about, where it has one."""
+    """Return the address of an action's subject, if it has a page."""
     number = act.subject.removeprefix("#")
     if number != act.subject and number.isascii() and number.isdigit():
         return location.pull(int(number[:9]))

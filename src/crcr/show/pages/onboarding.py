@@ -39,7 +39,7 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     REPORTER: ("/crcr/onboarding/report.py", "report.py"),
     BRIDGE: ("/crcr/onboarding/bridge.py", "bridge.py"),
 }
-"""Where a program that is the same for everybody is served, by its path in a repository."""
+"""Programs that are the same for every repository: their address here, by their path in a repository."""
 
 
 def program_text(name: str) -> str:
@@ -69,33 +69,33 @@ class OnboardingPlan:
     test: str
     badge: str
     needs: tuple[ManualStep, ...]
-    """Secrets and settings to make beside the files."""
+    """Secrets and settings to create beside the files."""
     unusual: tuple[str, ...]
-    """What is not as by default and should be looked at, because the address may be somebody else's."""
+    """Values that differ from the defaults: somebody else may have made the link, so the reader should check them."""
 
 
 def make_plan(
-    wanted: JoinRequest, asked: Mapping[str, str], site: str, *, one_upstream: bool
+    request: JoinRequest, query: Mapping[str, str], site: str, *, one_upstream: bool
 ) -> OnboardingPlan:
-    """`asked` is what leads to this wish again; `site` is where readers and programs reach us."""
-    files = generate(wanted)
-    named = None if one_upstream else wanted.upstream
+    """`query` are the parameters that lead to this request; `site` is the public address of the relay."""
+    files = generate(request)
+    upstream = None if one_upstream else request.upstream
     return OnboardingPlan(
-        entry=allowlist_entry(wanted),
-        files=tuple(_shown(number, each, asked, site) for number, each in enumerate(files, start=1)),
-        registration=registration(wanted),
-        command=init_command(wanted),
-        doctor=doctor_command(wanted.relay_url, wanted.repository, named) + "\n",
-        test=doctor_command(wanted.relay_url, wanted.repository, named, test=True) + "\n",
-        badge=_badge(wanted, site, one_upstream=one_upstream),
-        needs=manual_steps(wanted),
-        unusual=(*unusual_secret_targets(wanted), *chosen_programs(wanted)),
+        entry=allowlist_entry(request),
+        files=tuple(_make_plan_file(number, file, query, site) for number, file in enumerate(files, start=1)),
+        registration=registration(request),
+        command=init_command(request),
+        doctor=doctor_command(request.relay_url, request.repository, upstream) + "\n",
+        test=doctor_command(request.relay_url, request.repository, upstream, test=True) + "\n",
+        badge=_badge(request, site, one_upstream=one_upstream),
+        needs=manual_steps(request),
+        unusual=(*unusual_secret_targets(request), *chosen_programs(request)),
     )
 
 
-def _shown(number: int, file: NewFile, asked: Mapping[str, str], site: str) -> PlanFile:
+def _make_plan_file(number: int, file: NewFile, query: Mapping[str, str], site: str) -> PlanFile:
     if file.path not in PROGRAMS:
-        address = f"/crcr/onboarding/files/{number}?{urlencode(asked, safe='/')}"
+        address = f"/crcr/onboarding/files/{number}?{urlencode(query, safe='/')}"
         return PlanFile(number=number, path=file.path, why=file.why, address=address, text=file.text)
     address, _ = PROGRAMS[file.path]
     digest = sha256(file.text.encode()).hexdigest()
@@ -107,33 +107,33 @@ def _shown(number: int, file: NewFile, asked: Mapping[str, str], site: str) -> P
     return PlanFile(number=number, path=file.path, why=file.why, address=address, fetch=fetch, digest=digest)
 
 
-def init_command(wanted: JoinRequest) -> str:
-    """`crcr init` with all that was chosen; what is as by default is left out."""
+def init_command(request: JoinRequest) -> str:
+    """Return `crcr init` with all choices; defaults are left out."""
     plain = JoinRequest(
-        ci=wanted.ci,
-        upstream=wanted.upstream,
-        repository=wanted.repository,
-        relay_url=wanted.relay_url,
-        audience=wanted.audience,
+        ci=request.ci,
+        upstream=request.upstream,
+        repository=request.repository,
+        relay_url=request.relay_url,
+        audience=request.audience,
     )
-    words = ["crcr", "init", "--relay", wanted.relay_url, "--audience", wanted.audience]
-    words += ["--upstream", str(wanted.upstream), "--repo", str(wanted.repository)]
-    words += ["--ci", wanted.ci.value, "--level", wanted.level.name]
+    arguments = ["crcr", "init", "--relay", request.relay_url, "--audience", request.audience]
+    arguments += ["--upstream", str(request.upstream), "--repo", str(request.repository)]
+    arguments += ["--ci", request.ci.value, "--level", request.level.name]
     for name in ("device", "command", "job_name", "junit", "runs_on", "branch"):
-        if getattr(wanted, name) != getattr(plain, name):
-            words += [f"--{name.replace('_', '-')}", str(getattr(wanted, name))]
-    for each in wanted.oncalls:
-        words += ["--oncall", each]
-    for name, value in wanted.place.items():
-        words += ["--place", f"{name}={value}"]
-    if wanted.nightly:
-        words.append("--nightly")
-    return shlex.join(words) + "\n"
+        if getattr(request, name) != getattr(plain, name):
+            arguments += [f"--{name.replace('_', '-')}", str(getattr(request, name))]
+    for oncall in request.oncalls:
+        arguments += ["--oncall", oncall]
+    for name, value in request.place.items():
+        arguments += ["--place", f"{name}={value}"]
+    if request.nightly:
+        arguments.append("--nightly")
+    return shlex.join(arguments) + "\n"
 
 
-def _badge(wanted: JoinRequest, site: str, *, one_upstream: bool) -> str:
-    more = "" if one_upstream else f"?{urlencode({'upstream': str(wanted.upstream)}, safe='/')}"
-    name = wanted.repository
+def _badge(request: JoinRequest, site: str, *, one_upstream: bool) -> str:
+    more = "" if one_upstream else f"?{urlencode({'upstream': str(request.upstream)}, safe='/')}"
+    name = request.repository
     return f"[![crcr]({site}/badge/{name}.svg{more})]({site}/crcr/{name}{more})\n"
 
 
@@ -155,7 +155,7 @@ _STEPS = {
     "allowlist": ("allowlist",),
     "workflow": ("workflow", "events", "id_token", "pins"),
 }
-"""Which findings tell how far a step is."""
+"""The findings that decide the state of a step."""
 _CHOSEN = (
     *("upstream", "ci", "repository", "level", "device", "oncalls", "nightly"),
     *("command", "job_name", "junit", "runs_on", "branch"),
@@ -167,26 +167,26 @@ _PLAIN_TEXT = {
     "Cache-Control": "no-cache",
 }
 
-Ask = Callable[[Request, RepoName, RepoName], Awaitable[bool]]
+RequestInspection = Callable[[Request, RepoName, RepoName], Awaitable[bool]]
 
 
-async def _stands_nowhere() -> int | None:
+async def _no_change_id() -> int | None:
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnboardingSettings:
-    """What the relay tells those who join, beside what is on the pages."""
+    """What the onboarding page needs to know about the relay."""
 
     audience: str = "crcr"
     allowlists: Mapping[RepoName, str] = field(default_factory=dict)
-    """Where people see an upstream's allowlist, if that is on GitHub."""
+    """The page of an upstream's allowlist, if that is on GitHub."""
     app_page: Callable[[], str | None] = lambda: None
-    """Where the App is installed, once that is known."""
-    ask: Ask | None = None
-    """Has GitHub asked about an upstream's backend that the reader may see; False when it was asked just before."""
-    newest_change: Callable[[], Awaitable[int | None]] = _stands_nowhere
-    """Where the stream of changes stands; None where pages are not live."""
+    """The page to install the App, once it is known."""
+    request_inspection: RequestInspection | None = None
+    """Requests an inspection of a backend that the reader may see; False when one was requested just before."""
+    newest_change: Callable[[], Awaitable[int | None]] = _no_change_id
+    """Reads the newest id of the change log; None where pages are not live."""
     is_public: bool = True
 
 
@@ -196,7 +196,7 @@ def routes(frame: Frame, settings: OnboardingSettings | None = None) -> list[Bas
         Route(PATH, frame.endpoint(pages.page)),
         Route(f"{PATH}/check", frame.endpoint(pages.check), methods=["POST"]),
         Route(f"{PATH}/files/{{number:int}}", frame.endpoint(pages.file)),
-        *(Route(address, _program(name)) for address, name in PROGRAMS.values()),
+        *(Route(address, _serve_program(name)) for address, name in PROGRAMS.values()),
     ]
 
 
@@ -207,7 +207,7 @@ class OnboardingPages:
 
     async def page(self, request: Request, location: PageLocation) -> Response:
         form = self._form(request.query_params, location)
-        # Read before the facts: what happens in between is told again, and not missed.
+        # Read before the facts: a change in between is sent twice rather than missed.
         cursor = await self._settings.newest_change() if form.repository else None
         return self._frame.page(
             request,
@@ -225,32 +225,32 @@ class OnboardingPages:
             app_page=self._settings.app_page(),
             allowlist_page=self._settings.allowlists.get(location.upstream),
             is_public=self._settings.is_public,
-            can_ask=self._settings.ask is not None,
-            **await self._checked(request, location, form.repository),
+            can_ask=self._settings.request_inspection is not None,
+            **await self._read_state(request, location, form.repository),
         )
 
     async def check(self, request: Request, location: PageLocation) -> Response:
-        """Have GitHub asked, as the API's `POST` does, and lead back to the page."""
+        """Request an inspection, as the API's `POST` does, and redirect to the page."""
         fields = await read_form(request)
         name = fields.get("repository", "")
-        if self._settings.ask is None or not is_repo_name(name):
+        if self._settings.request_inspection is None or not is_repo_name(name):
             raise BadRequest("name the repository to be checked", hint="write owner/name")
         upstream = pick_upstream(location.upstreams, fields.get("upstream"))
-        taken = await self._settings.ask(request, upstream, RepoName(name))
+        is_new = await self._settings.request_inspection(request, upstream, RepoName(name))
         back = local_path(fields.get("next"))
-        address = with_notice(back if back.startswith(PATH) else PATH, "checking", int(taken))
+        address = with_notice(back if back.startswith(PATH) else PATH, "checking", int(is_new))
         return RedirectResponse(address, status_code=303)
 
     async def file(self, request: Request, location: PageLocation) -> Response:
         plan = self._plan(self._form(request.query_params, location), request.query_params, location)
         if plan is None:
             raise BadRequest("the address holds a value that cannot be used", hint=f"see {PATH}")
-        found = next((each for each in plan.files if each.number == request.path_params["number"]), None)
-        if found is None or found.text is None:
+        chosen = next((file for file in plan.files if file.number == request.path_params["number"]), None)
+        if chosen is None or chosen.text is None:
             raise NotFound("there is no such file", hint=f"see {PATH}")
-        return _plain(found.text, found.path.rpartition("/")[2])
+        return _download(chosen.text, chosen.path.rpartition("/")[2])
 
-    def _form(self, asked: QueryParams, location: PageLocation) -> OnboardingForm:
+    def _form(self, query: QueryParams, location: PageLocation) -> OnboardingForm:
         plain = JoinRequest(
             ci=Ci.GITHUB,
             upstream=location.upstream,
@@ -258,31 +258,31 @@ class OnboardingPages:
             relay_url=self._frame.site,
             audience=self._settings.audience,
         )
-        return read_form_values(_named(asked), plain)
+        return read_form_values(_accept_repo_alias(query), plain)
 
     def _plan(
-        self, form: OnboardingForm, asked: QueryParams, location: PageLocation
+        self, form: OnboardingForm, query: QueryParams, location: PageLocation
     ) -> OnboardingPlan | None:
-        if form.wanted is None:
+        if form.request is None:
             return None
-        told = _named(asked)
-        chosen = {name: told[name] for name in _CHOSEN if told.get(name, "").strip()}
-        return make_plan(form.wanted, chosen, self._frame.site, one_upstream=len(location.upstreams) == 1)
+        values = _accept_repo_alias(query)
+        chosen = {name: values[name] for name in _CHOSEN if values.get(name, "").strip()}
+        return make_plan(form.request, chosen, self._frame.site, one_upstream=len(location.upstreams) == 1)
 
     def _trial(self, form: OnboardingForm, location: PageLocation) -> str | None:
-        """What tries the workflow before anybody lists it; another CI's token would have to be registered first."""
-        if not self._frame.sandbox or form.wanted is None or form.chosen_ci is not Ci.GITHUB:
+        """Return the command that tests the workflow before it is listed. Other CIs' tokens must be registered first."""
+        if not self._frame.sandbox or form.request is None or form.chosen_ci is not Ci.GITHUB:
             return None
-        wanted = form.wanted
+        join_request = form.request
         return try_command(
             form.repository,
-            wanted.callback_url,
-            wanted.audience,
-            wanted.upstream,
+            join_request.callback_url,
+            join_request.audience,
+            join_request.upstream,
             github_url=location.github_url,
         )
 
-    async def _checked(
+    async def _read_state(
         self, request: Request, location: PageLocation, repository: RepoName | None
     ) -> dict[str, Any]:
         if repository is None:
@@ -293,47 +293,48 @@ class OnboardingPages:
         return _onboarding_state(facts, examine(facts, now, pointers))
 
 
-def _named(asked: QueryParams) -> Mapping[str, str]:
-    """What was asked; `repo` is another word for `repository`, as on the command line."""
-    repo = asked.get("repo", "")
-    return {**asked, "repository": repo} if repo and not asked.get("repository") else asked
+def _accept_repo_alias(query: QueryParams) -> Mapping[str, str]:
+    """Return the parameters; `repo` is accepted for `repository`, as on the command line."""
+    repo = query.get("repo", "")
+    return {**query, "repository": repo} if repo and not query.get("repository") else query
 
 
 def _onboarding_state(facts: SetupFacts | None, findings: tuple[SetupFinding, ...]) -> dict[str, Any]:
-    listed = facts is not None and facts.entry is not None
+    is_listed = facts is not None and facts.entry is not None
     return {
         "findings": findings,
         "finding_words": FINDINGS,
-        "states": _states(findings) if listed or findings else dict.fromkeys((*_STEPS, "check"), ""),
-        "listed": listed,
+        "states": _step_states(findings) if is_listed or findings else dict.fromkeys((*_STEPS, "check"), ""),
+        "listed": is_listed,
         "asking": facts is not None and facts.is_being_inspected,
         "inspected_at": facts.inspected_at if facts else None,
     }
 
 
-def _states(findings: tuple[SetupFinding, ...]) -> dict[str, str]:
-    """How far each step is: done when all that tells of it is well, marked when any of it is wrong."""
-    found = {each.name: each.state for each in findings}
+def _step_states(findings: tuple[SetupFinding, ...]) -> dict[str, str]:
+    """Return the state of each step: ok when all of its findings are, problem when one is."""
+    state_by_name = {finding.name: finding.state for finding in findings}
     states = {
-        step: _state([found[name] for name in names if name in found]) for step, names in _STEPS.items()
+        step: _step_state([state_by_name[name] for name in names if name in state_by_name])
+        for step, names in _STEPS.items()
     }
-    return {**states, "check": _state(list(found.values()))}
+    return {**states, "check": _step_state(list(state_by_name.values()))}
 
 
-def _state(found: list[State]) -> str:
-    if State.PROBLEM in found:
+def _step_state(states: list[State]) -> str:
+    if State.PROBLEM in states:
         return State.PROBLEM.value
-    return State.OK.value if found and all(each is State.OK for each in found) else ""
+    return State.OK.value if states and all(state is State.OK for state in states) else ""
 
 
-def _program(name: str) -> Callable[[Request], Awaitable[Response]]:
+def _serve_program(name: str) -> Callable[[Request], Awaitable[Response]]:
     async def served(_: Request) -> Response:
-        return _plain(program_text(name), name)
+        return _download(program_text(name), name)
 
     return served
 
 
-def _plain(text: str, name: str) -> Response:
-    """`name` has been checked: the generator's own, or ours."""
+def _download(text: str, name: str) -> Response:
+    """`name` comes from the generator or from us, never from the request."""
     headers = {**_PLAIN_TEXT, "Content-Disposition": f'attachment; filename="{name}"'}
     return Response(text, media_type="text/plain", headers=headers)

@@ -13,7 +13,7 @@ from crcr.join.request import CI_LOCATION_PARTS, Ci, JoinRequest, check_request
 from crcr.show.render.status import LEVELS
 
 EXAMPLE = RepoName("your-org/your-repo")
-"""Stands in files for who has not said their name yet."""
+"""The placeholder in files while the form has no repository."""
 _PLACE_EXAMPLES = {
     "organization": "your-org",
     "pipeline": "your-pipeline",
@@ -38,7 +38,7 @@ _OPTIONAL = frozenset({"device", "junit"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
-    """A field to type in."""
+    """A text field."""
 
     name: str
     label: str
@@ -47,12 +47,12 @@ class FormField:
     hint: str = ""
     problem: str | None = None
     later: bool = False
-    """It can be told another time."""
+    """It can be filled in later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormChoice:
-    """One of a few."""
+    """A choice among a few values."""
 
     name: str
     label: str
@@ -73,79 +73,79 @@ class OnboardingForm:
     chosen_ci: Ci
     chosen_level: Level
     repository: RepoName | None
-    """The one that was named, if it is a name."""
-    wanted: JoinRequest | None
-    """None while something is wrong."""
+    """The repository that was entered, if it is a valid name."""
+    request: JoinRequest | None
+    """None while a field is invalid."""
     others: tuple[str, ...] = ()
-    """What is wrong with no field in particular."""
+    """Problems that belong to no single field."""
 
     @property
     def has_examples(self) -> bool:
-        """Whether the wish says something for what was left open and cannot be."""
-        required = {each.name for each in CI_LOCATION_PARTS[self.chosen_ci] if each.required} | {"repository"}
-        return any(not each.text for each in self.own if each.name in required)
+        """Whether the request has placeholders for required fields that are empty."""
+        required = {part.name for part in CI_LOCATION_PARTS[self.chosen_ci] if part.required} | {"repository"}
+        return any(not entry.text for entry in self.own if entry.name in required)
 
 
-def read_form_values(asked: Mapping[str, str], plain: JoinRequest) -> OnboardingForm:
-    """`plain` holds what the relay brings itself: upstream, addresses, audience."""
-    ci, level = _ci(asked), _level(asked)
-    nightly = asked.get("nightly", "").lower() in _YES
-    text = {name: value.strip()[:_LONGEST] for name, value in asked.items()}
-    good = _without_problem(replace(plain, nightly=nightly), ci or plain.ci, level or plain.level)
-    known = set(check_request(good))
-    own = tuple(_own_entries(text, good, known))
-    typed = {name: _typed_entry(name, text.get(name, ""), good, known) for name in _TYPED}
-    wanted, others = _whole(good, (*own, *typed.values()), known)
+def read_form_values(query: Mapping[str, str], plain: JoinRequest) -> OnboardingForm:
+    """`plain` holds what the relay provides: upstream, addresses, audience."""
+    ci, level = _parse_ci(query), _parse_level(query)
+    nightly = query.get("nightly", "").lower() in _YES
+    text = {name: value.strip()[:_LONGEST] for name, value in query.items()}
+    good = _make_valid_request(replace(plain, nightly=nightly), ci or plain.ci, level or plain.level)
+    example_problems = set(check_request(good))
+    own = tuple(_make_own_fields(text, good, example_problems))
+    typed = {name: _make_typed_field(name, text.get(name, ""), good, example_problems) for name in _TYPED}
+    request, others = _build_request(good, (*own, *typed.values()), example_problems)
     repository = text.get("repository", "")
     return OnboardingForm(
-        ci=_ci_pick(ci, good.ci),
+        ci=_make_ci_choice(ci, good.ci),
         own=own,
-        level=_level_pick(level, good.level),
+        level=_make_level_choice(level, good.level),
         people=(typed["device"], typed["oncalls"]),
         work=tuple(entry for name, entry in typed.items() if name not in {"device", "oncalls"}),
         nightly=nightly,
         chosen_ci=good.ci,
         chosen_level=good.level,
         repository=RepoName(repository) if is_repo_name(repository) else None,
-        wanted=wanted if ci and level else None,
+        request=request if ci and level else None,
         others=others,
     )
 
 
-def _ci(asked: Mapping[str, str]) -> Ci | None:
-    """None for what is no CI; nothing asked for is the first."""
-    text = asked.get("ci", "").strip().lower()
-    return next((each for each in Ci if each.value == text), None) if text else Ci.GITHUB
+def _parse_ci(query: Mapping[str, str]) -> Ci | None:
+    """Return None for an unknown CI; GitHub Actions by default."""
+    text = query.get("ci", "").strip().lower()
+    return next((ci for ci in Ci if ci.value == text), None) if text else Ci.GITHUB
 
 
-def _level(asked: Mapping[str, str]) -> Level | None:
-    text = asked.get("level", "").strip().upper()
-    return next((each for each in Level if each.name == text), None) if text else Level.L2
+def _parse_level(query: Mapping[str, str]) -> Level | None:
+    text = query.get("level", "").strip().upper()
+    return next((level for level in Level if level.name == text), None) if text else Level.L2
 
 
-def _ci_pick(chosen: Ci | None, instead: Ci) -> FormChoice:
+def _make_ci_choice(chosen: Ci | None, instead: Ci) -> FormChoice:
     return FormChoice(
         name="ci",
         label="CI",
-        choices={each.value: each.title for each in Ci},
+        choices={ci.value: ci.title for ci in Ci},
         chosen=(chosen or instead).value,
         problem=None if chosen else "choose one of these",
     )
 
 
-def _level_pick(chosen: Level | None, instead: Level) -> FormChoice:
+def _make_level_choice(chosen: Level | None, instead: Level) -> FormChoice:
     return FormChoice(
         name="level",
         label="Level",
-        choices={each.name: f"{each.name} {LEVELS[each]}" for each in Level},
+        choices={level.name: f"{level.name} {LEVELS[level]}" for level in Level},
         chosen=(chosen or instead).name,
         problem=None if chosen else "choose one of these",
     )
 
 
-def _without_problem(plain: JoinRequest, ci: Ci, level: Level) -> JoinRequest:
-    """A wish for this CI and level that leaves nothing out, with an example wherever one must be."""
-    place = {each.name: _PLACE_EXAMPLES[each.name] for each in CI_LOCATION_PARTS[ci] if each.required}
+def _make_valid_request(plain: JoinRequest, ci: Ci, level: Level) -> JoinRequest:
+    """Return a valid request for this CI and level, with examples in all required fields."""
+    place = {part.name: _PLACE_EXAMPLES[part.name] for part in CI_LOCATION_PARTS[ci] if part.required}
     return replace(
         plain,
         ci=ci,
@@ -157,36 +157,40 @@ def _without_problem(plain: JoinRequest, ci: Ci, level: Level) -> JoinRequest:
     )
 
 
-def _own_entries(text: Mapping[str, str], good: JoinRequest, known: set[str]) -> Iterator[FormField]:
+def _make_own_fields(
+    text: Mapping[str, str], good: JoinRequest, example_problems: set[str]
+) -> Iterator[FormField]:
     repository = text.get("repository", "")
-    named = is_repo_name(repository)
-    problems = _judged(good, known, repository=RepoName(repository)) if named else ()
-    wrong = "write owner/name, as on GitHub" if repository and not named else None
+    is_name = is_repo_name(repository)
+    problems = _find_problems(good, example_problems, repository=RepoName(repository)) if is_name else ()
+    wrong = "write owner/name, as on GitHub" if repository and not is_name else None
     yield FormField(
         name="repository",
         label="Your repository",
         text=repository,
         example=EXAMPLE.full_name,
-        problem=wrong or _first(problems),
+        problem=wrong or _first_or_none(problems),
     )
     for part in CI_LOCATION_PARTS[good.ci]:
         value, needed = text.get(part.name, ""), part.required or part.default is not None
-        problems = _judged(good, known, place={**good.place, part.name: value}) if value else ()
+        problems = (
+            _find_problems(good, example_problems, place={**good.place, part.name: value}) if value else ()
+        )
         yield FormField(
             name=part.name,
-            label=_capital(part.meaning.removeprefix("the ")),
+            label=_capitalize(part.meaning.removeprefix("the ")),
             text=value,
             example=part.default or _PLACE_EXAMPLES.get(part.name, "") if needed else "",
             later=not needed,
-            problem=_first(problems),
+            problem=_first_or_none(problems),
         )
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
-def _typed_entry(name: str, text: str, good: JoinRequest, known: set[str]) -> FormField:
+def _make_typed_field(name: str, text: str, good: JoinRequest, example_problems: set[str]) -> FormField:
     label, hint = _TYPED[name]
     default = getattr(good, name)
     return FormField(
@@ -195,11 +199,13 @@ def _typed_entry(name: str, text: str, good: JoinRequest, known: set[str]) -> Fo
         text=text,
         example=_EXAMPLES.get(name) or str(default),
         hint=hint,
-        problem=_first(_judged(good, known, **{name: _value(name, text, default)})),
+        problem=_first_or_none(
+            _find_problems(good, example_problems, **{name: _parse_value(name, text, default)})
+        ),
     )
 
 
-def _value(name: str, text: str, default: Any) -> Any:
+def _parse_value(name: str, text: str, default: Any) -> Any:
     if name == "oncalls":
         return tuple(part for part in text.replace(",", " ").split() if part)
     if name in _OPTIONAL:
@@ -207,29 +213,31 @@ def _value(name: str, text: str, default: Any) -> Any:
     return text or default
 
 
-def _judged(good: JoinRequest, known: set[str], **changes: Any) -> tuple[str, ...]:
-    return tuple(each for each in check_request(replace(good, **changes)) if each not in known)
+def _find_problems(good: JoinRequest, example_problems: set[str], **changes: Any) -> tuple[str, ...]:
+    return tuple(
+        problem for problem in check_request(replace(good, **changes)) if problem not in example_problems
+    )
 
 
-def _first(problems: tuple[str, ...]) -> str | None:
+def _first_or_none(problems: tuple[str, ...]) -> str | None:
     return problems[0] if problems else None
 
 
-def _whole(
-    good: JoinRequest, entries: tuple[FormField, ...], known: set[str]
+def _build_request(
+    good: JoinRequest, entries: tuple[FormField, ...], example_problems: set[str]
 ) -> tuple[JoinRequest | None, tuple[str, ...]]:
     """All fields together, unless one of them is wrong; and what is wrong whatever the fields say."""
-    if any(each.problem for each in entries):
-        return None, tuple(sorted(known))
-    given = {each.name: each.text for each in entries}
+    if any(entry.problem for entry in entries):
+        return None, tuple(sorted(example_problems))
+    texts = {entry.name: entry.text for entry in entries}
     place = {
-        each.name: given[each.name] or good.place.get(each.name, "") for each in CI_LOCATION_PARTS[good.ci]
+        part.name: texts[part.name] or good.place.get(part.name, "") for part in CI_LOCATION_PARTS[good.ci]
     }
-    wanted = replace(
+    request = replace(
         good,
-        repository=RepoName(given["repository"]) if given["repository"] else good.repository,
+        repository=RepoName(texts["repository"]) if texts["repository"] else good.repository,
         place={name: value for name, value in place.items() if value},
-        **{name: _value(name, given[name], getattr(good, name)) for name in _TYPED},
+        **{name: _parse_value(name, texts[name], getattr(good, name)) for name in _TYPED},
     )
-    problems = check_request(wanted)
-    return (None, problems) if problems else (wanted, ())
+    problems = check_request(request)
+    return (None, problems) if problems else (request, ())

@@ -42,7 +42,7 @@ class OverviewPages:
 
     async def summary(self, request: Request, location: PageLocation) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
-        choice = TableFilters.of(request.query_params)
+        choice = TableFilters.from_query(request.query_params)
 
         table = tabulate((), choice)
 
@@ -62,23 +62,26 @@ class OverviewPages:
             table=table.on_page(summary.rows),
             group_sizes=table.sizes,
             page=cut_page(table.rows, choice.page),
-            left_out=_left_out(summary),
+            left_out=_sum_left_out(summary),
             formats=data_links(location, "summary", choice.query()),
         )
 
     async def metrics(self, request: Request, location: PageLocation) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
-        choice = TableFilters(order=_order(request), page=pick_page(request.query_params.get("page")))
-        wanted = request.query_params.get("backend")
+        choice = TableFilters(order=_read_order(request), page=pick_page(request.query_params.get("page")))
+        requested = request.query_params.get("backend")
 
         def pick(every: Sequence[BackendMetrics]) -> Sequence[BackendMetrics]:
-            one = pick_backend(every, wanted)
-            return [*([one] if one else []), *cut_page(arrange(every, choice.order), choice.page).rows]
+            chosen_row = pick_backend(every, requested)
+            return [
+                *([chosen_row] if chosen_row else []),
+                *cut_page(arrange(every, choice.order), choice.page).rows,
+            ]
 
         metrics = await views.metrics(location.upstream, location.span, now, kind=location.kind, pick=pick)
-        chosen = pick_backend(metrics.rows, wanted)
+        chosen = pick_backend(metrics.rows, requested)
         page = cut_page(arrange(metrics.backends, choice.order), choice.page)
-        in_full = {each.name: each for each in metrics.rows}
+        in_full = {row.name: row for row in metrics.rows}
         drawn: Figures = chosen.figures if chosen else metrics.total
         return self._frame.page(
             request,
@@ -91,17 +94,17 @@ class OverviewPages:
             chosen=chosen,
             drawn=drawn,
             charts=trend_charts(drawn),
-            page=replace(page, rows=arrange((in_full[each.name] for each in page.rows), choice.order)),
+            page=replace(page, rows=arrange((in_full[row.name] for row in page.rows), choice.order)),
             formats=data_links(location, "metrics", {"backend": chosen.name.full_name} if chosen else {}),
         )
 
 
-def _left_out(summary: Summary) -> LeftOut:
-    figures = (each.figures for each in summary.backends if each.figures and not each.probe)
-    return sum((each.left_out for each in figures), LeftOut())
+def _sum_left_out(summary: Summary) -> LeftOut:
+    figures = (backend.figures for backend in summary.backends if backend.figures and not backend.probe)
+    return sum((figure.left_out for figure in figures), LeftOut())
 
 
-def _order(request: Request) -> SortOrder:
+def _read_order(request: Request) -> SortOrder:
     """Here the levels do not stand apart: without a wish the lowest rate is first."""
-    asked = pick_order(request.query_params.get("sort"))
-    return SortOrder("rate", down=False) if asked.column == BY_LEVEL else asked
+    order = pick_order(request.query_params.get("sort"))
+    return SortOrder("rate", down=False) if order.column == BY_LEVEL else order

@@ -45,7 +45,7 @@ def routes(frame: Frame, audience: str = "crcr") -> list[BaseRoute]:
             limit=PAGE,
             next_after=cursors.encode(page.next),
             formats=data_links(location, "sandbox", chosen),
-            look=_look,
+            look=_job_status,
             command=_command(location, chosen.get("repository", ""), frame.site, audience),
             simulated=is_simulated(location.github_url),
         )
@@ -53,16 +53,16 @@ def routes(frame: Frame, audience: str = "crcr") -> list[BaseRoute]:
     return [Route("/crcr/sandbox", frame.endpoint(sandbox))]
 
 
-def _command(location: PageLocation, asked: str, site: str, audience: str) -> str:
-    repository = RepoName(asked) if is_repo_name(asked) else None
+def _command(location: PageLocation, repository_name: str, site: str, audience: str) -> str:
+    repository = RepoName(repository_name) if is_repo_name(repository_name) else None
     return try_command(
         repository, f"{site}/github/callback", audience, location.upstream, github_url=location.github_url
     )
 
 
-def _look(job: SandboxJob) -> Status:
-    counted = count_as(job.state, job.conclusion)
-    return job_status(LastResult(job.state, job.conclusion, job.job_name or "", job.reported_at, counted))
+def _job_status(job: SandboxJob) -> Status:
+    outcome = count_as(job.state, job.conclusion)
+    return job_status(LastResult(job.state, job.conclusion, job.job_name or "", job.reported_at, outcome))
 
 
 DELIVERY = "sandbox-trial"
@@ -83,7 +83,7 @@ def trial(callback_url: str, audience: str, upstream: RepoName) -> dict[str, Any
 
 
 def is_simulated(github_url: str) -> bool:
-    """Whether this is the demo's GitHub, which `gh` cannot speak to."""
+    """Whether this is the demo's GitHub, which `gh` cannot call."""
     return urlsplit(github_url).hostname in _THIS_MACHINE
 
 
@@ -95,13 +95,13 @@ def try_command(
     *,
     github_url: str = "https://github.com",
 ) -> str:
-    """What a maintainer runs; without a repository, in a checkout of it."""
+    """Return the command that a maintainer runs; without a repository, in a checkout of it."""
     if is_simulated(github_url):
         name = str(repository or "me/my-backend")
         return f"{shlex.join(['crcr', 'demo-join', name, '--unlisted', '--github', github_url])}\n"
     body = json.dumps(trial(callback_url, audience, upstream), indent=2)
-    words = ["gh", "api", f"repos/{repository or _THIS_CHECKOUT}/dispatches"]
+    arguments = ["gh", "api", f"repos/{repository or _THIS_CHECKOUT}/dispatches"]
     host = urlsplit(github_url).netloc
-    words += [] if host in ("", "github.com") else ["--hostname", host]
-    # Nothing is expanded between the marks, and no line of JSON is just END.
-    return f"{shlex.join([*words, '--input', '-'])} <<'END'\n{body}\nEND\n"
+    arguments += [] if host in ("", "github.com") else ["--hostname", host]
+    # The quoted END disables expansion, and no line of the JSON is just END.
+    return f"{shlex.join([*arguments, '--input', '-'])} <<'END'\n{body}\nEND\n"

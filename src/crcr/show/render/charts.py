@@ -22,7 +22,7 @@ _MOST_TICKS = 5
 _MOST_DATES = 6
 _GAP = 1.5
 _MARKS_UPTO = 45
-"""With more parts than this a line's marks would run into each other, so that only lone values get one."""
+"""With more parts than this the marks of a line would overlap, so only single values get one."""
 
 Number = float | None
 
@@ -35,7 +35,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line or one layer; `look` is a class that says colour, and for lines which mark and dash."""
+    """One line or layer; `look` is the CSS class of its colour, mark and dash."""
 
     name: str
     values: tuple[Number, ...]
@@ -44,7 +44,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What is drawn, over parts of equal width that begin at `starts`."""
+    """A chart over parts of equal width that begin at `starts`."""
 
     title: str
     starts: tuple[datetime, ...]
@@ -52,11 +52,11 @@ class Chart:
     unit: Unit
     stacked: bool = False
     note: str = ""
-    """What the numbers are, in a few words."""
+    """What the numbers mean, in a few words."""
 
 
 def format_value(value: Number, unit: Unit) -> str:
-    """A value as words; a dash for one that is not known."""
+    """Format a value; a dash for an unknown one."""
     if value is None:
         return "—"
     if unit is Unit.RATE:
@@ -68,41 +68,43 @@ _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14
 
 
 def ticks(most: float, unit: Unit) -> tuple[float, ...]:
-    """Round values from zero to the first that is not below `most`, at most five steps of them."""
+    """Return round values from zero to the first that reaches `most`, in at most five steps."""
     if unit is Unit.RATE:
         return (0.0, 0.25, 0.5, 0.75, 1.0)
-    step = _step(most, unit)
+    step = _choose_step(most, unit)
     count = max(1, -int(-most // step))
     return tuple(step * place for place in range(count + 1))
 
 
-def _step(most: float, unit: Unit) -> float:
+def _choose_step(most: float, unit: Unit) -> float:
     if unit is Unit.SECONDS:
-        fitting = (float(each) for each in _STEPS_S if most <= each * _MOST_TICKS)
-        found = next(fitting, None)
-        if found is not None:
-            return found
-        return 86_400 * _step(most / 86_400, Unit.COUNT)
+        fitting = (float(step) for step in _STEPS_S if most <= step * _MOST_TICKS)
+        fitting_step = next(fitting, None)
+        if fitting_step is not None:
+            return fitting_step
+        return 86_400 * _choose_step(most / 86_400, Unit.COUNT)
     size = 1.0
     while True:
-        for each in (1, 2, 5):
-            if most <= each * size * _MOST_TICKS:
-                return each * size
+        for factor in (1, 2, 5):
+            if most <= factor * size * _MOST_TICKS:
+                return factor * size
         size *= 10
 
 
 def draw(chart: Chart) -> Markup:
-    """The whole figure: heading, legend, picture and the table behind it."""
-    known = any(value is not None for series in chart.series for value in series.values)
+    """Return the figure: heading, legend, picture and table."""
+    has_data = any(value is not None for series in chart.series for value in series.values)
     picture = (
-        _picture(chart) if known and chart.starts else Markup('<p class="nothing">No data in this range</p>')
+        _picture(chart)
+        if has_data and chart.starts
+        else Markup('<p class="nothing">No data in this range</p>')
     )
     return Markup('<figure class="chart"><figcaption><b>{}</b>{}{}</figcaption>{}{}</figure>').format(
         chart.title,
         Markup(' <span class="faint">{}</span>').format(chart.note) if chart.note else "",
         _legend(chart) if len(chart.series) > 1 else "",
         picture,
-        _table(chart) if known else "",
+        _table(chart) if has_data else "",
     )
 
 
@@ -125,15 +127,15 @@ def _key(look: str) -> Markup:
 
 
 def _picture(chart: Chart) -> Markup:
-    scale = ticks(_most(chart), chart.unit)
+    scale = ticks(_highest_value(chart), chart.unit)
     plot = _Plot(chart, scale)
-    body = (plot.layers() if chart.stacked else plot.lines()) + plot.hits()
+    body = (plot.layers() if chart.stacked else plot.lines()) + plot.hover_areas()
     return Markup(
         '<div class="picture"><svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg></div>'
     ).format(WIDTH, HEIGHT, _label(chart), plot.axes(), body)
 
 
-def _most(chart: Chart) -> float:
+def _highest_value(chart: Chart) -> float:
     if not chart.stacked:
         return max(
             (value for series in chart.series for value in series.values if value is not None), default=0
@@ -146,14 +148,14 @@ def _columns(chart: Chart) -> Iterator[tuple[Number, ...]]:
 
 
 def _label(chart: Chart) -> str:
-    """The picture in a sentence: what, over which time, and where each series ends up."""
+    """Describe the picture in a sentence: title, range, and the extremes and last value of each series."""
     ends = []
     for series in chart.series:
-        known = [value for value in series.values if value is not None]
-        if known:
-            low, high = format_value(min(known), chart.unit), format_value(max(known), chart.unit)
+        values = [value for value in series.values if value is not None]
+        if values:
+            low, high = format_value(min(values), chart.unit), format_value(max(values), chart.unit)
             ends.append(
-                f"{visible(series.name, 80)} between {low} and {high}, last {format_value(known[-1], chart.unit)}"
+                f"{visible(series.name, 80)} between {low} and {high}, last {format_value(values[-1], chart.unit)}"
             )
     span = f"{_date(chart.starts[0])} to {_date(chart.starts[-1])}"
     return f"{chart.title}, {span}: {'; '.join(ends)}"
@@ -187,7 +189,7 @@ class _Plot:
             Markup('<text class="date" x="{}" y="{}">{}</text>').format(
                 self.x(place + 0.5), HEIGHT - 5, _short_date(self._chart.starts, place)
             )
-            for place in _dated(len(self._chart.starts))
+            for place in _dated_parts(len(self._chart.starts))
         )
         return lines + dates
 
@@ -195,7 +197,7 @@ class _Plot:
         return Markup("").join(self._line(series) for series in self._chart.series)
 
     def _line(self, series: Series) -> Markup:
-        """A path for each run of known values; the gaps between them stay open."""
+        """Draw a path for each run of known values; unknown ones leave a gap."""
         drawn = Markup("")
         for run in _runs(series.values):
             points = [(self.x(place + 0.5), self.y(value)) for place, value in run]
@@ -222,8 +224,8 @@ class _Plot:
                     below += value
         return drawn
 
-    def hits(self) -> Markup:
-        """A strip over each part that answers the pointer with all its values."""
+    def hover_areas(self) -> Markup:
+        """Return an invisible area over each part that shows its values on hover."""
         return Markup("").join(
             Markup('<rect class="hit" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
                 *(self.x(place), TOP, _number(self._part), _FLOOR - TOP), self._hover_text(place, column)
@@ -234,7 +236,7 @@ class _Plot:
     def _hover_text(self, place: int, column: Sequence[Number]) -> Markup:
         """One line for the time and one for each series."""
         values = (
-            f"{visible(series.name, 80)}: {_or_none(value, self._chart.unit)}"
+            f"{visible(series.name, 80)}: {_format_hover_value(value, self._chart.unit)}"
             for series, value in zip(self._chart.series, column, strict=True)
         )
         return escape("\n".join((_date(self._chart.starts[place]), *values)))
@@ -244,7 +246,7 @@ def _tick(value: float, unit: Unit) -> str:
     return f"{value * 100:.0f}%" if unit is Unit.RATE else format_value(value, unit)
 
 
-def _or_none(value: Number, unit: Unit) -> str:
+def _format_hover_value(value: Number, unit: Unit) -> str:
     return "no data" if value is None else format_value(value, unit)
 
 
@@ -270,11 +272,11 @@ _SHAPES: dict[str, Callable[[float, float], Markup]] = {
 
 
 def _mark(look: str, x: float, y: float) -> Markup:
-    """The shape belongs to the look: a circle, a square, a triangle."""
+    """Draw the mark of a look: a circle, a square or a triangle."""
     return Markup('<g class="mark-{}">{}</g>').format(look, _SHAPES.get(look, _SHAPES["a"])(x, y))
 
 
-def _dated(parts: int) -> range:
+def _dated_parts(parts: int) -> range:
     return range(0, parts, max(1, -(-parts // _MOST_DATES)))
 
 
@@ -311,7 +313,7 @@ def _table(chart: Chart) -> Markup:
 
 
 def _slug(title: str) -> str:
-    return "".join(each if each.isalnum() else "-" for each in title.lower())
+    return "".join(character if character.isalnum() else "-" for character in title.lower())
 
 
 def _number(value: float) -> str:

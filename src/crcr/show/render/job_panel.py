@@ -25,16 +25,16 @@ _MOST_FACTS = 40
 class Attempt:
     job: JobView
     link: str | None
-    shown: bool
+    is_current: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     detail: JobDetail | None
     close: str
-    """The page without it."""
+    """The address of the page without the panel."""
     address: str
-    """The whole address, to be passed on."""
+    """The full address, to share."""
     attempts: tuple[Attempt, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     run_url: str | None = None
@@ -50,17 +50,17 @@ def wants_panel_only(request: Request) -> bool:
 
 
 async def shared_panel(frame: Frame, request: Request, links: PageLinks) -> Panel | None:
-    """The panel of a page with several backends: the token says which; None when none was asked for."""
+    """Return the panel of a page with several backends; None when no job is requested."""
     token = requested_token(request)
     if token is None:
         return None
-    found = decode_backend_job(token)
-    detail = await read_detail(frame, request, links.location, *found) if found else None
+    key = decode_backend_job(token)
+    detail = await read_detail(frame, request, links.location, *key) if key else None
     return make_panel(frame.site, request, links, detail)
 
 
 async def backend_panel(frame: Frame, request: Request, links: PageLinks, backend: RepoName) -> Panel:
-    """The panel of a backend's page, read without the page."""
+    """Return the panel of a backend's page without reading the page."""
     key = decode_job_key(requested_token(request))
     detail = await read_detail(frame, request, links.location, backend, key) if key else None
     return make_panel(frame.site, request, links, detail)
@@ -88,7 +88,7 @@ def make_panel(site: str, request: Request, links: PageLinks, detail: JobDetail 
         job_url=job_url,
         close=close,
         address=address,
-        attempts=tuple(_attempt(each, detail, links) for each in detail.attempts),
+        attempts=tuple(_attempt(attempt, detail, links) for attempt in detail.attempts),
         environment=parse_environment(detail.environment),
     )
 
@@ -97,9 +97,9 @@ _JOB_OF_RUN = re.compile(r"(?P<run>https?://[^?#]+/actions/runs/\d+(?:/attempts/
 
 
 def split_job_url(url: str | None) -> tuple[str | None, str | None]:
-    """A report names one address: that of a job on GitHub tells that of its run too, any other is the run's."""
-    found = _JOB_OF_RUN.fullmatch(url) if url else None
-    return (found["run"], url) if found else (url, None)
+    """Split a report's address into run and job: a job's address on GitHub contains its run's; any other is the run's."""
+    match = _JOB_OF_RUN.fullmatch(url) if url else None
+    return (match["run"], url) if match else (url, None)
 
 
 def _attempt(job: JobView, detail: JobDetail, links: PageLinks) -> Attempt:
@@ -108,17 +108,17 @@ def _attempt(job: JobView, detail: JobDetail, links: PageLinks) -> Attempt:
 
 
 def parse_environment(environment: str | None) -> tuple[tuple[str, str], ...]:
-    """What a report said of its environment, as names and values; what is no object is one value without a name."""
+    """Return the environment of a report as names and values; anything but a JSON object is one value without a name."""
     if not environment:
         return ()
     try:
-        found = json.loads(environment)
+        values = json.loads(environment)
     except (ValueError, RecursionError):
         return (("", environment),)
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         return (("", environment),)
     pairs = [
-        (str(name), value if isinstance(value, str) else json.dumps(value)) for name, value in found.items()
+        (str(name), value if isinstance(value, str) else json.dumps(value)) for name, value in values.items()
     ]
     more = len(pairs) - _MOST_FACTS
     return (*pairs[:_MOST_FACTS], *([("", f"and {more} more")] if more > 0 else []))

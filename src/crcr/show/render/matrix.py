@@ -34,7 +34,7 @@ _BARE = (re.compile(r"\(\s*(?P<number>\d{1,4})\s*\)$"), re.compile(r"(?<=[\s_#-]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A job's name apart from its number; `sure` when the name itself says that it is a shard."""
+    """A job's name split at its number; `sure` when the name itself says that it is a shard."""
 
     before: str
     number: int
@@ -48,7 +48,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ColumnGroup:
-    """Columns under one header: a single job, or the shards of one; `places` are theirs in the matrix."""
+    """Columns under one header: a single job, or the shards of one; `places` are their indexes in the matrix."""
 
     key: str
     label: str
@@ -69,16 +69,16 @@ class WorkflowColumns:
 
 
 def parse_shard(name: str) -> Shard | None:
-    """The shard that a job's name tells of, if it does."""
+    """Return the shard that a job's name describes, if any."""
     if len(name) > _LONGEST:
         return None
     for pattern in _OF_TOTAL:
         for match in reversed([*pattern.finditer(name)]):
             if int(match["number"]) <= int(match["total"]):
                 return _shard(name, match, sure=True)
-    if named := _AFTER_WORD.search(name):
-        return _shard(name, named, sure=True)
-    bare = next((found for pattern in _BARE if (found := pattern.search(name))), None)
+    if labelled := _AFTER_WORD.search(name):
+        return _shard(name, labelled, sure=True)
+    bare = next((candidate for pattern in _BARE if (candidate := pattern.search(name))), None)
     return _shard(name, bare, sure=False) if bare else None
 
 
@@ -88,17 +88,17 @@ def _shard(name: str, match: re.Match[str], *, sure: bool) -> Shard:
 
 
 def group_columns(columns: Sequence[Column]) -> tuple[WorkflowColumns, ...]:
-    """The columns by workflow, each in the order in which it first appears; every place is in just one group."""
+    """Group the columns by workflow, in the order of first appearance; every column is in exactly one group."""
     by_workflow: dict[str, list[int]] = {}
     for place, column in enumerate(columns):
         by_workflow.setdefault(column.workflow, []).append(place)
     return tuple(
-        WorkflowColumns(workflow, columns[places[0]].workflow_name, _groups(workflow, columns, places))
+        WorkflowColumns(workflow, columns[places[0]].workflow_name, _group_shards(workflow, columns, places))
         for workflow, places in by_workflow.items()
     )
 
 
-def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tuple[ColumnGroup, ...]:
+def _group_shards(workflow: str, columns: Sequence[Column], places: list[int]) -> tuple[ColumnGroup, ...]:
     families: dict[str, list[tuple[Shard, int]]] = {}
     for place in places:
         if shard := parse_shard(columns[place].job_name):
@@ -106,7 +106,7 @@ def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tupl
     family_of = {
         place: family
         for family, members in families.items()
-        if _belong_together([shard for shard, _ in members])
+        if _are_shards([shard for shard, _ in members])
         for _, place in members
     }
     groups: dict[str, ColumnGroup] = {}
@@ -115,17 +115,19 @@ def _groups(workflow: str, columns: Sequence[Column], places: list[int]) -> tupl
         key = _key(workflow, family or name, shards=family is not None)
         if key in groups:
             continue
-        members = tuple(each for _, each in sorted(families[family], key=_by_number)) if family else (place,)
+        members = (
+            tuple(member for _, member in sorted(families[family], key=_by_number)) if family else (place,)
+        )
         groups[key] = ColumnGroup(key, family or name, members)
     return tuple(groups.values())
 
 
-def _belong_together(members: list[Shard]) -> bool:
+def _are_shards(members: list[Shard]) -> bool:
     if len(members) == 1:
         return False
-    numbers = sorted(each.number for each in members)
+    numbers = sorted(member.number for member in members)
     whole = numbers[0] in {0, 1} and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
-    return whole or all(each.sure for each in members)
+    return whole or all(member.sure for member in members)
 
 
 def _by_number(member: tuple[Shard, int]) -> tuple[int, int]:
@@ -142,7 +144,7 @@ WORST_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.
 
 @dataclass(frozen=True, slots=True)
 class CombinedJobs:
-    """Several jobs in one cell: the worst of them, how many are like it, and how many there should be."""
+    """Several jobs in one cell: the worst, how many have its result, how many reported, and how many there are."""
 
     worst: JobView
     alike: int
@@ -151,27 +153,27 @@ class CombinedJobs:
 
     @property
     def all_passed(self) -> bool:
-        """Whether it may be shown as passed: every one is there and none says otherwise."""
+        """Whether all jobs reported and passed."""
         return self.worst.counted is CountedAs.SUCCESS and self.present == self.total
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return f"{self.alike}/{self.total}" if self.alike != self.total else str(self.total)
 
 
 def combine_jobs(cells: Iterable[JobView | None], total: int) -> CombinedJobs | None:
-    """What a cell for all of these says; None when none of them has reported."""
-    found = [cell for cell in cells if cell is not None]
-    if not found:
+    """Combine jobs into one cell; None when none has reported."""
+    jobs = [cell for cell in cells if cell is not None]
+    if not jobs:
         return None
-    counted = [job.counted for job in found]
-    grade = min(counted, key=WORST_FIRST.index)
-    worst = next(job for job, each in zip(found, counted, strict=True) if each is grade)
-    return CombinedJobs(worst, counted.count(grade), len(found), total)
+    outcomes = [job.counted for job in jobs]
+    grade = min(outcomes, key=WORST_FIRST.index)
+    worst = next(job for job, outcome in zip(jobs, outcomes, strict=True) if outcome is grade)
+    return CombinedJobs(worst, outcomes.count(grade), len(jobs), total)
 
 
 ROOM = 36
-"""Characters that a head shows."""
+"""The longest label of a column."""
 _LEAST_SHARED = 12
 _START = 12
 _CUT = "…"
@@ -179,20 +181,20 @@ _EDGES = frozenset("/(:,_-")
 
 
 def shorten_names(names: Sequence[str]) -> list[str]:
-    """One for each name of a workflow; a name that fits is left as it is where all of them do."""
+    """Return a short form of each job name of a workflow; unchanged if all of them fit."""
     if all(len(name) <= ROOM for name in names):
         return list(names)
-    shared = _shared(names)
-    return [_fitted(f"{_CUT}{name[shared:]}" if shared else name) for name in names]
+    shared = _shared_prefix_length(names)
+    return [_fit(f"{_CUT}{name[shared:]}" if shared else name) for name in names]
 
 
-def _shared(names: Sequence[str]) -> int:
-    """How many characters all begin with, up to the end of a word; none where it is not worth it."""
+def _shared_prefix_length(names: Sequence[str]) -> int:
+    """Return the length of the shared prefix, up to the end of a word; 0 if it is too short to matter."""
     if len(set(names)) < 2:
         return 0
-    first, last = min(names), max(names)  # whatever these two share, all between them share
+    first, last = min(names), max(names)  # names between these two share at least their prefix
     pairs = zip(first, last, strict=False)
-    same = next((place for place, (one, other) in enumerate(pairs) if one != other), len(first))
+    same = next((place for place, (left, right) in enumerate(pairs) if left != right), len(first))
     edge = next((place for place in range(same, 0, -1) if _is_edge(first[place - 1])), 0)
     return edge if edge >= _LEAST_SHARED else 0
 
@@ -201,8 +203,8 @@ def _is_edge(character: str) -> bool:
     return character in _EDGES or character.isspace()
 
 
-def _fitted(name: str) -> str:
-    """Names differ at their ends more often than at their beginnings."""
+def _fit(name: str) -> str:
+    """Cut a name in its middle: names differ at their ends more often than at their beginnings."""
     if len(name) <= ROOM:
         return name
     end = ROOM - _START - len(_CUT)
@@ -219,7 +221,7 @@ _WORDS = {
     CountedAs.OTHER: "inconclusive",
 }
 ALL = "all"
-"""In place of a group's key: all of them are open."""
+"""In place of a group's key: all groups are open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,10 +262,10 @@ class GridCell:
 class GridRow:
     row: MatrixRow
     state: Status
-    said: str
+    text: str
     why: str
     cells: tuple[GridCell | None, ...]
-    """Empty when it has no job at all: then `said` stands in their place."""
+    """Empty when it has no job at all: then `text` is shown in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,7 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
     """`opened` holds the keys of open groups.
 
     `reports` says whether results are expected at all, `whole` whether every job has a column: if not, an event
-    without a cell may have reported in another one.
+    without a cell may have reported in another column.
     """
     cut = matrix.columns_left_out > 0
     whole = whole and not cut
@@ -292,25 +294,25 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
     for section in plan:
         before = len(heads)
         for group in section.groups:
-            toggle = _toggled(group.key, open_now) if group.is_shards else None
-            heads += _heads(
+            toggle = _toggle(group.key, open_now) if group.is_shards else None
+            heads += _make_heads(
                 matrix.columns, group, toggle, opened=group.key in open_now, first=len(heads) == before
             )
-        heads[before:] = _labelled(heads[before:])
+        heads[before:] = _with_short_labels(heads[before:])
         spans.append(WorkflowSpan(section.name, section.workflow, len(heads) - before))
     groups = [group for section in plan for group in section.groups]
     lines = tuple(
-        _line(row, groups, open_now, row_state(row, reports=reports, whole=whole, cut=cut))
+        _make_row(row, groups, open_now, row_state(row, reports=reports, whole=whole, cut=cut))
         for row in matrix.rows
     )
     return Grid(tuple(spans), tuple(heads), lines, len(folding), len(open_now))
 
 
-def _toggled(key: str, open_now: set[str]) -> str:
+def _toggle(key: str, open_now: set[str]) -> str:
     return ",".join(sorted(open_now ^ {key}))
 
 
-def _heads(
+def _make_heads(
     columns: Sequence[Column], group: ColumnGroup, toggle: str | None, *, opened: bool, first: bool
 ) -> list[GridHead]:
     if toggle is None or opened:
@@ -323,28 +325,28 @@ def _heads(
     return [GridHead(label=group.label, title=title, shards=len(group.places), toggle=toggle, first=first)]
 
 
-def _labelled(heads: list[GridHead]) -> list[GridHead]:
+def _with_short_labels(heads: list[GridHead]) -> list[GridHead]:
     """The heads of one workflow, with labels that fit."""
     labels = shorten_names([head.label for head in heads])
     return [replace(head, label=label) for head, label in zip(heads, labels, strict=True)]
 
 
-def _line(
-    row: MatrixRow, groups: list[ColumnGroup], open_now: set[str], stands: tuple[Status, str, str]
+def _make_row(
+    row: MatrixRow, groups: list[ColumnGroup], open_now: set[str], row_status: tuple[Status, str, str]
 ) -> GridRow:
-    state, said, why = stands
+    state, text, why = row_status
     if not any(row.cells):
-        return GridRow(row, state, said, why, ())
+        return GridRow(row, state, text, why, ())
     cells: list[GridCell | None] = []
     for group in groups:
         if group.is_shards and group.key not in open_now:
-            cells.append(_folded(row, group, _toggled(group.key, open_now)))
+            cells.append(_make_folded_cell(row, group, _toggle(group.key, open_now)))
         else:
-            cells += [_cell(row.cells[place]) for place in group.places]
-    return GridRow(row, state, said, why, tuple(cells))
+            cells += [_make_cell(row.cells[place]) for place in group.places]
+    return GridRow(row, state, text, why, tuple(cells))
 
 
-def _cell(job: JobView | None) -> GridCell | None:
+def _make_cell(job: JobView | None) -> GridCell | None:
     if job is None:
         return None
     status = job_status(job)
@@ -355,54 +357,54 @@ def _cell(job: JobView | None) -> GridCell | None:
     )
 
 
-def _folded(row: MatrixRow, group: ColumnGroup, toggle: str) -> GridCell | None:
-    found = combine_jobs([row.cells[place] for place in group.places], len(group.places))
-    if found is None:
+def _make_folded_cell(row: MatrixRow, group: ColumnGroup, toggle: str) -> GridCell | None:
+    combined = combine_jobs([row.cells[place] for place in group.places], len(group.places))
+    if combined is None:
         return None
-    status = job_status(found.worst)
-    title = f"{found.alike} of {found.total} {_WORDS[found.worst.counted]}"
-    if found.present < found.total:
-        title += f", {found.total - found.present} without a report"
-    if found.total == found.present == 1:
-        return _cell(found.worst)
-    # A pass is green only when nobody is missing: half of the shards are no proof.
-    quiet = found.worst.counted is CountedAs.SUCCESS and not found.all_passed
-    return GridCell("off" if quiet else status.tone, status.letter, title, "", found.said, toggle)
+    status = job_status(combined.worst)
+    title = f"{combined.alike} of {combined.total} {_WORDS[combined.worst.counted]}"
+    if combined.present < combined.total:
+        title += f", {combined.total - combined.present} without a report"
+    if combined.total == combined.present == 1:
+        return _make_cell(combined.worst)
+    # Green only when every shard reported: some shards are no proof.
+    quiet = combined.worst.counted is CountedAs.SUCCESS and not combined.all_passed
+    return GridCell("off" if quiet else status.tone, status.letter, title, "", combined.text, toggle)
 
 
 def row_state(
     row: MatrixRow, *, reports: bool, whole: bool = True, cut: bool = False
 ) -> tuple[Status, str, str]:
-    """How an event stands: a look, a word for the row, and more for who asks.
+    """Return the state of an event: its status, a short text for the row, and an explanation.
 
-    `cut` says that there are jobs for which there was no room: then nothing is known to have passed.
+    `cut` says that some jobs have no column: then the event is not shown as passed.
     """
-    found = combine_jobs(row.cells, sum(cell is not None for cell in row.cells))
-    if found is not None:
-        status = job_status(found.worst)
-        word = _WORDS[found.worst.counted]
-        said = (
-            f"{found.total} {word}"
-            if found.alike == found.total
-            else f"{found.alike} of {found.total} {word}"
+    combined = combine_jobs(row.cells, sum(cell is not None for cell in row.cells))
+    if combined is not None:
+        status = job_status(combined.worst)
+        word = _WORDS[combined.worst.counted]
+        text = (
+            f"{combined.total} {word}"
+            if combined.alike == combined.total
+            else f"{combined.alike} of {combined.total} {word}"
         )
-        quiet = cut and found.worst.counted is CountedAs.SUCCESS
-        shown = Status(status.letter, status.word, "off") if quiet else status
-        return shown, said, f"{said} of the jobs shown"
+        quiet = cut and combined.worst.counted is CountedAs.SUCCESS
+        dimmed = Status(status.letter, status.word, "off") if quiet else status
+        return dimmed, text, f"{text} of the jobs shown"
     if row.dispatch is None:
         return NOTHING, "no jobs", "Nothing was reported"
     if not whole and row.dispatch.state is DispatchState.SENT:
         return OTHERS, OTHERS.word, "None of the jobs shown has reported for this event"
     state = backend_state(row.dispatch, (), reports=reports and _is_answered(row.dispatch))
-    return BACKENDS[state], BACKENDS[state].word, _why(row.dispatch, state)
+    return BACKENDS[state], BACKENDS[state].word, _explain(row.dispatch, state)
 
 
 def _is_answered(dispatch: DispatchView) -> bool:
-    """Nobody need answer the end of a pull request, the deletion of a branch, or a mere notice."""
+    """No report is expected for a closed pull request, a deleted branch, or a backend that is only notified."""
     return dispatch.level >= Level.L2 and dispatch.action != "closed" and dispatch.head_sha != _NO_COMMIT
 
 
-def _why(dispatch: DispatchView, state: BackendState) -> str:
+def _explain(dispatch: DispatchView, state: BackendState) -> str:
     parts = [
         _reason(dispatch),
         ANSWERS[dispatch.answer] if dispatch.answer else "",
@@ -418,17 +420,17 @@ def _reason(dispatch: DispatchView) -> str:
     return dispatch.reason or ""
 
 
-def draw_cells(line: GridRow, details: str, opening: str, asked: str) -> Markup:
-    """All cells of a row as markup; in thousands, so that no template goes through them one by one.
+def draw_cells(line: GridRow, details: str, opening: str, open_token: str) -> Markup:
+    """Return all cells of a row as markup: a page has thousands, too many for a template's loop.
 
-    `details` and `opening` stand before a token and before the value of `?open=`; `asked` is the token that is open.
+    `details` and `opening` are the links up to a token and up to the value of `?open=`; `open_token` is the open job.
     """
     before, unfold = escape(details), escape(opening)
-    drawn = "".join([_drawn(cell, before, unfold, asked) for cell in line.cells])
+    drawn = "".join([_draw_cell(cell, before, unfold, open_token) for cell in line.cells])
     return Markup(drawn)  # noqa: S704  every piece of it is escaped
 
 
-def _drawn(cell: GridCell | None, details: Markup, opening: Markup, asked: str) -> str:
+def _draw_cell(cell: GridCell | None, details: Markup, opening: Markup, open_token: str) -> str:
     if cell is None:
         return "<td></td>"
     tone, title, letter, count = map(escape, (cell.tone, cell.title, cell.letter, cell.count))
@@ -437,6 +439,6 @@ def _drawn(cell: GridCell | None, details: Markup, opening: Markup, asked: str) 
         return f'<td class="{tone}"><a {link}>{letter}<i>{count}</i></a></td>'
     if not cell.token:
         return f'<td class="{tone}" title="{title}">{letter}</td>'
-    current = ' aria-current="true"' if cell.token == asked else ""
+    current = ' aria-current="true"' if cell.token == open_token else ""
     link = f'href="{details}{escape(cell.token)}" title="{title}"{current}'
     return f'<td class="{tone}"><a {link}>{letter}{count}</a></td>'

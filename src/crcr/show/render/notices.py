@@ -27,21 +27,21 @@ NOTICES: Mapping[str, tuple[str, str, str]] = {
     ),
     "signed_in": ("You are signed in.",) * 3,
 }
-"""For each word the sentence for none, for one, and for several."""
+"""For each code the sentence for a number of 0, 1, and more."""
 
 
 def with_notice(address: str, code: str, number: int = 1) -> str:
-    """Return the local address with the word and its number, in place of an older one."""
+    """Return the local address with a notice, in place of an older one."""
     parts = urlsplit(address)
-    kept = [
+    parameters = [
         pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in {_CODE, _NUMBER}
     ]
-    query = urlencode([*kept, (_CODE, code), (_NUMBER, str(number))], safe="/")
+    query = urlencode([*parameters, (_CODE, code), (_NUMBER, str(number))], safe="/")
     return parts._replace(query=query).geturl()
 
 
 def read_notice(request: Request) -> str | None:
-    """Return the sentence that the address asks for, if it is one of ours."""
+    """Return the sentence of the notice in the address; None if its code is unknown."""
     sentences = NOTICES.get(request.query_params.get(_CODE, ""))
     number = request.query_params.get(_NUMBER, "1")
     if sentences is None or not (number.isascii() and number.isdigit()) or len(number) > _MOST_DIGITS:

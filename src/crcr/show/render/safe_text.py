@@ -19,14 +19,14 @@ _UNFIT_FOR_LINKS = re.compile(r"[\s<>\"'`\\^{}|]")
 
 
 def visible(text: str, most: int = 2_000) -> str:
-    """The text as it may be shown, cut after `most` characters."""
+    """Return the text safe to show, cut after `most` characters."""
     cut = text[:most]
-    shown = _ACTING.sub(_name, cut)
-    return f"{shown}…" if len(text) > most else shown
+    clean = _ACTING.sub(_name, cut)
+    return f"{clean}…" if len(text) > most else clean
 
 
 def safe_link(address: str | None) -> str | None:
-    """The address if it is an ordinary http(s) one, else None."""
+    """Return the address if it is an ordinary http(s) one, else None."""
     if not address or len(address) > _MOST_LINK:
         return None
     if _ACTING.search(address) or _UNFIT_FOR_LINKS.search(address):

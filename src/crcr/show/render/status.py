@@ -50,7 +50,7 @@ LEGEND = (
     _COMPLETED[Conclusion.SKIPPED],
     _COMPLETED[Conclusion.NEUTRAL],
 )
-"""What the letters of a matrix stand for, each once."""
+"""The meaning of the letters of a matrix."""
 
 DISPATCHES = {
     DispatchState.HELD: Status("H", "held", "wait"),
@@ -97,7 +97,7 @@ GATES = {
     GateShown.NONE: Status("—", "no gate", "off"),
 }
 
-STANDINGS = {
+GATE_STATUSES = {
     GateStatus.FAILED: Status("X", "failed", "bad"),
     GateStatus.ERRORED: Status("E", "errored", "bad"),
     GateStatus.MISSING: Status("M", "missing", "bad"),
@@ -207,26 +207,26 @@ LEVELS = {
 def job_status(job: JobView | LastResult) -> Status:
     if job.state is JobState.COMPLETED:
         status = _COMPLETED[job.conclusion or Conclusion.NONE]
-        return _beside_expected(job, status) if _is_measured(job) else status
+        return _compare_with_expected(job, status) if _is_measured(job) else status
     return SILENT if job.state is JobState.TIMED_OUT else RUNNING
 
 
 def _is_measured(job: JobView | LastResult) -> bool:
-    """Whether it is held against an outcome that was expected; of a last result just what it counts as is kept."""
+    """Whether an outcome was expected. A last result stores only what it counts as, so that is compared."""
     if isinstance(job, JobView):
         return job.expected is not None
     return job.counted is not count_as(job.state, job.conclusion)
 
 
-def _beside_expected(job: JobView | LastResult, status: Status) -> Status:
-    """A probe's failure that was expected is a pass, and a success that was not is none."""
+def _compare_with_expected(job: JobView | LastResult, status: Status) -> Status:
+    """An expected failure of a probe is a pass; an unexpected success is not."""
     if job.counted is CountedAs.SUCCESS:
         return Status(status.letter, f"{status.word}, as expected", "ok")
     return Status(status.letter, f"{status.word}, not as expected", "bad")
 
 
 def probe_status(probe: Probe) -> Status:
-    """A probe that stopped says nothing, so it is never shown as well."""
+    """A probe that stopped reporting is never shown as ok."""
     if probe.stale or probe.last_result is None:
         return PROBE_STALE
     return PROBE_OK if probe.last_result.counted is CountedAs.SUCCESS else PROBE_OFF
@@ -271,7 +271,7 @@ def stamp(at: datetime) -> str:
 
 
 def day(at: datetime, now: datetime) -> str:
-    """The day alone, with its year where that is not this one."""
+    """Format the day, with its year if it is not the current one."""
     utc = at.astimezone(UTC)
     year = "" if utc.year == now.astimezone(UTC).year else f", {utc.year}"
     return f"{utc:%b} {utc.day}{year}"
@@ -316,7 +316,7 @@ def percent(rate: float | None) -> str:
 
 
 _NOISE = 1e-9
-"""What a fraction may lack for being a binary one."""
+"""Compensates for the rounding error of binary fractions."""
 
 
 def waiting_reason(effect: EffectView | EffectLine, now: datetime) -> str | None:
@@ -347,7 +347,7 @@ MEANINGS = {
 
 
 SETTLED = "settled: the result was accepted"
-"""Of a refusal whose job was reported rightly afterwards."""
+"""For a refusal whose job was reported successfully afterwards."""
 
 
 def refusal_meaning(code: str) -> str:

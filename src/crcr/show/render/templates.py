@@ -50,66 +50,22 @@ class Renderer:
 
 @cache
 def _environment() -> Environment:
-    """One for the process: compiling the templates takes half a second, and no app changes them."""
+    """Return the environment of the process: compiling the templates takes half a second, and no app changes them."""
     environment = Environment(
         loader=PackageLoader("crcr.show"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_printed,
+        finalize=_neutralize,
     )
-    environment.filters.update(
-        clip=visible,
-        safe_link=safe_link,
-        duration=status.duration,
-        fine_duration=status.fine_duration,
-        stamp=status.stamp,
-        count_of=status.count,
-        probe_status=status.probe_status,
-        percent=status.percent,
-        job_status=status.job_status,
-        job_details=status.job_details,
-        dispatch_details=status.dispatch_details,
-        short_ref=_short_ref,
-        when=_when,
-        day=_day,
-        is_late=status.is_late,
-        effect_word=status.effect_word,
-        left_out_words=left_out_words,
-        ahead=_ahead,
-        spans=_spans,
-        anchor=_anchor,
-        is_sha=is_sha,
-        verbatim=_verbatim,
-        waits_for=waiting_reason,
-        capital=capitalize,
-    )
-    environment.globals.update(
-        static=load_static_files().address,
-        version=__version__,
-        level_words=status.LEVELS,
-        kind_words=status.KINDS,
-        ranges=tuple(Span),
-        pass_strip=draw_strip,
-        dispatch_statuses=status.DISPATCHES,
-        legend=status.LEGEND,
-        answers=status.ANSWERS,
-        gate_statuses=status.GATES,
-        standings=status.STANDINGS,
-        backend_statuses=status.BACKENDS,
-        folded_states=status.FOLDED,
-        pull_statuses=status.PULLS,
-        waiver_statuses=status.WAIVERS,
-        doubts=status.DOUBTS,
-        places=status.PLACES,
-        health_statuses=status.HEALTH,
-    )
+    environment.filters.update(_FILTERS)
+    environment.globals.update(_GLOBALS, static=load_static_files().address)
     return environment
 
 
-def _printed(value: object) -> object:
-    """Markup is the templates' own (macros, `when`); any other text may be a stranger's."""
+def _neutralize(value: object) -> object:
+    """Markup comes from the templates (macros, `when`); any other text is untrusted."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -117,46 +73,93 @@ def _short_ref(ref: str) -> str:
     return ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
 
 
-def _spans(text: str) -> Markup:
-    """Text whose parts in backquotes are code; without their partner they are only text."""
+def _mark_code(text: str) -> Markup:
+    """Mark the parts in backquotes as code; unpaired backquotes stay text."""
     parts = visible(text).split("`")
     if len(parts) % 2 == 0:
         return escape("`".join(parts))
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
-        for place, part in enumerate(parts)
+        Markup("<code>{}</code>").format(part) if index % 2 else escape(part)
+        for index, part in enumerate(parts)
     )
 
 
-def _verbatim(text: str) -> Markup:
-    """All of a text to take along, however long; what was put into it has been checked."""
+def _escape_all(text: str) -> Markup:
+    """Escape a text to copy, of any length; the values in it have been checked."""
     return escape(visible(text, len(text)))
 
 
 def _anchor(*facts: object) -> str:
-    """An id for an element that stays its own when the page is read anew."""
+    """Return an id for an element that is stable when the page is loaded again."""
     return sha256("\0".join(map(str, facts)).encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _ahead(at: datetime) -> Markup:
-    """A time that may be still to come."""
-    return _time(at, Markup(" data-ahead"))
+def _format_ahead(at: datetime) -> Markup:
+    """A time that may be in the future."""
+    return _format_time(at, Markup(" data-ahead"))
 
 
-def _when(at: datetime | None, missing: str = "never") -> Markup:
-    """A time for the script to make relative; readable as it stands."""
+def _format_time_or_missing(at: datetime | None, missing: str = "never") -> Markup:
+    """A time that a script makes relative; readable without it."""
     if at is None:
         return Markup('<span class="faint">{}</span>').format(missing)
-    return _time(at, Markup(""))
+    return _format_time(at, Markup(""))
 
 
-def _day(at: datetime, now: datetime) -> Markup:
-    """A day that stays a day, however long ago; the moment on hover."""
+def _format_day(at: datetime, now: datetime) -> Markup:
+    """A day, never made relative; the exact time on hover."""
     return Markup('<span class="day" title="{}">{}</span>').format(status.stamp(at), status.day(at, now))
 
 
-def _time(at: datetime, mark: Markup) -> Markup:
+def _format_time(at: datetime, mark: Markup) -> Markup:
     utc = at.astimezone(UTC)
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
         f"{utc:%Y-%m-%dT%H:%M:%SZ}", status.stamp(utc), mark, f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
     )
+
+
+_FILTERS: Mapping[str, Any] = {
+    "clip": visible,
+    "safe_link": safe_link,
+    "duration": status.duration,
+    "fine_duration": status.fine_duration,
+    "stamp": status.stamp,
+    "count_of": status.count,
+    "probe_status": status.probe_status,
+    "percent": status.percent,
+    "job_status": status.job_status,
+    "job_details": status.job_details,
+    "dispatch_details": status.dispatch_details,
+    "short_ref": _short_ref,
+    "when": _format_time_or_missing,
+    "day": _format_day,
+    "is_late": status.is_late,
+    "effect_word": status.effect_word,
+    "left_out_words": left_out_words,
+    "ahead": _format_ahead,
+    "spans": _mark_code,
+    "anchor": _anchor,
+    "is_sha": is_sha,
+    "verbatim": _escape_all,
+    "waits_for": waiting_reason,
+    "capital": capitalize,
+}
+_GLOBALS: Mapping[str, Any] = {
+    "version": __version__,
+    "level_words": status.LEVELS,
+    "kind_words": status.KINDS,
+    "ranges": tuple(Span),
+    "pass_strip": draw_strip,
+    "dispatch_statuses": status.DISPATCHES,
+    "legend": status.LEGEND,
+    "answers": status.ANSWERS,
+    "gate_statuses": status.GATES,
+    "standings": status.GATE_STATUSES,
+    "backend_statuses": status.BACKENDS,
+    "folded_states": status.FOLDED,
+    "pull_statuses": status.PULLS,
+    "waiver_statuses": status.WAIVERS,
+    "doubts": status.DOUBTS,
+    "places": status.PLACES,
+    "health_statuses": status.HEALTH,
+}

@@ -1,93 +1,105 @@
 """The charts of the metrics page and of a backend's page, and the strip of pass rates in a table row."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from crcr.decide.statistics.figures import Durations, Figures, Part, Tally
+from crcr.decide.statistics.figures import Figures, Part, Tally
 from crcr.show.render.charts import Chart, Number, Series, Unit, draw
 from crcr.show.render.status import percent
 
 
 def trend_charts(figures: Figures) -> tuple[Markup, ...]:
-    """All that is known over time."""
+    """Draw all charts of the metrics page."""
     return tuple(draw(chart) for chart in make_charts(figures))
 
 
 def backend_charts(figures: Figures) -> tuple[Markup, ...]:
-    """Pass rate, queue, execution, timeouts."""
-    wanted = {"Pass rate", "Queue time", "Run time", "Timeouts"}
-    return tuple(draw(chart) for chart in make_charts(figures) if chart.title in wanted)
+    """Draw the charts of a backend's page: pass rate, queue time, run time, timeouts."""
+    titles = {"Pass rate", "Queue time", "Run time", "Timeouts"}
+    return tuple(draw(chart) for chart in make_charts(figures) if chart.title in titles)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChartSpec:
+    """A chart before its numbers are known: each series has a name, a look and the number that it takes from a part."""
+
+    title: str
+    unit: Unit
+    note: str
+    series: tuple[tuple[str, str, Callable[[Part], Number]], ...]
+    stacked: bool = False
+
+
+def _number_if_any(number: Callable[[Tally], int]) -> Callable[[Part], Number]:
+    """None where no job ended, so that the chart has a gap instead of a zero."""
+    return lambda part: number(part.tally) if part.tally.total else None
+
+
+_CHARTS = (
+    _ChartSpec(
+        "Pass rate", Unit.RATE, "of decided jobs", (("pass rate", "a", lambda part: part.tally.pass_rate),)
+    ),
+    _ChartSpec(
+        "Results",
+        Unit.COUNT,
+        "jobs that ended",
+        (
+            ("success", "ok", _number_if_any(lambda tally: tally.success)),
+            ("failure", "bad", _number_if_any(lambda tally: tally.failure)),
+            ("other", "off", _number_if_any(lambda tally: tally.other)),
+        ),
+        stacked=True,
+    ),
+    _ChartSpec(
+        "Queue time",
+        Unit.SECONDS,
+        "dispatch sent to job start",
+        (("P50", "a", lambda part: part.queue.p50_s), ("P95", "b", lambda part: part.queue.p95_s)),
+    ),
+    _ChartSpec(
+        "Run time",
+        Unit.SECONDS,
+        "job start to result",
+        (("P50", "a", lambda part: part.execution.p50_s), ("P95", "b", lambda part: part.execution.p95_s)),
+    ),
+    _ChartSpec(
+        "Timeouts",
+        Unit.COUNT,
+        "or went silent",
+        (("timeouts", "bad", _number_if_any(lambda tally: tally.timed_out)),),
+        stacked=True,
+    ),
+    _ChartSpec(
+        "Dispatch delay",
+        Unit.SECONDS,
+        "webhook arrived to dispatch sent, average",
+        (("average", "c", lambda part: part.average_delay_s),),
+    ),
+)
 
 
 def make_charts(figures: Figures) -> tuple[Chart, ...]:
     starts = tuple(part.at for part in figures.parts)
-
-    def chart(title: str, unit: Unit, *series: Series, stacked: bool = False, note: str = "") -> Chart:
-        return Chart(title=title, starts=starts, series=series, unit=unit, stacked=stacked, note=note)
-
-    def line(name: str, look: str, of: Callable[[Part], Number]) -> Series:
-        return Series(name, tuple(map(of, figures.parts)), look)
-
-    return (
-        chart(
-            "Pass rate",
-            Unit.RATE,
-            line("pass rate", "a", lambda part: part.tally.pass_rate),
-            note="of decided jobs",
-        ),
-        chart(
-            "Results",
-            Unit.COUNT,
-            line("success", "ok", lambda part: _where_any(part, part.tally.success)),
-            line("failure", "bad", lambda part: _where_any(part, part.tally.failure)),
-            line("other", "off", lambda part: _where_any(part, part.tally.other)),
-            stacked=True,
-            note="jobs that ended",
-        ),
-        chart(
-            "Queue time",
-            Unit.SECONDS,
-            *_times(figures, lambda part: part.queue),
-            note="dispatch sent to job start",
-        ),
-        chart(
-            "Run time",
-            Unit.SECONDS,
-            *_times(figures, lambda part: part.execution),
-            note="job start to result",
-        ),
-        chart(
-            "Timeouts",
-            Unit.COUNT,
-            line("timeouts", "bad", lambda part: _where_any(part, part.tally.timed_out)),
-            stacked=True,
-            note="or went silent",
-        ),
-        chart(
-            "Dispatch delay",
-            Unit.SECONDS,
-            line("average", "c", lambda part: part.average_delay_s),
-            note="webhook arrived to dispatch sent, average",
-        ),
+    return tuple(
+        Chart(
+            title=spec.title,
+            starts=starts,
+            series=tuple(
+                Series(name, tuple(map(number, figures.parts)), look) for name, look, number in spec.series
+            ),
+            unit=spec.unit,
+            stacked=spec.stacked,
+            note=spec.note,
+        )
+        for spec in _CHARTS
     )
-
-
-def _times(figures: Figures, of: Callable[[Part], Durations]) -> tuple[Series, ...]:
-    return (
-        Series("P50", tuple(of(part).p50_s for part in figures.parts), "a"),
-        Series("P95", tuple(of(part).p95_s for part in figures.parts), "b"),
-    )
-
-
-def _where_any(part: Part, number: int) -> Number:
-    """None where nothing ended: there is no zero to show for it."""
-    return number if part.tally.total else None
 
 
 _WIDTH, _HEIGHT = 98, 18
 _LEAST_SEEN = 2.0
-"""One failure among many passes is still seen."""
+"""The least height of failures, so that one among many passes is visible."""
 
 
 def draw_strip(tallies: Sequence[Tally], span: str) -> Markup:
@@ -98,7 +110,7 @@ def draw_strip(tallies: Sequence[Tally], span: str) -> Markup:
         '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
     )
     # Nothing but numbers went into the bars, and there are thousands of them on a page.
-    return frame.format(_WIDTH, _HEIGHT, _label(tallies, span), Markup(bars))  # noqa: S704
+    return frame.format(_WIDTH, _HEIGHT, _describe_strip(tallies, span), Markup(bars))  # noqa: S704
 
 
 def _bar(x: float, width: float, tally: Tally) -> str:
@@ -116,11 +128,11 @@ def _rect(look: str, x: float, width: float, y: float, height: float, *, closed:
     return f'<rect class="part-{look}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{end}'
 
 
-def _label(tallies: Sequence[Tally], span: str) -> str:
+def _describe_strip(tallies: Sequence[Tally], span: str) -> str:
     rates = [tally.pass_rate for tally in tallies if tally.pass_rate is not None]
     start = f"Pass rate over {span} in {len(tallies)} parts: "
     if not rates:
         return f"{start}no results"
-    told = f"{start}lowest {percent(min(rates))}, latest {percent(rates[-1])}"
+    summary = f"{start}lowest {percent(min(rates))}, latest {percent(rates[-1])}"
     empty = len(tallies) - len(rates)
-    return f"{told}, {empty} without results" if empty else told
+    return f"{summary}, {empty} without results" if empty else summary

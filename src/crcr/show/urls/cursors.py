@@ -8,35 +8,35 @@ from crcr.errors import BadRequest
 
 _MOST = 16_384
 _BIGGEST = 2**63
-_written = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode(key: tuple[str | int, ...] | None) -> str | None:
     if key is None:
         return None
-    return base64.urlsafe_b64encode(_written(key).encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(_to_json(key).encode()).decode().rstrip("=")
 
 
 def decode(cursor: str | None) -> tuple[str | int, ...] | None:
-    """The key behind a cursor; its parts are checked by whoever knows the list."""
+    """Return the key of a cursor; the list that it belongs to checks its parts."""
     if cursor is None:
         return None
     try:
         raw = base64.b64decode(cursor[:_MOST] + "==", altchars=b"-_", validate=False)
         parts = json.loads(raw)
     except (binascii.Error, ValueError, RecursionError) as fault:
-        raise _bad() from fault
+        raise _bad_cursor() from fault
     if not isinstance(parts, list) or not all(map(_is_plain, parts)):
-        raise _bad()
+        raise _bad_cursor()
     return tuple(parts)
 
 
 def _is_plain(part: object) -> bool:
-    """Texts that can be stored and numbers that fit a column; `True` is no number."""
+    """Accept text that can be stored and numbers that fit a column; `True` is not a number."""
     if isinstance(part, str):
-        return not any("\ud800" <= each <= "\udfff" for each in part)
+        return not any("\ud800" <= character <= "\udfff" for character in part)
     return type(part) is int and -_BIGGEST <= part < _BIGGEST
 
 
-def _bad() -> BadRequest:
+def _bad_cursor() -> BadRequest:
     return BadRequest("the cursor is not one of ours", hint="pass on `next` of the page before, unchanged")

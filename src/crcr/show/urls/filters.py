@@ -18,54 +18,54 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class ListFilters:
-    """What was chosen, by name; each of the methods reads one of them as what it should be."""
+    """The filters of a list by name; each method parses one of them."""
 
     def __init__(self, request: Request, *names: str, sort: str | None = None) -> None:
-        """What is left empty, and any order but `sort`, counts as not chosen."""
-        asked = request.query_params
-        given = {name: asked.get(name, "").strip()[:_LONGEST] for name in names}
-        given["after"] = asked.get("after", "")
-        given["sort"] = sort if sort is not None and asked.get("sort") == sort else ""
-        self.asked = {name: value for name, value in given.items() if value}
+        """An empty field, and any order but `sort`, counts as absent."""
+        query = request.query_params
+        stripped = {name: query.get(name, "").strip()[:_LONGEST] for name in names}
+        stripped["after"] = query.get("after", "")
+        stripped["sort"] = sort if sort is not None and query.get("sort") == sort else ""
+        self.values = {name: value for name, value in stripped.items() if value}
         self.unclear: dict[str, str] = {}
 
     @property
     def understood(self) -> dict[str, str]:
-        return {name: value for name, value in self.asked.items() if name not in self.unclear}
+        return {name: value for name, value in self.values.items() if name not in self.unclear}
 
     def text(self, name: str) -> str | None:
-        return self.asked.get(name)
+        return self.values.get(name)
 
     def one_of(self, kind: type[E], name: str) -> E | None:
-        found = self.choice([each.value for each in kind], name)
-        return kind(found) if found else None
+        value = self.choice([member.value for member in kind], name)
+        return kind(value) if value else None
 
-    def choice(self, known: Iterable[str], name: str) -> str | None:
-        asked = self.asked.get(name)
-        if asked is None or asked in known:
-            return asked
+    def choice(self, choices: Iterable[str], name: str) -> str | None:
+        value = self.values.get(name)
+        if value is None or value in choices:
+            return value
         self.unclear[name] = f"there is no such {name}"
         return None
 
     def number(self) -> int | None:
-        if "number" not in self.asked:
+        if "number" not in self.values:
             return None
-        text = self.asked["number"] = self.asked["number"].removeprefix("#")
+        text = self.values["number"] = self.values["number"].removeprefix("#")
         if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) == 0:
             self.unclear["number"] = "not the number of a pull request"
             return None
         return int(text)
 
     def person(self) -> str | None:
-        if "who" in self.asked:
-            self.asked["who"] = self.asked["who"].removeprefix("@")
-        return self.asked.get("who") or None
+        if "who" in self.values:
+            self.values["who"] = self.values["who"].removeprefix("@")
+        return self.values.get("who") or None
 
     def digits(self) -> str | None:
-        """The first digits of a commit's name, or all of them."""
-        if "sha" not in self.asked:
+        """Return the first digits of a SHA, or all of them."""
+        if "sha" not in self.values:
             return None
-        sha = self.asked["sha"] = self.asked["sha"].lower()
+        sha = self.values["sha"] = self.values["sha"].lower()
         if not set(sha) <= set("0123456789abcdef"):
             self.unclear["sha"] = "a commit has only the digits 0 to 9 and a to f"
         elif not _FEWEST_DIGITS <= len(sha) <= _MOST_DIGITS:

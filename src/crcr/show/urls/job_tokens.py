@@ -10,20 +10,20 @@ from crcr.errors import BadRequest
 from crcr.show.urls import cursors
 
 _MOST = 6_000
-"""Longer addresses are not carried everywhere; names that are taken in reports stay far below."""
+"""Some clients cut longer addresses; the names that reports may have are far shorter."""
 _SHAPE = [str, str, str, int, str]
 _MOST_ATTEMPTS = 2**31
 
 
 def encode_job_token(key: JobKey, backend: RepoName | str | None = None) -> str:
-    """The text for `?job=`; empty for a job whose names are too long to be linked to."""
+    """Return the value of `?job=`; empty for a job whose names are too long for a link."""
     parts = (key.delivery, key.workflow, key.run_id, key.attempt, key.job_name)
     token = cursors.encode((*parts, str(backend)) if backend else parts) or ""
     return token if len(token) <= _MOST else ""
 
 
 def job_token(job: JobView, *, shared: bool = False) -> str:
-    """The token of a job in a view; `shared` for pages where jobs of several backends stand."""
+    """Return the token of a job in a view; `shared` for pages with jobs of several backends."""
     return encode_job_token(job_key(job), job.downstream if shared else None)
 
 
@@ -38,20 +38,20 @@ def job_key(job: JobView) -> JobKey:
 
 
 def decode_job_key(text: str | None) -> JobKey | None:
-    """The job behind a token, whatever backend it names."""
-    parts = _parts(text)
-    return None if parts is None else _key(parts)
+    """Return the job of a token, and ignore the backend that it names."""
+    parts = _decode_parts(text)
+    return None if parts is None else _make_key(parts)
 
 
 def decode_backend_job(text: str | None) -> tuple[RepoName, JobKey] | None:
-    """The backend and the job behind a token of a shared page."""
-    parts = _parts(text)
+    """Return backend and job of a token of a shared page."""
+    parts = _decode_parts(text)
     if parts is None or len(parts) == len(_SHAPE):
         return None
-    return RepoName(str(parts[-1])), _key(parts)
+    return RepoName(str(parts[-1])), _make_key(parts)
 
 
-def _parts(text: str | None) -> tuple[str | int, ...] | None:
+def _decode_parts(text: str | None) -> tuple[str | int, ...] | None:
     if not text or len(text) > _MOST:
         return None
     try:
@@ -73,7 +73,7 @@ def _is_attempt(part: str | int) -> bool:
     return isinstance(part, int) and 0 < part < _MOST_ATTEMPTS
 
 
-def _key(parts: tuple[str | int, ...]) -> JobKey:
+def _make_key(parts: tuple[str | int, ...]) -> JobKey:
     delivery, workflow, run_id, attempt, job_name = parts[:5]
     return JobKey(
         delivery=str(delivery),

@@ -12,38 +12,39 @@ from crcr.errors import NotFound
 from crcr.show.urls.job_tokens import job_token
 
 
-def pick_upstream(upstreams: tuple[RepoName, ...], asked: str | None) -> RepoName:
-    """The upstream that was asked for; without a wish the first."""
-    if not asked:
+def pick_upstream(upstreams: tuple[RepoName, ...], requested: str | None) -> RepoName:
+    """Return the requested upstream; the first by default."""
+    if not requested:
         return upstreams[0]
-    for each in upstreams:
-        if each.key == asked.lower():
-            return each
+    for upstream in upstreams:
+        if upstream.key == requested.lower():
+            return upstream
     raise NotFound(
-        f"this relay serves no upstream {asked[:100]!r}", hint=f"it serves {', '.join(map(str, upstreams))}"
+        f"this relay serves no upstream {requested[:100]!r}",
+        hint=f"it serves {', '.join(map(str, upstreams))}",
     )
 
 
-def pick_span(asked: str | None) -> Span:
-    """A page always has a range: what is not one is the default."""
-    return next((span for span in Span if span.value == asked), Span.FORTNIGHT)
+def pick_span(requested: str | None) -> Span:
+    """Return the requested range; the default for an invalid one."""
+    return next((span for span in Span if span.value == requested), Span.FORTNIGHT)
 
 
-def pick_kind(asked: str | None) -> ResultKind:
-    """Pull requests, unless one of the other kinds was asked for."""
-    return next((kind for kind in ResultKind if kind.value == asked), ResultKind.PULLS)
+def pick_kind(requested: str | None) -> ResultKind:
+    """Return the requested kind; pull requests by default."""
+    return next((kind for kind in ResultKind if kind.value == requested), ResultKind.PULLS)
 
 
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def is_sha(text: str | None) -> bool:
-    """Whether it is all of a commit's name, as GitHub writes it."""
+    """Return whether the text is a full SHA, in GitHub's spelling."""
     return text is not None and _SHA.fullmatch(text) is not None
 
 
 def whole_sha(text: str) -> str:
-    """Return a commit's name in small letters; what cannot be one names nothing."""
+    """Return a full SHA in lower case; raise `NotFound` for anything else."""
     if not is_sha(sha := text.lower()):
         hint = "give all 40 digits; the search finds a commit by its first 7"
         raise NotFound(f"{text[:50]} is not the whole SHA of a commit", hint=hint)
@@ -61,12 +62,12 @@ class PageLocation:
 
     def url(self, path: str | None = None, **more: str) -> str:
         """A link within the site that keeps upstream, range and kind; defaults are left out."""
-        kept = {**more, **self.kept()}
+        kept = {**more, **self.kept_parameters()}
         target = quote(path or self.path, safe="/")
         return f"{target}?{urlencode(kept, safe='/')}" if kept else target
 
-    def kept(self) -> dict[str, str]:
-        """What every link and form takes along."""
+    def kept_parameters(self) -> dict[str, str]:
+        """Return the parameters that every link and form keeps."""
         kept = {}
         if self.upstream != self.upstreams[0]:
             kept["upstream"] = self.upstream.full_name
@@ -76,13 +77,13 @@ class PageLocation:
             kept["kind"] = self.kind.value
         return kept
 
-    def over(self, span: Span, **more: str) -> str:
+    def with_span(self, span: Span, **more: str) -> str:
         return replace(self, span=span).url(**more)
 
-    def about(self, kind: ResultKind, **more: str) -> str:
+    def with_kind(self, kind: ResultKind, **more: str) -> str:
         return replace(self, kind=kind).url(**more)
 
-    def of(self, upstream: RepoName) -> str:
+    def with_upstream(self, upstream: RepoName) -> str:
         return replace(self, upstream=upstream).url("/crcr")
 
     def backend(self, name: RepoName) -> str:
@@ -92,7 +93,7 @@ class PageLocation:
         return self.url(f"/crcr/pr/{number}")
 
     def commit(self, sha: str, delivery: str | None = None) -> str:
-        """`delivery` finds a commit that is neither new nor the head of anything open."""
+        """`delivery` finds a commit that is neither recent nor the head of an open pull request."""
         return self.url(f"/crcr/commit/{sha}", **({"delivery": delivery} if delivery else {}))
 
     def repository(self, name: RepoName) -> str:
@@ -110,17 +111,17 @@ class PageLocation:
 
 
 JOB = "job"
-"""Which job's details are open."""
+"""The parameter with the token of the open job."""
 
 
 def data_links(
     location: PageLocation, api: str, chosen: Mapping[str, str] | None = None, *, csv: str = ""
 ) -> dict[str, str]:
-    """Where the same view is to be had as data, from its beginning on; `csv` where it has another name there."""
-    kept = {name: value for name, value in (chosen or {}).items() if name != "after"}
+    """Return the addresses of the same view as JSON and CSV, from its first page; `csv` if its name differs there."""
+    filters = {name: value for name, value in (chosen or {}).items() if name != "after"}
     return {
-        "JSON": location.url(f"/api/v1/{api}", **kept),
-        "CSV": location.url(f"/api/v1/{csv or api}.csv", **kept),
+        "JSON": location.url(f"/api/v1/{api}", **filters),
+        "CSV": location.url(f"/api/v1/{csv or api}.csv", **filters),
     }
 
 
@@ -129,15 +130,15 @@ class PageLinks:
     location: PageLocation
     kept: Mapping[str, str]
     shared: bool = False
-    """Whether jobs of several backends stand on the page, so that a job's link must name its own."""
+    """Whether the page shows jobs of several backends, so that a job's link must name its backend."""
 
     def url(self, **changes: str | None) -> str:
-        """The page with some choices changed; None takes one back."""
+        """Return the page with some choices changed; None removes one."""
         chosen = {**self.kept, **changes}
         return self.location.url(**{name: value for name, value in chosen.items() if value})
 
     def query(self, **changes: str | None) -> str:
-        """The same as `url` without the path, to be short where there are thousands of them."""
+        """Return `url` without its path: shorter on pages with thousands of links."""
         return f"?{self.url(**changes).partition('?')[2]}"
 
     def job(self, job: JobView) -> str | None:
@@ -145,10 +146,10 @@ class PageLinks:
         token = job_token(job, shared=self.shared)
         return self.query(**{JOB: token}) if token else None
 
-    def before(self, name: str) -> str:
-        """What stands before the value of one choice in a link, where many links differ in that one only."""
-        kept = self.query(**{name: None})
-        return f"{kept}&{name}=" if kept != "?" else f"?{name}="
+    def query_prefix(self, name: str) -> str:
+        """Return the query up to the value of one parameter, for many links that differ in that value only."""
+        query = self.query(**{name: None})
+        return f"{query}&{name}=" if query != "?" else f"?{name}="
 
     def fields(self, *shown: str) -> tuple[tuple[str, str], ...]:
         """Hidden fields for a form that shows the fields `shown` itself."""

@@ -49,7 +49,7 @@ NUMBERS: Mapping[str, Callable[[Figures], Any]] = {
     "delay": lambda figures: figures.average_delay_s,
 }
 _LOW_FIRST = frozenset({"name", "rate"})
-"""Columns whose first click puts the lowest on top; of all others the highest is what one looks for."""
+"""Columns whose first click sorts the lowest first; all others sort the highest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,48 +59,50 @@ class SortOrder:
 
     @property
     def text(self) -> str:
-        """As the address says it; nothing for the default."""
+        """The value of `?sort=`; empty for the default."""
         if self.column == BY_LEVEL:
             return ""
         return f"-{self.column}" if self.down else self.column
 
-    def next(self, column: str) -> "SortOrder":
-        """What a click on a column's head asks for."""
+    def after_click(self, column: str) -> "SortOrder":
+        """Return the order after a click on a column's header."""
         if column == self.column:
             return replace(self, down=not self.down)
         return SortOrder(column, column not in _LOW_FIRST)
 
 
-def pick_order(asked: str | None) -> SortOrder:
-    """The order that was asked for; what is not one is the default."""
-    down, column = (asked or "").startswith("-"), (asked or "").removeprefix("-")
+def pick_order(requested: str | None) -> SortOrder:
+    """Return the requested order; the default for an invalid one."""
+    down, column = (requested or "").startswith("-"), (requested or "").removeprefix("-")
     return SortOrder(column, down) if column == "name" or column in NUMBERS else SortOrder()
 
 
-def pick_level(asked: str | None) -> Level | None:
-    return next((level for level in Level if asked and asked.upper() in {level.name, str(level.value)}), None)
+def pick_level(requested: str | None) -> Level | None:
+    return next(
+        (level for level in Level if requested and requested.upper() in {level.name, str(level.value)}), None
+    )
 
 
-def pick_page(asked: str | None) -> int:
-    """The page that was asked for; what is not one is the first."""
-    if not asked or not asked.isascii() or not asked.isdigit():
+def pick_page(requested: str | None) -> int:
+    """Return the requested page; the first for an invalid number."""
+    if not requested or not requested.isascii() or not requested.isdigit():
         return 1
-    return min(max(int(asked[:6]), 1), _MOST_PAGES)
+    return min(max(int(requested[:6]), 1), _MOST_PAGES)
 
 
-def pick_backend(backends: Iterable[BackendMetrics], asked: str | None) -> BackendMetrics | None:
-    """The backend that was asked for; None for all of them together."""
-    if not asked:
+def pick_backend(backends: Iterable[BackendMetrics], requested: str | None) -> BackendMetrics | None:
+    """Return the requested backend; None for all together."""
+    if not requested:
         return None
-    for each in backends:
-        if each.name.key == asked.lower():
-            return each
-    raise NotFound(f"{asked[:150]} is not a backend of this upstream", hint="it may record no results")
+    for backend in backends:
+        if backend.name.key == requested.lower():
+            return backend
+    raise NotFound(f"{requested[:150]} is not a backend of this upstream", hint="it may record no results")
 
 
 @dataclass(frozen=True, slots=True)
 class TableFilters:
-    """What the address says about a table."""
+    """Filters, order and page of a table, from the address."""
 
     order: SortOrder = SortOrder()
     text: str = ""
@@ -108,12 +110,12 @@ class TableFilters:
     page: int = 1
 
     @classmethod
-    def of(cls, asked: Mapping[str, str]) -> "TableFilters":
+    def from_query(cls, query: Mapping[str, str]) -> "TableFilters":
         return cls(
-            pick_order(asked.get("sort")),
-            asked.get("q", "").strip()[:_MOST_TEXT],
-            pick_level(asked.get("level")),
-            pick_page(asked.get("page")),
+            pick_order(query.get("sort")),
+            query.get("q", "").strip()[:_MOST_TEXT],
+            pick_level(query.get("level")),
+            pick_page(query.get("page")),
         )
 
     @property
@@ -125,17 +127,17 @@ class TableFilters:
 
         The page is not kept: another order or another filter begins on the first.
         """
-        kept = {"sort": self.order.text, "q": self.text, "level": self.level.name if self.level else ""}
-        asked = {**kept, **changes}
-        return {name: value for name, value in asked.items() if value}
+        current = {"sort": self.order.text, "q": self.text, "level": self.level.name if self.level else ""}
+        parameters = {**current, **changes}
+        return {name: value for name, value in parameters.items() if value}
 
     def sorted_by(self, column: str) -> dict[str, str]:
-        return self.query(sort=self.order.next(column).text)
+        return self.query(sort=self.order.after_click(column).text)
 
 
 @dataclass(frozen=True, slots=True)
 class TablePage(Generic[R]):
-    """The rows of one page of a table, and where it stands among the others."""
+    """The rows of one page of a table, with its number and the total."""
 
     rows: tuple[R, ...]
     total: int
@@ -156,12 +158,12 @@ class TablePage(Generic[R]):
         return self.first + len(self.rows) - 1
 
 
-def cut_page(rows: Sequence[R], asked: int, size: int = ROWS_A_PAGE) -> TablePage[R]:
-    """The page that was asked for; past the end the last one."""
+def cut_page(rows: Sequence[R], requested: int, size: int = ROWS_A_PAGE) -> TablePage[R]:
+    """Return the requested page; the last one for a number past the end."""
     page = TablePage(tuple(rows[:size]), len(rows), size=size)
-    if asked == 1 or page.pages == 1:
+    if requested == 1 or page.pages == 1:
         return page
-    number = min(asked, page.pages)
+    number = min(requested, page.pages)
     return TablePage(tuple(rows[(number - 1) * size : number * size]), len(rows), number, size)
 
 
@@ -179,54 +181,54 @@ class BackendTable:
         return {level: len(group) for level, group in self.groups}
 
     def on_page(self, rows: Iterable[BackendSummary]) -> "BackendTable":
-        """The table with just these rows, which are of one page and in its order."""
+        """Return the table with the rows of one page, in its order."""
         chosen = tuple(rows)
         groups = (
-            (level, tuple(each for each in chosen if level is None or each.level is level))
+            (level, tuple(row for row in chosen if level is None or row.level is level))
             for level, _ in self.groups
         )
         return replace(self, groups=tuple((level, group) for level, group in groups if group))
 
     @property
     def rows(self) -> tuple[BackendSummary, ...]:
-        return tuple(each for _, group in self.groups for each in group)
+        return tuple(row for _, group in self.groups for row in group)
 
 
 def tabulate(backends: Iterable[BackendSummary], choice: TableFilters) -> BackendTable:
-    everyone = tuple(backends)
-    rows = [each for each in everyone if matches_filters(each, choice)]
+    all_backends = tuple(backends)
+    rows = [backend for backend in all_backends if matches_filters(backend, choice)]
     if choice.order.column != BY_LEVEL:
         groups: list[tuple[Level | None, tuple[BackendSummary, ...]]] = [(None, arrange(rows, choice.order))]
     else:
-        levels = sorted({each.level for each in rows}, reverse=True)
+        levels = sorted({row.level for row in rows}, reverse=True)
         groups = [
-            (level, tuple(sorted((each for each in rows if each.level is level), key=_worst_first)))
+            (level, tuple(sorted((row for row in rows if row.level is level), key=_worst_first)))
             for level in levels
         ]
-    return BackendTable(tuple(groups) if rows else (), len(rows), len(everyone))
+    return BackendTable(tuple(groups) if rows else (), len(rows), len(all_backends))
 
 
 def matches_filters(backend: BackendSummary, choice: TableFilters) -> bool:
-    """Whether the filters leave it in; its text is its name, its hardware and who is on call."""
+    """Return whether a backend matches; the text filter searches name, hardware and on-calls."""
     if choice.level is not None and backend.level is not choice.level:
         return False
-    told = (str(backend.name), backend.device or "", backend.hardware or "", *backend.oncalls)
-    return choice.text.casefold() in "\n".join(told).casefold()
+    texts = (str(backend.name), backend.device or "", backend.hardware or "", *backend.oncalls)
+    return choice.text.casefold() in "\n".join(texts).casefold()
 
 
 def arrange(rows: Iterable[R], order: SortOrder) -> tuple[R, ...]:
-    by_name = sorted(rows, key=lambda each: each.name.key)
+    by_name = sorted(rows, key=lambda row: row.name.key)
     if order.column not in NUMBERS:
         return tuple(reversed(by_name)) if order.down else tuple(by_name)
     number = NUMBERS[order.column]
-    values: list[tuple[Any, R]] = [(number(each.figures) if each.figures else None, each) for each in by_name]
+    values: list[tuple[Any, R]] = [(number(row.figures) if row.figures else None, row) for row in by_name]
     known = sorted((pair for pair in values if pair[0] is not None), key=itemgetter(0), reverse=order.down)
     unknown = [pair for pair in values if pair[0] is None]
-    return tuple(each for _, each in (*known, *unknown))
+    return tuple(row for _, row in (*known, *unknown))
 
 
 def _worst_first(backend: BackendSummary) -> tuple[Any, ...]:
-    """Who needs somebody, then the lowest rate, then who has no result, and last who never shows one."""
+    """Backends that need attention first, then the lowest rate, then those without results, then those that never show one."""
     troubled = bool(backend.alarm or backend.suspended or backend.silent or backend.parked)
     tally = backend.figures.tally if backend.figures else None
     rate = tally.pass_rate if tally else None

@@ -9,7 +9,6 @@ from support.github.checks import press_rerun
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    Stage,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -20,6 +19,7 @@ from support.github.gated_upstream import (
     start_jobs,
     sweep_after,
 )
+from support.running_relay import RunningRelay
 
 ONE = (GATING,)
 SHARDS = Workflow(jobs=tuple(JobSpec(f"test-{number}") for number in (1, 2, 3)), run_name="CI {delivery_id}")
@@ -30,68 +30,68 @@ def l4(options: str) -> str:
     return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
 
 
-async def end_on_github(it: Stage, run: WorkflowRun, *names: str) -> None:
+async def end_on_github(relay: RunningRelay, run: WorkflowRun, *names: str) -> None:
     """These jobs fail on GitHub before they can report."""
     for name in names:
-        it.github.ci.start(run, run.job(name))
-        it.github.ci.complete(run, run.job(name), "failure")
-    await it.github.send_queued_webhooks()
+        relay.github.ci.start(run, run.job(name))
+        relay.github.ci.complete(run, run.job(name), "failure")
+    await relay.github.send_queued_webhooks()
     for _ in range(5):
-        await sweep_after(it, 60)
+        await sweep_after(relay, 60)
 
 
 @pytest.mark.parametrize("options", [GLOB, NO_NAMES], ids=["a glob", "no jobs"])
 async def test_attack_a_shard_that_dies_before_it_reports_does_not_open_the_gate(
     tmp_path: Path, options: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as it:
-        it.github.repository(GATING).workflows = [SHARDS]
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run, "test-1", "test-2")
-        await finish_jobs(it, run, **{"test-1": "success", "test-2": "success"})
-        await end_on_github(it, run, "test-3")
+    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as relay:
+        relay.github.repository(GATING).workflows = [SHARDS]
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run, "test-1", "test-2")
+        await finish_jobs(relay, run, **{"test-1": "success", "test-2": "success"})
+        await end_on_github(relay, run, "test-3")
 
-        assert (run.conclusion, gate_state(it, pull)) == ("failure", "failure")
-        assert not it.github.merge_state(pull).mergeable
+        assert (run.conclusion, gate_state(relay, pull)) == ("failure", "failure")
+        assert not relay.github.merge_state(pull).mergeable
         reason = f"attempt 1 of run {run.id} ended as failure on GitHub, and no job has reported a failure"
-        assert reason in latest_check(it, GATE, pull.head_sha).output["summary"]
+        assert reason in latest_check(relay, GATE, pull.head_sha).output["summary"]
         # Somebody has it run again, and now the job lives to report.
-        await press_rerun(it, pull, GATE)
-        assert gate_state(it, pull) == "pending"
-        await run_all(it)
+        await press_rerun(relay, pull, GATE)
+        assert gate_state(relay, pull) == "pending"
+        await run_all(relay)
         for _ in range(3):
-            await sweep_after(it, 60)
-        assert gate_state(it, pull) == "success"
+            await sweep_after(relay, 60)
+        assert gate_state(relay, pull) == "success"
 
 
 @pytest.mark.parametrize("options", [LITERAL, GLOB, NO_NAMES], ids=["literal", "a glob", "no jobs"])
 async def test_attack_a_rerun_that_fails_without_a_report_takes_the_green_back(
     tmp_path: Path, options: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as it:
-        repository = it.github.repository(GATING)
+    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as relay:
+        repository = relay.github.repository(GATING)
         repository.workflows, repository.sends_run_webhooks = [SHARDS], True
-        pull = await open_pull(it)
-        run = await run_all(it)
+        pull = await open_pull(relay)
+        run = await run_all(relay)
         for _ in range(3):
-            await sweep_after(it, 60)
-        assert gate_state(it, pull) == "success"
-        await it.github.rerun(run)
-        await end_on_github(it, run, "test-1", "test-2", "test-3")
+            await sweep_after(relay, 60)
+        assert gate_state(relay, pull) == "success"
+        await relay.github.rerun(run)
+        await end_on_github(relay, run, "test-1", "test-2", "test-3")
 
-        assert gate_state(it, pull) == "failure"
-        assert not it.github.merge_state(pull).mergeable
+        assert gate_state(relay, pull) == "failure"
+        assert not relay.github.merge_state(pull).mergeable
 
 
 async def test_attack_a_job_that_is_not_named_may_fail_unreported(tmp_path: Path) -> None:
     """Who names its jobs literally has said which ones count."""
-    async with gated_upstream(tmp_path, l4("jobs: [test-1, test-2]"), downstreams=ONE) as it:
-        it.github.repository(GATING).workflows = [SHARDS]
-        pull = await open_pull(it)
-        run = newest_run(it)
-        await start_jobs(it, run, "test-1", "test-2")
-        await finish_jobs(it, run, **{"test-1": "success", "test-2": "success"})
-        await end_on_github(it, run, "test-3")
+    async with gated_upstream(tmp_path, l4("jobs: [test-1, test-2]"), downstreams=ONE) as relay:
+        relay.github.repository(GATING).workflows = [SHARDS]
+        pull = await open_pull(relay)
+        run = newest_run(relay)
+        await start_jobs(relay, run, "test-1", "test-2")
+        await finish_jobs(relay, run, **{"test-1": "success", "test-2": "success"})
+        await end_on_github(relay, run, "test-3")
 
-        assert gate_state(it, pull) == "success"
+        assert gate_state(relay, pull) == "success"

@@ -13,23 +13,23 @@ ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 async def test_attack_the_end_of_a_rerun_is_asked_for_when_nobody_tells_of_it(
     tmp_path: Path, conclusion: str
 ) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as it:
-        it.github.repository(GATING).sends_run_webhooks = True
-        pull = await open_pull(it)
-        run = await run_all(it)
-        await sweep_after(it, 60)
-        assert gate_state(it, pull) == "success"
-        await it.github.rerun(run)
+    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
+        relay.github.repository(GATING).sends_run_webhooks = True
+        pull = await open_pull(relay)
+        run = await run_all(relay)
+        await sweep_after(relay, 60)
+        assert gate_state(relay, pull) == "success"
+        await relay.github.rerun(run)
         for job in run.jobs:
-            it.github.ci.start(run, job)
-        await it.github.send_queued_webhooks()
-        await it.act()
-        assert gate_state(it, pull) == "pending"
+            relay.github.ci.start(run, job)
+        await relay.github.send_queued_webhooks()
+        await relay.drain()
+        assert gate_state(relay, pull) == "pending"
         for event in ("workflow_run", "workflow_job"):
-            it.github.faults.webhooks.lose(event=event)
+            relay.github.faults.webhooks.lose(event=event)
         for job in run.jobs:
-            it.github.ci.complete(run, job, conclusion)
-        await it.github.send_queued_webhooks()
-        await sweep_after(it, 60)
+            relay.github.ci.complete(run, job, conclusion)
+        await relay.github.send_queued_webhooks()
+        await sweep_after(relay, 60)
 
-        assert gate_state(it, pull) == conclusion
+        assert gate_state(relay, pull) == conclusion

@@ -8,25 +8,26 @@ from github_sim.github import PullRequest
 from support.github.commands import relay_comments, was_obeyed
 from support.github.gated_upstream import (
     GATING,
-    Stage,
     gate_state,
     gated_upstream,
     open_pull,
     run_all,
     write_comment,
 )
-from support.stage import UPSTREAM
+from support.running_relay import UPSTREAM, RunningRelay
 
 STACK = "stack"
 ANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 
 
-async def failing_on_stack(it: Stage) -> PullRequest:
+async def failing_on_stack(relay: RunningRelay) -> PullRequest:
     """A pull request that fails on a branch where a maintainer does not mind."""
-    await it.github.push(UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files={"aten/evil.cpp": "evil"})
-    pull = await open_pull(it, base=STACK, files=["docs/a.md"])
-    await run_all(it, build="failure")
-    it.clock.advance(600)
+    await relay.github.push(
+        UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files={"aten/evil.cpp": "evil"}
+    )
+    pull = await open_pull(relay, base=STACK, files=["docs/a.md"])
+    await run_all(relay, build="failure")
+    relay.clock.advance(600)
     return pull
 
 
@@ -38,20 +39,20 @@ def waive(pull: PullRequest) -> str:
 async def test_attack_a_waiver_of_a_head_on_one_base_does_not_reach_it_on_another(
     tmp_path: Path, first: str
 ) -> None:
-    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as it:
-        pull = await failing_on_stack(it)
+    async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
+        pull = await failing_on_stack(relay)
         if first == "comment":  # and the relay comes to it after the retarget
-            comment = await it.github.comment_pr(pull, waive(pull), author="maintainer")
-            it.clock.advance(1)
-            await it.github.edit_pr(pull, base="main")
-            await it.act()
+            comment = await relay.github.comment_pr(pull, waive(pull), author="maintainer")
+            relay.clock.advance(1)
+            await relay.github.edit_pr(pull, base="main")
+            await relay.drain()
         else:
-            await it.github.edit_pr(pull, base="main")
-            await it.act()
-            comment = await write_comment(it, pull, waive(pull), after_s=1)
+            await relay.github.edit_pr(pull, base="main")
+            await relay.drain()
+            comment = await write_comment(relay, pull, waive(pull), after_s=1)
 
         assert not was_obeyed(comment)
-        assert "the base of this pull request" in relay_comments(it, pull)[-1]
-        assert (gate_state(it, pull), it.github.merge_state(pull).mergeable) == ("pending", False)
-        assert was_obeyed(await write_comment(it, pull, waive(pull), after_s=60))
-        assert gate_state(it, pull) == "success"
+        assert "the base of this pull request" in relay_comments(relay, pull)[-1]
+        assert (gate_state(relay, pull), relay.github.merge_state(pull).mergeable) == ("pending", False)
+        assert was_obeyed(await write_comment(relay, pull, waive(pull), after_s=60))
+        assert gate_state(relay, pull) == "success"

@@ -25,7 +25,7 @@ from crcr.decide.commands.grammar import (
     refuse_role,
     usage_text,
 )
-from crcr.decide.github.values import Role
+from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
 
 NPU = RepoName("Org/npu.backend")

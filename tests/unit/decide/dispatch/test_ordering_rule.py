@@ -17,7 +17,7 @@ from crcr.decide.dispatch.ordering import (
     with_newest_details,
 )
 from crcr.decide.events import PullRequestEvent
-from crcr.decide.github.values import PullFacts
+from crcr.decide.github.requests_and_answers import PullFacts
 from crcr.decide.model import KnownPull
 from support.data.events_and_reports import a_pull
 

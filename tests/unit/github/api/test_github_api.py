@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts
+from crcr.decide.github.requests_and_answers import FileLocation, FileText, PullFacts, RepositoryFacts
 from crcr.decide.model import RepoName
 from crcr.errors import FileNotText, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import core

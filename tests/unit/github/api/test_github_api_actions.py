@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crcr.decide.github.values import ActionsJob, ActionsRun
+from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import OutsideUnsure
 from crcr.github.api import actions

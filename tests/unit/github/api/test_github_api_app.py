@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
+from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.errors import OutsideUnsure
 from crcr.github.api import delivery_log
 from crcr.github.api.core import MAX_LARGE_BYTES, MAX_LIST_BYTES, Response

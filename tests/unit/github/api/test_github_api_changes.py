@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from crcr.decide.github.values import ChangedFiles, Comparison, Target
+from crcr.decide.github.requests_and_answers import ChangedFiles, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import commits

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from crcr.decide.github.values import Target, Urgency
+from crcr.decide.github.requests_and_answers import Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import commits

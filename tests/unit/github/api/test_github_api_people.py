@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crcr.decide.github.values import PostedComment, Role
+from crcr.decide.github.requests_and_answers import PostedComment, Role
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import comments_and_roles

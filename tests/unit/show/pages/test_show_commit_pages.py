@@ -21,7 +21,7 @@ from crcr.show.api import routes as api
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.render import status
-from crcr.show.render.templates import _spans
+from crcr.show.render.templates import _mark_code
 from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import is_sha
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
@@ -88,7 +88,7 @@ def fill(world: StoreRows, text: str = "plain", **pull: Any) -> None:
     world.delivery(action=text, reason=text, head_sha=text, state="superseded")
 
 
-def jobs_of(pull: PullView) -> list[JobView]:
+def all_jobs(pull: PullView) -> list[JobView]:
     return [job for backend in pull.backends for job in backend.jobs]
 
 
@@ -98,7 +98,7 @@ async def test_fault_29_hostile_text_is_only_text(
 ) -> None:
     fill(world, hostile.replace("\x00", "\x01"))
     pull = await world.views.pull(UPSTREAM, 7, world.clock.now())
-    token = next((each for job in jobs_of(pull) if (each := job_token(job, shared=True))), "x")
+    token = next((each for job in all_jobs(pull) if (each := job_token(job, shared=True))), "x")
     shared = f"/crcr/pr/7?job={token}"
     for path in (
         *("/crcr/pr/7?older=1", "/crcr/pr/7?fragment=main", f"/crcr/commit/{HEAD}", f"/crcr/commit/{GROUP}"),
@@ -261,7 +261,7 @@ async def test_an_unknown_pull_request_has_a_code(world: StoreRows, browser: htt
         (DispatchState, status.DISPATCHES),
         (DispatchAnswer, status.ANSWERS),
         (GateShown, status.GATES),
-        (GateStatus, status.STANDINGS),
+        (GateStatus, status.GATE_STATUSES),
         (BackendState, status.BACKENDS),
         (PullState, status.PULLS),
         (WaiverState, status.WAIVERS),
@@ -281,7 +281,7 @@ def test_every_state_has_a_look(kinds: Any, statuses: Any) -> None:
     ],
 )
 def test_code_in_text_is_escaped(text: str, shown: str) -> None:
-    assert _spans(text) == Markup(shown)  # noqa: S704
+    assert _mark_code(text) == Markup(shown)  # noqa: S704
 
 
 def test_only_a_whole_sha_is_one() -> None:
@@ -348,7 +348,7 @@ async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
     world: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     fill(world, "plain")
-    job = jobs_of(await world.views.pull(UPSTREAM, 7, world.clock.now()))[0]
+    job = all_jobs(await world.views.pull(UPSTREAM, 7, world.clock.now()))[0]
     path = f"/crcr/pr/7?job={job_token(job, shared=True)}&fragment=panel"
     assert "gate/one" in (await browser.get(path)).text
     world.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)

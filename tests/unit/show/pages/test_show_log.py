@@ -14,13 +14,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.decide.commands.grammar import WaiveCommand, parse_commands
 from crcr.errors import StoreUnavailable
-from crcr.record.schema import core, statistics
+from crcr.record.schema import main_tables, statistics
 from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
 from support.page_reader import HOSTILE, ParsedPage, assert_inert
-from support.stage import stage
+from support.running_relay import running_relay
 
 LISTED = """
 L2:
@@ -31,7 +31,7 @@ L4:
   - gate/one: [ada]
 """
 LISTS = ("/crcr/deliveries", "/crcr/deliveries?show=effects", "/crcr/waivers", "/crcr/audit")
-ADMIN = Reader("ops", admin=True, csrf="signed", way=SignInMethod.SESSION)
+ADMIN = Reader("ops", admin=True, csrf="signed", method=SignInMethod.SESSION)
 
 
 @pytest.fixture
@@ -61,18 +61,18 @@ async def admin(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def text_of(answer: httpx.Response) -> str:
+def main_text(answer: httpx.Response) -> str:
     main = answer.text.partition("<main")[2].partition("</main>")[0]
     return " ".join(re.sub(r"<[^>]+>", " ", main).split())
 
 
-def links_of(answer: httpx.Response) -> list[str]:
+def page_links(answer: httpx.Response) -> list[str]:
     return ParsedPage(answer.text).attributes("href")
 
 
 def act(world: StoreRows, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": name, "subject": subject}
-    world.add(core.audit, {**row, "detail": json.dumps(more)})
+    world.add(main_tables.audit, {**row, "detail": json.dumps(more)})
 
 
 def ran(world: StoreRows, job_name: str, downstream: str = "good/backend") -> None:
@@ -96,7 +96,7 @@ async def test_an_empty_log_says_what_is_missing(world: StoreRows, browser: http
     )
     for path, words in zip(LISTS, said, strict=True):
         answer = await browser.get(path)
-        assert words in text_of(answer)
+        assert words in main_text(answer)
         assert "<table" not in answer.text
 
 
@@ -110,13 +110,13 @@ async def test_the_log_lists_deliveries_with_their_dispatches_summed(
             delivery, name, state=state, reason="no such repository" if state == "parked" else None
         )
     answer = await browser.get("/crcr/deliveries")
-    words = text_of(answer)
+    words = main_text(answer)
     assert "1 undelivered" in words
     assert "1 sent" in words
     assert "recovered" in words
     assert "no such repository" in words
     assert "secret" not in answer.text
-    assert f"/crcr/deliveries/{delivery}" in links_of(answer)
+    assert f"/crcr/deliveries/{delivery}" in page_links(answer)
 
 
 async def test_filters_order_and_place_stand_in_the_address(
@@ -129,7 +129,7 @@ async def test_filters_order_and_place_stand_in_the_address(
     first = await browser.get(
         "/crcr/deliveries?number=%237&event=pull_request&state=accepted&sort=at&range=7d"
     )
-    further = next(link for link in links_of(first) if "after=" in link)
+    further = next(link for link in page_links(first) if "after=" in link)
     asked = parse_qs(urlsplit(further).query)
     assert {**asked, "after": []} == {
         "number": ["7"], "event": ["pull_request"], "state": ["accepted"], "sort": ["at"], "range": ["7d"], "after": [],
@@ -137,7 +137,7 @@ async def test_filters_order_and_place_stand_in_the_address(
     second = await browser.get(further)
     assert second.text.count('data-key="') == 10
     for kind in ("/api/v1/deliveries?", "/api/v1/deliveries.csv?"):
-        export = next(link for link in links_of(second) if link.startswith(kind))
+        export = next(link for link in page_links(second) if link.startswith(kind))
         assert {"number", "event", "state", "sort"} <= parse_qs(urlsplit(export).query).keys()
         assert "after" not in export
     hidden = [
@@ -155,7 +155,7 @@ async def test_another_upstream_is_kept_in_every_link(world: StoreRows, browser:
         answer = await browser.get(
             path, params={**dict(parse_qs(urlsplit(path).query)), "upstream": "other/upstream"}
         )
-        kept = [link for link in links_of(answer) if link.startswith(("/crcr/deliveries", "/api/v1/"))]
+        kept = [link for link in page_links(answer) if link.startswith(("/crcr/deliveries", "/api/v1/"))]
         assert kept
         assert all("upstream=other/upstream" in link for link in kept)
 
@@ -202,7 +202,7 @@ async def test_a_filter_that_is_not_understood_keeps_the_page_and_says_so_beside
     marked = [attrs for _, attrs in ParsedPage(answer.text).elements if attrs.get("aria-invalid")]
     assert [(attrs["id"], attrs["aria-describedby"]) for attrs in marked] == [(field, f"unclear-{field}")]
     assert 'data-key="' in answer.text, "all rows, as without the filter"
-    exports = [link for link in links_of(answer) if link.startswith("/api/v1/")]
+    exports = [link for link in page_links(answer) if link.startswith("/api/v1/")]
     assert not [link for link in exports if f"{field}=" in link]
 
 
@@ -266,7 +266,7 @@ async def test_a_filter_that_finds_nothing_offers_the_whole_list(
         "/crcr/audit?who=x",
     ):
         answer = await browser.get(path)
-        assert re.search(r"No matching (deliveries|outgoing calls|waivers|actions)", text_of(answer))
+        assert re.search(r"No matching (deliveries|outgoing calls|waivers|actions)", main_text(answer))
 
 
 async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
@@ -281,7 +281,7 @@ async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
     world.effect("waiting", "flaky/backend", delivery=delivery, kind="look_up")
     world.effect("waiting", "secret/one", delivery=delivery)
     answer = await browser.get(f"/crcr/deliveries/{delivery}")
-    words = text_of(answer)
+    words = main_text(answer)
     assert "build (linux)" in words
     assert "check run status" in words
     assert "secret" not in answer.text
@@ -307,7 +307,7 @@ async def test_acts_are_offered_to_administrators_only(
     assert one.text.count('action="/crcr/admin/replay"') == 2
     assert 'action="/crcr/admin/pause"' in every.text
     assert effects.text.count('action="/crcr/admin/retry"') == 2
-    assert "404 from GitHub" in text_of(effects)
+    assert "404 from GitHub" in main_text(effects)
     back = [attrs["value"] for _, attrs in ParsedPage(effects.text).elements if attrs.get("name") == "next"]
     assert set(back) == {"/crcr/deliveries?show=effects&target=good/backend"}
 
@@ -317,9 +317,9 @@ async def test_a_paused_upstream_is_told_and_can_be_let_go(
 ) -> None:
     world.allowlist(LISTED)
     with world.engine.begin() as connection:
-        connection.execute(core.upstreams.update().values(paused_at=world.ago(hours=1)))
+        connection.execute(main_tables.upstreams.update().values(paused_at=world.ago(hours=1)))
     answer = await admin.get("/crcr/deliveries")
-    assert "Dispatching is paused" in text_of(answer)
+    assert "Dispatching is paused" in main_text(answer)
     assert 'action="/crcr/admin/unpause"' in answer.text
 
 
@@ -329,7 +329,7 @@ async def test_effects_are_counted_by_state_and_parked_ones_stand_first(
     world.allowlist(LISTED)
     world.effect("waiting", attempts=3, kind="publish_checks")
     world.effect("parked")
-    words = text_of(await browser.get("/crcr/deliveries?show=effects"))
+    words = main_text(await browser.get("/crcr/deliveries?show=effects"))
     assert "1 open 1 undelivered" in words
     assert "retried" in words
     assert words.index("send dispatch") < words.index("publish checks")
@@ -343,8 +343,8 @@ async def test_a_waiver_links_to_its_pull_request_and_backend(
     world.waiver("gate/one", job="build")
     world.waiver("secret/one")
     answer = await browser.get("/crcr/waivers")
-    assert {"/crcr/pr/7", "/crcr/gate/one", "/crcr/waivers?who=mia"} <= set(links_of(answer))
-    assert "in force" in text_of(answer)
+    assert {"/crcr/pr/7", "/crcr/gate/one", "/crcr/waivers?who=mia"} <= set(page_links(answer))
+    assert "in force" in main_text(answer)
     assert "secret" not in answer.text
 
 
@@ -356,11 +356,11 @@ async def test_the_audit_log_tells_who_did_what_and_hides_what_is_not_public(
     act(world, "sign_in_failed", "pages")
     act(world, "waive", "#7", command="/crcr waive gate/one down", head="a" * 40)
     answer = await browser.get("/crcr/audit")
-    assert "/crcr waive gate/one down" in text_of(answer)
-    assert {"/crcr/pr/7", f"/crcr/commit/{'a' * 40}", "/crcr/audit?act=waive"} <= set(links_of(answer))
+    assert "/crcr waive gate/one down" in main_text(answer)
+    assert {"/crcr/pr/7", f"/crcr/commit/{'a' * 40}", "/crcr/audit?act=waive"} <= set(page_links(answer))
     assert "secret" not in answer.text
-    assert "sign in" not in text_of(answer)
-    eyes = text_of(await admin.get("/crcr/audit"))
+    assert "sign in" not in main_text(answer)
+    eyes = main_text(await admin.get("/crcr/audit"))
     assert "secret/one" in eyes
     assert "sign in failed" in eyes
 
@@ -379,7 +379,7 @@ async def test_a_search_groups_what_it_finds(world: StoreRows, browser: httpx.As
     world.pull(5, title="Make the backend faster", author="backend")
     ran(world, "backend tests")
     answer = await browser.get("/crcr/search?q=backend")
-    words = text_of(answer)
+    words = main_text(answer)
     for group in (
         "Pull requests 1",
         "Pull requests by this author 1",
@@ -388,9 +388,9 @@ async def test_a_search_groups_what_it_finds(world: StoreRows, browser: httpx.As
     ):
         assert group in words
     assert {"/crcr/pr/5", "/crcr/Good/Backend", "/crcr/Good/Backend?jobs=backend+tests"} <= set(
-        links_of(answer)
+        page_links(answer)
     )
-    assert {"/api/v1/search?q=backend", "/api/v1/search.csv?q=backend"} <= set(links_of(answer))
+    assert {"/api/v1/search?q=backend", "/api/v1/search.csv?q=backend"} <= set(page_links(answer))
 
 
 async def test_an_author_with_many_pull_requests_has_further_pages(
@@ -414,7 +414,7 @@ async def test_a_search_that_finds_nothing_says_what_can_be_searched(
 ) -> None:
     world.allowlist(LISTED)
     for query in ("", "?q=", "?q=nothing-like-it"):
-        words = text_of(await browser.get(f"/crcr/search{query}"))
+        words = main_text(await browser.get(f"/crcr/search{query}"))
         assert "a commit by its first 7 digits" in words
 
 
@@ -510,13 +510,13 @@ async def test_every_link_to_the_data_is_answered(tmp_path: Path) -> None:
         "/crcr/audit?who=@mia&act=pause&sort=at",
         "/crcr/search?q=x%26y",
     )
-    async with stage(tmp_path, "L1: [org/repo]", downstreams=("org/repo",)) as it:
+    async with running_relay(tmp_path, "L1: [org/repo]", downstreams=("org/repo",)) as relay:
         for path in asked:
-            answer = await it.http.get(path)
-            exports = [link for link in links_of(answer) if link.startswith("/api/v1/")]
+            answer = await relay.http.get(path)
+            exports = [link for link in page_links(answer) if link.startswith("/api/v1/")]
             assert exports
             for link in exports:
-                assert (await it.http.get(link)).status_code == 200, link
+                assert (await relay.http.get(link)).status_code == 200, link
 
 
 async def test_signing_in_leads_back_to_what_was_chosen(world: StoreRows) -> None:
@@ -524,5 +524,5 @@ async def test_signing_in_leads_back_to_what_was_chosen(world: StoreRows) -> Non
     async with browse(world.views, world, Reader(may_sign_in=True)) as visitor:
         for more in ("", "&fragment=main&done=pause"):
             answer = await visitor.get(f"/crcr/audit?who=ada&sort=at{more}")
-            back = next(link for link in links_of(answer) if link.startswith("/crcr/login"))
+            back = next(link for link in page_links(answer) if link.startswith("/crcr/login"))
             assert parse_qs(urlsplit(back).query) == {"next": ["/crcr/audit?who=ada&sort=at"]}

@@ -53,7 +53,7 @@ async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
         yield world
 
 
-class Asked:
+class FakeInspections:
     """Who has GitHub asked, as the API's `POST` does it."""
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Asked:
-    return Asked()
+def inspections() -> FakeInspections:
+    return FakeInspections()
 
 
 def browse(
@@ -81,8 +81,10 @@ def browse(
 
 
 @pytest.fixture
-async def browser(world: StoreRows, asked: Asked) -> AsyncIterator[httpx.AsyncClient]:
-    async with browse(world, OnboardingSettings(audience="relay-aud", ask=asked.ask)) as client:
+async def browser(world: StoreRows, inspections: FakeInspections) -> AsyncIterator[httpx.AsyncClient]:
+    async with browse(
+        world, OnboardingSettings(audience="relay-aud", request_inspection=inspections.ask)
+    ) as client:
         yield client
 
 
@@ -271,25 +273,27 @@ async def test_the_check_shows_what_was_found(browser: httpx.AsyncClient) -> Non
     assert "Check now" not in unlisted
 
 
-async def test_a_hidden_backend_looks_like_one_that_is_not_listed(world: StoreRows, asked: Asked) -> None:
+async def test_a_hidden_backend_looks_like_one_that_is_not_listed(
+    world: StoreRows, inspections: FakeInspections
+) -> None:
     world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n", version=2)
-    async with browse(world, OnboardingSettings(ask=asked.ask)) as browser:
+    async with browse(world, OnboardingSettings(request_inspection=inspections.ask)) as browser:
         hidden = (await browser.get(ONBOARDING, params={"repository": "secret/one"})).text
         nobody = (await browser.get(ONBOARDING, params={"repository": "secret/two"})).text
     assert hidden.replace("secret/one", "secret/two").replace("secret%2Fone", "secret%2Ftwo") == nobody
 
 
 async def test_a_check_is_asked_for_by_a_form_without_a_session(
-    browser: httpx.AsyncClient, asked: Asked
+    browser: httpx.AsyncClient, inspections: FakeInspections
 ) -> None:
     back = f"{ONBOARDING}?repository=good%2Fbackend&level=L2"
     form = {"repository": "good/backend", "upstream": str(UPSTREAM), "next": back}
     answer = await browser.post(f"{ONBOARDING}/check", data=form)
     assert answer.status_code == 303
     assert answer.headers["location"].startswith(f"{ONBOARDING}?repository=good/backend&level=L2&done=")
-    assert asked.of == [(UPSTREAM, RepoName("good/backend"))]
+    assert inspections.of == [(UPSTREAM, RepoName("good/backend"))]
     assert "Asking GitHub." in (await browser.get(answer.headers["location"])).text
-    asked.taken = False
+    inspections.taken = False
     again = await browser.post(f"{ONBOARDING}/check", data=form)
     assert "asked a moment ago" in (await browser.get(again.headers["location"])).text
 
@@ -302,13 +306,13 @@ async def test_a_check_leads_back_to_this_page_only(browser: httpx.AsyncClient, 
 
 
 async def test_a_check_of_who_is_not_listed_or_no_name_is_refused(
-    browser: httpx.AsyncClient, asked: Asked
+    browser: httpx.AsyncClient, inspections: FakeInspections
 ) -> None:
     unlisted = await browser.post(f"{ONBOARDING}/check", data={"repository": "no/body"})
     assert unlisted.status_code == 404
     unclear = await browser.post(f"{ONBOARDING}/check", data={"repository": "<b>"})
     assert unclear.status_code == 400
-    assert asked.of == []
+    assert inspections.of == []
 
 
 @pytest.mark.parametrize("ci", ELSEWHERE)
@@ -317,7 +321,7 @@ async def test_another_ci_is_told_what_it_takes_and_promised_no_more(
 ) -> None:
     text = unescape((await browser.get(ONBOARDING, params={**COMPLETE, "ci": ci, **ELSEWHERE[ci]})).text)
     assert "no secret is shared" not in text
-    assert "Safe as it stands" not in text
+    assert "Safe by default" not in text
     wanted = replace(PLAIN, ci=Ci(ci), repository=RepoName("new/backend"), place=ELSEWHERE[ci])
     for each in manual_steps(wanted):
         assert each.name in text
@@ -457,4 +461,4 @@ def parsed(line: str) -> dict[str, Any]:
 
 def test_a_field_that_was_left_out_has_the_generators_default() -> None:
     form = read_form_values({"repository": "a/b", "command": "  "}, PLAIN)
-    assert form.wanted == PLAIN
+    assert form.request == PLAIN

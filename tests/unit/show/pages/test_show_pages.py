@@ -11,8 +11,8 @@ import pytest
 
 from crcr.decide.statistics.window import Span
 from crcr.errors import StoreUnavailable
-from crcr.record.schema import core
-from crcr.record.statistics.rebuild import sum_anew
+from crcr.record.schema import main_tables
+from crcr.record.statistics.rebuild_all_sums import rebuild_sums
 from crcr.show.pages.frame import Frame
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 from support.page_app import page_app
@@ -43,7 +43,7 @@ async def fill_with(world: StoreRows, hostile: str) -> None:
     delivery = world.delivery(ref=storable, head_sha=storable, reason=storable)
     row = {"upstream": UPSTREAM.key, "number": 7, "head_sha": "f" * 40, "updated_at": 0, "is_open": 1}
     more = {"draft": 0, "labels": "[]", "base_ref": "main", "title": storable, "author": storable}
-    world.add(core.pulls, {**row, **more})
+    world.add(main_tables.pulls, {**row, **more})
     world.dispatch(delivery, reason=storable, head_sha=storable, action=storable)
     other = world.delivery(number=None, ref=storable)
     world.dispatch(other, number=None, event=storable, action=None)
@@ -53,7 +53,7 @@ async def fill_with(world: StoreRows, hostile: str) -> None:
     failed = {"failed_tests": tests, "tests_failed": 1, "tests_total": 2}
     world.job(delivery, "failure", **text, **links, **failed, disputed=1, disputed_conclusion="success")
     repository = {"upstream": UPSTREAM.key, "downstream": "good/backend", "name": "Good/Backend"}
-    world.add(core.repositories, {**repository, "alarm": storable})
+    world.add(main_tables.repositories, {**repository, "alarm": storable})
     world.effect("parked", last_error=storable)
 
 
@@ -203,7 +203,7 @@ async def test_fault_41_page_and_backend_show_the_same_rate(
     for number in range(3):
         world.job(delivery, "success" if number else "failure", job_name=str(number))
     with world.engine.begin() as connection:
-        sum_anew(connection)
+        rebuild_sums(connection)
     for path in ("/crcr", "/crcr/good/backend", "/crcr/metrics"):
         assert "66.6%" in (await browser.get(path)).text
     summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())

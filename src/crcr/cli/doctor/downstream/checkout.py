@@ -32,8 +32,8 @@ class Checkout:
     @property
     def branch(self) -> str | None:
         """Origin's default branch, as this checkout knows it."""
-        found = find_local_default_branch(self.root)
-        return f"origin/{found.name}" if found else None
+        default_branch = find_local_default_branch(self.root)
+        return f"origin/{default_branch.name}" if default_branch else None
 
 
 def find_checkout(folder: Path) -> Checkout | None:
@@ -66,10 +66,10 @@ def _findings(checkout: Checkout) -> Iterator[SetupFinding]:
 
 def _workflow_files(root: Path) -> list[str]:
     folder = root / _WORKFLOWS
-    found = (
-        (each for ending in ("*.yml", "*.yaml") for each in folder.glob(ending)) if folder.is_dir() else ()
+    paths = (
+        (path for ending in ("*.yml", "*.yaml") for path in folder.glob(ending)) if folder.is_dir() else ()
     )
-    return sorted(str(each.relative_to(root)) for each in found if each.is_file())
+    return sorted(str(path.relative_to(root)) for path in paths if path.is_file())
 
 
 def _listens(file: Path) -> bool:
@@ -83,10 +83,10 @@ def _text_of(file: Path) -> str:
 
 def _pins(root: Path, pin: str | None) -> Iterator[SetupFinding]:
     """Return one finding per file that runs the reporter or the bridge."""
-    found = [(path, Ci.GITHUB, _github_pins(root / path)) for path in _workflow_files(root)]
+    pinnings = [(path, Ci.GITHUB, _github_pins(root / path)) for path in _workflow_files(root)]
     elsewhere = [(path, ci) for ci, path in CI_FILES.items() if (root / path).is_file()]
-    found += [(path, ci, find_pins_elsewhere(_text_of(root / path))) for path, ci in elsewhere]
-    for path, ci, (pinning, pins) in found:
+    pinnings += [(path, ci, find_pins_elsewhere(_text_of(root / path))) for path, ci in elsewhere]
+    for path, ci, (pinning, pins) in pinnings:
         if pinning is Pinning.PINNED and pin is not None and not pins_relay(pins, pin):
             text = f"{path} here pins other relays and not this one, so the reporter refuses its dispatches."
             yield problem(_FILE_PINS, text, lines_to_add(pin, ci))
@@ -105,12 +105,12 @@ def _published(checkout: Checkout, path: str, branch: str | None) -> SetupFindin
         return unknown(
             "files", f"{path} is here; origin's default branch is unknown.", "run `git fetch origin`"
         )
-    there = run_git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{path}")
-    here = run_git(checkout.root, "hash-object", "--", path)
-    if not there:
+    branch_hash = run_git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{path}")
+    local_hash = run_git(checkout.root, "hash-object", "--", path)
+    if not branch_hash:
         hint = "commit, push and merge it: GitHub runs dispatches only from the default branch"
         return warning("files", f"{path} is here, but not on {branch} (as last fetched).", hint)
-    if here != there:
+    if local_hash != branch_hash:
         hint = "commit, push and merge it; or `git fetch`, if you did"
         return warning("files", f"{path} here differs from the one on {branch} (as last fetched).", hint)
     return ok("files", f"{path} is the same here and on {branch}.")

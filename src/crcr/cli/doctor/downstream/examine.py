@@ -89,10 +89,10 @@ class _Answer:
     @property
     def inspected_at(self) -> datetime | None:
         try:
-            found = datetime.fromisoformat(str(json_object(self.response).get("inspected_at")))
+            inspected_at = datetime.fromisoformat(str(json_object(self.response).get("inspected_at")))
         except ValueError:
             return None
-        return found if found.tzinfo else None
+        return inspected_at if inspected_at.tzinfo else None
 
     @property
     def age_s(self) -> float | None:
@@ -128,27 +128,27 @@ def _read_setup(relay: RelayClient, sleep: Sleep, *, shown: bool) -> _Answer:
 
 def _request_inspection(relay: RelayClient, path: str, progress: ProgressLine, sleep: Sleep) -> _Answer:
     """Request an inspection and wait for it; on a time-out return the older answer."""
-    asked = relay.post(path)
+    request_response = relay.post(path)
     until, followed = time.monotonic() + _INSPECTED_WITHIN_S, False
     while True:
         answer = relay.read(path)
         if not json_object(answer).get("being_inspected"):
-            return _Answer(answer, asked, followed=followed)
+            return _Answer(answer, request_response, followed=followed)
         followed = True
         if time.monotonic() >= until:
             break
         progress.show("the relay is asking GitHub …", final=False)
         sleep(_POLL_S)
-    words = f"The relay did not inspect GitHub within {_INSPECTED_WITHIN_S:.0f} s."
+    text = f"The relay did not inspect GitHub within {_INSPECTED_WITHIN_S:.0f} s."
     hint = "its worker may be busy or stopped: try again, or ask the operator"
-    return _Answer(answer, asked, warning("inspection", words, hint))
+    return _Answer(answer, request_response, warning("inspection", text, hint))
 
 
 def _wait(seconds: float, progress: ProgressLine, sleep: Sleep) -> None:
     """Wait until GitHub can be asked again, plus one second, because a `Date` header has whole seconds."""
-    for left in range(math.ceil(min(max(seconds, 0.0), _ASKED_AT_MOST_EVERY_S)) + 1, 0, -1):
-        words = f"GitHub is asked at most once a minute; next in {left} s (--no-wait: do not wait)"
-        progress.show(words, final=False)
+    for seconds_left in range(math.ceil(min(max(seconds, 0.0), _ASKED_AT_MOST_EVERY_S)) + 1, 0, -1):
+        text = f"GitHub is asked at most once a minute; next in {seconds_left} s (--no-wait: do not wait)"
+        progress.show(text, final=False)
         sleep(1.0)
 
 
@@ -168,9 +168,9 @@ def _format_length(seconds: float) -> str:
 def _findings(answer: _Answer) -> tuple[SetupFinding, ...]:
     if not answer.response.is_success:
         return (refused_finding("set-up", answer.response),)
-    found = parse_findings(answer.response)
-    if found is None:
+    findings = parse_findings(answer.response)
+    if findings is None:
         return (unreadable_finding("set-up"),)
     if answer.asked is not None and not answer.asked.is_success:
-        return (*found, refused_finding("inspection", answer.asked))
-    return (*found, answer.late) if answer.late else found
+        return (*findings, refused_finding("inspection", answer.asked))
+    return (*findings, answer.late) if answer.late else findings

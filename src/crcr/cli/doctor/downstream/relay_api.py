@@ -43,10 +43,10 @@ class DownstreamRequest:
 def parse_relay_url(text: str) -> str:
     try:
         parts = urlsplit(text.strip())
-        named = parts.hostname and (parts.port is None or parts.port)
+        has_host = parts.hostname and (parts.port is None or parts.port)
     except ValueError:
-        named = None
-    if not named or parts.scheme not in {"http", "https"} or parts.query or parts.username:
+        has_host = None
+    if not has_host or parts.scheme not in {"http", "https"} or parts.query or parts.username:
         raise typer.BadParameter(f"{text!r} is not an address such as https://relay.example.org")
     return text.strip().rstrip("/")
 
@@ -169,10 +169,10 @@ def json_object(answer: httpx.Response) -> dict[str, Any]:
 
 def parse_findings(answer: httpx.Response) -> tuple[SetupFinding, ...] | None:
     """Return the findings; None when the answer is unreadable."""
-    listed = json_object(answer).get("findings")
-    if not isinstance(listed, list):
+    items = json_object(answer).get("findings")
+    if not isinstance(items, list):
         return None
-    findings = [_finding(finding) for finding in listed]
+    findings = [_finding(finding) for finding in items]
     return tuple(finding for finding in findings if finding)
 
 

@@ -87,7 +87,7 @@ def allowlist_findings(
             "check CRCR_ALLOWLIST and the App's installation there",
         )
     elif read.checked.allowlist is None:
-        first = next(each for each in read.checked.problems if each.severity == "error")
+        first = next(issue for issue in read.checked.problems if issue.severity == "error")
         yield problem(
             "allowlist",
             f"{name}: {read.source} has errors, {_describe(first)}",
@@ -99,20 +99,22 @@ def allowlist_findings(
             "allowlist",
             f"{name}: {read.source} is valid, {entries:,} downstream{'s' if entries != 1 else ''}.",
         )
-        for each in read.checked.problems[:5]:
+        for issue in read.checked.problems[:5]:
             yield warning(
-                "allowlist", f"{name}: {_describe(each)}", each.hint or "`crcr allowlist check` explains it"
+                "allowlist", f"{name}: {_describe(issue)}", issue.hint or "`crcr allowlist check` explains it"
             )
     if state is not None:
         yield _in_force(name, state, now)
     if not read.is_good and read.in_force is not None:
         number = len(read.in_force.entries)
-        what = "1 downstream" if number == 1 else f"{number} downstreams"
-        yield ok("in_force", f"{name}: the relay continues with the {what} of that version; see below.")
+        downstreams = "1 downstream" if number == 1 else f"{number} downstreams"
+        yield ok(
+            "in_force", f"{name}: the relay continues with the {downstreams} of that version; see below."
+        )
 
 
-def _describe(found: AllowlistProblem) -> str:
-    return f"line {found.line}: {found.message}" if found.line else found.message
+def _describe(issue: AllowlistProblem) -> str:
+    return f"line {issue.line}: {issue.message}" if issue.line else issue.message
 
 
 def _in_force(name: RepoName, state: AllowlistState, now: datetime) -> SetupFinding:
@@ -134,8 +136,8 @@ async def installation_findings(
     reads: tuple[SourceReading, ...], github: GitHubClient, *, shown: bool
 ) -> tuple[SetupFinding, ...]:
     """Check every upstream and downstream, a few at a time."""
-    asked: dict[RepoName, AllowlistEntry | None] = {read.upstream.name: None for read in reads}
-    asked |= {entry.name: entry for read in reads for entry in read.allowlist.entries}
+    repositories: dict[RepoName, AllowlistEntry | None] = {read.upstream.name: None for read in reads}
+    repositories |= {entry.name: entry for read in reads for entry in read.allowlist.entries}
     slots, done = asyncio.Semaphore(_CONCURRENCY), 0
     has_checks = any(read.allowlist.has_checks for read in reads)
     with ProgressLine(shown=shown) as progress:
@@ -143,68 +145,73 @@ async def installation_findings(
         async def ask(repo: RepoName, entry: AllowlistEntry | None) -> SetupFinding:
             nonlocal done
             async with slots:
-                found = await _installation(repo, entry, github, has_checks=has_checks)
+                finding = await _installation(repo, entry, github, has_checks=has_checks)
             done += 1
-            progress.show(f"installations: {done} of {len(asked)}", final=done == len(asked))
-            return found
+            progress.show(f"installations: {done} of {len(repositories)}", final=done == len(repositories))
+            return finding
 
-        found = await asyncio.gather(*(ask(repo, entry) for repo, entry in asked.items()))
-    return _summarize(dict(zip(asked, found, strict=True)))
+        findings = await asyncio.gather(*(ask(repo, entry) for repo, entry in repositories.items()))
+    return _summarize(dict(zip(repositories, findings, strict=True)))
 
 
-def _summarize(found: dict[RepoName, SetupFinding]) -> tuple[SetupFinding, ...]:
+def _summarize(findings: dict[RepoName, SetupFinding]) -> tuple[SetupFinding, ...]:
     """Summarize the good ones in one line, followed by a limited number of the others."""
-    bad = {repo: each for repo, each in found.items() if each.state is not State.OK}
+    bad = {repo: finding for repo, finding in findings.items() if finding.state is not State.OK}
     more = len(bad) - _MAX_LISTED
-    left = (warning("installations", f"{more:,} more have problems.", "fix these first"),) if more > 0 else ()
-    return (_total(found, tuple(bad)), *tuple(bad.values())[:_MAX_LISTED], *left)
+    rest = (warning("installations", f"{more:,} more have problems.", "fix these first"),) if more > 0 else ()
+    return (_total(findings, tuple(bad)), *tuple(bad.values())[:_MAX_LISTED], *rest)
 
 
-def _total(found: dict[RepoName, SetupFinding], bad: tuple[RepoName, ...]) -> SetupFinding:
+def _total(findings: dict[RepoName, SetupFinding], bad: tuple[RepoName, ...]) -> SetupFinding:
     name = "installations"
-    text = f"{len(found) - len(bad)} of {len(found)} repositories have the App with the permissions it needs"
+    text = f"{len(findings) - len(bad)} of {len(findings)} repositories have the App with the permissions it needs"
     if not bad:
         return ok(name, f"{text}.")
     rest = [f"{len(bad) - _MAX_NAMED} more"] if len(bad) > _MAX_NAMED else []
-    who = join_words([*map(str, bad[:_MAX_NAMED]), *rest])
-    return warning(name, f"{text}; not: {who}.", "see the lines below")
+    names = join_words([*map(str, bad[:_MAX_NAMED]), *rest])
+    return warning(name, f"{text}; not: {names}.", "see the lines below")
 
 
 async def _installation(
     repo: RepoName, entry: AllowlistEntry | None, github: GitHubClient, *, has_checks: bool
 ) -> SetupFinding:
     try:
-        found = await github.repositories.read_installation(repo)
+        installation = await github.repositories.read_installation(repo)
     except OutsideFault as fault:
         return unknown("installation", f"{repo}: GitHub did not answer: {fault.detail}", "try again")
-    what = "upstream" if entry is None else f"downstream, {entry.level.name}"
-    if found is None:
+    role = "upstream" if entry is None else f"downstream, {entry.level.name}"
+    if installation is None:
         return problem(
             "installation",
-            f"{repo} ({what}): the App is not installed.",
+            f"{repo} ({role}): the App is not installed.",
             "ask its owners to install the App, or remove it from the allowlist",
         )
-    if found.suspended:
+    if installation.suspended:
         return problem(
             "installation",
-            f"{repo} ({what}): the installation is suspended.",
+            f"{repo} ({role}): the installation is suspended.",
             "ask its owners to unsuspend it",
         )
-    return _rights(repo, what, entry, found, has_checks=has_checks)
+    return _rights(repo, role, entry, installation, has_checks=has_checks)
 
 
 def _rights(
-    repo: RepoName, what: str, entry: AllowlistEntry | None, found: InstallationFacts, *, has_checks: bool
+    repo: RepoName,
+    role: str,
+    entry: AllowlistEntry | None,
+    installation: InstallationFacts,
+    *,
+    has_checks: bool,
 ) -> SetupFinding:
     if entry is None:
         missing = missing_permissions(
-            found.permissions, {**PERMISSIONS_ALWAYS, **(PERMISSIONS_FOR_CHECKS if has_checks else {})}
+            installation.permissions, {**PERMISSIONS_ALWAYS, **(PERMISSIONS_FOR_CHECKS if has_checks else {})}
         )
         make = problem
     else:
-        lack = downstream_shortfall(found.permissions, entry)
+        lack = downstream_shortfall(installation.permissions, entry)
         missing = lack.missing if lack else ()
         make = problem if lack and lack.is_fatal else warning
     if not missing:
         return ok("installation", f"{repo}: installed.")
-    return make("installation", f"{repo} ({what}): lacks {', '.join(missing)}.", _ACCEPT)
+    return make("installation", f"{repo} ({role}): lacks {', '.join(missing)}.", _ACCEPT)

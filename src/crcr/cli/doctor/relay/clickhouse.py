@@ -27,15 +27,19 @@ async def history_findings(settings: Settings, now: datetime, *, store: bool) ->
     if link is None:
         return (ok("clickhouse", "ClickHouse is not used; history comes from the database."),)
     try:
-        found = await _server_findings(link, settings)
+        findings = await _server_findings(link, settings)
     except OutsideHeld:
-        found = (_in_use(settings),)
+        findings = (_in_use(settings),)
     except OutsideFault as fault:
         hint = "check CRCR_CLICKHOUSE_URL and the server; meanwhile pages read the main store, and nothing is lost"
-        found = (problem("clickhouse", f"{fault.detail}.", hint),)
+        findings = (problem("clickhouse", f"{fault.detail}.", hint),)
     finally:
         await link.close()
-    return (*found, *_encryption_findings(settings), *(await _feed_findings(settings, now) if store else ()))
+    return (
+        *findings,
+        *_encryption_findings(settings),
+        *(await _feed_findings(settings, now) if store else ()),
+    )
 
 
 def _in_use(settings: Settings) -> SetupFinding:
@@ -62,14 +66,16 @@ async def _server_findings(link: ClickHouseLink, settings: Settings) -> tuple[Se
             "clickhouse_schema", f"Its schema is {schema}, this release's {VERSION}.", hint
         )
     days = await kept_days(link, JOBS)
-    kept = f"kept for {days} days" if days else "kept forever"
+    retention = f"kept for {days} days" if days else "kept forever"
     if days != settings.clickhouse_keep_days:
         hint = "a worker that starts with the setting applies it"
         return answers, warning(
-            "clickhouse_schema", f"Results are {kept}, which differs from CRCR_CLICKHOUSE_KEEP_DAYS.", hint
+            "clickhouse_schema",
+            f"Results are {retention}, which differs from CRCR_CLICKHOUSE_KEEP_DAYS.",
+            hint,
         )
     return answers, ok(
-        "clickhouse_schema", f"Its tables have this release's schema ({schema}); results are {kept}."
+        "clickhouse_schema", f"Its tables have this release's schema ({schema}); results are {retention}."
     )
 
 
@@ -88,7 +94,10 @@ def _encryption_findings(settings: Settings) -> Iterator[SetupFinding]:
 
 async def _feed_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     async def unit(tx: Tx) -> tuple[bool, bool, list[tuple[str, int, float]]]:
-        lags = [(str(each.name), *(await history_lag(tx, each.name.key, now))) for each in settings.upstreams]
+        lags = [
+            (str(upstream.name), *(await history_lag(tx, upstream.name.key, now)))
+            for upstream in settings.upstreams
+        ]
         is_fed, is_whole = [await mark(tx, name) is not None for name in (FeedMark.SINCE, FeedMark.WHOLE)]
         return is_fed, is_whole, [(name, number, lag_s or 0.0) for name, number, lag_s in lags]
 
@@ -108,7 +117,7 @@ async def _feed_findings(settings: Settings, now: datetime) -> tuple[SetupFindin
     whole = (
         () if is_whole else (warning("clickhouse_fed", "It does not hold the complete history.", _BACKFILL),)
     )
-    return (*whole, *(_lag(*each) for each in lags))
+    return (*whole, *(_lag(*lag) for lag in lags))
 
 
 def _lag(upstream: str, number: int, lag_s: float) -> SetupFinding:

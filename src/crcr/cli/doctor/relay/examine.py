@@ -26,8 +26,8 @@ from crcr.cli.operator_session import choose_upstream_to_read
 from crcr.clock import SystemClock
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
-from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.registration import RULES, Registration
+from crcr.decide.oidc.identity import IssuerKind
+from crcr.decide.oidc.registration import RULES, Registration
 from crcr.decide.views.overview import AllowlistState
 from crcr.errors import BadSettings, KeysUnavailable, StoreUnavailable
 from crcr.github.client import GitHubClient
@@ -55,8 +55,8 @@ def examine_relay(
         settings = load_settings(config=config, environ=environ, cwd=Path.cwd())
         require_drivers(settings)
     except BadSettings as bad:
-        found = tuple(problem("settings", each, bad.hint or "") for each in bad.problems)
-        yield FindingSection("Settings", found)
+        problems = tuple(problem("settings", text, bad.hint or "") for text in bad.problems)
+        yield FindingSection("Settings", problems)
         return
     yield FindingSection("Settings", _settings(settings))
     now = SystemClock().now()
@@ -65,16 +65,16 @@ def examine_relay(
 
 
 def _settings(settings: Settings) -> tuple[SetupFinding, ...]:
-    warnings = tuple(warning("settings", each, "see docs/configuration.md") for each in settings.warnings())
-    names = ", ".join(str(each.name) for each in settings.upstreams)
+    warnings = tuple(warning("settings", text, "see docs/configuration.md") for text in settings.warnings())
+    names = ", ".join(str(upstream.name) for upstream in settings.upstreams)
     return (ok("settings", f"The settings are valid, for {names}."), *warnings)
 
 
-def _chosen(settings: Settings, asked: RepoName | None) -> tuple[UpstreamSetting, ...]:
-    if asked is None:
+def _chosen(settings: Settings, requested: RepoName | None) -> tuple[UpstreamSetting, ...]:
+    if requested is None:
         return settings.upstreams
-    picked = choose_upstream_to_read(tuple(each.name for each in settings.upstreams), asked)
-    return tuple(each for each in settings.upstreams if each.name == picked)
+    picked = choose_upstream_to_read(tuple(upstream.name for upstream in settings.upstreams), requested)
+    return tuple(upstream for upstream in settings.upstreams if upstream.name == picked)
 
 
 async def _store(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
@@ -92,7 +92,7 @@ class _Lists:
 
     @property
     def has_checks(self) -> bool:
-        return any(each.allowlist.has_checks for each in self.reads)
+        return any(read.allowlist.has_checks for read in self.reads)
 
 
 async def _outside(
@@ -103,12 +103,12 @@ async def _outside(
         github = build_github_client(settings, api_http, SystemClock())
         lists = await _lists(settings, upstreams, github, now)
         app = await app_findings(settings, github, SystemClock().now(), has_checks=lists.has_checks)
-        answers = not any(each.name == "app_key" and each.state is State.PROBLEM for each in app)
-        asked = await hook_findings(settings, github, now) if answers else ()
-        hook = (*asked, await public_finding(settings, keys_http))
+        answers = not any(finding.name == "app_key" and finding.state is State.PROBLEM for finding in app)
+        webhook_findings = await hook_findings(settings, github, now) if answers else ()
+        hook = (*webhook_findings, await public_finding(settings, keys_http))
         # When GitHub rejects the App, every installation request would fail as well.
         targets = await installation_findings(lists.reads, github, shown=shown) if answers else ()
-        allowed = tuple(each.allowlist for each in lists.reads)
+        allowed = tuple(read.allowlist for read in lists.reads)
         issuers = (
             *await issuer_findings(settings, http_fetcher(keys_http)),
             *registration_findings(settings.oidc_registrations, allowed),
@@ -117,7 +117,7 @@ async def _outside(
         return [
             FindingSection(
                 "The App",
-                tuple(problem("app_key", each, "put the App's PEM key there") for each in bad.problems),
+                tuple(problem("app_key", text, "put the App's PEM key there") for text in bad.problems),
             )
         ]
     finally:
@@ -135,10 +135,12 @@ async def _outside(
 async def _lists(
     settings: Settings, upstreams: tuple[UpstreamSetting, ...], github: GitHubClient, now: datetime
 ) -> _Lists:
-    kept = await _kept(settings, upstreams)
-    read = [await read_source(each, github) for each in upstreams]
-    reads = tuple(replace(each, in_force=kept[each.upstream.name][1]) for each in read)
-    findings = [each for read in reads for each in allowlist_findings(read, kept[read.upstream.name][0], now)]
+    stored = await _kept(settings, upstreams)
+    read = [await read_source(upstream, github) for upstream in upstreams]
+    reads = tuple(replace(one_read, in_force=stored[one_read.upstream.name][1]) for one_read in read)
+    findings = [
+        finding for read in reads for finding in allowlist_findings(read, stored[read.upstream.name][0], now)
+    ]
     return _Lists(reads, tuple(findings))
 
 
@@ -147,7 +149,7 @@ _Kept = dict[RepoName, tuple[AllowlistState | None, Allowlist | None]]
 
 async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _Kept:
     """Return the versions in force; none when the store cannot be queried, which its own findings report."""
-    nothing: _Kept = {each.name: (None, None) for each in upstreams}
+    nothing: _Kept = {upstream.name: (None, None) for upstream in upstreams}
     if not has_current_schema(settings):
         return nothing
 
@@ -157,8 +159,8 @@ async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _
 
     async def unit(tx: Tx) -> _Kept:
         return {
-            each.name: (await allowlist_state(tx, each.name), await in_force(tx, each.name))
-            for each in upstreams
+            upstream.name: (await allowlist_state(tx, upstream.name), await in_force(tx, upstream.name))
+            for upstream in upstreams
         }
 
     try:
@@ -175,17 +177,17 @@ async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _
 
 async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[SetupFinding, ...]:
     """Check the issuers that the settings name, and GitHub's; skip public ones without a registration."""
-    named = {each.issuer for each in settings.oidc_issuers}
-    named |= {each.issuer for each in settings.oidc_registrations}
+    configured = {issuer.issuer for issuer in settings.oidc_issuers}
+    configured |= {registration.issuer for registration in settings.oidc_registrations}
     table = build_issuer_table(settings).values()
-    used = [each for each in table if each.issuer in named or each.kind is IssuerKind.GITHUB]
-    found = await asyncio.gather(*(_issuer(each, fetch) for each in used))
-    if any(each.kind is IssuerKind.GITHUB for each in used):
-        return tuple(found)
+    used = [issuer for issuer in table if issuer.issuer in configured or issuer.kind is IssuerKind.GITHUB]
+    findings = await asyncio.gather(*(_issuer(issuer, fetch) for issuer in used))
+    if any(issuer.kind is IssuerKind.GITHUB for issuer in used):
+        return tuple(findings)
     hint = "for a GitHub Enterprise Server, add its issuer to CRCR_OIDC_ISSUERS"
     return (
         warning("issuer", "No GitHub Actions issuer is configured: its tokens are refused.", hint),
-        *found,
+        *findings,
     )
 
 
@@ -204,26 +206,26 @@ async def _issuer(issuer: TrustedIssuer, fetch: Fetch) -> SetupFinding:
 def registration_findings(
     registrations: tuple[Registration, ...], lists: tuple[Allowlist, ...]
 ) -> Iterator[SetupFinding]:
-    for each in registrations:
-        ids = ", ".join(f"{name} {value}" for name, value in each.ids.items())
-        what = f"{each.repository}: {each.kind.value} ({ids})"
-        if not any(listed.find(each.repository) for listed in lists):
+    for registration in registrations:
+        ids = ", ".join(f"{name} {value}" for name, value in registration.ids.items())
+        subject = f"{registration.repository}: {registration.kind.value} ({ids})"
+        if not any(allowlist.find(registration.repository) for allowlist in lists):
             yield warning(
                 "registration",
-                f"{what} is not on an allowlist: its reports are refused.",
+                f"{subject} is not on an allowlist: its reports are refused.",
                 "correct the name, or remove it",
             )
-        elif each.by_slugs:
+        elif registration.by_slugs:
             yield warning(
                 "registration",
-                f"{what} is registered by names, which others can take over.",
+                f"{subject} is registered by names, which others can take over.",
                 "register the ids instead",
             )
-        elif not each.tells_steps_apart:
+        elif not registration.tells_steps_apart:
             yield warning(
                 "registration",
-                f"{what} may report from any of its steps, including those that run a pull request's code.",
-                f"unless no step runs such code, add {RULES[each.kind].wise}",
+                f"{subject} may report from any of its steps, including those that run a pull request's code.",
+                f"unless no step runs such code, add {RULES[registration.kind].wise}",
             )
         else:
-            yield ok("registration", f"{what} is registered.")
+            yield ok("registration", f"{subject} is registered.")

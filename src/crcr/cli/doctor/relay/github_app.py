@@ -9,7 +9,7 @@ from crcr.cli.doctor.reachability import clock_finding, parse_version, unreachab
 from crcr.cli.http_client import is_on_this_machine
 from crcr.decide.github import repository_setup
 from crcr.decide.github.repository_setup import AppFacts, HookFacts
-from crcr.decide.github.values import DeliveryLogPage
+from crcr.decide.github.requests_and_answers import DeliveryLogPage
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.join.findings.finding import SetupFinding, format_age, join_words, ok, problem, unknown, warning
@@ -27,10 +27,10 @@ async def app_findings(
         app = await github.app.read()
     except OutsideFault as fault:
         return (_no_app(fault),)
-    found = [_key(settings, app), *_rights(app, has_checks=has_checks)]
+    findings = [_key(settings, app), *_rights(app, has_checks=has_checks)]
     if app.said_at is not None:
-        found.append(clock_finding(app.said_at, now, "GitHub's", fatal=True))
-    return tuple(found)
+        findings.append(clock_finding(app.said_at, now, "GitHub's", fatal=True))
+    return tuple(findings)
 
 
 def _no_app(fault: OutsideFault) -> SetupFinding:
@@ -46,8 +46,8 @@ def _no_app(fault: OutsideFault) -> SetupFinding:
 
 
 def _key(settings: Settings, app: AppFacts) -> SetupFinding:
-    known = {str(app.app_id), app.client_id}
-    if settings.github_app_id not in known:
+    own_ids = {str(app.app_id), app.client_id}
+    if settings.github_app_id not in own_ids:
         return problem(
             "app_key",
             f"The key belongs to App {app.app_id} ({app.slug}), but the settings name {settings.github_app_id}.",
@@ -65,8 +65,8 @@ def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[SetupFinding]:
     )
     yield _missing(
         "app_events",
-        tuple(each for each in repository_setup.EVENTS_ALWAYS if each not in app.events),
-        tuple(each for each in repository_setup.EVENTS_FOR_CHECKS if each not in app.events),
+        tuple(event for event in repository_setup.EVENTS_ALWAYS if event not in app.events),
+        tuple(event for event in repository_setup.EVENTS_FOR_CHECKS if event not in app.events),
         has_checks=has_checks,
     )
 
@@ -74,35 +74,35 @@ def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[SetupFinding]:
 def _missing(
     name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, has_checks: bool
 ) -> SetupFinding:
-    what = "permissions" if name == "app_permissions" else "events"
+    things = "permissions" if name == "app_permissions" else "events"
     if always or (to_speak and has_checks):
-        return problem(name, f"The App lacks {what}: {join_words([*always, *to_speak])}.", _CHANGE)
+        return problem(name, f"The App lacks {things}: {join_words([*always, *to_speak])}.", _CHANGE)
     if to_speak:
         return warning(
-            name, f"For L3 and L4 the App will need {what}: {join_words(list(to_speak))}.", _CHANGE
+            name, f"For L3 and L4 the App will need {things}: {join_words(list(to_speak))}.", _CHANGE
         )
-    return ok(name, f"The App has all {what} that it needs.")
+    return ok(name, f"The App has all {things} that it needs.")
 
 
 async def hook_findings(settings: Settings, github: GitHubClient, now: datetime) -> tuple[SetupFinding, ...]:
-    found: list[SetupFinding] = []
+    findings: list[SetupFinding] = []
     try:
-        found.append(_hook(settings, await github.app.read_webhook()))
-        found.append(_log(await github.delivery_log.read_page(None), now))
+        findings.append(_hook(settings, await github.app.read_webhook()))
+        findings.append(_log(await github.delivery_log.read_page(None), now))
     except OutsideFault as fault:
-        found.append(
+        findings.append(
             unknown("webhook", f"GitHub did not answer about the webhook: {fault.detail}", "try again")
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _hook(settings: Settings, hook: HookFacts) -> SetupFinding:
-    wanted = f"{settings.public_url.rstrip('/')}/github/webhook"
+    expected_url = f"{settings.public_url.rstrip('/')}/github/webhook"
     hint = "change it in the App's settings, or CRCR_PUBLIC_URL"
     if not hook.url:
-        return problem("webhook", "The App has no webhook address.", f"set it to {wanted}")
-    if hook.url.rstrip("/") != wanted:
-        return problem("webhook", f"The App sends its webhooks to {hook.url}, not to {wanted}.", hint)
+        return problem("webhook", "The App has no webhook address.", f"set it to {expected_url}")
+    if hook.url.rstrip("/") != expected_url:
+        return problem("webhook", f"The App sends its webhooks to {hook.url}, not to {expected_url}.", hint)
     if hook.content_type != "json":
         return problem(
             "webhook",
@@ -119,9 +119,9 @@ def _hook(settings: Settings, hook: HookFacts) -> SetupFinding:
 
 
 def _log(page: DeliveryLogPage, now: datetime) -> SetupFinding:
-    late = [each for each in page.entries if now - each.delivered_at <= _LATELY]
-    arrived = {each.guid for each in late if each.ok}
-    failed = {each.guid for each in late} - arrived
+    late = [entry for entry in page.entries if now - entry.delivered_at <= _LATELY]
+    arrived = {delivery.guid for delivery in late if delivery.ok}
+    failed = {delivery.guid for delivery in late} - arrived
     if not page.entries:
         return unknown(
             "deliveries",
@@ -153,9 +153,11 @@ async def public_finding(settings: Settings, http: httpx.AsyncClient) -> SetupFi
     try:
         answer = await http.get(f"{url}/healthz", timeout=10.0)
     except httpx.HTTPError as error:
-        found = unreachable_finding(url, error)
+        unreachable = unreachable_finding(url, error)
         return problem(
-            "public_url", found.text, "check that `crcr serve` is running and that the proxy forwards to it"
+            "public_url",
+            unreachable.text,
+            "check that `crcr serve` is running and that the proxy forwards to it",
         )
     version = parse_version(answer)
     if version is None:

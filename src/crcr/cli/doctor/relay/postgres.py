@@ -32,18 +32,18 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
 _TRY = "INSERT INTO watermarks (name, at) VALUES ('crcr doctor', 0)"
 
 
-async def postgres_findings(place: PostgresLocation, shown: str) -> tuple[SetupFinding, ...]:
+async def postgres_findings(place: PostgresLocation, name: str) -> tuple[SetupFinding, ...]:
     hint = f"{WHAT_TO_CHECK}; requests get 503 until it answers"
     try:
         connection = await connect(place)
         try:
-            return await _examine(connection, place, shown)
+            return await _examine(connection, place, name)
         finally:
             await connection.close(timeout=_CLOSE_S)
     except StoreUnavailable as fault:
-        return (problem("store", f"{shown} cannot be used: {fault.detail}.", hint),)
+        return (problem("store", f"{name} cannot be used: {fault.detail}.", hint),)
     except FAULTS as fault:
-        return (problem("store", f"{shown} cannot be examined: {fault}.", hint),)
+        return (problem("store", f"{name} cannot be examined: {fault}.", hint),)
 
 
 def is_current(place: PostgresLocation) -> bool:
@@ -53,18 +53,18 @@ def is_current(place: PostgresLocation) -> bool:
         return False
 
 
-async def _examine(connection: Connection, place: PostgresLocation, shown: str) -> tuple[SetupFinding, ...]:
+async def _examine(connection: Connection, place: PostgresLocation, name: str) -> tuple[SetupFinding, ...]:
     before = datetime.now(UTC)
     [facts] = await connection.fetch(_FACTS)
     off = facts["now"] - (before + (datetime.now(UTC) - before) / 2)
-    found = revision(place)
-    if found is None:
+    schema_revision = revision(place)
+    if schema_revision is None:
         lacking = problem(
-            "store", f"There is no crcr database at {shown}.", "`crcr serve` or `crcr migrate` creates it"
+            "store", f"There is no crcr database at {name}.", "`crcr serve` or `crcr migrate` creates it"
         )
         return (lacking, *_server_findings(facts))
     return (
-        schema_finding(found, f"{shown} (PostgreSQL {facts['version'].partition(' ')[0]})"),
+        schema_finding(schema_revision, f"{name} (PostgreSQL {facts['version'].partition(' ')[0]})"),
         await _write_finding(connection, facts),
         *_server_findings(facts),
         *_clock_findings(off),
@@ -120,8 +120,8 @@ def _clock_findings(off: timedelta) -> Iterator[SetupFinding]:
 
 
 def _connections_finding(facts: asyncpg.Record, place: PostgresLocation) -> SetupFinding:
-    left, wanted = max(facts["most"] - facts["used"], 0), place.connections + 1
-    text = f"{left:,} of {facts['most']:,} connections are free; a process opens up to {wanted}."
-    if left < wanted:
+    free, needed = max(facts["most"] - facts["used"], 0), place.connections + 1
+    text = f"{free:,} of {facts['most']:,} connections are free; a process opens up to {needed}."
+    if free < needed:
         return warning("connections", text, "raise max_connections, or lower CRCR_DATABASE_POOL")
     return ok("connections", text)

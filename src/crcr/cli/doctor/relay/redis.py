@@ -58,10 +58,10 @@ async def _asked(link: "RedisLink") -> tuple[SetupFinding, ...]:
 
 
 def _answers(link: "RedisLink", facts: Mapping[str, Any], took_s: float) -> SetupFinding:
-    what = f"Redis {facts.get('redis_version', '?')} at {link.location} answers in {took_s * 1000:.1f} ms"
+    text = f"Redis {facts.get('redis_version', '?')} at {link.location} answers in {took_s * 1000:.1f} ms"
     if took_s > _SLOW_S:
-        return warning("redis", f"{what}.", "every callback makes two round trips to it; move it closer")
-    return ok("redis", f"{what}.")
+        return warning("redis", f"{text}.", "every callback makes two round trips to it; move it closer")
+    return ok("redis", f"{text}.")
 
 
 def _memory(facts: Mapping[str, Any]) -> Iterator[SetupFinding]:

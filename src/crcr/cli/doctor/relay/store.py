@@ -17,7 +17,7 @@ from crcr.record.migrations.run import head, is_known
 from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.signals import Signals
 from crcr.record.store.sqlite.file import is_open_to_others
-from crcr.record.views.relay.state import vitals_of
+from crcr.record.views.relay.state import read_vitals
 from crcr.settings import Settings
 from crcr.wiring.database import database_location, open_database
 
@@ -34,10 +34,10 @@ async def store_findings(settings: Settings, now: datetime) -> tuple[SetupFindin
     if isinstance(place, PostgresLocation):
         from crcr.cli.doctor.relay import postgres  # loads the driver
 
-        found = await postgres.postgres_findings(place, settings.database.place)
+        findings = await postgres.postgres_findings(place, settings.database.place)
     else:
-        found = sqlite_findings(place)
-    return (*found, *await _outbox_findings(settings, now)) if has_current_schema(settings) else found
+        findings = sqlite_findings(place)
+    return (*findings, *await _outbox_findings(settings, now)) if has_current_schema(settings) else findings
 
 
 def has_current_schema(settings: Settings) -> bool:
@@ -52,7 +52,7 @@ def has_current_schema(settings: Settings) -> bool:
 
 async def _outbox_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     async def unit(tx: Tx) -> list[Vitals]:
-        return [await vitals_of(tx, each.name, now) for each in settings.upstreams]
+        return [await read_vitals(tx, upstream.name, now) for upstream in settings.upstreams]
 
     try:
         database = open_database(settings, Signals())
@@ -68,27 +68,27 @@ async def _outbox_findings(settings: Settings, now: datetime) -> tuple[SetupFind
 def _outbox_state(vitals: Vitals) -> Iterator[SetupFinding]:
     lag = timedelta(seconds=vitals.lag_s or 0)
     overdue = f", {lag.total_seconds():,.0f} s behind" if lag else ""
-    what = f"{vitals.upstream}: {vitals.waiting:,} effects waiting{overdue}"
+    text = f"{vitals.upstream}: {vitals.waiting:,} effects waiting{overdue}"
     if lag > _LAG:
         make = problem if lag > _LONG_LAG else warning
         yield make(
             "outbox",
-            f"{what}.",
+            f"{text}.",
             "check that a worker is running (`crcr serve` or `crcr worker`) and that dispatching is not paused",
         )
     else:
-        yield ok("outbox", f"{what}.")
+        yield ok("outbox", f"{text}.")
     if vitals.parked:
         hint = "`crcr effects list --parked` shows the errors; `crcr effects retry` retries"
         yield warning("parked", f"{vitals.upstream}: {vitals.parked:,} effects undelivered (parked).", hint)
 
 
-def schema_finding(found: str | None, shown: str) -> SetupFinding:
+def schema_finding(schema_revision: str | None, name: str) -> SetupFinding:
     """Compare a database's revision: the next start migrates an older one; a newer one prevents the start."""
-    if found == head():
-        return ok("store", f"The database {shown} has this release's schema ({found}).")
-    text = f"The database's schema is {found or 'none'}, this release's is {head()}"
-    if found is None or is_known(found):
+    if schema_revision == head():
+        return ok("store", f"The database {name} has this release's schema ({schema_revision}).")
+    text = f"The database's schema is {schema_revision or 'none'}, this release's is {head()}"
+    if schema_revision is None or is_known(schema_revision):
         hint = "`crcr migrate` or the next start of `crcr serve` upgrades it"
         return warning("store", f"{text}.", hint)
     return problem(
@@ -117,7 +117,7 @@ def _is_current(path: Path) -> bool:
 
 def _file_findings(path: Path) -> Iterator[SetupFinding]:
     try:
-        found = _revision(path)
+        schema_revision = _revision(path)
     except sqlite3.Error as fault:
         yield problem(
             "store",
@@ -125,7 +125,7 @@ def _file_findings(path: Path) -> Iterator[SetupFinding]:
             "check that it is a crcr database and that this user may read it",
         )
         return
-    yield schema_finding(found, str(path))
+    yield schema_finding(schema_revision, str(path))
     yield _write_finding(path)
     if is_open_to_others(path):
         yield warning(

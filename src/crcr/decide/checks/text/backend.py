@@ -24,13 +24,13 @@ from crcr.decide.checks.text.parts import (
     NAME_CHARACTERS,
     OPEN,
     advice_about_jobs,
+    collect_waivers,
     doubt_words,
     live_sections,
     oncall_words,
+    sort_worst_first,
     verdict_words,
     waiver_words,
-    waivers_of,
-    worst_first,
 )
 
 MOST_TITLE = 120
@@ -49,21 +49,22 @@ _AT_FAULT = frozenset({GateStatus.FAILED, GateStatus.ERRORED, GateStatus.EXCUSED
 
 def backend_title(judged: BackendJudgement) -> str:
     named = [part for part in judged.parts if part.name is not None]
-    telling = [part for part in judged.telling if part.name is not None]
+    deciding_parts = [part for part in judged.deciding_parts if part.name is not None]
     if judged.standing is GateStatus.PASSED:
         return f"passed: {_count_noun(len(named), 'job')}"
     if judged.standing is GateStatus.WAIVED:
         return truncate(
-            f"waived by {_waiver_authors(judged.parts)}: {_join_names(telling) or 'all of it'}", MOST_TITLE
+            f"waived by {_waiver_authors(judged.parts)}: {_join_names(deciding_parts) or 'all of it'}",
+            MOST_TITLE,
         )
     if judged.standing is GateStatus.WAITING:
         return WAITING_TITLE
-    if not telling:
-        reason = one_line(judged.telling[0].reason).replace("`", "").removeprefix("skipped: ")
+    if not deciding_parts:
+        reason = one_line(judged.deciding_parts[0].reason).replace("`", "").removeprefix("skipped: ")
         return truncate(f"{status_text(judged.standing)}: {reason}", MOST_TITLE)
     if judged.standing not in OPEN and any(part.standing in OPEN for part in judged.parts):
-        return f"{judged.standing}: {_join_names(telling)}, others still waiting"
-    return f"{judged.standing}: {_join_names(telling)} ({len(telling)} of {_count_noun(len(named), 'job')})"
+        return f"{judged.standing}: {_join_names(deciding_parts)}, others still waiting"
+    return f"{judged.standing}: {_join_names(deciding_parts)} ({len(deciding_parts)} of {_count_noun(len(named), 'job')})"
 
 
 def _join_names(parts: list[JudgedPart]) -> str:
@@ -71,7 +72,7 @@ def _join_names(parts: list[JudgedPart]) -> str:
 
 
 def _waiver_authors(parts: Iterable[JudgedPart]) -> str:
-    return join_items([f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(parts)], 2)
+    return join_items([f"@{one_line(waiver.who).removeprefix('@')}" for waiver in collect_waivers(parts)], 2)
 
 
 def _count_noun(number: int, noun: str) -> str:
@@ -79,7 +80,7 @@ def _count_noun(number: int, noun: str) -> str:
 
 
 def backend_summary(judged: BackendJudgement, hud_url: str, live_url: str | None = None) -> str:
-    parts = worst_first(judged.parts)
+    parts = sort_worst_first(judged.parts)
     jobs = [(part, part.job) for part in parts if part.job is not None]
     facts = _backend_facts(judged.backend, [job for _, job in jobs])
     facts += _status_facts(judged)
@@ -113,12 +114,12 @@ def _status_facts(judged: BackendJudgement) -> list[str]:
     ]
     if judged.standing is GateStatus.WAITING and judged.deadline is not None:
         facts.append(f"- Waits until: {format_utc(judged.deadline)}")
-    whole = [part for part in judged.telling if part.job is None]
+    whole = [part for part in judged.deciding_parts if part.job is None]
     facts.append(
         f"- Status: {status_text(judged.standing)}"
         + (f" ({join_items(whole, _MOST_OWED, _owed_text, '; ')})" if whole else "")
     )
-    waivers = waivers_of(judged.parts)
+    waivers = collect_waivers(judged.parts)
     if waivers:
         facts.append(f"- Waivers: {waiver_words(waivers)}")
     jobs = advice_about_jobs(judged)
@@ -136,9 +137,9 @@ def _job_table(jobs: list[tuple[JudgedPart, JobResult]]) -> MarkdownSection:
     """Return one row for each job; the column of verdicts only where there is one."""
     several = len({job.workflow for _, job in jobs}) > 1
     rows = [_job_row(part, job, with_workflow=several) for part, job in jobs]
-    left_out = set() if any(each[_VERDICT] for each in rows) else {_VERDICT}
+    left_out = set() if any(cells[_VERDICT] for cells in rows) else {_VERDICT}
     columns = [name for name in rows[0] if name not in left_out]
-    return table("### Jobs", columns, (row(each[name] for name in columns) for each in rows), "jobs")
+    return table("### Jobs", columns, (row(cells[name] for name in columns) for cells in rows), "jobs")
 
 
 def _job_row(part: JudgedPart, job: JobResult, *, with_workflow: bool) -> dict[str, str]:
@@ -198,7 +199,7 @@ def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_u
     facts.append(f"- Began: {format_utc(job.began_at)}{ended}")
     facts.append(f"- Status: {status_text(part.standing)} ({prose(part.reason)})")
     further = {
-        "Waiver": waiver_words(waivers_of([part])),
+        "Waiver": waiver_words(collect_waivers([part])),
         _VERDICT: verdict_words(part),
         "Doubt": doubt_words(job),
         "Tests": _test_counts(job),

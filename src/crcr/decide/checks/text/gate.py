@@ -27,12 +27,12 @@ from crcr.decide.checks.text.parts import (
     NAME_CHARACTERS,
     OPEN,
     advice_for,
+    collect_waivers,
     doubt_words,
     live_sections,
     oncall_words,
     verdict_words,
     waiver_words,
-    waivers_of,
 )
 from crcr.decide.checks.verification import Confirmation, confirm_result
 from crcr.decide.commands.grammar import HEAD_DIGITS
@@ -54,7 +54,7 @@ def gate_title(judgement: GateJudgement) -> str:
     backends = _worst_of_each(judgement)
     doubt = any(one.subject.in_doubt for one in judgement.subjects)
     if judgement.state is GateState.FAILED:
-        phrases = [_blocked_phrase(each) for each in backends if each.standing in BLOCKED]
+        phrases = [_blocked_phrase(backend) for backend in backends if backend.standing in BLOCKED]
     elif judgement.state is GateState.PENDING:
         phrases = _pending_phrases(backends) + ([_IN_DOUBT] if doubt else [])
     elif not backends and any(one.subject.reused_from is not None for one in judgement.subjects):
@@ -86,7 +86,7 @@ def _blocked_phrase(judged: BackendJudgement) -> str:
         return f"{name} is missing"
     if judged.standing is GateStatus.DECLINED:
         return f"{name} declined"
-    jobs = [part.name for part in judged.telling if part.name is not None]
+    jobs = [part.name for part in judged.deciding_parts if part.name is not None]
     return f"{name} {judged.standing}" + (f" ({join_items(jobs, 2, _shorten)})" if jobs else "")
 
 
@@ -96,25 +96,27 @@ def _shorten(name: str) -> str:
 
 def _pending_phrases(backends: list[BackendJudgement]) -> list[str]:
     held = [
-        f"{each.backend.name} is held ({_hold_reason(each)})"
-        for each in backends
-        if each.standing is GateStatus.HELD
+        f"{backend.backend.name} is held ({_hold_reason(backend)})"
+        for backend in backends
+        if backend.standing is GateStatus.HELD
     ]
-    waiting = [str(each.backend.name) for each in backends if each.standing is GateStatus.WAITING]
+    waiting = [str(backend.backend.name) for backend in backends if backend.standing is GateStatus.WAITING]
     passing = len(backends) - len(held) - len(waiting)
     counted = [f"{passing} of {len(backends)} backends passed"] if passing else []
     return counted + held + ([f"waiting for {waiting[0]}", *waiting[1:]] if waiting else [])
 
 
 def _hold_reason(judged: BackendJudgement) -> str:
-    return _shorten(judged.telling[0].reason)
+    return _shorten(judged.deciding_parts[0].reason)
 
 
 def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
-    phrases = [_waived_phrase(each) for each in backends if each.standing is GateStatus.WAIVED]
-    phrases += [f"{each.backend.name} excused" for each in backends if each.standing is GateStatus.EXCUSED]
-    passed = sum(each.standing is GateStatus.PASSED for each in backends)
-    aside = sum(each.standing is GateStatus.NOT_CONCERNED for each in backends)
+    phrases = [_waived_phrase(backend) for backend in backends if backend.standing is GateStatus.WAIVED]
+    phrases += [
+        f"{backend.backend.name} excused" for backend in backends if backend.standing is GateStatus.EXCUSED
+    ]
+    passed = sum(backend.standing is GateStatus.PASSED for backend in backends)
+    aside = sum(backend.standing is GateStatus.NOT_CONCERNED for backend in backends)
     if passed:
         phrases.append(f"{passed} {'backend' if passed == 1 else 'backends'} passed")
     if aside:
@@ -123,7 +125,9 @@ def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
 
 
 def _waived_phrase(judged: BackendJudgement) -> str:
-    people = dict.fromkeys(f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(judged.parts))
+    people = dict.fromkeys(
+        f"@{one_line(waiver.who).removeprefix('@')}" for waiver in collect_waivers(judged.parts)
+    )
     return f"{judged.backend.name} waived by {join_items(list(people), 2)}"
 
 
@@ -150,7 +154,7 @@ def _subject_sections(one: SubjectJudgement, head_sha: str, *, headed: bool) -> 
         yield MarkdownSection(head=f"{heading}\n\n{text}" if heading else text)
     else:
         head = head_named(one.subject, head_sha)
-        rows = (_backend_row(each, head) for each in sorted(one.backends, key=_severity))
+        rows = (_backend_row(backend, head) for backend in sorted(one.backends, key=_severity))
         yield table(heading, _COLUMNS, rows, "backends")
     if one.subject.in_doubt:
         yield MarkdownSection(head=f"Pending: {_IN_DOUBT}.")
@@ -218,11 +222,11 @@ def _backend_name(backend: BackendResults) -> str:
 def _status_reason(judged: BackendJudgement) -> str:
     if judged.standing is GateStatus.PASSED:
         return _passed_words(judged)
-    phrases = [join_items(judged.telling, _MOST_PARTS, _part_text, "; ")]
+    phrases = [join_items(judged.deciding_parts, _MOST_PARTS, _part_text, "; ")]
     also = [part for part in judged.parts if part.standing is GateStatus.EXCUSED]
     if also and judged.standing is not GateStatus.EXCUSED:
         phrases.append(f"excused: {join_items(also, _MOST_PARTS, _part_text, '; ')}")
-    phrases.append(waiver_words(waivers_of(judged.parts)))
+    phrases.append(waiver_words(collect_waivers(judged.parts)))
     waiting = sum(part.standing in OPEN for part in judged.parts)
     if waiting and judged.standing not in OPEN:
         phrases.append(f"{waiting} still waiting")

@@ -39,7 +39,7 @@ def live_sections(live_url: str | None) -> Iterable[MarkdownSection]:
         )
 
 
-def worst_first(parts: Iterable[JudgedPart]) -> list[JudgedPart]:
+def sort_worst_first(parts: Iterable[JudgedPart]) -> list[JudgedPart]:
     return sorted(parts, key=lambda part: _WORST_FIRST.index(part.standing))
 
 
@@ -59,7 +59,7 @@ def doubt_words(job: JobResult) -> str:
     return "; ".join(filter(None, doubts))
 
 
-def waivers_of(parts: Iterable[JudgedPart]) -> tuple[GrantedWaiver, ...]:
+def collect_waivers(parts: Iterable[JudgedPart]) -> tuple[GrantedWaiver, ...]:
     """Return each waiver in use once."""
     return tuple(dict.fromkeys(part.waiver for part in parts if part.waiver is not None))
 
@@ -130,7 +130,7 @@ def _advice_while_waiting(judged: BackendJudgement, waive: str, quote: Quote) ->
         and part.job.state is JobState.COMPLETED
         and not backend.runs_again(part.job)
         and confirm_result(part.job, backend) is Confirmation.OPEN
-        for part in judged.telling
+        for part in judged.deciding_parts
     ):
         return f"GitHub is asked again by itself; if this lasts, ask who is on call, or {waive}"
     return None

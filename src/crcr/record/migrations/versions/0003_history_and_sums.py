@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from crcr.record.statistics.rebuild import sum_anew
+from crcr.record.statistics.rebuild_all_sums import rebuild_sums
 
 revision = "0003"
 down_revision = "0002"
@@ -205,4 +205,4 @@ def upgrade() -> None:
     )
     op.add_column("upstreams", sa.Column("default_branch", sa.Text(), nullable=True))
     op.create_index("ix_pulls_author", "pulls", [sa.text("lower(author)"), "upstream"], unique=False)
-    sum_anew(op.get_bind())
+    rebuild_sums(op.get_bind())

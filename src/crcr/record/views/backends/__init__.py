@@ -1,1 +1,1 @@
-"""Read models of backends: overview, matrix, jobs, figures, badge."""
+"""Read models of backends: the overview, a backend page with its matrix and jobs, figures, the badge."""

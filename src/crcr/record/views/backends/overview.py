@@ -1,53 +1,252 @@
-"""The views that are mostly numbers: all backends of an upstream, one backend's page, and how they did over time."""
+"""All backends of an upstream: the summary and the metrics page.
 
-from dataclasses import replace
-from datetime import datetime
+All of them are counted, filtered and sorted by a few statements (`Overview`); the rows of a page are then read in full
+(`BackendReader.summary`). Each statement jumps along an index from one backend that has rows to the next, so its cost
+follows the backends with something to show, not the whole allowlist.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.model import Level, RepoName
-from crcr.decide.statistics.figures import Figures, LastResult, Part, is_stale
-from crcr.decide.statistics.window import ResultKind, Span
+from crcr.decide.model import JobState, Level, RepoName
+from crcr.decide.statistics.figures import (
+    ANSWER_WITHIN,
+    SILENT_WITHIN,
+    Figures,
+    LastResult,
+    Part,
+    is_silent,
+    is_stale,
+)
+from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import (
     BackendMetrics,
-    BackendPage,
-    BackendQuery,
-    JobDetail,
-    JobFigures,
-    Matrix,
     MetricsView,
 )
 from crcr.decide.views.overview import BackendSummary, ChooseRows, Probe, RelayHealth, Summary
-from crcr.errors import NotFound
-from crcr.record.repositories.downstreams import level_history
-from crcr.record.views.backends.backend_rows import (
-    OWN_KINDS,
+from crcr.record.store.database import Row
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+from crcr.record.views.backends.backend_reader import (
+    AWAITED,
     BackendReader,
     BackendStates,
-    Overview,
-    line,
-    read_all_figures,
-    read_overview,
-    read_standing,
+    make_name_only_summary,
+    make_summary,
+    read_backend_states,
 )
-from crcr.record.views.backends.figures import read_last
-from crcr.record.views.backends.jobs import job_detail, jobs_by_name, worst_first
-from crcr.record.views.backends.matrix import MatrixReader, read_failures
-from crcr.record.views.joining.setup import refusals_of
+from crcr.record.views.backends.figures import (
+    PART_SUMS,
+    count_ingested_running,
+    make_figures,
+    read_last,
+)
 from crcr.record.views.relay.state import relay_health
 from crcr.record.views.visibility import allowlist_state
 
+OWN_KINDS = (ResultKind.PULLS, ResultKind.PUSH, ResultKind.NIGHTLY)
+"""The kinds of results that arrive by callback."""
+
+
+def _names_in(table: str, where: str = "upstream = :upstream") -> str:
+    """A common table expression `known` with the backends that have rows in a table, and a NULL at its end."""
+    return (
+        f"WITH RECURSIVE known(downstream) AS (SELECT min(downstream) FROM {table} WHERE {where} AND downstream > ''"  # noqa: S608  our own names
+        f" UNION ALL SELECT (SELECT min(downstream) FROM {table} WHERE {where} AND downstream > known.downstream)"
+        " FROM known WHERE known.downstream IS NOT NULL)"
+    )
+
+
+def _sums(table: str, at: str, part: str, group: str) -> Statement:
+    return Statement(
+        text(
+            f"{_names_in(table)} SELECT known.downstream, {part} AS part, {PART_SUMS} FROM known CROSS JOIN {table} s"  # noqa: S608  our own names
+            " WHERE s.upstream = :upstream AND s.downstream = known.downstream AND s.kind = :kind"
+            f" AND s.{at} >= :since AND s.{at} < :until GROUP BY {group}"
+        )
+    )
+
+
+_WHOLE_BY_HOURS = _sums("hours", "hour_at", "0", "known.downstream")
+_WHOLE_BY_DAYS = _sums("days", "day_at", "0", "known.downstream")
+_PARTS_BY_HOURS = _sums("hours", "hour_at", "(s.hour_at - :since) / :width", "1, 2")
+_PARTS_BY_DAYS = _sums("days", "day_at", "(s.day_at - :since) / :width", "1, 2")
+_UNANSWERED_OF_ALL = Statement(
+    text(
+        f"{_names_in('dispatches')} SELECT found.downstream, found.reported_at, (SELECT count(*) FROM (SELECT 1"  # noqa: S608  our own names
+        " FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = found.downstream"
+        " AND d.created_at > CASE WHEN found.reported_at > :since THEN found.reported_at ELSE :since END"
+        f" AND {AWAITED} LIMIT 10) AS few) AS unanswered"
+        " FROM (SELECT known.downstream, (SELECT max(j.in_progress_at) FROM jobs j WHERE j.upstream = :upstream"
+        " AND j.downstream = known.downstream) AS reported_at FROM known WHERE known.downstream IS NOT NULL) AS found"
+    )
+)
+_EVENTS = " UNION ALL ".join(f"SELECT '{event}' AS event" for kind in OWN_KINDS for event in kind.events)
+_LAST_ENDED = Statement(
+    text(
+        f"{_names_in('jobs')} SELECT known.downstream, e.event, (SELECT j.completed_at FROM jobs j"  # noqa: S608  our own names
+        " WHERE j.upstream = :upstream AND j.downstream = known.downstream AND j.event = e.event"
+        " AND j.ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY j.completed_at DESC LIMIT 1) AS at"
+        f" FROM known CROSS JOIN ({_EVENTS}) AS e WHERE known.downstream IS NOT NULL"
+    )
+)
+_LAST_INGESTED = Statement(
+    text(
+        f"{_names_in('ingested')} SELECT known.downstream, 'ingested' AS event, (SELECT i.completed_at FROM ingested i"  # noqa: S608  our own names
+        " WHERE i.upstream = :upstream AND i.downstream = known.downstream"
+        " AND i.ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY i.completed_at DESC LIMIT 1) AS at"
+        " FROM known WHERE known.downstream IS NOT NULL"
+    )
+)
+_RUNS = "upstream = :upstream AND state = 'in_progress'"
+_INGESTED_BEGUN = Statement(
+    text(
+        f"{_names_in('ingested', _RUNS)} SELECT downstream FROM known WHERE downstream IS NOT NULL"  # noqa: S608  our own names
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Facts of all backends over one window and kind. A backend without rows is in none of the mappings."""
+
+    figures: dict[str, Figures]
+    """Sums over the whole window as a single part."""
+    running: dict[str, int]
+    silences: dict[str, tuple[bool, int]] = field(default_factory=dict)
+    """Whether it ever reported, and how many dispatches it has not answered since."""
+    ended_at: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """When the newest result of a backend and an event ended."""
+    empty: Figures = field(default_factory=lambda: Figures(parts=()))
+    """The figures of a backend without rows."""
+
+    def backend_figures(self, key: str, kind: ResultKind) -> Figures:
+        """A backend's figures; of its last result only the time is known."""
+        at = self.last_result_time(key, kind)
+        return replace(
+            self.figures.get(key, self.empty),
+            running=self.running.get(key, 0),
+            last_result=LastResult(JobState.COMPLETED, None, "", at) if at else None,
+        )
+
+    def is_silent(self, entry: AllowlistEntry) -> bool:
+        ever_reported, unanswered = self.silences.get(entry.name.key, (False, 0))
+        return is_silent(entry.level, ever_reported=ever_reported, unanswered=unanswered)
+
+    def last_result_time(self, key: str, *kinds: ResultKind) -> datetime | None:
+        ends = (self.ended_at.get((key, event)) for kind in kinds for event in kind.events)
+        return max((at for at in ends if at is not None), default=None)
+
+
+async def read_overview(reader: BackendReader, states: BackendStates) -> Overview:
+    return Overview(
+        await _read_figures(reader),
+        await _count_running(reader, states),
+        await _read_silences(reader),
+        await _read_last_ends(reader),
+    )
+
+
+async def _read_last_ends(reader: BackendReader) -> dict[tuple[str, str], datetime]:
+    rows = await reader.tx.all(_LAST_ENDED, upstream=reader.upstream.key)
+    if reader.kind is ResultKind.INGESTED:
+        rows = [*rows, *await reader.tx.all(_LAST_INGESTED, upstream=reader.upstream.key)]
+    return {(row["downstream"], row["event"]): from_us(row["at"]) for row in rows if row["at"] is not None}
+
+
+async def _read_silences(reader: BackendReader) -> dict[str, tuple[bool, int]]:
+    since, before = reader.now - SILENT_WITHIN, reader.now - ANSWER_WITHIN
+    times = {"since": to_us(since), "before": to_us(before)}
+    rows = await reader.tx.all(_UNANSWERED_OF_ALL, upstream=reader.upstream.key, **times)
+    return {row["downstream"]: (row["reported_at"] is not None, row["unanswered"]) for row in rows}
+
+
+async def read_all_figures(reader: BackendReader, states: BackendStates) -> Overview:
+    """The same facts with figures for each part of the window."""
+    width = reader.window.width // timedelta(microseconds=1)
+    statement = _PARTS_BY_DAYS if reader.window.whole_days else _PARTS_BY_HOURS
+    by_backend: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in await reader.tx.all(statement, width=width, **_window_parameters(reader)):
+        by_backend[row["downstream"]].append(row)
+    figures = {key: make_figures(rows, reader.window) for key, rows in by_backend.items()}
+    return Overview(
+        _with_history_figures(reader, figures, reader.window),
+        await _count_running(reader, states),
+        await _read_silences(reader),
+        await _read_last_ends(reader),
+        empty=make_figures((), reader.window),
+    )
+
+
+def make_overview_row(
+    reader: BackendReader, entry: AllowlistEntry, states: BackendStates, overview: Overview
+) -> BackendSummary:
+    """A backend's row as far as counting and sorting need it."""
+    if entry.name.key not in reader.visible.public:
+        return make_name_only_summary(entry)
+    figures = overview.backend_figures(entry.name.key, reader.kind)
+    return make_summary(entry, figures, states, silent=overview.is_silent(entry))
+
+
+async def _read_figures(reader: BackendReader) -> dict[str, Figures]:
+    statement = _WHOLE_BY_DAYS if reader.window.whole_days else _WHOLE_BY_HOURS
+    whole = replace(reader.window, parts=1)
+    rows = await reader.tx.all(statement, **_window_parameters(reader))
+    figures = {row["downstream"]: make_figures((row,), whole) for row in rows}
+    return _with_history_figures(reader, figures, reader.window)
+
+
+def _with_history_figures(
+    reader: BackendReader, figures: dict[str, Figures], window: Window
+) -> dict[str, Figures]:
+    """The figures of the main store, replaced by ClickHouse's where it is used."""
+    if reader.history.figures is None:
+        return figures
+    from_history = {
+        key: make_figures(rows, window)
+        for key, rows in reader.history.figures.items()
+        if key not in reader.history.unfed
+    }
+    return {**{key: one for key, one in figures.items() if key in reader.history.unfed}, **from_history}
+
+
+async def _count_running(reader: BackendReader, states: BackendStates) -> dict[str, int]:
+    if reader.kind is not ResultKind.INGESTED:
+        counts: defaultdict[str, int] = defaultdict(int)
+        for (key, event), number in states.running.by_event.items():
+            counts[key] += number if event in reader.kind.events else 0
+        return counts
+    rows = await reader.tx.all(_INGESTED_BEGUN, upstream=reader.upstream.key)
+    tx, upstream = reader.tx, reader.upstream.key
+    return {
+        row["downstream"]: await count_ingested_running(
+            tx, upstream, row["downstream"], reader.window, reader.now
+        )
+        for row in rows
+    }
+
+
+def _window_parameters(reader: BackendReader) -> dict[str, str | int]:
+    times = {"since": to_us(reader.window.since), "until": to_us(reader.window.until)}
+    return {"upstream": reader.upstream.key, "kind": reader.kind.value, **times}
+
+
 _MOST_IN_FULL = 100
-"""Of more backends the total's percentiles are read from their sums alone, whichever of them the page shows."""
+"""With more backends the total's percentiles are computed from sums alone, whichever backends the page shows."""
 
 
 async def summary(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendSummary] | None
 ) -> Summary:
-    standing = await read_standing(reader.tx, reader.upstream)
-    overview = await read_overview(reader, standing)
-    backends = [line(reader, each, standing, overview) for each in reader.visible.shown.values()]
+    states = await read_backend_states(reader.tx, reader.upstream)
+    overview = await read_overview(reader, states)
+    backends = [make_overview_row(reader, entry, states, overview) for entry in reader.visible.shown.values()]
     chosen = backends if pick is None else pick(backends)
-    rows = [await reader.summary(reader.visible.entry(each.name), standing) for each in chosen]
+    rows = [await reader.summary(reader.visible.entry(backend.name), states) for backend in chosen]
     if pick is None:
         backends = rows
     return Summary(
@@ -56,72 +255,51 @@ async def summary(
         kind=reader.kind,
         at=reader.now,
         cursor=await reader.cursor(),
-        history=reader.told.state,
+        history=reader.history.state,
         ingests=ingests,
-        health=await _health(reader, backends, overview),
+        health=await _read_health(reader, backends, overview),
         allowlist=await allowlist_state(reader.tx, reader.upstream, reader.visible),
-        levels=_by_level(backends),
+        levels=_group_by_level(backends),
         rows=tuple(rows),
-    )
-
-
-async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: bool) -> BackendPage:
-    entry = reader.visible.entry(query.downstream)
-    tx, upstream = reader.tx, reader.upstream
-    public, reporting = entry.name.key in reader.visible.public, entry.name.key in reader.visible.reporting
-    matrix = await MatrixReader(reader, query).read() if public else Matrix()
-    by_name, more = await _by_name(reader, entry.name) if reporting else ((), 0)
-    return BackendPage(
-        query=replace(query, downstream=entry.name),
-        at=reader.now,
-        cursor=await reader.cursor(),
-        history=reader.told.state,
-        ingests=ingests,
-        summary=await reader.summary(entry, await read_standing(tx, upstream), parts=True),
-        matrix=matrix,
-        jobs=by_name,
-        jobs_left_out=more,
-        failures=await read_failures(reader, matrix.rows),
-        levels=await level_history(tx, upstream, entry.name) if public else (),
-        detail=await _detail(reader, query),
-        refusals=await refusals_of(tx, upstream, entry.name, reader.visible, reader.now),
     )
 
 
 async def metrics_view(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendMetrics] | None
 ) -> MetricsView:
-    standing = await read_standing(reader.tx, reader.upstream)
-    overview = await read_all_figures(reader, standing)
-    backends = [_metrics(entry, reader.kind, overview) for entry in reader.visible.public.values()]
-    counted = [each for each in backends if _is_counted(each, overview)]
+    states = await read_backend_states(reader.tx, reader.upstream)
+    overview = await read_all_figures(reader, states)
+    backends = [_make_metrics(entry, reader.kind, overview) for entry in reader.visible.public.values()]
+    counted = [backend for backend in backends if _is_counted(backend, overview)]
     chosen = backends if pick is None else pick(backends)
-    rows = [await _read_in_full(reader, each, standing) for each in chosen]
+    rows = [await _read_in_full(reader, backend, states) for backend in chosen]
     if sum(map(_has_durations, counted)) <= _MOST_IN_FULL:
-        read = {each.name: each for each in rows}
-        counted = [read.get(each.name) or await _read_in_full(reader, each, standing) for each in counted]
-    total = sum((each.figures for each in counted), overview.empty)
+        read = {row.name: row for row in rows}
+        counted = [
+            read.get(backend.name) or await _read_in_full(reader, backend, states) for backend in counted
+        ]
+    total = sum((backend.figures for backend in counted), overview.empty)
     return MetricsView(
         upstream=reader.upstream,
         span=span,
         kind=reader.kind,
         at=reader.now,
         cursor=await reader.cursor(),
-        history=reader.told.state,
+        history=reader.history.state,
         ingests=ingests,
-        total=replace(total, last_result=await _newest_of(reader, counted)),
+        total=replace(total, last_result=await _read_newest_result(reader, counted)),
         backends=tuple(rows if pick is None else backends),
         rows=tuple(rows),
     )
 
 
-def _metrics(entry: AllowlistEntry, kind: ResultKind, overview: Overview) -> BackendMetrics:
+def _make_metrics(entry: AllowlistEntry, kind: ResultKind, overview: Overview) -> BackendMetrics:
     return BackendMetrics(
         name=entry.name,
         level=entry.level,
         probe=bool(entry.expect),
-        figures=_recorded(entry.level, overview.figures_of(entry.name.key, kind)),
-        silent=overview.silent(entry),
+        figures=_without_results_below_l2(entry.level, overview.backend_figures(entry.name.key, kind)),
+        silent=overview.is_silent(entry),
     )
 
 
@@ -133,11 +311,13 @@ def _is_counted(backend: BackendMetrics, overview: Overview) -> bool:
 
 
 async def _read_in_full(
-    reader: BackendReader, backend: BackendMetrics, standing: BackendStates
+    reader: BackendReader, backend: BackendMetrics, states: BackendStates
 ) -> BackendMetrics:
-    """A backend with its last result, and with the durations themselves where they are few."""
+    """A backend with its last result, and with exact durations where they are few."""
     if _has_durations(backend):
-        figures = _recorded(backend.level, await reader.figures(backend.name.key, standing, parts=True))
+        figures = _without_results_below_l2(
+            backend.level, await reader.figures(backend.name.key, states, parts=True)
+        )
         return replace(backend, figures=figures)
     if backend.figures.last_result is None:
         return backend
@@ -149,16 +329,18 @@ def _has_durations(backend: BackendMetrics) -> bool:
     return bool(backend.figures.queue.known or backend.figures.execution.known)
 
 
-async def _newest_of(reader: BackendReader, backends: list[BackendMetrics]) -> LastResult | None:
-    ended = [(each.figures.last_result.at, each.name) for each in backends if each.figures.last_result]
+async def _read_newest_result(reader: BackendReader, backends: list[BackendMetrics]) -> LastResult | None:
+    ended = [
+        (backend.figures.last_result.at, backend.name) for backend in backends if backend.figures.last_result
+    ]
     if not ended:
         return None
     _, name = max(ended)
     return await read_last(reader.tx, reader.upstream.key, name.key, reader.kind)
 
 
-def _recorded(level: Level, figures: Figures) -> Figures:
-    """Of who is only notified just what was sent: nobody shows results of its better days as its own."""
+def _without_results_below_l2(level: Level, figures: Figures) -> Figures:
+    """Below L2 only dispatches count: results of a time at a higher level are not shown as present ones."""
     if level >= Level.L2:
         return figures
     return Figures(
@@ -166,48 +348,38 @@ def _recorded(level: Level, figures: Figures) -> Figures:
     )
 
 
-async def _by_name(reader: BackendReader, name: RepoName) -> tuple[tuple[JobFigures, ...], int]:
-    told = reader.told.by_name_of(name.key)
-    if told is not None:
-        return worst_first(told)
-    return await jobs_by_name(reader.tx, reader.upstream, name, reader.kind, reader.window)
-
-
-async def _detail(reader: BackendReader, query: BackendQuery) -> JobDetail | None:
-    if query.detail is None:
-        return None
-    try:
-        return await job_detail(reader.tx, reader.upstream, query.downstream, query.detail, reader.visible)
-    except NotFound:
-        return None
-
-
-async def _health(reader: BackendReader, backends: list[BackendSummary], overview: Overview) -> RelayHealth:
-    """The relay's own state, which is the same whatever kind of event the reader looks at."""
+async def _read_health(
+    reader: BackendReader, backends: list[BackendSummary], overview: Overview
+) -> RelayHealth:
+    """The relay's own state, which does not depend on the selected kind of event."""
     health = await relay_health(reader.tx, reader.upstream, reader.window.since, reader.now)
-    ended = (overview.last_at(each.name.key, *OWN_KINDS) for each in backends if each.figures)
+    ended = (
+        overview.last_result_time(backend.name.key, *OWN_KINDS) for backend in backends if backend.figures
+    )
     newest: datetime | None = max((at for at in ended if at is not None), default=None)
-    probes = [each for each in backends if each.probe and not each.name_only]
+    probes = [backend for backend in backends if backend.probe and not backend.name_only]
     return replace(
         health,
         last_result_at=newest,
-        probes=tuple([await _probe(reader, each) for each in probes]),
+        probes=tuple([await _read_probe(reader, probe) for probe in probes]),
     )
 
 
-async def _probe(reader: BackendReader, backend: BackendSummary) -> Probe:
-    where = (reader.tx, reader.upstream.key, backend.name.key)
-    last = await read_last(*where, *OWN_KINDS) if backend.figures else None
+async def _read_probe(reader: BackendReader, backend: BackendSummary) -> Probe:
+    backend_key = (reader.tx, reader.upstream.key, backend.name.key)
+    last = await read_last(*backend_key, *OWN_KINDS) if backend.figures else None
     return Probe(backend.name, last, is_stale(last, reader.now, silent=backend.silent))
 
 
-def _by_level(backends: list[BackendSummary]) -> tuple[tuple[Level, tuple[BackendSummary, ...]], ...]:
+def _group_by_level(backends: list[BackendSummary]) -> tuple[tuple[Level, tuple[BackendSummary, ...]], ...]:
     """L4 first, and in each level the worst first."""
-    grouped = ((level, sorted((b for b in backends if b.level is level), key=_worst)) for level in Level)
+    grouped = (
+        (level, sorted((b for b in backends if b.level is level), key=_trouble_key)) for level in Level
+    )
     return tuple((level, tuple(group)) for level, group in reversed([*grouped]) if group)
 
 
-def _worst(backend: BackendSummary) -> tuple[bool, float, RepoName]:
+def _trouble_key(backend: BackendSummary) -> tuple[bool, float, RepoName]:
     rate = backend.figures.tally.pass_rate if backend.figures else None
     troubled = backend.silent or backend.suspended or backend.alarm is not None
     return not troubled, 2.0 if rate is None else rate, backend.name

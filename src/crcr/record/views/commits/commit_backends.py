@@ -30,7 +30,7 @@ from crcr.decide.views.overview import JobView
 from crcr.decide.views.timeline import running_time
 from crcr.errors import NoAllowlist
 from crcr.record.checks.commit_facts import load_commit
-from crcr.record.schema.core import jobs
+from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
@@ -39,8 +39,8 @@ from crcr.record.views.backends.jobs import (
     IN_ORDER,
     LATEST_ATTEMPT,
     VIEW_COLUMNS,
+    add_failed_tests,
     job_view,
-    with_tests,
 )
 from crcr.record.views.logs.deliveries import dispatch_view
 from crcr.record.views.relay.health import unpublished_gate
@@ -188,7 +188,7 @@ class CommitReader:
         for backend in backends:
             failed = [job for job in backend.jobs if job.counted is CountedAs.FAILURE][:left]
             left -= len(failed)
-            detailed = [await with_tests(self.tx, self.upstream, self.visible, job) for job in failed]
+            detailed = [await add_failed_tests(self.tx, self.upstream, self.visible, job) for job in failed]
             told.append(replace(backend, jobs=(*detailed, *backend.jobs[len(failed) :])))
         return tuple(told)
 

@@ -26,12 +26,12 @@ from crcr.decide.views.timeline import TimelineFacts, build_timeline
 from crcr.errors import NotFound
 from crcr.record.deliveries.merge_groups import load_group
 from crcr.record.deliveries.pull_requests import load_pull
-from crcr.record.reports.tested_commits import read_place
+from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.commits.commit_backends import CommitReader
-from crcr.record.views.commits.waivers import waivers_of_pulls
+from crcr.record.views.commits.waivers import read_waivers_of_pulls
 from crcr.record.views.relay.health import unpublished_gate
 from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import VisibleBackends
@@ -93,7 +93,7 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
     known = TimelineFacts(
         arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], pull.head_sha, pull.base_ref),
         backends=(*backends, *after_closing),
-        waivers=await waivers_of_pulls(tx, upstream, reader.visible, (number,), reader.now),
+        waivers=await read_waivers_of_pulls(tx, upstream, reader.visible, (number,), reader.now),
         checks=await reader.checks(pull.head_sha, gate),
         gate=gate,
         groups=await _groups_with(tx, upstream, number, reader.now),
@@ -143,7 +143,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     known = TimelineFacts(
         arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], head_sha),
         backends=(*dispatched, *on_their_own),
-        waivers=await waivers_of_pulls(tx, upstream, reader.visible, sorted(about), reader.now),
+        waivers=await read_waivers_of_pulls(tx, upstream, reader.visible, sorted(about), reader.now),
         checks=await reader.checks(head_sha, gate),
         gate=gate,
         groups=(shown,) if shown else (),
@@ -156,7 +156,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         cursor=await newest_change(tx),
         event=arrived[0]["event"] if arrived else on_their_own[0].event,
         ref=arrived[0]["ref"] if arrived else None,
-        place=await read_place(tx, upstream, head_sha) if on_their_own else None,
+        place=await read_commit_place(tx, upstream, head_sha) if on_their_own else None,
         numbers=tuple(sorted(numbers)),
         group=shown,
         gate=gate,
@@ -212,7 +212,9 @@ async def _arrival(
     tx: Tx, upstream: RepoName, visible: VisibleBackends, row: Row, head_sha: str, *, older: bool
 ) -> Arrival:
     dispatches = await tx.all(_STATES, delivery=row["guid"], upstream=upstream.key)
-    counted = Counter(each["state"] for each in dispatches if each["downstream"] in visible.public)
+    counted = Counter(
+        dispatch["state"] for dispatch in dispatches if dispatch["downstream"] in visible.public
+    )
     state = DeliveryState(row["state"])
     older = older or (row["head_sha"] is not None and row["head_sha"] != head_sha)
     return Arrival(
@@ -224,7 +226,7 @@ async def _arrival(
         head_sha=row["head_sha"],
         superseded=older or state is DeliveryState.SUPERSEDED,
         received_at=from_us(row["received_at"]),
-        dispatches=tuple(StateCount(each, counted[each]) for each in DispatchState if counted[each]),
+        dispatches=tuple(StateCount(state, counted[state]) for state in DispatchState if counted[state]),
     )
 
 

@@ -52,7 +52,7 @@ _IN_FORCE = Statement(
 )
 
 
-async def waivers_of_pulls(
+async def read_waivers_of_pulls(
     tx: Tx, upstream: RepoName, visible: VisibleBackends, numbers: Iterable[int], now: datetime
 ) -> tuple[WaiverView, ...]:
     """The newest of each, in force or past."""

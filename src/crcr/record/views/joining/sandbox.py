@@ -11,11 +11,11 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import Visibility
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report.report import FailedTest
 from crcr.decide.views.joining import SandboxJob, SandboxPage, SandboxQuery
 from crcr.errors import NoAllowlist
-from crcr.record.reports.sandbox import KEPT_FOR, MOST
+from crcr.record.jobs.sandbox import KEPT_FOR, MOST
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -50,7 +50,9 @@ _AS_STORED = (
 )
 
 
-async def not_shown(tx: Tx, lists: AllowlistReader, upstreams: tuple[RepoName, ...]) -> frozenset[str]:
+async def find_hidden_names(
+    tx: Tx, lists: AllowlistReader, upstreams: tuple[RepoName, ...]
+) -> frozenset[str]:
     """Who has since come to an allowlist and does not want to be seen."""
     found: set[str] = set()
     for upstream in upstreams:
@@ -58,7 +60,7 @@ async def not_shown(tx: Tx, lists: AllowlistReader, upstreams: tuple[RepoName, .
             entries = (await lists.in_force(tx, upstream)).entries
         except NoAllowlist:
             continue
-        found |= {each.name.key for each in entries if each.visibility is not Visibility.PUBLIC}
+        found |= {entry.name.key for entry in entries if entry.visibility is not Visibility.PUBLIC}
     return frozenset(found)
 
 
@@ -148,7 +150,7 @@ async def _view(tx: Tx, row: Row, *, everything: bool) -> SandboxJob:
         started_at=from_us(row["in_progress_at"]),
         completed_at=from_us_or_none(row["completed_at"]),
         reported_at=from_us(row["reported_at"]),
-        failed_tests=tuple(FailedTest(**each) for each in failed),
+        failed_tests=tuple(FailedTest(**test) for test in failed),
         failed_tests_more=row["failed_tests_cut"],
         **{name: row[name] for name in _AS_STORED},
     )

@@ -14,12 +14,12 @@ from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, R
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.joining import RefusalList, RefusalView
 from crcr.decide.views.overview import DispatchAnswer
-from crcr.record.reports.refusals import KEPT
+from crcr.record.jobs.refusals import KEPT_PER_BACKEND
 from crcr.record.repositories.inspections import read_inspection
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
-from crcr.record.views.backends.backend_rows import BackendReader
+from crcr.record.views.backends.backend_reader import BackendReader
 from crcr.record.views.visibility import VisibleBackends, allowlist_state
 
 SENT_EVENTS = ("pull_request", "push", "merge_group")
@@ -136,7 +136,11 @@ async def _known(
         asked_at=asked_at,
         inspected_at=inspected_at,
         inspection=inspection,
-        last_dispatch=max((each for each in sent if each), key=lambda each: each.created_at, default=None),
+        last_dispatch=max(
+            (dispatch for dispatch in sent if dispatch),
+            key=lambda dispatch: dispatch.created_at,
+            default=None,
+        ),
         last_test=await _dispatch(tx, key, TEST_EVENT),
         waiting=unsent.get("waiting", 0) + unsent.get("held", 0),
         parked=unsent.get("parked", 0),
@@ -144,7 +148,7 @@ async def _known(
         first_run_at=first_run_at,
         last_callback=last_callback,
         last_refusal=_refusal(await tx.one(_LAST_REFUSAL, **key)),
-        silent=await reader.silent(entry),
+        silent=await reader.is_silent(entry),
         last_nightly=_job(await tx.one(_LAST_NIGHTLY, **key)),
     )
 
@@ -228,18 +232,18 @@ async def refusal_list(
     return RefusalList(
         upstream=upstream,
         backend=entry.name,
-        refusals=await refusals_of(tx, upstream, entry.name, visible, now),
+        refusals=await read_refusals(tx, upstream, entry.name, visible, now),
     )
 
 
-async def refusals_of(
+async def read_refusals(
     tx: Tx, upstream: RepoName, downstream: RepoName, visible: VisibleBackends, now: datetime
 ) -> tuple[RefusalView, ...]:
     if downstream.key not in visible.public:
         return ()
     since = to_us(now - SHOWN_FOR)
     where = {"upstream": upstream.key, "downstream": downstream.key}
-    return tuple(_view(row) for row in await tx.all(_NEWEST, **where, since=since, limit=KEPT))
+    return tuple(_view(row) for row in await tx.all(_NEWEST, **where, since=since, limit=KEPT_PER_BACKEND))
 
 
 def _view(row: Row) -> RefusalView:

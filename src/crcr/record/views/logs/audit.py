@@ -88,7 +88,7 @@ def _is_public(row: Row, public: frozenset[str]) -> bool:
     if row["act"].startswith(_SIGN_IN):
         return False
     texts = (row["who"], _subject(row), *_texts(_detail(row, everything=False)))
-    return all(name in public for each in texts for name in _named(each))
+    return all(name in public for written in texts for name in _named(written))
 
 
 def _subject(row: Row) -> str:
@@ -110,9 +110,9 @@ def _texts(value: Any) -> list[str]:
         case str():
             return [value]
         case dict():
-            return [text for key, each in value.items() for text in (key, *_texts(each))]
+            return [text for key, inner in value.items() for text in (key, *_texts(inner))]
         case list():
-            return [text for each in value for text in _texts(each)]
+            return [text for inner in value for text in _texts(inner)]
     return []
 
 

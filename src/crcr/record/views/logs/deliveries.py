@@ -13,12 +13,12 @@ from crcr.decide.views.logs import DeliveryQuery
 from crcr.decide.views.overview import DeliveryPage, DeliveryView, DispatchAnswer, DispatchView, JobView
 from crcr.errors import NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_fields
-from crcr.record.schema.core import jobs
+from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.backends.jobs import VIEW_COLUMNS, job_view
-from crcr.record.views.logs.effects import outbox_of
+from crcr.record.views.logs.effects import read_outbox
 from crcr.record.views.paging import Key, bad_cursor, read_matching
 from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import VisibleBackends
@@ -79,7 +79,7 @@ async def delivery_page(tx: Tx, query: DeliveryQuery, visible: VisibleBackends) 
     page, more = await read_matching(read, _start(query), query.limit, key_of=_key, keep=keep)
     views = [_view(row, await _dispatches(tx, query.upstream, row["guid"], visible, {})) for row in page]
     return DeliveryPage(
-        tuple(views), more, cursor=await newest_change(tx), outbox=await outbox_of(tx, query.upstream)
+        tuple(views), more, cursor=await newest_change(tx), outbox=await read_outbox(tx, query.upstream)
     )
 
 

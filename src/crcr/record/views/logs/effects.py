@@ -128,14 +128,14 @@ async def effect_page(
         tuple(_view(row, visible, everything=everything) for row in rows),
         more,
         cursor=await newest_change(tx),
-        outbox=await outbox_of(tx, query.upstream),
+        outbox=await read_outbox(tx, query.upstream),
     )
 
 
 async def _rows(
     tx: Tx, query: EffectQuery, keep: Callable[[Row], bool], shown: dict[str, str | int]
 ) -> tuple[list[Row], Key | None]:
-    sections = [_for_target(each, query.target) for each in _SECTIONS[query.state]]
+    sections = [_for_target(section, query.target) for section in _SECTIONS[query.state]]
     first, start = _start(sections, query.after)
     found: list[Row] = []
     for section in sections[first:]:
@@ -243,7 +243,7 @@ _COUNT_PARKED = Statement(
 _PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
 
 
-async def outbox_of(tx: Tx, upstream: RepoName) -> OutboxState:
+async def read_outbox(tx: Tx, upstream: RepoName) -> OutboxState:
     owed = await tx.one(_COUNT_OPEN, upstream=upstream.key)
     claimed = await tx.one(_COUNT_CLAIMED, upstream=upstream.key)
     parked = await tx.one(_COUNT_PARKED, upstream=upstream.key)

@@ -25,7 +25,7 @@ from crcr.decide.views.operator import (
 from crcr.decide.views.overview import AllowlistState
 from crcr.errors import NoAllowlist, NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_fields
-from crcr.record.schema.core import audit, effects, repositories
+from crcr.record.schema.main_tables import audit, effects, repositories
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
@@ -178,11 +178,11 @@ async def _detail(tx: Tx, row: Row) -> DeliveryDetail:
     jobs = await tx.all(_JOBS, **key)
     queued = await _effects_of(tx, row)
     sent = await tx.all(_DISPATCHES, **key)
-    targets = {each["downstream"] for each in sent}
+    targets = {dispatch["downstream"] for dispatch in sent}
     return DeliveryDetail(
         delivery=await _delivery(tx, row),
-        dispatches=tuple(_dispatch(each, queued, jobs) for each in sent),
-        effects=tuple(_effect(each) for each in queued if each["target"] not in targets),
+        dispatches=tuple(_dispatch(dispatch, queued, jobs) for dispatch in sent),
+        effects=tuple(_effect(effect) for effect in queued if effect["target"] not in targets),
     )
 
 
@@ -199,7 +199,7 @@ async def _effects_of(tx: Tx, delivery: Row) -> list[Row]:
 async def _delivery(tx: Tx, row: Row) -> DeliveryLine:
     counts = await tx.all(_COUNTS, upstream=row["upstream"], guid=row["guid"])
     return DeliveryLine(
-        dispatches={each["state"]: each["number"] for each in counts},
+        dispatches={row["state"]: row["number"] for row in counts},
         **_with(row, times=("received_at",), flags=("body_kept",)),
     )
 
@@ -218,8 +218,8 @@ def _dispatch(row: Row, queued: list[Row], jobs: list[Row]) -> DispatchLine:
         superseded_at=from_us_or_none(row["superseded_at"]),
         answer=row["answer"],
         trimmed=trimmed_fields(row),
-        effects=tuple(_effect(each) for each in queued if each["target"] == key),
-        jobs=tuple(_job(each) for each in jobs if each["downstream"] == key),
+        effects=tuple(_effect(effect) for effect in queued if effect["target"] == key),
+        jobs=tuple(_job(job) for job in jobs if job["downstream"] == key),
     )
 
 

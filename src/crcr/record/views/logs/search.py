@@ -232,10 +232,10 @@ class _Finder:
         part = asked.text.casefold()
         if len(part) < _SHORTEST:
             return []
-        entries = [each for key, each in sorted(self.visible.shown.items()) if part in key]
+        entries = [entry for key, entry in sorted(self.visible.shown.items()) if part in key]
         return [
-            Hit(kind=HitKind.BACKEND, title=each.name.full_name, detail=each.level.name, backend=each.name)
-            for each in entries[: MOST + 1]
+            Hit(kind=HitKind.BACKEND, title=entry.name.full_name, detail=entry.level.name, backend=entry.name)
+            for entry in entries[: MOST + 1]
         ]
 
     async def _jobs(self, asked: _Asked) -> list[Hit]:
@@ -285,7 +285,7 @@ def _delivered(row: Row) -> Hit:
 
 def _group(row: Row) -> Hit:
     numbers = json.loads(row["numbers"] or "[]")
-    of = f" of {', '.join(f'#{each}' for each in numbers[:5])}" if numbers else ""
+    of = f" of {', '.join(f'#{number}' for number in numbers[:5])}" if numbers else ""
     return Hit(
         kind=HitKind.COMMIT,
         title=row["head_sha"],
@@ -386,20 +386,20 @@ class JobFinder:
             return []
         looked = max(500, _ROWS_LOOKED_AT // (len(self.visible.reporting) * len(ResultKind)))
         asked = {"pattern": name_pattern(part), "limit": limit, "looked": looked, "since": self._since()}
-        found = [each for name in self.visible.reporting for each in await self._of_backend(name, asked)]
-        return [self._hit(each) for each in await self._newest_of(found, limit)]
+        found = [job for name in self.visible.reporting for job in await self._of_backend(name, asked)]
+        return [self._hit(job) for job in await self._newest_of(found, limit)]
 
     def _since(self) -> int:
         """The first whole day, as the sums have them."""
         return -(-to_us(self.now - JOBS_BACK) // DAY_US) * DAY_US
 
     async def _of_backend(self, name: str, asked: Mapping[str, Any]) -> list[_Found]:
-        told = [row for kind in ResultKind for row in self.told.named_of(name, kind) or ()]
-        if self.told.named_of(name, ResultKind.PULLS) is not None:
+        told = [row for kind in ResultKind for row in self.told.named_jobs(name, kind) or ()]
+        if self.told.named_jobs(name, ResultKind.PULLS) is not None:
             return [_found(name, row) for row in told]
         where = {"upstream": self.upstream, "downstream": name}
         found = [_found(name, row) for row in await self.tx.all(_NEWEST, **where, **asked)]
-        timed = {(each.job_name, each.workflow_name) for each in found}
+        timed = {(job.job_name, job.workflow_name) for job in found}
         for kind in ResultKind:
             if len(found) >= asked["limit"] and kind is not ResultKind.INGESTED:
                 continue  # those are the newest of all
@@ -413,7 +413,7 @@ class JobFinder:
 
     async def _newest_of(self, found: list[_Found], limit: int) -> list[_Found]:
         """Each job once, the newest by their time; a time is looked up before anything older is listed."""
-        heap = [(each.order, place) for place, each in enumerate(found)]
+        heap = [(job.order, place) for place, job in enumerate(found)]
         heapq.heapify(heap)
         listed: dict[tuple[str, str], _Found] = {}
         lookups = 0

@@ -127,7 +127,9 @@ class HealthViews:
         """The health of every upstream, read beside the event loop and outside any write."""
 
         async def unit(tx: Tx) -> dict[RepoName, Health]:
-            return {each: judge_health(await health_facts(tx, each), now) for each in self._upstreams}
+            return {
+                upstream: judge_health(await health_facts(tx, upstream), now) for upstream in self._upstreams
+            }
 
         return await self._database.read(unit)
 
@@ -161,7 +163,7 @@ async def unpublished_gate(
         return None
     target = tier_queue(Tier.GATE)
     effects = await tx.all(_GATE_EFFECTS, target=target, **key)
-    hindered = next((each for each in effects if each["held_by"] or each["fault"]), None)
+    hindered = next((row for row in effects if row["held_by"] or row["fault"]), None)
     parked = not effects and await tx.one(_GATE_PARKED, target=target, **key) is not None
     publication = GatePublication(
         at=now,
@@ -216,7 +218,7 @@ def _parked(rows: list[Row]) -> tuple[tuple[EffectClass, int], ...]:
     for row in rows:
         effects = _class_of(row)
         found[effects] = found.get(effects, 0) + row["number"]
-    return tuple((each, found[each]) for each in EffectClass if each in found)
+    return tuple((effect_class, found[effect_class]) for effect_class in EffectClass if effect_class in found)
 
 
 def _class_of(row: Row) -> EffectClass:

@@ -41,7 +41,7 @@ _OVERDUE_GATE = Statement(
 )
 
 
-async def queues_of(tx: Tx, upstream: RepoName, now: datetime) -> tuple[EffectQueue, ...]:
+async def read_queues(tx: Tx, upstream: RepoName, now: datetime) -> tuple[EffectQueue, ...]:
     """The queues that hold something, by kind."""
     found: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
@@ -57,7 +57,7 @@ async def queues_of(tx: Tx, upstream: RepoName, now: datetime) -> tuple[EffectQu
     )
 
 
-async def watched_of(tx: Tx, upstream: RepoName, now: datetime) -> AlarmFacts:
+async def read_alarm_facts(tx: Tx, upstream: RepoName, now: datetime) -> AlarmFacts:
     paused = await tx.one(_PAUSED, upstream=upstream.key)
     newest = await tx.one(_NEWEST_LIST, upstream=upstream.key)
     gate = await tx.one(_OVERDUE_GATE, upstream=upstream.key, now=to_us(now))

@@ -90,7 +90,7 @@ _OPEN_GATES = Statement(
 
 async def relay_health(tx: Tx, upstream: RepoName, since: datetime, now: datetime) -> RelayHealth:
     """All but the last result, which the caller knows from the backends."""
-    vital = await vitals_of(tx, upstream, now)
+    vital = await read_vitals(tx, upstream, now)
     delivered = await tx.one(_DELIVERED, upstream=upstream.key, since=to_us(since))
     last = await tx.one(_LAST_DELIVERY, upstream=upstream.key)
     row = await tx.one(_UPSTREAM, upstream=upstream.key)
@@ -105,7 +105,7 @@ async def relay_health(tx: Tx, upstream: RepoName, since: datetime, now: datetim
     )
 
 
-async def vitals_of(tx: Tx, upstream: RepoName, now: datetime) -> Vitals:
+async def read_vitals(tx: Tx, upstream: RepoName, now: datetime) -> Vitals:
     outbox = await tx.one(_OUTBOX, upstream=upstream.key)
     parked = await tx.one(_PARKED_COUNT, upstream=upstream.key)
     unfed, history_lag_s = await history_lag(tx, upstream.key, now)
@@ -175,7 +175,10 @@ async def changes_after(
     if after is None:
         return Changes((), newest, oldest, newest)
     rows = await tx.all(_CHANGES, after=after, newest=newest, limit=limit)
-    visible = {each.key: await visible_backends(tx, lists, each, everything=everything) for each in upstreams}
+    visible = {
+        upstream.key: await visible_backends(tx, lists, upstream, everything=everything)
+        for upstream in upstreams
+    }
     shown = tuple(Change(**{**row, "at": from_us(row["at"])}) for row in rows if _may_be_told(row, visible))
     return Changes(shown, rows[-1]["change_id"] if rows else after, oldest, newest)
 

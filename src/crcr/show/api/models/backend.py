@@ -8,7 +8,7 @@ from crcr.show.api.models import examples
 from crcr.show.api.models.core import BACKEND, FAILED_JOB, JOB, TREND
 from crcr.show.api.models.derive import Model, Name, Next, derive_model
 
-_PLACE = "Of a nightly run: where its commit stands."
+_PLACE = "Of a nightly run: whether its commit belongs to the upstream."
 BACKEND_TREND = derive_model(
     views.BackendMetrics, "BackendTrend", base=BACKEND, only=("figures",), types={"figures": TREND | None}
 )
@@ -19,8 +19,8 @@ ROW = derive_model(
     "One event of the upstream as the backend tested it; its cells follow the columns, null without a report.",
     types={"cells": list[JOB | None]},  # type: ignore[valid-type]
     described={
-        "key": "Stays its own when the list is read anew.",
-        "dispatch": "Null for what nobody dispatched.",
+        "key": "Stable when the list is read again.",
+        "dispatch": "Null for a run that was not dispatched.",
         "place": _PLACE,
     },
 )
@@ -32,7 +32,7 @@ JOB_FIGURES = derive_model(
 LEVEL_CHANGE = derive_model(
     views.LevelChange,
     "LevelChange",
-    "Since when the backend stands at a level; null when it was not listed.",
+    "A change of the backend's level; null when it was not listed.",
     described={"version": "Of the allowlist."},
 )
 BACKEND_PAGE = derive_model(
@@ -53,23 +53,23 @@ BACKEND_PAGE = derive_model(
         "failures": list[FAILED_JOB],  # type: ignore[valid-type]
     },
     described={
-        "cursor": "Where live updates go on; not a place in the list.",
-        "searched": "How many events were looked through for these rows.",
+        "cursor": "The position for live updates; not a cursor of the list.",
+        "searched": "How many events were searched for these rows.",
     },
     example=examples.BACKEND,
 )
 JOB_DETAIL = derive_model(
     views.JobDetail,
     "JobDetail",
-    "All that is known of one job; `attempts` are those of the same job, newest first.",
+    "All details of one job; `attempts` are those of the same job, newest first.",
     types={"job": FAILED_JOB},
-    described={"environment": "As the job told it: JSON text.", "place": _PLACE},
+    described={"environment": "As the job reported it: JSON text.", "place": _PLACE},
 )
 BACKEND_METRICS = derive_model(views.BackendMetrics, "BackendMetrics", types={"figures": TREND})
 METRICS = derive_model(
     views.MetricsView,
     "Metrics",
-    "`total` is of all backends shown but the probes.",
+    "`total` covers all backends shown except the probes.",
     without=("rows",),
     types={
         "total": TREND,
@@ -80,16 +80,16 @@ METRICS = derive_model(
 BADGE = derive_model(
     views.BadgeView,
     "Badge",
-    "`state` is of the newest event that has ended results, null without any; `stale` when it went silent.",
+    "`state` is that of the newest event with finished results, null without any; `stale` when the backend went silent.",
     example=examples.BADGE,
 )
-_SHARED = ("at", "cursor", "ingests", "history", "jobs", "jobs_left_out", "failures", "levels")
-_OF_MATRIX = ("columns", "columns_left_out", "rows", "searched", "next")
+_PAGE_FIELDS = ("at", "cursor", "ingests", "history", "jobs", "jobs_left_out", "failures", "levels")
+_MATRIX_FIELDS = ("columns", "columns_left_out", "rows", "searched", "next")
 
 
 def describe_backend(page: views.BackendPage) -> Model:
     """Return the page with its query and its matrix on one level."""
-    values: dict[str, Any] = {name: getattr(page, name) for name in _SHARED}
-    values |= {name: getattr(page.matrix, name) for name in _OF_MATRIX}
+    values: dict[str, Any] = {name: getattr(page, name) for name in _PAGE_FIELDS}
+    values |= {name: getattr(page.matrix, name) for name in _MATRIX_FIELDS}
     values |= {name: getattr(page.query, name) for name in ("upstream", "span", "kind")}
     return BACKEND_PAGE.model_validate({**values, "backend": page.summary}, from_attributes=True)

@@ -20,30 +20,30 @@ GATE_ROW = derive_model(
 GATE_SUBJECT = derive_model(
     views.GateSubject,
     "GateSubject",
-    "A pull request, or with `number` null a merge group of `numbers`, that wants the commit merged.",
+    "A pull request, or with `number` null a merge group of `numbers`, whose head is the commit.",
 )
 UNPUBLISHED_GATE = derive_model(
     GatePublication,
     "UnpublishedGate",
-    "A gate that GitHub does not show as it was decided: `text` says since when and why.",
+    "A gate whose decision is not on GitHub yet: `text` says since when and why.",
     without=("at",),
     properties=("text",),
     described={
-        "decided_at": "When the facts that decide it were recorded.",
+        "decided_at": "When the deciding facts were recorded.",
         "due_at": "When publishing it is tried next.",
-        "parked": "Publishing it was given up until somebody retries it.",
+        "parked": "Publishing failed for good; an administrator can retry it.",
     },
 )
 GATE = derive_model(
     views.GateView,
     "Gate",
-    "`whole` is false, and `title` null, when backends count that are not shown.",
-    described={"unpublished": "Null when GitHub shows the gate so."},
+    "`whole` is false, and `title` null, when the gate includes backends that are not shown.",
+    described={"unpublished": "Null when the gate on GitHub is up to date."},
 )
 SPELL = derive_model(
     views.Spell,
     "Spell",
-    "When a backend's jobs ran; `ended_at` is null while one of them does.",
+    "When a backend's jobs ran; `ended_at` is null while one is running.",
     described={"failed_at": "When the first of them failed."},
 )
 COMMIT_BACKEND = derive_model(
@@ -52,13 +52,13 @@ COMMIT_BACKEND = derive_model(
     "`level` is that of the dispatch; `jobs` are those that count, failed first.",
     types={"jobs": list[FAILED_JOB]},  # type: ignore[valid-type]
     described={
-        "dispatch": "Null for what nobody dispatched, such as a nightly run; `delivery` is then the commit."
+        "dispatch": "Null for a run that was not dispatched, such as a nightly one; `delivery` is then the commit."
     },
 )
 LIKE_JOB = derive_model(
     JobView,
     "LikeJob",
-    "One of the jobs that failed alike; it stands with its details under its backend.",
+    "One of the jobs with a shared failure; its details are listed under its backend.",
     only=("downstream", "workflow", "run_id", "attempt", "job_name"),
 )
 LIKE_FAILURES = derive_model(
@@ -66,7 +66,7 @@ LIKE_FAILURES = derive_model(
     "LikeFailures",
     "Jobs that failed in the same test (`test`) or with the same first line (`message`).",
     types={"jobs": list[LIKE_JOB]},  # type: ignore[valid-type]
-    described={"sample": "What the first of them said."},
+    described={"sample": "The message of the first of them."},
 )
 WAIVER = derive_model(views.WaiverView, "Waiver")
 WAIVERS = derive_model(views.WaiverPage, "Waivers", without=("cursor",), types={"next": Next})
@@ -75,12 +75,12 @@ STATE_COUNT = derive_model(views.StateCount, "StateCount")
 ARRIVAL = derive_model(
     views.Arrival,
     "Arrival",
-    "A delivery on the timeline, with how many dispatches of each state came of it.",
+    "A delivery on the timeline, with the number of its dispatches by state.",
 )
 MOMENT = derive_model(
     views.Moment,
     "Moment",
-    "One line of the timeline; what does not apply to its kind is null.",
+    "One line of the timeline; fields that do not apply to its kind are null.",
     described={
         "subject": "The backend.",
         "number": "How many dispatches were sent.",
@@ -88,17 +88,17 @@ MOMENT = derive_model(
     },
 )
 MERGE_GROUP = derive_model(
-    views.GroupView, "MergeGroup", described={"unpublished": "Null when GitHub shows its gate so."}
+    views.GroupView, "MergeGroup", described={"unpublished": "Null when its gate on GitHub is up to date."}
 )
 _DESCRIBED = {
-    "like_failures": "The biggest group first.",
+    "like_failures": "The largest group first.",
     "timeline": "From the webhook to the results, newest first.",
 }
 _LIKE_FAILURES = {"like_failures": list[LIKE_FAILURES]}  # type: ignore[valid-type]
 PULL_REQUEST = derive_model(
     views.PullView,
     "PullRequest",
-    "`gate` is null while the head was not looked at.",
+    "`gate` is null until it is evaluated for the head.",
     types=_LIKE_FAILURES,
     described=_DESCRIBED,
 )
@@ -108,7 +108,7 @@ COMMIT = derive_model(
     types=_LIKE_FAILURES,
     described={
         **_DESCRIBED,
-        "place": "Where it stands in the upstream, once somebody has tested it on their own.",
+        "place": "Whether it belongs to the upstream; set once a backend tested it on its own.",
     },
 )
 
@@ -122,7 +122,7 @@ def describe_commit(view: views.CommitView) -> Model:
 
 
 def _with_like_failures(view: views.PullView | views.CommitView) -> dict[str, Any]:
-    """Return the fields of the view, and what its failed jobs have in common."""
+    """Return the fields of the view, and the shared failures of its jobs."""
     values = {field.name: getattr(view, field.name) for field in fields(view)}
     jobs = (job for backend in view.backends for job in backend.jobs)
     return {**values, "like_failures": group_similar_failures(jobs)}

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, computed_field
 from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.github.commit_origin import CommitPlace as CommitPlaceValue
 from crcr.decide.health.relay import HealthState, Reason
-from crcr.decide.report import report
+from crcr.decide.jobs import report
 from crcr.decide.statistics import figures
 from crcr.decide.views import overview as views
 from crcr.decide.views.backend import JobKey
@@ -19,7 +19,7 @@ from crcr.show.urls.job_tokens import encode_job_token
 
 
 class ErrorDetail(Model):
-    code: str = Field(description="Stable; the protocol's table of errors says what each means.")
+    code: str = Field(description="Stable; see the table of errors in the protocol.")
     detail: str
     hint: str | None = None
     request_id: str | None = None
@@ -36,19 +36,19 @@ PROBLEM = derive_model(AllowlistProblem, "Problem", types={"severity": str})
 ALLOWLIST_STATE = derive_model(
     views.AllowlistState,
     "AllowlistState",
-    "The version in force; `problems` are those of the newest reading if that one was not taken.",
+    "The version in force; `problems` are those of the newest version if that one was rejected.",
 )
 LAST_RESULT = derive_model(figures.LastResult, "LastResult")
 PROBE = derive_model(
     views.Probe,
     "Probe",
-    "A repository that is there to try the relay itself; `stale` when it has stopped to.",
+    "A repository that tests the relay itself; `stale` when it has stopped reporting.",
 )
 HEALTH_REASON = derive_model(
     Reason,
     "HealthReason",
-    "Why the relay is not green, in one sentence; what does not apply to its code is null.",
-    described={"until": "When the limit that holds them back ends."},
+    "Why the relay is not green, in one sentence; fields that do not apply to its code are null.",
+    described={"until": "When the limit that holds the effects back ends."},
 )
 HEALTH = derive_model(
     views.RelayHealth,
@@ -69,7 +69,7 @@ TALLY = derive_model(
 LEFT_OUT = derive_model(
     figures.LeftOut,
     "LeftOut",
-    "Results of the same window that no rate counts: of superseded commits or runs, of earlier attempts.",
+    "Results of the same window that do not count: of superseded commits or runs, and earlier attempts.",
 )
 TIMES = derive_model(
     figures.Durations,
@@ -101,7 +101,7 @@ FIGURES = derive_model(
 TREND = derive_model(
     figures.Figures,
     "Trend",
-    "The numbers of a window, and all of them for each of its parts.",
+    "The numbers of a window and of each of its parts.",
     base=FIGURES,
     only=("parts",),
     types={"parts": list[PART]},  # type: ignore[valid-type]
@@ -112,20 +112,20 @@ BACKEND = derive_model(
     "Backend",
     "`figures` is null where results are not recorded (L1) or not shown (`name_only`).",
     described={
-        "probe": "Its results say how the relay does, and count in no total.",
+        "probe": "It tests the relay itself; its results do not count in totals.",
         "hidden": "Shown to administrators only.",
     },
 )
 SUMMARY = derive_model(
     views.Summary,
     "Summary",
-    "`tally` is of all backends shown but the probes; `cursor` is where live updates go on.",
+    "`tally` covers all backends shown except the probes; `cursor` is the position for live updates.",
     without=("levels", "rows"),
     properties=("tally", "backends"),
     types={"matching": (int, 0), "next": (Next, None)},
     described={
-        "ingests": "Whether another relay tells results.",
-        "matching": "How many backends the filters leave, on all pages.",
+        "ingests": "Whether another relay sends results.",
+        "matching": "How many backends match the filters, on all pages.",
     },
     example=examples.SUMMARY,
 )
@@ -135,7 +135,7 @@ _KEY = ("delivery", "workflow", "run_id", "attempt", "job_name")
 
 class _WithToken(Model):
     @computed_field(
-        description="For `/backends/{org}/{repo}/jobs/{token}`; null for names too long to ask by."
+        description="For `/backends/{org}/{repo}/jobs/{token}`; null if the names are too long for an address."
     )
     def token(self) -> str | None:
         return encode_job_token(JobKey(**{name: getattr(self, name) for name in _KEY})) or None
@@ -144,7 +144,7 @@ class _WithToken(Model):
 JOB = derive_model(
     views.JobView,
     "Job",
-    "`counted` is what it counts as; `ended` where the sums have it, null while it runs and for a test.",
+    "`counted` is what it counts as; `ended` is its category in the sums, null while it runs and for a test.",
     base=_WithToken,
     without=("swept_at", "failed_tests", "failed_tests_more"),
     properties=("counted",),
@@ -161,7 +161,7 @@ FAILED_JOB = derive_model(
 COMMIT_PLACE = derive_model(
     CommitPlaceValue,
     "CommitPlace",
-    "Where a commit stands in the upstream; `branch` is the first of its branches that has it.",
+    "Whether a commit belongs to the upstream; `branch` is the first of its branches that has it.",
 )
 DISPATCH = derive_model(
     views.DispatchView,

@@ -70,16 +70,23 @@ def derive_model(
         if field.name not in without and (not only or field.name in only)
     ]
     hints = get_type_hints(value)
-    hints |= {each: get_type_hints(getattr(value, each).fget)["return"] for each in properties}
-    given = {each: _json_type(hints[each]) for each in (*chosen, *properties)} | dict(types or {})
-    told = described or {}
-    definitions: dict[str, Any] = {each: _definition(hint, told.get(each)) for each, hint in given.items()}
+    hints |= {
+        field_name: get_type_hints(getattr(value, field_name).fget)["return"] for field_name in properties
+    }
+    field_types = {field_name: _json_type(hints[field_name]) for field_name in (*chosen, *properties)} | dict(
+        types or {}
+    )
+    descriptions = described or {}
+    definitions: dict[str, Any] = {
+        field_name: _definition(hint, descriptions.get(field_name))
+        for field_name, hint in field_types.items()
+    }
     extra = {"json_schema_extra": {"examples": [dict(example)]}} if example else {}
-    made = create_model(
+    model = create_model(
         name, __base__=base, __doc__=about, __module__=__name__, __cls_kwargs__=extra, **definitions
     )
-    _JSON_TYPES.setdefault(value, made)
-    return made
+    _JSON_TYPES.setdefault(value, model)
+    return model
 
 
 def _definition(hint: Any, description: str | None) -> tuple[Any, Any]:
@@ -95,7 +102,7 @@ def _json_type(hint: Any) -> Any:
         return _JSON_TYPES[hint]
     origin, args = get_origin(hint), get_args(hint)
     if origin is tuple:
-        return list[_json_type(args[0])]  # type: ignore[misc]  # a type that is known at run time only
+        return list[_json_type(args[0])]  # type: ignore[misc]  # a type known at run time only
     if origin in (Union, UnionType):
         return reduce(or_, map(_json_type, args))
     if isinstance(origin, type) and issubclass(origin, Mapping):

@@ -40,7 +40,7 @@ PARKED_EFFECT = derive_model(views.ParkedEffect, "ParkedEffect")
 EFFECTS = derive_model(
     views.EffectsView,
     "Effects",
-    "Counts of what is open and parked, and of what ended in the last hour; the newest parked ones.",
+    "Counts of open and parked effects and of those that ended in the last hour; the newest parked ones.",
 )
 EFFECT = derive_model(
     logs.EffectView,
@@ -48,14 +48,14 @@ EFFECT = derive_model(
     types={"waits_for": (str | None, None)},
     described={
         "last_error": "For administrators; null for everybody else.",
-        "held_by": "Which of GitHub's limits holds it back until `due_at`.",
-        "fault": "Why the service outside did nothing for it.",
+        "held_by": "The GitHub limit that holds it back until `due_at`.",
+        "fault": "Why the last call to the outside service failed.",
         "waits_for": "Why it waits, in words; null while it waits for its turn.",
     },
 )
 EFFECT_LIST = derive_model(logs.EffectPage, "EffectList", without=("cursor", "outbox"), types={"next": Next})
 HELD_CLASS = derive_model(
-    relay.HeldClass, "HeldClass", "Effects of one class that GitHub's limits hold back, however shortly."
+    relay.HeldClass, "HeldClass", "Effects of one class that GitHub's limits hold back, even briefly."
 )
 RELAY_HEALTH = derive_model(
     relay.Health,
@@ -70,13 +70,13 @@ AUDIT = derive_model(logs.AuditPage, "Audit", without=("cursor",), types={"next"
 HIT = derive_model(
     logs.Hit,
     "Hit",
-    "One thing found; which fields are set depends on its kind.",
+    "A search result; which fields are set depends on its kind.",
     described={"at": "When it last changed, arrived or began."},
 )
 SEARCH = derive_model(
     logs.SearchView,
     "Search",
-    "`exact` is the one thing that was meant, where there is no doubt; `next` is where an author's pull requests go on.",
+    "`exact` is set when exactly one thing matches; `next` is the cursor of an author's further pull requests.",
     without=("more",),
     types={"next": (Cursor, None)},
 )
@@ -96,13 +96,13 @@ class _WithMeaning(Model):
 REFUSAL = derive_model(
     joining.RefusalView,
     "Refusal",
-    "A report that was not taken. What it named (`delivery`, `run_id`, …) is its own word, and null where its body was not read.",
+    "A refused report. `delivery`, `run_id` and so on are what it claimed, and null where its body was not read.",
     base=_WithMeaning,
     described={
-        "code": "As it was answered; the protocol's table of errors has all of them.",
-        "hint": "What to do about it.",
-        "delivery_known": "Whether there is such a delivery.",
-        "settled": "Whether the same job's result was taken since: nothing is left to do.",
+        "code": "The code of the response; the protocol's table of errors lists all.",
+        "hint": "How to fix it.",
+        "delivery_known": "Whether this delivery exists.",
+        "settled": "Whether a result of the same job was accepted since: nothing is left to do.",
     },
 )
 REFUSALS = derive_model(
@@ -116,15 +116,15 @@ SANDBOX_JOB = derive_model(
     "SandboxJob",
     described={
         "repository": "Null where the repository is private; administrators see it.",
-        "workflow_name": "Null as `repository` is.",
-        "job_name": "Null as `repository` is.",
+        "workflow_name": "Null where `repository` is.",
+        "job_name": "Null where `repository` is.",
         "failed_tests_more": "Failed tests beyond the ones listed.",
     },
 )
 SANDBOX = derive_model(
     joining.SandboxPage,
     "Sandbox",
-    "Reports of repositories that are on no allowlist. Nobody has checked them, they decide nothing, and they go after 48 hours.",
+    "Test reports of repositories that are not on the allowlist. They are not verified, do not count, and are deleted after 48 hours.",
     types={"next": Next},
     example=examples.SANDBOX,
 )

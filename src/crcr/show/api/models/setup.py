@@ -20,7 +20,7 @@ _SETUP: dict[str, Any] = {
         {
             "name": "id_token",
             "state": "problem",
-            "text": ".github/workflows/crcr.yml may not ask for an OIDC token, so it cannot report.",
+            "text": ".github/workflows/crcr.yml may not request an OIDC token, so it cannot report.",
             "hint": "give the job that reports, and only that one, `permissions: id-token: write`",
         }
     ],
@@ -28,14 +28,14 @@ _SETUP: dict[str, Any] = {
 
 
 class Finding(Model):
-    name: str = Field(description="Stable; what was looked at.")
+    name: str = Field(description="Stable name of the check.")
     state: State
     text: str
-    hint: str | None = Field(description="What to do.")
+    hint: str | None = Field(description="How to fix it.")
 
 
 class Setup(Model):
-    """`listed` is false, and nothing else is said, for a repository that is not on the allowlist or not public there."""
+    """For a repository that is not on the allowlist or not public there, `listed` is false and all else is empty."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SETUP]})
 
@@ -43,12 +43,12 @@ class Setup(Model):
     upstream: Name
     listed: bool
     level: LevelName | None
-    inspected_at: datetime | None = Field(description="When GitHub was last asked.")
-    being_inspected: bool = Field(description="Whether GitHub is being asked right now.")
+    inspected_at: datetime | None = Field(description="When the set-up was last inspected on GitHub.")
+    being_inspected: bool = Field(description="Whether an inspection is in progress.")
     reads_actions: bool | None = Field(
-        default=None, description="Whether the App could read its Actions when GitHub was last asked."
+        default=None, description="Whether the App could read its Actions at the last inspection."
     )
-    findings: list[Finding] = Field(description="In the order in which they are best mended.")
+    findings: list[Finding] = Field(description="In the order in which to fix them.")
 
 
 class Asked(Model):
@@ -59,7 +59,7 @@ class Asked(Model):
     ok: bool = True
     repository: Name
     asked: bool = Field(
-        description="False when somebody asked less than a minute ago, whose answer serves as well."
+        description="False when an inspection was requested less than a minute ago; its result is used."
     )
 
 

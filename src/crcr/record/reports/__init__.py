@@ -1,1 +1,0 @@
-"""Downstreams' reports: jobs, runs, refusals, self-reports, forwards."""

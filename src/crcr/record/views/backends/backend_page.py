@@ -1,0 +1,372 @@
+"""The backend page: one backend's summary, matrix, jobs, newest failures, levels and refused reports.
+
+The matrix has events as rows and jobs as columns. Dispatched events are read newest first along their index, at most
+`_MOST_SEARCHED` of them for one page, so that a filter that matches nothing costs no more than a page. Cells leave out
+superseded runs and earlier attempts; rows leave out superseded commits unless the query includes them (`older`).
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.model import Conclusion, JobState, RepoName
+from crcr.decide.statistics.figures import CountedAs, count_as
+from crcr.decide.statistics.window import ResultKind
+from crcr.decide.views.backend import (
+    BackendPage,
+    BackendQuery,
+    Column,
+    JobDetail,
+    JobFigures,
+    Matrix,
+    MatrixRow,
+)
+from crcr.decide.views.overview import JobView
+from crcr.errors import BadRequest, NotFound
+from crcr.record.jobs.tested_commits import read_commit_place
+from crcr.record.repositories.downstreams import read_level_history
+from crcr.record.schema.main_tables import jobs
+from crcr.record.store.database import Row
+from crcr.record.store.statement import Statement, ascii_lower
+from crcr.record.store.times import from_us, to_us
+from crcr.record.views.backends.backend_reader import (
+    BackendReader,
+    read_backend_states,
+)
+from crcr.record.views.backends.ingested import add_ingested_failed_tests, read_ingested_rows
+from crcr.record.views.backends.jobs import (
+    CURRENT_RUN,
+    IN_ORDER,
+    OF_BACKEND,
+    VIEW_COLUMNS,
+    add_failed_tests,
+    job_detail,
+    job_view,
+    read_jobs_by_name,
+    sort_worst_first,
+)
+from crcr.record.views.joining.setup import read_refusals
+from crcr.record.views.logs.deliveries import dispatch_view
+from crcr.record.views.visibility import VisibleBackends
+
+_MOST_COLUMNS = 200
+_MOST_FAILURES = 10
+_MOST_SEARCHED = 2_000
+_MOST_NIGHTLY_JOBS = 5_000
+_MOST_NIGHTS = 100
+"""Nightly runs are few: those of the window fit on one page."""
+_NEWEST = (2**62, "")
+
+_CANDIDATES = (
+    "SELECT d.* FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = :downstream AND d.event = :event"
+    " AND d.created_at >= :since AND d.created_at <= :at AND (d.created_at < :at OR d.delivery < :last)"
+    " AND (:older = 1 OR (d.superseded_at IS NULL AND coalesce(d.action, '') <> 'closed'))"
+    " ORDER BY d.created_at DESC, d.delivery DESC LIMIT :searched"
+)
+_SEARCHED = Statement(
+    text(f"SELECT c.created_at, c.delivery FROM ({_CANDIDATES}) AS c")  # noqa: S608  ours
+)
+_CONCLUDED = " ".join(
+    f"WHEN j.conclusion = '{conclusion}' THEN '{count_as(JobState.COMPLETED, conclusion)}'"
+    for conclusion in Conclusion
+)
+# The result of a cell (`count_as`), which may differ from the sums: here a superseded commit's failure counts too.
+_WITH_RESULT = (
+    "EXISTS (SELECT 1 FROM jobs j WHERE j.delivery = found.delivery AND j.upstream = found.upstream"  # noqa: S608  ours
+    " AND j.downstream = found.downstream AND j.superseded = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
+    " WHERE later.delivery = j.delivery AND later.upstream = j.upstream AND later.downstream = j.downstream"
+    " AND later.workflow = j.workflow AND later.run_id = j.run_id AND later.attempt > j.attempt"
+    " AND later.job_name = j.job_name) AND :result = CASE WHEN j.state = 'timed_out' THEN 'failure'"
+    " WHEN j.state <> 'completed' THEN 'running' WHEN j.expected IS NOT NULL AND j.conclusion = j.expected"
+    f" THEN 'success' WHEN j.expected IS NOT NULL THEN 'failure' {_CONCLUDED} ELSE 'failure' END)"
+)
+_ROWS = Statement(
+    text(
+        f"SELECT found.*, p.title, p.author, v.ref FROM ({_CANDIDATES}) AS found"  # noqa: S608  ours
+        " LEFT JOIN pulls p ON p.upstream = found.upstream AND p.number = found.number"
+        " LEFT JOIN deliveries v ON v.guid = found.delivery AND v.upstream = found.upstream"
+        " WHERE (CAST(:author AS TEXT) IS NULL OR lower(p.author) = :author) AND (CAST(:words AS TEXT) IS NULL"
+        " OR lower(p.title) LIKE :words ESCAPE '!' OR lower(p.author) LIKE :words ESCAPE '!'"
+        " OR lower(v.ref) LIKE :words ESCAPE '!' OR found.head_sha LIKE :start ESCAPE '!'"
+        " OR ('#' || found.number) LIKE :start ESCAPE '!' OR CAST(found.number AS TEXT) LIKE :start ESCAPE '!')"
+        f" AND (CAST(:result AS TEXT) IS NULL OR {_WITH_RESULT})"
+        " ORDER BY found.created_at DESC, found.delivery DESC LIMIT :limit"
+    )
+)
+_CELLS = Statement(
+    select(*VIEW_COLUMNS)
+    .where(*OF_BACKEND, jobs.c.delivery == bindparam("delivery"), CURRENT_RUN)
+    .order_by(*IN_ORDER)
+)
+_NIGHTLY = Statement(
+    select(*VIEW_COLUMNS)
+    .where(
+        *OF_BACKEND,
+        jobs.c.event == bindparam("event"),
+        text("jobs.ended_as IN ('success', 'failure', 'timed_out', 'other')"),
+        text("jobs.completed_at >= :since"),
+    )
+    .order_by(jobs.c.completed_at.desc(), jobs.c.delivery.desc(), *(column.desc() for column in IN_ORDER))
+    .limit(bindparam("most"))
+)
+
+
+async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: bool) -> BackendPage:
+    entry = reader.visible.entry(query.downstream)
+    tx, upstream = reader.tx, reader.upstream
+    public, reporting = entry.name.key in reader.visible.public, entry.name.key in reader.visible.reporting
+    matrix = await MatrixReader(reader, query).read() if public else Matrix()
+    by_name, more = await _read_jobs_by_name(reader, entry.name) if reporting else ((), 0)
+    return BackendPage(
+        query=replace(query, downstream=entry.name),
+        at=reader.now,
+        cursor=await reader.cursor(),
+        history=reader.history.state,
+        ingests=ingests,
+        summary=await reader.summary(entry, await read_backend_states(tx, upstream), parts=True),
+        matrix=matrix,
+        jobs=by_name,
+        jobs_left_out=more,
+        failures=await read_failures(reader, matrix.rows),
+        levels=await read_level_history(tx, upstream, entry.name) if public else (),
+        detail=await _read_detail(reader, query),
+        refusals=await read_refusals(tx, upstream, entry.name, reader.visible, reader.now),
+    )
+
+
+async def _read_jobs_by_name(reader: BackendReader, name: RepoName) -> tuple[tuple[JobFigures, ...], int]:
+    history = reader.history.backend_jobs(name.key)
+    if history is not None:
+        return sort_worst_first(history)
+    return await read_jobs_by_name(reader.tx, reader.upstream, name, reader.kind, reader.window)
+
+
+async def _read_detail(reader: BackendReader, query: BackendQuery) -> JobDetail | None:
+    if query.detail is None:
+        return None
+    try:
+        return await job_detail(reader.tx, reader.upstream, query.downstream, query.detail, reader.visible)
+    except NotFound:
+        return None
+
+
+# The matrix
+
+_EventRow = tuple[dict[str, Any], list[JobView]]
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixReader:
+    reader: BackendReader
+    query: BackendQuery
+
+    async def read(self) -> Matrix:
+        rows, searched, next_cursor = await self._read_rows()
+        most = _MOST_NIGHTS if self.query.kind is ResultKind.NIGHTLY else self.query.limit
+        shown = rows[:most]
+        if len(rows) > len(shown) and self.query.kind is not ResultKind.NIGHTLY:
+            last = shown[-1][0]
+            next_cursor = (to_us(last["at"]), last["delivery"])
+        columns = sorted(
+            (Column(*key) for key in {_column_key(job) for _, cells in shown for job in cells}),
+            key=_column_order,
+        )
+        matching = [column for column in columns if self._matches_job(column)]
+        columns_shown = tuple(matching[:_MOST_COLUMNS])
+        return Matrix(
+            columns=columns_shown,
+            columns_left_out=len(matching) - len(columns_shown),
+            rows=tuple(_make_row(facts, cells, columns_shown) for facts, cells in shown),
+            searched=searched,
+            next=next_cursor,
+        )
+
+    async def _read_rows(self) -> tuple[list[_EventRow], int, tuple[str | int, ...] | None]:
+        if self.query.kind is ResultKind.NIGHTLY:
+            rows = await self._read_nightly()
+            return rows, len(rows), None
+        if self.query.kind is ResultKind.INGESTED:
+            since_us = to_us(self.reader.window.since)
+            page = await read_ingested_rows(self.reader.tx, self.query, self.reader.visible, since_us)
+            return page.rows, page.searched, page.next
+        return await self._read_dispatched()
+
+    async def _read_dispatched(self) -> tuple[list[_EventRow], int, tuple[str | int, ...] | None]:
+        most = _MOST_SEARCHED if self._is_filtered else self.query.limit + 1
+        rows: list[Row] = []
+        searched, end = 0, (0, "")
+        for event in self.query.kind.events:
+            params = {**self._params(event), "searched": most}
+            if self._is_filtered:
+                candidates = await self.reader.tx.all(_SEARCHED, **params)
+                positions: list[tuple[int, str]] = [
+                    (row["created_at"], row["delivery"]) for row in candidates
+                ]
+                searched += len(positions)
+                end = max(end, min(positions)) if len(positions) == most else end
+            rows += await self.reader.tx.all(_ROWS, **params, limit=self.query.limit + 1, **self._filters())
+        # Rows beyond the end of one event's search are dropped: that event may have rows there which were not read.
+        rows = [row for row in rows if (row["created_at"], row["delivery"]) >= end]
+        rows.sort(key=lambda row: (row["created_at"], row["delivery"]), reverse=True)
+        events = [
+            (_event_facts(row, self.reader.visible), await self._read_cells(row["delivery"]))
+            for row in rows[: self.query.limit + 1]
+        ]
+        return events, searched or len(events), end if end[0] else None
+
+    @property
+    def _is_filtered(self) -> bool:
+        return any((self.query.author, self.query.text, self.query.result))
+
+    async def _read_cells(self, delivery: str) -> list[JobView]:
+        if self.query.downstream.key not in self.reader.visible.reporting:
+            return []
+        rows = await self.reader.tx.all(_CELLS, delivery=delivery, **self._backend())
+        newest: dict[tuple[str, str, str], Row] = {}
+        for row in rows:
+            key = (row["workflow"], row["run_id"], row["job_name"])
+            if key not in newest or row["attempt"] > newest[key]["attempt"]:
+                newest[key] = row
+        return [job_view(row, self.reader.visible) for row in newest.values()]
+
+    async def _read_nightly(self) -> list[_EventRow]:
+        """One row for each run, whatever commits its jobs name."""
+        if self.query.downstream.key not in self.reader.visible.reporting:
+            return []
+        runs: dict[tuple[str, str], list[JobView]] = {}
+        for event in self.query.kind.events:
+            rows = await self.reader.tx.all(
+                _NIGHTLY,
+                **self._backend(),
+                event=event,
+                since=to_us(self.reader.window.since),
+                most=_MOST_NIGHTLY_JOBS,
+            )
+            for row in rows:
+                runs.setdefault((row["workflow"], row["run_id"]), []).append(
+                    job_view(row, self.reader.visible)
+                )
+        nights = [(_nightly_facts(cells), cells) for cells in runs.values() if self._matches(cells)]
+        nights.sort(key=lambda row: row[0]["at"], reverse=True)
+        for facts, _ in nights[:_MOST_NIGHTS]:
+            facts["place"] = await read_commit_place(self.reader.tx, self.query.upstream, facts["head_sha"])
+        return nights
+
+    def _matches(self, cells: list[JobView]) -> bool:
+        words = (self.query.text or "").lower()
+        named = not words or any(words in (cell.head_sha or "") for cell in cells)
+        return named and (self.query.result is None or any(c.counted is self.query.result for c in cells))
+
+    def _matches_job(self, column: Column) -> bool:
+        words = (self.query.job or "").lower()
+        return words in column.job_name.lower() or words in column.workflow_name.lower()
+
+    def _backend(self) -> dict[str, str]:
+        return {"upstream": self.query.upstream.key, "downstream": self.query.downstream.key}
+
+    def _params(self, event: str) -> dict[str, Any]:
+        at, last = _cursor_start(self.query.after)
+        return {
+            **self._backend(),
+            "event": event,
+            "since": to_us(self.reader.window.since),
+            "at": at,
+            "last": last,
+            "older": int(self.query.older),
+        }
+
+    def _filters(self) -> dict[str, Any]:
+        words = _escape_like(ascii_lower(self.query.text or ""))
+        return {
+            "author": ascii_lower(self.query.author) if self.query.author else None,
+            "result": self.query.result.value if self.query.result else None,
+            "words": f"%{words}%" if words else None,
+            "start": f"{words}%" if words else None,
+        }
+
+
+async def read_failures(reader: BackendReader, rows: Iterable[MatrixRow]) -> tuple[JobView, ...]:
+    """The newest failures of a matrix that still matter, each with its first failed tests."""
+    counted = (row for row in rows if not (row.superseded or row.test))
+    failed = [cell for row in counted for cell in row.cells if cell and cell.counted is CountedAs.FAILURE]
+    detailed = add_ingested_failed_tests if reader.kind is ResultKind.INGESTED else add_failed_tests
+    return tuple(
+        [await detailed(reader.tx, reader.upstream, reader.visible, job) for job in failed[:_MOST_FAILURES]]
+    )
+
+
+def _cursor_start(after: tuple[str | int, ...] | None) -> tuple[int, str]:
+    match after or _NEWEST:
+        case (int(at), str(delivery)):
+            return at, delivery
+    raise BadRequest("the cursor is not one of ours", hint="pass on `next` of the page before, unchanged")
+
+
+def _escape_like(words: str | None) -> str | None:
+    """Escape the wildcards of LIKE."""
+    if not words:
+        return None
+    return words.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+
+
+def _event_facts(row: Row, visible: VisibleBackends) -> dict[str, Any]:
+    same = ("event", "action", "number", "head_sha", "delivery", "title", "author", "ref")
+    return {
+        **{name: row[name] for name in same},
+        "at": from_us(row["created_at"]),
+        "key": row["delivery"],
+        "dispatch": dispatch_view(row, visible),
+    }
+
+
+def _nightly_facts(cells: list[JobView]) -> dict[str, Any]:
+    first = min(cells, key=lambda cell: cell.started_at)
+    shas = Counter(cell.head_sha for cell in cells if cell.head_sha)
+    sha = shas.most_common(1)[0][0] if shas else None
+    return {
+        "event": first.event,
+        "head_sha": sha,
+        "delivery": sha or "",
+        "at": first.started_at,
+        "key": f"{first.workflow}/{first.run_id}",
+    }
+
+
+def _make_row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...]) -> MatrixRow:
+    own = (
+        "place" in facts
+    )  # such a run may name two commits: of two results in one cell a failed one is shown
+    cells = sorted(cells, key=lambda job: (own and job.counted is CountedAs.FAILURE, job.started_at))
+    by_column = {_column_key(job): job for job in cells}
+    dispatch = facts.get("dispatch")
+    return MatrixRow(
+        key=facts.get("key") or facts["delivery"],
+        event=facts["event"],
+        action=facts.get("action"),
+        number=facts.get("number"),
+        head_sha=facts.get("head_sha"),
+        delivery=facts["delivery"],
+        at=facts["at"],
+        title=facts.get("title"),
+        author=facts.get("author"),
+        ref=facts.get("ref"),
+        superseded=dispatch is not None and dispatch.superseded_at is not None,
+        test=dispatch is not None and dispatch.test,
+        dispatch=dispatch,
+        place=facts.get("place"),
+        cells=tuple(
+            [by_column.get((column.workflow, column.workflow_name, column.job_name)) for column in columns]
+        ),
+    )
+
+
+def _column_key(job: JobView) -> tuple[str, str, str]:
+    """The key of a job's column. A matrix has thousands of jobs: a tuple is cheaper than a `Column`."""
+    return job.workflow, job.workflow_name, job.job_name
+
+
+def _column_order(column: Column) -> tuple[str, str, str]:
+    return column.workflow_name.lower(), column.workflow, column.job_name.lower()

@@ -1,0 +1,192 @@
+"""Reads one backend: its figures, whether it is silent, and its line in the overview; and the states of all backends."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.allowlist.entries import AllowlistEntry, Visibility
+from crcr.decide.model import Level, RepoName
+from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
+from crcr.decide.statistics.window import ResultKind, Window
+from crcr.decide.views.overview import BackendSummary
+from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us_or_none, to_us
+from crcr.record.views.backends.figures import (
+    FigureScope,
+    Running,
+    count_ingested_running,
+    make_figures,
+    read_exact_durations,
+    read_extremes,
+    read_figures,
+    read_last,
+    read_running,
+)
+from crcr.record.views.relay.state import newest_change
+from crcr.record.views.visibility import VisibleBackends
+
+_LAST_SENT = Statement(
+    text(
+        "SELECT sent_at FROM dispatches WHERE upstream = :upstream AND downstream = :downstream AND event = :event"
+        " AND sent_at IS NOT NULL AND test = 0 ORDER BY created_at DESC, delivery DESC LIMIT 1"
+    )
+)
+_LAST_REPORT = Statement(
+    text("SELECT max(in_progress_at) AS at FROM jobs WHERE upstream = :upstream AND downstream = :downstream")
+)
+# No answer is expected to the end of a pull request, to the deletion of a branch, or to a superseded commit, whose run the
+# newer one may have cancelled.
+AWAITED = (
+    "d.event IN ('pull_request', 'push', 'merge_group') AND d.sent_at <= :before AND d.test = 0"
+    " AND coalesce(d.action, '') <> 'closed' AND d.superseded_at IS NULL"
+    " AND coalesce(d.head_sha, '') <> '0000000000000000000000000000000000000000'"
+)
+"""Whether a dispatch `d` should have been answered by now."""
+# More than a few are not counted.
+_UNANSWERED = Statement(
+    text(
+        "SELECT count(*) AS number FROM (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream"  # noqa: S608  our own text
+        f" AND d.downstream = :downstream AND d.created_at > :since AND {AWAITED} LIMIT 10) AS few"
+    )
+)
+_REPOSITORIES = Statement(
+    text("SELECT downstream, suspended_at, alarm FROM repositories WHERE upstream = :upstream")
+)
+_PARKED = Statement(
+    text(
+        "SELECT target, count(*) AS number FROM effects WHERE upstream = :upstream AND state = 'parked'"
+        " GROUP BY target"
+    )
+)
+_UNSENT = Statement(
+    text(
+        "SELECT downstream, count(*) AS number FROM dispatches WHERE upstream = :upstream"
+        " AND state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out' AND state <> 'parked' AND test = 0"
+        " GROUP BY downstream"
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStates:
+    """Facts of all backends of an upstream beside their jobs."""
+
+    suspended: frozenset[str]
+    alarms: dict[str, str]
+    parked: dict[str, int]
+    waiting: dict[str, int]
+    running: Running
+
+
+async def read_backend_states(tx: Tx, upstream: RepoName) -> BackendStates:
+    rows = await tx.all(_REPOSITORIES, upstream=upstream.key)
+    parked = await tx.all(_PARKED, upstream=upstream.key)
+    waiting = await tx.all(_UNSENT, upstream=upstream.key)
+    return BackendStates(
+        frozenset(row["downstream"] for row in rows if row["suspended_at"] is not None),
+        {row["downstream"]: row["alarm"] for row in rows if row["alarm"]},
+        {row["target"]: row["number"] for row in parked},
+        {row["downstream"]: row["number"] for row in waiting},
+        await read_running(tx, upstream.key),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BackendReader:
+    """Reads the backends of one upstream over one window and one kind of event, inside one transaction."""
+
+    tx: Tx
+    upstream: RepoName
+    visible: VisibleBackends
+    window: Window
+    kind: ResultKind
+    now: datetime
+    history: HistoryAnswer = NO_ANSWER
+    """ClickHouse's figures for the window, where it is used."""
+
+    async def cursor(self) -> int:
+        """The change after which live updates continue: ClickHouse's answer may be older than the snapshot."""
+        return await newest_change(self.tx) if self.history.cursor is None else self.history.cursor
+
+    async def summary(
+        self, entry: AllowlistEntry, states: BackendStates, *, parts: bool = False
+    ) -> BackendSummary:
+        key = entry.name.key
+        if key not in self.visible.public:
+            return make_name_only_summary(entry)
+        figures, silent = await self.figures(key, states, parts=parts), await self.is_silent(entry)
+        return replace(
+            make_summary(entry, figures, states, silent=silent), last_sent_at=await self._read_last_sent(key)
+        )
+
+    async def figures(self, key: str, states: BackendStates, *, parts: bool = False) -> Figures:
+        """A backend's numbers; `parts` for a view that shows the times of the window's parts too."""
+        counted = await self._read_counted(key)
+        counted = await read_exact_durations(self.tx, self._scope(key), counted, parts=parts)
+        running = states.running.of(key, self.kind)
+        if self.kind is ResultKind.INGESTED:
+            running = await count_ingested_running(self.tx, self.upstream.key, key, self.window, self.now)
+        last = await read_last(self.tx, self.upstream.key, key, self.kind)
+        return replace(counted, running=running, last_result=last)
+
+    async def _read_counted(self, key: str) -> Figures:
+        history_rows = self.history.backend_figures(key)
+        if history_rows is None:
+            return await read_figures(self.tx, self._scope(key))
+        return make_figures(history_rows, self.window, await read_extremes(self.tx, self._scope(key)))
+
+    def _scope(self, key: str) -> FigureScope:
+        return FigureScope(self.upstream.key, key, self.kind, self.window)
+
+    async def is_silent(self, entry: AllowlistEntry) -> bool:
+        key = {"upstream": self.upstream.key, "downstream": entry.name.key}
+        last = await self.tx.one(_LAST_REPORT, **key)
+        reported = last["at"] if last else None
+        since = max(reported or 0, to_us(self.now - SILENT_WITHIN))
+        row = await self.tx.one(_UNANSWERED, since=since, before=to_us(self.now - ANSWER_WITHIN), **key)
+        unanswered = row["number"] if row else 0
+        return is_silent(entry.level, ever_reported=reported is not None, unanswered=unanswered)
+
+    async def _read_last_sent(self, key: str) -> datetime | None:
+        backend = {"upstream": self.upstream.key, "downstream": key}
+        rows = [await self.tx.one(_LAST_SENT, event=event, **backend) for event in self.kind.events]
+        return from_us_or_none(max((row["sent_at"] for row in rows if row), default=None))
+
+
+def make_summary(
+    entry: AllowlistEntry, figures: Figures, states: BackendStates, *, silent: bool
+) -> BackendSummary:
+    """A backend's row without the time of its last dispatch."""
+    key = entry.name.key
+    return BackendSummary(
+        name=entry.name,
+        level=entry.level,
+        device=entry.device,
+        oncalls=entry.oncalls,
+        hardware=entry.hardware,
+        name_only=False,
+        figures=figures if entry.level >= Level.L2 else None,
+        sent=figures.sent,
+        waiting=states.waiting.get(key, 0),
+        parked=states.parked.get(key, 0),
+        suspended=key in states.suspended,
+        silent=silent,
+        alarm=states.alarms.get(key),
+        probe=bool(entry.expect),
+        hidden=entry.visibility is not Visibility.PUBLIC,
+    )
+
+
+def make_name_only_summary(entry: AllowlistEntry) -> BackendSummary:
+    return BackendSummary(
+        name=entry.name,
+        level=entry.level,
+        device=None,
+        oncalls=(),
+        hardware=None,
+        name_only=True,
+        figures=None,
+    )

@@ -1,0 +1,222 @@
+"""The whole loop on one stage: the simulated GitHub, the relay in process, and a clock that is moved by hand.
+
+Both sides speak HTTP to each other through ASGI transports, so nothing is stubbed; `act` lets the relay do all
+that is due, and nothing ever sleeps. Leaving the stage fails the test on anything unexpected on either side.
+"""
+
+import atexit
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import httpx
+from starlette.types import ASGIApp
+
+from crcr.app import Edge
+from crcr.decide.model import RepoName
+from crcr.record.migrations.run import migrate
+from crcr.record.store.database import PostgresTimeouts
+from crcr.settings import PostgresSetting, Settings, SqliteSetting, load_settings
+from crcr.wiring.core import Seams
+from crcr.wiring.services import Services, build
+from crcr.wiring.web_app import build_app
+from github_sim.github import GitHub, JobSpec, Workflow
+from support.clock import ManualClock
+from support.services.postgres import PATIENT_TIMEOUTS, new_database, run_on
+
+UPSTREAM = "pytorch-like/core"
+AUDIENCE = "crcr-test"
+RELAY_URL = "http://relay.test"
+
+WORKFLOW = Workflow(jobs=(JobSpec("build"), JobSpec("test")))
+
+
+class RunningRelay:
+    def __init__(
+        self, folder: Path, github: GitHub, clock: ManualClock, outside: Mapping[str, ASGIApp] | None = None
+    ) -> None:
+        self.folder = folder
+        self.outside = outside or {}
+        self.github = github
+        self.clock = clock
+        self.crashes: list[Exception] = []
+        self.seams: Seams
+        self.services: Services
+        self.app: Edge
+        self.http: httpx.AsyncClient
+
+    async def open(self, settings: Settings, check_gathering: timedelta = timedelta()) -> None:
+        if isinstance(settings.database, SqliteSetting):
+            place_empty_database(settings.database.path)
+        self.seams = Seams(
+            clock=self.clock,
+            http=self._github_http,
+            chance=lambda: 0.5,
+            on_crash=self.crashes.append,
+            health_shared_for_s=0,
+            check_gathering=check_gathering,
+            postgres_timeouts=PostgresTimeouts() if "CRCR_TEST_TIMEOUTS" in os.environ else PATIENT_TIMEOUTS,
+        )
+        self.services = build(settings, self.seams)
+        self.app = build_app(self.services, work=False)
+        await self.services.acts.register_upstreams(self.services.upstreams, self.clock.now())
+        await self.refresh()
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=RELAY_URL)
+        self.github.use_transport(httpx.ASGITransport(self.app))
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.services.close()
+
+    async def refresh(self) -> None:
+        for refresher in self.services.refreshers.values():
+            await refresher.refresh_or_log()
+
+    async def drain(self) -> int:
+        """Let the relay do everything that is due now."""
+        return await self.services.worker.drain()
+
+    async def pass_time(self, seconds: float) -> int:
+        self.clock.advance(seconds)
+        return await self.drain()
+
+    def write_allowlist(self, text: str, name: str = "allowlist.yml") -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def write_allowlists(self, allowlists: str | Mapping[str, str]) -> Path | None:
+        if isinstance(allowlists, str):
+            return self.write_allowlist(allowlists)
+        paths = {
+            name: self.write_allowlist(text, f"{name.replace('/', '.')}.yml")
+            for name, text in allowlists.items()
+        }
+        tables = (f'[[upstream]]\nname = "{name}"\nallowlist = "{path}"\n' for name, path in paths.items())
+        (self.folder / "crcr.toml").write_text("".join(tables))
+        return None
+
+    def rows(self, sql: str, *params: object) -> list[dict[str, Any]]:
+        """Look into the relay's own tables, as an operator would."""
+        database = self.services.settings.database
+        if isinstance(database, PostgresSetting):
+            return run_on(database.url.get_secret_value(), sql, *params)
+        with sqlite3.connect(database.path) as connection:
+            connection.row_factory = sqlite3.Row
+            found = [dict(row) for row in connection.execute(sql, params)]
+        connection.close()
+        return found
+
+    def jobs(self, downstream: str | None = None) -> list[dict[str, Any]]:
+        rows = self.rows("SELECT * FROM jobs ORDER BY in_progress_at, run_id, attempt, job_name")
+        return [row for row in rows if downstream is None or row["downstream"] == downstream.lower()]
+
+    def dispatch_states(self) -> dict[tuple[str, str], str]:
+        rows = self.rows("SELECT delivery, downstream, state FROM dispatches")
+        return {(row["delivery"], row["downstream"]): row["state"] for row in rows}
+
+    def _github_http(self, _: str) -> httpx.AsyncClient:
+        others = {f"all://{host}": httpx.ASGITransport(app) for host, app in self.outside.items()}
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.github.app), mounts=others)
+
+
+@cache
+def _empty_database() -> Path:
+    """A database with the schema and nothing in it, made once for all stages of a process."""
+    path = Path(mkdtemp(prefix="crcr-test-")) / "empty.db"
+    atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
+    migrate(path)
+    return path
+
+
+def place_empty_database(path: Path) -> None:
+    """Running every migration for every test would take longer than most of the tests."""
+    if not path.exists():
+        shutil.copy(_empty_database(), path)  # with its mode
+
+
+def settings_for(folder: Path, github: GitHub, allowlist: Path | str | None, **more: str) -> Settings:
+    """Settings for `UPSTREAM`; without an allowlist, the upstreams stand in the folder's crcr.toml."""
+    environ = {**environment(folder, github, allowlist), **more}
+    return load_settings(config=None, environ=environ, cwd=folder)
+
+
+def environment(folder: Path, github: GitHub, allowlist: Path | str | None) -> dict[str, str]:
+    issuer = [{"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}]
+    return {
+        **({} if allowlist is None else {"CRCR_UPSTREAM": UPSTREAM, "CRCR_ALLOWLIST": str(allowlist)}),
+        "CRCR_GITHUB_APP_ID": str(github.app_id),
+        "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
+        "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
+        "CRCR_GITHUB_API_URL": github.base_url,
+        "CRCR_PUBLIC_URL": RELAY_URL,
+        "CRCR_DATABASE_URL": database_url(folder),
+        "CRCR_OIDC_AUDIENCE": AUDIENCE,
+        "CRCR_OIDC_ISSUERS": json.dumps(issuer),
+    }
+
+
+def database_url(folder: Path) -> str:
+    """A file of its own, or with CRCR_TEST_STORE=postgresql a database of its own for each folder."""
+    if in_postgresql():
+        return _new_database_for(folder)
+    return f"sqlite:///{folder / 'crcr.db'}"
+
+
+def in_postgresql() -> bool:
+    return os.environ.get("CRCR_TEST_STORE") == "postgresql"
+
+
+@cache
+def _new_database_for(_: Path) -> str:
+    return new_database()
+
+
+@asynccontextmanager
+async def running_relay(
+    folder: Path,
+    allowlist: str | Mapping[str, str],
+    *,
+    downstreams: tuple[str, ...] = (),
+    prepare: Callable[[GitHub], object] = lambda _: None,
+    outside: Mapping[str, ASGIApp] | None = None,
+    check_gathering: timedelta = timedelta(),
+    **more: str,
+) -> AsyncIterator[RunningRelay]:
+    """A relay with this allowlist, its upstream, and a repository for each downstream that the App is on.
+
+    Several upstreams are a mapping of their names to their allowlists; `prepare` sees GitHub before the relay does.
+    `outside` are further servers that the relay can reach, by host. Checks of backends and jobs are written at once,
+    unless `check_gathering` lets them wait for more changes as in a real relay.
+    """
+    clock = ManualClock()
+    async with GitHub(
+        clock=clock, seed=7, base_url="http://127.0.0.1:9", webhook_url=f"{RELAY_URL}/github/webhook"
+    ) as github:
+        for name in (UPSTREAM,) if isinstance(allowlist, str) else allowlist:
+            github.create_repository(name)
+        for name in downstreams:
+            github.create_repository(name, workflows=[WORKFLOW])
+        prepare(github)
+        relay = RunningRelay(folder, github, clock, outside)
+        settings = settings_for(folder, github, relay.write_allowlists(allowlist), **more)
+        await relay.open(settings, check_gathering)
+        try:
+            await relay.drain()
+            yield relay
+        finally:
+            await relay.close()
+        github.finish()
+        assert relay.crashes == []
+
+
+def repo(name: str) -> RepoName:
+    return RepoName(name)

@@ -173,7 +173,7 @@ def test_a_file_that_is_named_exists(page: Path) -> None:
     assert [path for path in sorted(named) if not list(ROOT.glob(path.rstrip("/")))] == []
 
 
-@every_page
+@pytest.mark.parametrize("page", ABOUT_CODE, ids=lambda path: path.name)
 def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
     rooms = "|".join(sorted(room for room in ALLOWED if room.isidentifier() and room != "__main__"))
     form = re.compile(rf"(?:crcr\.)?((?:{rooms})(?:\.\w+)+)|crcr\.({rooms})")
@@ -181,17 +181,22 @@ def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
     assert [name for name in sorted(named) if not _is_ours(name)] == []
 
 
-@pytest.mark.parametrize("page", [*ABOUT_CODE, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
-def test_a_python_file_or_private_name_that_is_named_exists(page: Path) -> None:
+def test_a_python_file_or_private_name_that_is_named_exists() -> None:
     """Names without their folder or module: `registry.py`, `_READERS`."""
-    spans = {part for part in _SPAN.findall(prose(page)) if re.fullmatch(r"(?:\w+/)*\w+\.py|_[A-Za-z]\w+", part)}
-    sources = [path for path in ROOT.glob("[abst]*/**/*.py") if "migrations" not in path.parts]
-    names_ = {name for path in sources for name in _defined(ast.parse(path.read_text(encoding="utf-8")))}
-    known = {f"/{path.relative_to(ROOT).as_posix()}" for path in sources}
+    form = re.compile(r"(?:\w+/)*\w+\.py|_[A-Za-z]\w+")
+    pages = [*ABOUT_CODE, ROOT / "CONTRIBUTING.md"]
+    named = {
+        (page.name, part) for page in pages for part in _SPAN.findall(prose(page)) if form.fullmatch(part)
+    }
+    sources = [
+        path for folder in ("src", "tests", "bench", "action") for path in (ROOT / folder).rglob("*.py")
+    ]
+    paths = [path.as_posix() for path in sources]
+    words = {word for path in sources for word in re.findall(r"\b_[A-Za-z]\w+", path.read_text("utf-8"))}
     missing = [
-        part
-        for part in sorted(spans)
-        if part not in names_ and not any(path.endswith(f"/{part}") for path in known)
+        (page, part)
+        for page, part in sorted(named)
+        if part not in words and not any(path.endswith(f"/{part}") for path in paths)
     ]
     assert missing == []
 

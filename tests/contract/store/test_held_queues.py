@@ -10,7 +10,7 @@ import pytest
 from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.worker import Worker
+from crcr.deliver.worker import Worker, WorkerMonitoring
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.record.outbox.effects import add_effects, add_once, add_paced, effect_row
 from crcr.record.store.database import Tx
@@ -35,7 +35,13 @@ class Limited:
         handlers: dict[EffectKind, Callable[[ClaimedEffect], Awaitable[bool | None]]]
         handlers = dict.fromkeys((PUBLISH, SEND, LOOK_UP), self._do)
         outbox = stores.outbox("one")
-        self.worker = Worker(outbox, handlers, clock=self.clock, chance=lambda: 0.0, tally=RelayMetrics())
+        self.worker = Worker(
+            outbox,
+            handlers,
+            clock=self.clock,
+            chance=lambda: 0.0,
+            monitoring=WorkerMonitoring(counters=RelayMetrics()),
+        )
 
     async def _do(self, effect: ClaimedEffect) -> None:
         self.tried.append(effect)

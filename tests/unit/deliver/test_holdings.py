@@ -13,7 +13,7 @@ from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.worker_presence import GONE_AFTER
 from crcr.deliver.held_effects import LEASE
-from crcr.deliver.worker import Worker
+from crcr.deliver.worker import Worker, WorkerMonitoring
 from crcr.ports import check_lease
 from support.clock import ManualClock, settle
 from support.data.events_and_reports import NOW
@@ -79,7 +79,7 @@ class WorkerSetup:
             {EffectKind.SEND_DISPATCH: self._handle},
             clock=self.clock,
             chance=lambda: 0.5,
-            tally=Counted(),
+            monitoring=WorkerMonitoring(counters=Counted()),
             concurrency=concurrency,
             presence=self.seen,
         )

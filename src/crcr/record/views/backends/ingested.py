@@ -165,7 +165,7 @@ async def read_ingested_job(
     named.sort(key=lambda pair: (len(pair[0]["run_id"]), pair[0]["run_id"], pair[0]["attempt"]), reverse=True)
     return JobDetail(
         upstream=upstream,
-        backend=RepoName(visible.written(downstream.key)),
+        backend=RepoName(visible.full_name(downstream.key)),
         job=_job_view(row_found, key.job_name, visible, details),
         attempts=tuple(_job_view(row, name, visible) for row, name in named),
         environment=details["environment"] if details else None,
@@ -253,7 +253,7 @@ def _job_view(row: Row, job_name: str, visible: VisibleBackends, details: Row | 
     tests = json.loads(details["failed_tests"]) if details and details["failed_tests"] else []
     cut = (details["failed_tests_cut"] or 0) if details else 0
     return JobView(
-        downstream=visible.written(row["downstream"]),
+        downstream=visible.full_name(row["downstream"]),
         workflow=row["workflow_name"],
         job_name=job_name,
         state=JobState(row["state"]),

@@ -143,7 +143,7 @@ def job_view(
     # By position: looking up a name in a row scans its columns. Every row begins with these.
     values: dict[str, Any] = dict(zip(_VIEW_NAMES, row, strict=False))
     return JobView(
-        downstream=visible.written(values["downstream"]),
+        downstream=visible.full_name(values["downstream"]),
         state=_STATES[values["state"]],
         conclusion=_CONCLUSIONS[values["conclusion"]],
         disputed_conclusion=_CONCLUSIONS[values["disputed_conclusion"]],

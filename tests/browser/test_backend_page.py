@@ -274,33 +274,33 @@ async def stored_site(
     folder: Path, browser: Browser, **context: Any
 ) -> AsyncIterator[tuple[StoreRows, str, Page]]:
     """The pages over a store that is filled row by row, for more than a story would make."""
-    async with open_store_rows(folder, upstreams=(STORED,)) as world:
-        world.allowlist()
+    async with open_store_rows(folder, upstreams=(STORED,)) as store:
+        store.allowlist()
         server = Server(
-            Starlette(routes=pages_routes.routes(Frame(world.views, upstreams=(STORED,), clock=world.clock))),
+            Starlette(routes=pages_routes.routes(Frame(store.views, upstreams=(STORED,), clock=store.clock))),
             "127.0.0.1",
             0,
         )
         await server.start()
         seen = await browser.new_context(**context)
         try:
-            yield world, f"{server.url}/crcr/good/backend", await seen.new_page()
+            yield store, f"{server.url}/crcr/good/backend", await seen.new_page()
         finally:
             await seen.close()
             await server.stop()
 
 
-def fill(world: StoreRows, events: int, names: tuple[str, ...]) -> None:
+def fill(store: StoreRows, events: int, names: tuple[str, ...]) -> None:
     for number in range(1, events + 1):
-        delivery = world.pull(number, title=f"change {number}")
-        world.dispatch(delivery, number=number, head_sha=f"{number:040x}", hours_ago=events - number + 1)
+        delivery = store.pull(number, title=f"change {number}")
+        store.dispatch(delivery, number=number, head_sha=f"{number:040x}", hours_ago=events - number + 1)
         for name in names:
-            world.job(delivery, job_name=name, number=number, hours_ago=max(1, events - number))
+            store.job(delivery, job_name=name, number=number, hours_ago=max(1, events - number))
 
 
 async def test_older_events_are_read_to_their_end(tmp_path: Path, browser: Browser) -> None:
-    async with stored_site(tmp_path, browser, java_script_enabled=False) as (world, url, page):
-        fill(world, 120, ("build",))
+    async with stored_site(tmp_path, browser, java_script_enabled=False) as (store, url, page):
+        fill(store, 120, ("build",))
         await page.goto(url)
         found: list[str] = []
         while True:
@@ -318,8 +318,8 @@ async def test_headers_stay_in_view_and_only_the_matrix_scrolls_sideways(
     tmp_path: Path, browser: Browser
 ) -> None:
     names = (*WIDE, *(f"{'a very long name of a job ' * 6}{letter}" for letter in "abcdefgh"))
-    async with stored_site(tmp_path, browser) as (world, url, page):
-        fill(world, 40, names)
+    async with stored_site(tmp_path, browser) as (store, url, page):
+        fill(store, 40, names)
         for width in (1440, 1024, 390):
             await page.set_viewport_size({"width": width, "height": 800})
             await page.goto(url)
@@ -344,8 +344,8 @@ async def test_headers_stay_in_view_and_only_the_matrix_scrolls_sideways(
 
 
 async def test_many_jobs_and_events_come_quickly(tmp_path: Path, browser: Browser) -> None:
-    async with stored_site(tmp_path, browser) as (world, url, page):
-        fill(world, 50, (*WIDE, *(f"other {first}{second}" for first in "abcd" for second in "klmnopqrstu")))
+    async with stored_site(tmp_path, browser) as (store, url, page):
+        fill(store, 50, (*WIDE, *(f"other {first}{second}" for first in "abcd" for second in "klmnopqrstu")))
         answer = await page.goto(url)
         assert answer is not None
         assert len(await answer.body()) < 1_500_000

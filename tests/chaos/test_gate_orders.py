@@ -21,14 +21,13 @@ from random import Random
 from typing import Any
 
 import pytest
-import structlog
 
 from chaos.random_walks import deliver_some
 from github_sim.github import CheckRun, MergeGroup, PullRequest, WebhookDelivery, WorkflowRun
 from support.github.gated_upstream import GATE, GATED, GATING, INFORMING, LABEL, gated_upstream
 from support.running_relay import UPSTREAM, RunningRelay
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("quiet_logs")]
 
 ORDERS = int(os.environ.get("CRCR_CHAOS_ORDERS", "6"))
 LIVES = max(4, ORDERS // 4)
@@ -38,13 +37,6 @@ APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], authors: 
 
 Arrival = Callable[[], Awaitable[object]]
 Shown = dict[str, dict[str, tuple[str, str | None, str]]]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Any:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    yield
-    structlog.reset_defaults()
 
 
 class Play:

@@ -36,7 +36,7 @@ class _HighestSum:
 
 @dataclass
 class InstallationCalls:
-    """The calls made with tokens of one installation, or by the App itself (`installation_id` None)."""
+    """The calls made with tokens of one installation, or by the App itself (`parse_installation_id` None)."""
 
     installation_id: int | None
     routes: Counter[tuple[str, str]] = field(default_factory=Counter)

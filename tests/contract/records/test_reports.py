@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sqlite3
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -32,7 +31,7 @@ from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
-from support.data.events_and_reports import a_caller
+from support.data.events_and_reports import a_caller, count_outcomes
 from support.stores.databases import SHARED_DATABASES, OpenDatabase
 from support.stores.race_harness import empty_unit, pause_before_commit
 from support.stores.tables import database_location
@@ -137,12 +136,6 @@ async def store(open_database: OpenDatabase) -> Store:
     return made
 
 
-def kinds(outcomes: list[ReportOutcome]) -> Counter[str]:
-    return Counter(
-        each.code if isinstance(each, RejectedReport) else type(each).__name__ for each in outcomes
-    )
-
-
 async def test_what_was_answered_is_committed(store: Store) -> None:
     one, other = store.open(), store.open()
     assert isinstance(await one.report(), OpenJob)
@@ -153,7 +146,7 @@ async def test_what_was_answered_is_committed(store: Store) -> None:
 async def test_of_two_processes_writing_the_same_at_once_one_applies_it(store: Store) -> None:
     one, other = store.open(), store.open()
     outcomes = await asyncio.gather(*(each.report() for each in (one, other) * 50))
-    assert kinds(outcomes) == {"OpenJob": 1, "RepeatedReport": 99}
+    assert count_outcomes(outcomes) == {"OpenJob": 1, "RepeatedReport": 99}
 
 
 async def test_of_two_processes_with_conflicting_results_one_is_applied(store: Store) -> None:
@@ -163,7 +156,7 @@ async def test_of_two_processes_with_conflicting_results_one_is_applied(store: S
         *(one.report("completed", conclusion="success") for _ in range(25)),
         *(other.report("completed", conclusion="failure") for _ in range(25)),
     )
-    assert kinds(outcomes) == {"CloseJob": 1, "RepeatedReport": 24, "conflicting_result": 25}
+    assert count_outcomes(outcomes) == {"CloseJob": 1, "RepeatedReport": 24, "conflicting_result": 25}
     assert [job["conclusion"] for job in await one.jobs()] == ["failure"]
 
 

@@ -18,7 +18,7 @@ from crcr.record.store.sqlite.database import connect
 from crcr.record.store.sqlite.file import copy_database
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
-from support.data.operator_database import OperatorDatabase, relay_environment
+from support.data.operator_database import OperatorShell, relay_environment
 from support.process import crcr, free_port
 from support.running_relay import UPSTREAM, environment
 from support.services.postgres import binaries, cluster, drop_database, new_database, run_on
@@ -68,8 +68,8 @@ def test_nothing_is_overwritten_and_nothing_broken_is_kept(tmp_path: Path) -> No
 
 
 def test_with_postgresql_it_names_the_tools_that_do_it(tmp_path: Path) -> None:
-    world = OperatorDatabase(tmp_path, relay_environment(tmp_path, CRCR_DATABASE_URL=new_database()))
-    told = world.crcr("backup", str(tmp_path / "copy.db"))
+    shell = OperatorShell(tmp_path, relay_environment(tmp_path, CRCR_DATABASE_URL=new_database()))
+    told = shell.crcr("backup", str(tmp_path / "copy.db"))
     assert (told.exit_code, "pg_dump" in told.stderr) == (1, True)
 
 

@@ -1,6 +1,5 @@
 """`crcr init` in a repository: what it writes, what it leaves alone, what it refuses and what it says is next."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,32 +8,18 @@ from crcr.join.files import generate
 from support.downstream.init_command import (
     FLAGS,
     LOCAL_RELAY,
-    ONBOARDING_FACTS,
     REPORTER,
     UNREACHABLE_RELAY,
     WORKFLOW,
-    checkout,
     plain_text,
     run_init_in,
-    serve_facts,
     written_files,
 )
 from support.downstream.join_requests import join_request
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return checkout(tmp_path / "backend")
-
-
-@pytest.fixture
-def relay() -> Iterator[str]:
-    with serve_facts(ONBOARDING_FACTS) as url:
-        yield url
-
-
-def test_it_writes_what_the_generator_makes_and_says_what_is_next(repository: Path, relay: str) -> None:
-    code, out = run_init_in(repository, "--relay", relay)
+def test_it_writes_what_the_generator_makes_and_says_what_is_next(repository: Path, relay_url: str) -> None:
+    code, out = run_init_in(repository, "--relay", relay_url)
     assert code == 0
     assert written_files(repository) == {
         each.path: each.text for each in generate(join_request(relay_url=LOCAL_RELAY))

@@ -11,7 +11,7 @@ from crcr.decide.model import Level
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
 from crcr.join.request import JoinRequest
-from support.downstream.init_command import FLAGS, REPORTER, WORKFLOW, checkout, run_init_in, written_files
+from support.downstream.init_command import FLAGS, REPORTER, WORKFLOW, run_init_in, written_files
 from support.downstream.join_requests import all_join_requests, join_request
 
 TOLD = ("--command", 'make test A="$B" # all', "--job-name", "build (cuda, 3.12)", "--junit", "out/**/*.xml")
@@ -21,11 +21,6 @@ PLACES = {
     Ci.GITLAB: ("--place", "project_id=42", "--place", "url=https://gitlab.example.org"),
     Ci.CIRCLECI: ("--place", "project=gh/org/backend"),
 }
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return checkout(tmp_path / "backend")
 
 
 def write(folder: Path, wanted: JoinRequest) -> None:

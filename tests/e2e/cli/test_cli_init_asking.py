@@ -1,39 +1,24 @@
 """`crcr init` on a terminal: what it asks for, and that a bad answer is asked for again, with the reason."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.downstream.init_command import (
     FLAGS,
-    ONBOARDING_FACTS,
     UNREACHABLE_RELAY,
     WORKFLOW,
     Terminal,
-    checkout,
     run_init_in,
-    serve_facts,
     written_files,
 )
 
 NIGHTLY = ".github/workflows/crcr-nightly.yml"
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return checkout(tmp_path / "backend")
-
-
-@pytest.fixture
-def relay() -> Iterator[str]:
-    with serve_facts(ONBOARDING_FACTS) as url:
-        yield url
-
-
-def test_it_asks_for_what_is_missing(repository: Path, relay: str) -> None:
+def test_it_asks_for_what_is_missing(repository: Path, relay_url: str) -> None:
     with Terminal(repository, "init") as terminal:
-        terminal.answer("the relay's URL", relay)
+        terminal.answer("the relay's URL", relay_url)
         terminal.answer("the CI that runs the build", "")
         terminal.answer("the level", "L4")
         terminal.answer("this repository, as owner/name [org/backend]", "")
@@ -51,12 +36,12 @@ def test_it_asks_for_what_is_missing(repository: Path, relay: str) -> None:
     assert "assumed" not in terminal.seen
 
 
-def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay: str) -> None:
+def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay_url: str) -> None:
     with Terminal(repository, "init") as terminal:
         terminal.answer("the relay's URL", "relay")
         terminal.answer("write https://host", UNREACHABLE_RELAY)
         terminal.answer("cannot be reached", "n")
-        terminal.answer("the relay's URL", relay)
+        terminal.answer("the relay's URL", relay_url)
         terminal.answer("the CI that runs the build", "jenkins")
         terminal.answer("which runs anywhere", "buildkite")
         terminal.answer("the level", "L9")
@@ -110,10 +95,12 @@ def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) 
     assert (edited.read_text() == "mine\n") is (answer == "n")
 
 
-def test_what_was_said_before_is_offered(repository: Path, relay: str) -> None:
-    run_init_in(repository, "--relay", relay, "--command", "make test", "--junit", "out/*.xml", "--nightly")
+def test_what_was_said_before_is_offered(repository: Path, relay_url: str) -> None:
+    run_init_in(
+        repository, "--relay", relay_url, "--command", "make test", "--junit", "out/*.xml", "--nightly"
+    )
     before = written_files(repository)
-    with Terminal(repository, "init", "--relay", relay) as terminal:
+    with Terminal(repository, "init", "--relay", relay_url) as terminal:
         terminal.answer("the CI that runs the build (github, buildkite, gitlab, circleci) [github]", "")
         terminal.answer("the level", "")
         terminal.answer("this repository", "")

@@ -1,6 +1,5 @@
 """What `crcr init` makes of the relay's answers: it believes what belongs to the address that was named, and says what fails."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from support.downstream.init_command import (
     LOCAL_RELAY,
     ONBOARDING_FACTS,
     UNREACHABLE_RELAY,
-    checkout,
     plain_text,
     run_init_in,
     serve_facts,
@@ -18,17 +16,6 @@ from support.downstream.init_command import (
 )
 
 GIVEN = ("--upstream", "pytorch/pytorch", "--audience", "crcr")
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return checkout(tmp_path / "backend")
-
-
-@pytest.fixture
-def relay() -> Iterator[str]:
-    with serve_facts(ONBOARDING_FACTS) as url:
-        yield url
 
 
 @pytest.mark.parametrize(("more", "code"), [((), 2), (GIVEN, 0)])
@@ -74,8 +61,8 @@ def test_the_next_command_names_the_upstream_where_the_relay_has_several(
     assert f"check the set-up: crcr doctor --relay {LOCAL_RELAY} --repo org/backend{named}\n" in out
 
 
-def test_a_relay_that_answers_is_not_warned_of(repository: Path, relay: str) -> None:
-    code, out = run_init_in(repository, "--relay", relay)
+def test_a_relay_that_answers_is_not_warned_of(repository: Path, relay_url: str) -> None:
+    code, out = run_init_in(repository, "--relay", relay_url)
     assert (code, "warning" in out) == (0, False), out
 
 
@@ -94,8 +81,8 @@ def test_of_several_upstreams_one_must_be_named(repository: Path) -> None:
     assert (code, "pass --upstream org/one or org/two" in out) == (2, True), out
 
 
-def test_an_upstream_that_the_relay_does_not_serve_is_refused(repository: Path, relay: str) -> None:
-    code, out = run_init_in(repository, "--relay", relay, "--upstream", "other/upstream")
+def test_an_upstream_that_the_relay_does_not_serve_is_refused(repository: Path, relay_url: str) -> None:
+    code, out = run_init_in(repository, "--relay", relay_url, "--upstream", "other/upstream")
     assert code == 2
     assert "it serves pytorch/pytorch" in plain_text(out)
 

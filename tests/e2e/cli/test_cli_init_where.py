@@ -19,11 +19,6 @@ BRIDGE = ".github/workflows/crcr-bridge.yml"
 BUILDKITE = ("--ci", "buildkite", "--place", "organization=acme", "--place", "pipeline=crcr")
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return checkout(tmp_path / "backend")
-
-
 def next_steps(out: str) -> list[str]:
     return [line.partition(". ")[2] for line in out.splitlines() if line[:1].isdigit()]
 

@@ -15,6 +15,7 @@ from support.github.gated_upstream import (
     gated_upstream,
     latest_check,
     open_pull,
+    push_to_pull,
     run_all,
     shown_check,
     write_comment,
@@ -31,12 +32,6 @@ def gating_allowlist(options: str, level: str = "L4") -> str:
 
 APPROVED = gating_allowlist("authors: approved")
 TRUSTED = gating_allowlist("authors: trusted")
-
-
-async def push(relay: RunningRelay, pull: PullRequest) -> None:
-    relay.clock.advance(60)
-    await relay.github.push_to_pr(pull)
-    await relay.drain()
 
 
 async def close_and_reopen(relay: RunningRelay, pull: PullRequest) -> None:
@@ -109,7 +104,7 @@ async def test_an_approval_is_valid_for_its_head_only(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         await write_comment(relay, pull, APPROVE)
-        await push(relay, pull)
+        await push_to_pull(relay, pull)
         assert dispatched_actions(relay.github, GATING) == ["opened"]
         assert shown_check(relay, GATE, pull.head_sha) == (
             "in_progress",

@@ -13,6 +13,7 @@ from github_sim.bodies import webhooks
 from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun
 from support.data.events_and_reports import a_caller
 from support.downstream.callbacks import dispatched_run, report_outcome
+from support.github.checks import named_workflow
 from support.github.gated_upstream import (
     GATE,
     GATING,
@@ -34,10 +35,6 @@ MINUTE, HOUR = 60.0, 3600.0
 ANY_JOB = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['*']}}\n"
 ACTIONS = f"/repos/{GATING}/actions/*"
 JOBS = f"/repos/{GATING}/actions/runs/*/attempts/*/jobs"
-
-
-def named(*names: str) -> Workflow:
-    return Workflow(jobs=tuple(JobSpec(name) for name in names), run_name="CI {delivery_id}")
 
 
 def verified_job(relay: RunningRelay, name: str = "build") -> tuple[str, str, str | None, bool]:
@@ -270,7 +267,7 @@ async def test_results_of_l2_cost_no_call_to_github(tmp_path: Path) -> None:
 
 async def test_ci_elsewhere_is_self_reported_and_never_looked_up(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB.replace("'*'", "build"), downstreams=(GATING,)) as relay:
-        relay.github.repository(GATING).workflows = [named("bridge")]
+        relay.github.repository(GATING).workflows = [named_workflow("bridge")]
         pull = await open_pull(relay)
         run, there = newest_run(relay), relay.github.repository(GATING)
         caller = a_caller(
@@ -323,7 +320,7 @@ async def test_a_job_that_reports_under_another_jobs_name_is_held_against_that_j
 
 async def test_what_a_separate_job_closed_is_matched_by_the_jobs_name(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "report")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "report")]
         await open_pull(relay)
         run = newest_run(relay)
         await relay.github.start_job(run, "build")
@@ -337,7 +334,7 @@ async def test_what_a_separate_job_closed_is_matched_by_the_jobs_name(tmp_path: 
 
 async def test_a_name_that_two_of_githubs_jobs_have_counts_as_the_worse_of_them(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "build", "report")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "build", "report")]
         pull = await open_pull(relay)
         run = newest_run(relay)
         first, second, reporter = run.jobs
@@ -370,7 +367,7 @@ async def test_a_name_that_none_of_githubs_jobs_has_fails_with_its_run(tmp_path:
 
 async def test_legs_of_one_name_are_each_held_against_their_own_job(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "build")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "build")]
         await open_pull(relay)
         run = newest_run(relay)
         for job in run.jobs:
@@ -424,7 +421,7 @@ async def test_githubs_word_before_the_report_is_asked_for_again_and_not_lost(tm
 
 async def test_news_of_a_failed_job_that_another_job_closed_counts_at_once(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "report")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "report")]
         relay.github.repository(GATING).sends_run_webhooks = True
         await open_pull(relay)
         run = newest_run(relay)

@@ -24,6 +24,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from support.downstream.callbacks import bearer
 from support.github.gated_upstream import GATING, INFORMING
 from support.running_relay import UPSTREAM
 from support.served_relay import ADMIN, HIDDEN_BACKEND, serve_relay
@@ -50,7 +51,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def sample_values(address: str) -> SampleValues:
     """What is there to ask for, by the names of parameters; each cursor is of one list and asked of all."""
-    with httpx.Client(base_url=f"{address}/api/v1/", headers=_bearer(ADMIN)) as client:
+    with httpx.Client(base_url=f"{address}/api/v1/", headers=bearer(ADMIN)) as client:
         jobs = client.get("jobs", params={"limit": 200}).json()["jobs"]
         deliveries = client.get("deliveries").json()["deliveries"]
         cursors = [client.get(path, params={"limit": 1}).json()["next"] for path in LISTS]
@@ -111,7 +112,7 @@ def _ask(
     @given(case=operation.as_strategy(mode), data=st.data())
     def ask(case: Any, data: st.DataObject) -> None:
         _use_sample_values(case, known, data)
-        headers = _bearer(ADMIN) if data.draw(st.booleans()) else {}
+        headers = bearer(ADMIN) if data.draw(st.booleans()) else {}
         response = case.call(base_url=address, session=session, headers=headers)
         case.validate_response(response, checks=CHECKS)
         if response.status_code >= 400:
@@ -127,10 +128,6 @@ def _use_sample_values(case: Any, known: SampleValues, data: st.DataObject) -> N
         for name in [name for name in given_ or {} if name in known]:
             if data.draw(st.integers(0, 3)):
                 given_[name] = data.draw(st.sampled_from(known[name]))
-
-
-def _bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 WORST = ("%FF", "a%00b", "A" * 20_000)

@@ -18,10 +18,10 @@ from crcr.decide.github.requests_and_answers import (
 )
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
-from crcr.github.api.core import MAX_LIST_BYTES
+from crcr.github.api.request_response import MAX_LIST_BYTES
 from crcr.github.client import GitHubClient
 from support.clock import ManualClock
-from support.github.fake_github import FakeGitHub, connect
+from support.github.fake_github import FakeGitHub
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REPO = RepoName("org/up")
@@ -39,21 +39,6 @@ RUN = {"id": 3, "event": "push", "created_at": "2026-01-01T00:00:00Z"}
 Call = Callable[[GitHubClient], Awaitable[object]]
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def server(clock: ManualClock) -> FakeGitHub:
-    return FakeGitHub(clock)
-
-
-@pytest.fixture
-def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
-    return connect(server, clock)
-
-
 def page(body: object, *, more: bool = False) -> httpx.Response:
     # An address elsewhere: it is never asked.
     headers = {"Link": '<https://evil.test/?page=2>; rel="next"'} if more else {}
@@ -66,7 +51,7 @@ def requested_pages(server: FakeGitHub, path: str) -> list[str]:
 
 async def create(github: GitHubClient, urgency: Urgency = Urgency.FIRST) -> int:
     return await github.checks.create(
-        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", shown=SHOWN, urgency=urgency
+        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", content=SHOWN, urgency=urgency
     )
 
 

@@ -19,7 +19,7 @@ from crcr.cli.printing import ProgressLine, print_json, print_line, print_warnin
 from crcr.record.sqlite_to_postgres.copy import CopyProgress, CopyResult, move
 from crcr.record.store.database import PostgresLocation
 from crcr.settings import PostgresSetting
-from crcr.settings.readers import values
+from crcr.settings.readers import single_values
 from crcr.settings.readers.locations import sqlite_file
 from crcr.settings.readers.service_urls import ca_file, postgres_url
 from crcr.settings.setting import InvalidValue, RawValue
@@ -80,7 +80,7 @@ def _from_settings(config: Path | None) -> MoveTarget:
 
 
 def _postgres(raw: RawValue) -> PostgresSetting:
-    return PostgresSetting(postgres_url(values.text(raw)))
+    return PostgresSetting(postgres_url(single_values.text(raw)))
 
 
 def _read(reader: Callable[[RawValue], T], written: str, option: str) -> T:

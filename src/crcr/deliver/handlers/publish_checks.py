@@ -108,7 +108,7 @@ class PublishChecks:
             head_sha=check.head_sha,
             name=check.name,
             external_id=str(check.check_id),
-            shown=check.shown,
+            content=check.shown,
             urgency=urgency,
         )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
 from crcr.settings import Settings, SqliteSetting
-from crcr.settings.readers.values import LOOPBACK
+from crcr.settings.readers.single_values import LOOPBACK
 from crcr.wiring.rate_limits import open_redis
 
 if TYPE_CHECKING:

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Tells a CRCR relay how a CI job stands: `report.py --status in_progress`, later `report.py --status completed`.
+"""Reports a CI job to a CRCR relay: `report.py --status in_progress`, later `report.py --status completed`.
 
-One file, Python 3.8 or newer, standard library only: it can be fetched alone and run. It reads what the CI tells
-(GitHub Actions, Buildkite, GitLab CI, CircleCI; anything else by flags or CRCR_* variables), asks that CI for an OIDC
-token, sends the report, tries again while that can help, and says in words what a refusal means. It never follows
-redirects, and never shows the token to anybody but a relay that the workflow pins (`--relays`): a dispatch only
-selects one of those. A relay that is not pinned ends it with 1; nothing else fails the build unless it is told to
-(`--strict`).
+One file, Python 3.8 or newer, standard library only: it can be downloaded alone and run. It reads the variables of the CI
+(GitHub Actions, Buildkite, GitLab CI, CircleCI; any other CI by flags or CRCR_* variables), requests an OIDC token from
+that CI, sends the report, retries while that can help, and explains a refusal. It never follows redirects, and sends the
+token only to a relay that the workflow pins (`--relays`): a dispatch only selects one of those. Without a pinned relay it
+exits with 1; nothing else fails the build unless `--strict` is set.
 """
 
 from __future__ import annotations
@@ -65,39 +64,39 @@ CONCLUSION_WORDS = {
     **dict.fromkeys(("canceled", "cancel", "canceling", "cancelling", "aborted"), "cancelled"),
     **dict.fromkeys(("timedout", "timeout", "timed out"), "timed_out"),
 }
-# What can be said, and what it means; in the help and in the README.
+# The options and their meaning; shown in the help and in the README.
 OPTIONS = dict(
     line.split(": ", 1)
     for line in """\
-status: in_progress when the job begins, completed when it has ended
+status: in_progress when the job starts, completed when it has ended
 conclusion: how the job ended, in the words or exit codes of any CI; only with completed
-job-name: the job's name on the dashboard, the same at start and end; else the CI's name for it
-workflow-name: the workflow's name; else the CI's
+job-name: the job's name on the dashboard, the same at start and end; default: the CI's name for it
+workflow-name: the workflow's name; default: the CI's
 test-results: counts as a JSON object with passed, failed and skipped; not needed with JUnit files
 failed-tests: failed tests as a JSON list of objects with name, file and message; not needed with JUnit files
 artifact-url: where logs and other files of the job can be seen
-event-type: what started it all; else the dispatch's. For results without a dispatch: nightly or periodic
-delivery-id: the dispatch that is answered; else the one that started the run
-relays: the relays that may get a report, one a line: callback address, a space, audience. Required, and fixed in the workflow
-callback-url: selects one of the relays by its address; else the dispatch's does
-audience: selects one of the relays by its audience; else the dispatch's does
+event-type: the event type; default: the dispatch's. For results without a dispatch: nightly or periodic
+delivery-id: the delivery id of the dispatch; default: of the dispatch that started the run
+relays: the relays that may get a report, one per line: callback address, a space, audience. Required, and written out in the workflow
+callback-url: selects one of the relays by its address; default: the dispatch's
+audience: selects one of the relays by its audience; default: the dispatch's
 upstream: for nightly and periodic, the upstream that was tested, as owner/name
 head-sha: for nightly and periodic, the upstream commit that was tested, all 40 digits
-started-at: when the job began, as 2026-08-03T09:00:00Z; else the CI's. A nightly or periodic report always has it
-run-id: the run's id; else the CI's
-run-attempt: which attempt of the run it is; else the CI's
-url: the run's page; else the CI's
+started-at: when the job started, as 2026-08-03T09:00:00Z; default: the CI's. A nightly or periodic report always has it
+run-id: the run's id; default: the CI's
+run-attempt: the number of the run's attempt; default: the CI's
+url: the run's page; default: the CI's
 check-run-id: the id of the job's check run on GitHub
-environment: versions and the like as a JSON object, shown with the job
-token-file: a file that holds the OIDC token, for a CI that is not known here
-token-env: the name of a variable that holds the OIDC token, for a CI that is not known here
-max-time: seconds for everything, with all retries; else 300
+environment: facts such as versions as a JSON object, shown with the job
+token-file: a file with the OIDC token, for any other CI
+token-env: the name of a variable with the OIDC token, for any other CI
+max-time: seconds in total, including all retries; default: 300
 """.splitlines()
 )
 SWITCHES = {
-    "junit": "JUnit XML files, ** for any number of folders; may be repeated, in the variable one a line",
+    "junit": "JUnit XML files, ** for any number of folders; may be repeated; in the variable one per line",
     "strict": "exit with 1 when the report is not recorded",
-    "dry-run": "print what would be sent, and to where; ask for no token",
+    "dry-run": "print what would be sent, and where; request no token",
 }
 
 
@@ -106,37 +105,37 @@ class Problem(Exception):
 
 
 class WrongUse(Problem):
-    """The command was called in a way that makes no sense."""
+    """The arguments are invalid."""
 
 
 class NotPinned(Problem):
-    """No relay that the workflow pins is meant: no token is requested, nothing is sent, and the job's step fails."""
+    """No pinned relay was selected: no token is requested, nothing is sent, and the job's step fails."""
 
     def __init__(self, text: str, lines: Sequence[str] = ()) -> None:
         super().__init__(text)
         self.lines = lines
-        """What to add, for people to read; text of ours only."""
+        """The lines to add, for people to read; never text from outside."""
 
 
-# ---------------------------------------------------------------------------------------------------- speaking
+# ------------------------------------------------------------------------------------------------------ the job's log
 
 
-def plain(text: object, limit: int = 600) -> str:
-    """Text of others on one line, without anything that a terminal or a CI's log could take for a command."""
+def clean_text(text: object, limit: int = 600) -> str:
+    """Return untrusted text on one line, without anything that a terminal or a CI's log could run as a command."""
     letters = [" " if unicodedata.category(c)[0] in "CZ" else c for c in str(text)[: 4 * limit]]
     line = " ".join("".join(letters).split()).replace("##[", "## [").replace("::", ": :")
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 @dataclass
-class Voice:
-    """One line for each thing that happens; on GitHub, what matters becomes an annotation."""
+class JobOutput:
+    """Writes lines to the job's log; on GitHub, notices and above become annotations."""
 
     out: TextIO
     annotate: bool = False
     strict: bool = False
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self._line("", text)
 
     def notice(self, text: str) -> None:
@@ -154,7 +153,7 @@ class Voice:
             self._write(line)
 
     def mask(self, secret: str) -> None:
-        """From here on GitHub hides it, whoever prints it."""
+        """Make GitHub hide this text in the log from now on."""
         if self.annotate:
             self._write(f"::add-mask::{secret}")
 
@@ -172,13 +171,13 @@ class Voice:
         self.out.flush()
 
 
-# ------------------------------------------------------------------------------------------ the world around us
+# ---------------------------------------------------------------------------------- network, programs and the machine
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     status: int
-    """0 when there was no answer; `fault` then says why, and `final` whether asking again is of no use."""
+    """0 without an answer; `fault` then says why, and `final` whether a retry is pointless."""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     fault: str = ""
@@ -186,14 +185,14 @@ class Answer:
 
     def json(self) -> Json:
         try:
-            found = json.loads(self.body.decode("utf-8", "replace"))
+            value = json.loads(self.body.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return value if isinstance(value, dict) else {}
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A token goes to the address that it was meant for, and to no other."""
+    """A redirect must not carry a token to another address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -206,18 +205,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def fetch(request: urllib.request.Request, timeout_s: float) -> Answer:
-    """One request within a time that holds for all of it: looking a name up has no time-out of its own."""
-    found: list[Answer] = []
-    worker = threading.Thread(target=lambda: found.append(_fetch(request, timeout_s)), daemon=True)
+def fetch(request: urllib.request.Request, timeout_s: float) -> HttpAnswer:
+    """Send one request within a time-out for all of it: a DNS look-up has no time-out of its own."""
+    answers: list[HttpAnswer] = []
+    worker = threading.Thread(target=lambda: answers.append(_fetch(request, timeout_s)), daemon=True)
     worker.start()
     worker.join(timeout_s + 1)
-    return found[0] if found else Answer(0, fault=f"no answer within {timeout_s:.0f} s")
+    return answers[0] if answers else HttpAnswer(0, fault=f"no answer within {timeout_s:.0f} s")
 
 
-def _fetch(request: urllib.request.Request, timeout_s: float) -> Answer:
+def _fetch(request: urllib.request.Request, timeout_s: float) -> HttpAnswer:
     https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
-    direct = [urllib.request.ProxyHandler({})] if is_loopback(_host(request.full_url)) else []
+    direct = [urllib.request.ProxyHandler({})] if is_loopback(_host_of_url(request.full_url)) else []
     opener = urllib.request.build_opener(_NoRedirects(), https, *direct)
     try:
         with opener.open(request, timeout=timeout_s) as response:
@@ -228,59 +227,59 @@ def _fetch(request: urllib.request.Request, timeout_s: float) -> Answer:
     except (OSError, http.client.HTTPException, ValueError) as fault:
         reason = getattr(fault, "reason", None) or fault
         untrusted = isinstance(reason, ssl.SSLCertVerificationError)
-        return Answer(0, fault=plain(f"{type(reason).__name__}: {reason}", 200), final=untrusted)
+        return HttpAnswer(0, fault=clean_text(f"{type(reason).__name__}: {reason}", 200), final=untrusted)
 
 
-def _read(status: int, response: Any) -> Answer:
+def _read(status: int, response: Any) -> HttpAnswer:
     headers = {name.lower(): value for name, value in response.headers.items()}
     try:
         body = response.read(MAX_ANSWER_BYTES)
         promised = min(int(headers.get("content-length", "0")), MAX_ANSWER_BYTES)
     except (OSError, http.client.HTTPException, ValueError):
-        return Answer(0, fault="the answer broke off")
-    # A read that is given a size says nothing when less arrives than was promised.
-    return Answer(status, headers, body) if len(body) >= promised else Answer(0, fault="the answer broke off")
+        return HttpAnswer(0, fault="the answer broke off")
+    # A read with a size does not fail when less arrives than promised.
+    return HttpAnswer(status, headers, body) if len(body) >= promised else HttpAnswer(0, fault="the answer broke off")
 
 
-def _host(address: str) -> str:
+def _host_of_url(address: str) -> str:
     try:
         return urllib.parse.urlsplit(address).hostname or ""
     except ValueError:
         return ""
 
 
-def run_program(words: Sequence[str], timeout_s: float) -> str:
-    """Return what a program of the CI printed; raise `Problem` when it does not work."""
+def run_program(arguments: Sequence[str], timeout_s: float) -> str:
+    """Return the output of a program of the CI; raise `Problem` when it fails."""
     try:
-        done = subprocess.run(  # noqa: S603  words of our own, without a shell
-            list(words), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        finished = subprocess.run(  # noqa: S603  fixed arguments, without a shell
+            list(arguments), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as fault:
-        raise Problem(f"`{words[0]}` could not be run: {type(fault).__name__}") from None
-    if done.returncode != 0:
-        why = plain(done.stderr.decode("utf-8", "replace"), 200)
-        raise Problem(f"`{' '.join(words[:3])}` ended with {done.returncode}: {why}")
-    return done.stdout.decode("utf-8", "replace")
+        raise Problem(f"`{arguments[0]}` could not be run: {type(fault).__name__}") from None
+    if finished.returncode != 0:
+        why = clean_text(finished.stderr.decode("utf-8", "replace"), 200)
+        raise Problem(f"`{' '.join(arguments[:3])}` ended with {finished.returncode}: {why}")
+    return finished.stdout.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Time, chance, the network and other programs; tests bring their own."""
+    """Clock, random numbers, network and programs; tests replace them."""
 
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     chance: Callable[[], float] = random.random
-    fetch: Callable[[urllib.request.Request, float], Answer] = fetch
+    fetch: Callable[[urllib.request.Request, float], HttpAnswer] = fetch
     run: Callable[[Sequence[str], float], str] = run_program
 
 
-# ---------------------------------------------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------------------------------------------------- options
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Flags, and CRCR_* variables where a flag is absent; an empty text is absent too."""
+class ReporterOptions:
+    """The flags, and CRCR_* variables where a flag is absent; an empty text counts as absent."""
 
     values: Mapping[str, str]
     junit: Sequence[str]
@@ -297,12 +296,12 @@ class _Parser(argparse.ArgumentParser):
         raise WrongUse(f"{message}. See `report.py --help`.")
 
 
-def parse(argv: Sequence[str], env: Mapping[str, str]) -> Asked:
+def parse(argv: Sequence[str], env: Mapping[str, str]) -> ReporterOptions:
     parser = _Parser(
         prog="report.py",
         allow_abbrev=False,
         description="Report a CI job to a CRCR relay. Every flag can also be given as a variable: --job-name is "
-        "CRCR_JOB_NAME. What is left out is taken from the CI and from the dispatch that started the run.",
+        "CRCR_JOB_NAME. Missing values come from the CI and from the dispatch that started the run.",
     )
     for name, meaning in OPTIONS.items():
         also = ["--failed-tests-detail"] if name == "failed-tests" else []
@@ -311,10 +310,10 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Asked:
     for name in ("strict", "dry-run"):
         parser.add_argument(f"--{name}", action="store_true", help=SWITCHES[name])
     flags, unknown = parser.parse_known_args(list(argv))
-    given = {name: getattr(flags, name.replace("-", "_")) or env.get(variable(name), "") for name in OPTIONS}
+    texts = {name: getattr(flags, name.replace("-", "_")) or env.get(variable_name(name), "") for name in OPTIONS}
     junit = flags.junit or env.get("CRCR_JUNIT", "").splitlines()
-    return Asked(
-        values={name: text.strip() for name, text in given.items()},
+    return ReporterOptions(
+        values={name: text.strip() for name, text in texts.items()},
         junit=[pattern.strip() for pattern in junit if pattern.strip()],
         strict=flags.strict or is_true(env.get("CRCR_STRICT", "")),
         dry_run=flags.dry_run or is_true(env.get("CRCR_DRY_RUN", "")),
@@ -322,7 +321,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Asked:
     )
 
 
-def variable(name: str) -> str:
+def variable_name(name: str) -> str:
     return "CRCR_" + name.upper().replace("-", "_")
 
 
@@ -330,22 +329,22 @@ def is_true(text: str) -> bool:
     return text.strip().lower() in ("1", "true", "yes", "on")
 
 
-def seconds(text: str, voice: Voice) -> float:
+def parse_max_time(text: str, output: JobOutput) -> float:
     try:
-        found = float(text or BUDGET_S)
+        number = float(text or BUDGET_S)
     except ValueError:
-        found = math.nan
-    if found >= 0 and math.isfinite(found):
-        return found
-    voice.warn(f"--max-time {plain(text, 40)!r} is not a number of seconds; {BUDGET_S:.0f} are used")
+        number = math.nan
+    if number >= 0 and math.isfinite(number):
+        return number
+    output.warn(f"--max-time {clean_text(text, 40)!r} is not a number of seconds; {BUDGET_S:.0f} are used")
     return BUDGET_S
 
 
-# ------------------------------------------------------------------------------------------------ what the CI tells
+# ------------------------------------------------------------------------------------------------- facts about the CI
 
 
 @dataclass(frozen=True)
-class Ci:
+class CiJob:
     name: str = ""
     run_id: str = ""
     run_attempt: str = ""
@@ -356,74 +355,78 @@ class Ci:
     started_at: str = ""
     dispatched: bool = False
     event_file: str = ""
-    """Written when the job began."""
+    """GitHub writes it when the job starts."""
 
 
-def recognise(env: Mapping[str, str]) -> Ci:
-    """The CI that runs us. Variables of several may be set, by hand or by one CI inside another: what one of them
-    gives to jobs only (its token, then its run) tells more than the name of another.
+def detect_ci(env: Mapping[str, str]) -> CiJob:
+    """Return the CI that runs this job. Variables of several may be set, by hand or by one CI inside another: the one that
+    provides a token, then the one that has a run, wins.
     """
 
-    def told(*names: str) -> str:
+    def read_variable(*names: str) -> str:
         return next((env[name].strip() for name in names if env.get(name, "").strip()), "")
 
-    found = [(told(*gives) != "", read(told)) for flag, gives, read in KNOWN_CIS if is_true(told(flag))]
-    return max(found, key=lambda each: (each[0], each[1].run_id != ""), default=(False, Ci()))[1]
+    candidates = [
+        (read_variable(*gives) != "", read(read_variable))
+        for flag, gives, read in KNOWN_CIS
+        if is_true(read_variable(flag))
+    ]
+    return max(candidates, key=lambda candidate: (candidate[0], candidate[1].run_id != ""), default=(False, CiJob()))[1]
 
 
-def _github(told: Callable[..., str]) -> Ci:
-    run, attempt = told("GITHUB_RUN_ID"), told("GITHUB_RUN_ATTEMPT")
-    page = f"{told('GITHUB_SERVER_URL')}/{told('GITHUB_REPOSITORY')}/actions/runs/{run}"
+def _read_github(read: Callable[..., str]) -> CiJob:
+    run, attempt = read("GITHUB_RUN_ID"), read("GITHUB_RUN_ATTEMPT")
+    page = f"{read('GITHUB_SERVER_URL')}/{read('GITHUB_REPOSITORY')}/actions/runs/{run}"
     page += f"/attempts/{attempt}" if attempt not in ("", "1") else ""
-    by_dispatch = told("GITHUB_EVENT_NAME") == "repository_dispatch"
-    workflow, job = told("GITHUB_WORKFLOW"), told("GITHUB_JOB")
-    event_file = told("GITHUB_EVENT_PATH")
-    return Ci("GitHub Actions", run, attempt, workflow, job, page, dispatched=by_dispatch, event_file=event_file)
+    by_dispatch = read("GITHUB_EVENT_NAME") == "repository_dispatch"
+    workflow, job = read("GITHUB_WORKFLOW"), read("GITHUB_JOB")
+    event_file = read("GITHUB_EVENT_PATH")
+    return CiJob("GitHub Actions", run, attempt, workflow, job, page, dispatched=by_dispatch, event_file=event_file)
 
 
-def _buildkite(told: Callable[..., str]) -> Ci:
-    run, attempt = told("BUILDKITE_BUILD_ID"), _one_more(told("BUILDKITE_RETRY_COUNT"))
-    job = told("BUILDKITE_LABEL", "BUILDKITE_STEP_KEY")
-    job = _leg(job, told("BUILDKITE_PARALLEL_JOB"), told("BUILDKITE_PARALLEL_JOB_COUNT"))
-    page = "#".join(filter(None, (told("BUILDKITE_BUILD_URL"), told("BUILDKITE_JOB_ID"))))
-    ended = told("BUILDKITE_COMMAND_EXIT_STATUS")
-    return Ci("Buildkite", run, attempt, told("BUILDKITE_PIPELINE_SLUG"), job, page, ended)
+def _read_buildkite(read: Callable[..., str]) -> CiJob:
+    run, attempt = read("BUILDKITE_BUILD_ID"), _increment(read("BUILDKITE_RETRY_COUNT"))
+    job = read("BUILDKITE_LABEL", "BUILDKITE_STEP_KEY")
+    job = _name_parallel_job(job, read("BUILDKITE_PARALLEL_JOB"), read("BUILDKITE_PARALLEL_JOB_COUNT"))
+    page = "#".join(filter(None, (read("BUILDKITE_BUILD_URL"), read("BUILDKITE_JOB_ID"))))
+    exit_status = read("BUILDKITE_COMMAND_EXIT_STATUS")
+    return CiJob("Buildkite", run, attempt, read("BUILDKITE_PIPELINE_SLUG"), job, page, exit_status)
 
 
-def _gitlab(told: Callable[..., str]) -> Ci:
-    # Only `after_script` knows how the job went; elsewhere its status is "running".
-    ended = told("CI_JOB_STATUS").replace("running", "")
-    workflow, page = told("CI_PROJECT_PATH", "CI_PIPELINE_NAME"), told("CI_JOB_URL", "CI_PIPELINE_URL")
-    run, job = told("CI_PIPELINE_ID"), told("CI_JOB_NAME")
-    return Ci("GitLab CI", run, "", workflow, job, page, ended, told("CI_JOB_STARTED_AT"))
+def _read_gitlab(read: Callable[..., str]) -> CiJob:
+    # Only `after_script` has the job's result; elsewhere its status is "running".
+    status = read("CI_JOB_STATUS").replace("running", "")
+    workflow, page = read("CI_PROJECT_PATH", "CI_PIPELINE_NAME"), read("CI_JOB_URL", "CI_PIPELINE_URL")
+    run, job = read("CI_PIPELINE_ID"), read("CI_JOB_NAME")
+    return CiJob("GitLab CI", run, "", workflow, job, page, status, read("CI_JOB_STARTED_AT"))
 
 
-def _circleci(told: Callable[..., str]) -> Ci:
-    run, workflow = told("CIRCLE_WORKFLOW_ID"), told("CIRCLE_PROJECT_REPONAME")
-    job = _leg(told("CIRCLE_JOB"), told("CIRCLE_NODE_INDEX"), told("CIRCLE_NODE_TOTAL"))
-    return Ci("CircleCI", run, "", workflow, job, told("CIRCLE_BUILD_URL"))
+def _read_circleci(read: Callable[..., str]) -> CiJob:
+    run, workflow = read("CIRCLE_WORKFLOW_ID"), read("CIRCLE_PROJECT_REPONAME")
+    job = _name_parallel_job(read("CIRCLE_JOB"), read("CIRCLE_NODE_INDEX"), read("CIRCLE_NODE_TOTAL"))
+    return CiJob("CircleCI", run, "", workflow, job, read("CIRCLE_BUILD_URL"))
 
 
-KNOWN_CIS: Sequence[tuple[str, Sequence[str], Callable[[Callable[..., str]], Ci]]] = (
-    ("GITHUB_ACTIONS", ("ACTIONS_ID_TOKEN_REQUEST_URL",), _github),
-    ("BUILDKITE", ("BUILDKITE_AGENT_ACCESS_TOKEN",), _buildkite),
-    ("GITLAB_CI", ("CI_JOB_TOKEN", "CRCR_ID_TOKEN"), _gitlab),
-    ("CIRCLECI", ("CIRCLE_OIDC_TOKEN_V2", "CIRCLE_OIDC_TOKEN"), _circleci),
+KNOWN_CIS: Sequence[tuple[str, Sequence[str], Callable[[Callable[..., str]], CiJob]]] = (
+    ("GITHUB_ACTIONS", ("ACTIONS_ID_TOKEN_REQUEST_URL",), _read_github),
+    ("BUILDKITE", ("BUILDKITE_AGENT_ACCESS_TOKEN",), _read_buildkite),
+    ("GITLAB_CI", ("CI_JOB_TOKEN", "CRCR_ID_TOKEN"), _read_gitlab),
+    ("CIRCLECI", ("CIRCLE_OIDC_TOKEN_V2", "CIRCLE_OIDC_TOKEN"), _read_circleci),
 )
-"""What says that it is this one, what it gives to its jobs alone, and how it is read."""
+"""For each CI: the variable that identifies it, the variables that only its jobs have, and its reader."""
 
 
-def _one_more(count: str) -> str:
+def _increment(count: str) -> str:
     return str(int(count) + 1) if re.fullmatch(r"[0-9]{1,6}", count) else ""
 
 
-def _leg(job: str, index: str, count: str) -> str:
-    """Parallel copies of one job have one name; each is reported for itself."""
-    return f"{job} ({_one_more(index)}/{count})" if job and _one_more(index) and count not in ("", "1") else job
+def _name_parallel_job(job: str, index: str, count: str) -> str:
+    """Parallel copies of a job share a name; add the number, so that each is reported separately."""
+    return f"{job} ({_increment(index)}/{count})" if job and _increment(index) and count not in ("", "1") else job
 
 
-def read_dispatch(env: Mapping[str, str], voice: Voice) -> dict[str, str]:
-    """What the dispatch says, from GitHub's event file: by itself, or handed on as inputs of a second workflow."""
+def read_dispatch(env: Mapping[str, str], output: JobOutput) -> dict[str, str]:
+    """Return the fields of the dispatch from GitHub's event file: of its payload, or inputs of a second workflow."""
     path = env.get("GITHUB_EVENT_PATH", "")
     if not path:
         return {}
@@ -431,43 +434,43 @@ def read_dispatch(env: Mapping[str, str], voice: Voice) -> dict[str, str]:
         with open(path, "rb") as file:
             event = json.loads(file.read(MAX_EVENT_BYTES).decode("utf-8", "replace"))
     except (OSError, ValueError, RecursionError) as fault:
-        voice.warn(f"the event file of this run cannot be read ({type(fault).__name__}); going on without it")
+        output.warn(f"the event file of this run cannot be read ({type(fault).__name__}); continuing without it")
         return {}
-    top = _object(event)
-    payload, inputs = _object(top.get("client_payload")), _object(top.get("inputs"))
+    document = _object(event)
+    payload, inputs = _object(document.get("client_payload")), _object(document.get("inputs"))
     relay = _object(payload.get("relay"))
     names = ("delivery_id", "event_type", "callback_url", "audience", "upstream", "head_sha")
-    handed_on = {name: inputs.get(name) or inputs.get(name.replace("_", "-")) for name in names}
-    own = {
+    from_inputs = {name: inputs.get(name) or inputs.get(name.replace("_", "-")) for name in names}
+    from_payload = {
         "delivery_id": payload.get("delivery_id"),
-        "event_type": payload.get("event_type") or (top.get("action") if payload else None),
+        "event_type": payload.get("event_type") or (document.get("action") if payload else None),
         **{name: relay.get(name) for name in ("callback_url", "audience", "upstream")},
     }
-    found = {**handed_on, **{name: value for name, value in own.items() if value}}
-    return {name: value.strip() for name, value in found.items() if isinstance(value, str) and value.strip()}
+    fields = {**from_inputs, **{name: value for name, value in from_payload.items() if value}}
+    return {name: value.strip() for name, value in fields.items() if isinstance(value, str) and value.strip()}
 
 
 def _object(value: object) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-# ---------------------------------------------------------------------------------------------------------- patience
+# ----------------------------------------------------------------------------------------------------------- retries
 
 
-def worth_another_try(answer: Answer) -> bool:
+def is_retryable(answer: HttpAnswer) -> bool:
     return not answer.final and (answer.status in (0, 408, 425, 429) or answer.status >= 500)
 
 
-def retry_after(answer: Answer, now: float) -> float:
-    """Seconds that the other side asks us to wait; a date is read by its own clock where it tells that."""
+def read_retry_after(answer: HttpAnswer, now: float) -> float:
+    """Return the seconds of `Retry-After`; a date is compared with the server's own `Date` if it sends one."""
     text = answer.headers.get("retry-after", "").strip()
     if re.fullmatch(r"[0-9]{1,9}", text):
         return float(text)
-    until, since = _moment(text), _moment(answer.headers.get("date", ""))
+    until, since = _parse_http_date(text), _parse_http_date(answer.headers.get("date", ""))
     return max(0.0, until - (now if since is None else since)) if until is not None else 0.0
 
 
-def _moment(text: str) -> float | None:
+def _parse_http_date(text: str) -> float | None:
     try:
         return email.utils.parsedate_to_datetime(text).timestamp()
     except (TypeError, ValueError, IndexError, OverflowError):
@@ -475,58 +478,60 @@ def _moment(text: str) -> float | None:
 
 
 @dataclass
-class Line:
-    """Asks until an answer counts: full-jitter exponential pauses, what the other side asks for, one budget for all."""
+class RetryingClient:
+    """Sends requests with retries: exponential pauses with full jitter, `Retry-After`, one time budget for all."""
 
     machine: Machine
-    voice: Voice
+    output: JobOutput
     budget_s: float = BUDGET_S
 
     def __post_init__(self) -> None:
         self._ends_at = self.machine.clock() + self.budget_s
 
-    def ask(self, who: str, make: Callable[[], urllib.request.Request]) -> Answer:
+    def send(self, service: str, make_request: Callable[[], urllib.request.Request]) -> HttpAnswer:
         tries = 0
         while True:
-            request, left = make(), self._ends_at - self.machine.clock()
-            answer = self.machine.fetch(request, min(REQUEST_S, max(5.0, left)))
+            request, left_s = make_request(), self._ends_at - self.machine.clock()
+            answer = self.machine.fetch(request, min(REQUEST_S, max(5.0, left_s)))
             tries += 1
-            wait = self._pause(tries, retry_after(answer, self.machine.now()))
-            if not worth_another_try(answer) or wait is None:
+            wait = self._pause(tries, read_retry_after(answer, self.machine.now()))
+            if not is_retryable(answer) or wait is None:
                 return answer
-            why = answer.fault or f"it answered {answer.status} {plain(_error(answer).get('code', ''), 40)}".strip()
-            self.voice.say(f"{who} cannot take it now ({why}); trying again in {wait:.1f} s")
+            why = (
+                answer.fault or f"it answered {answer.status} {clean_text(_error(answer).get('code', ''), 40)}".strip()
+            )
+            self.output.info(f"{service} is not available ({why}); retrying in {wait:.1f} s")
             self.machine.sleep(wait)
 
-    def _pause(self, tries: int, asked_s: float) -> float | None:
-        """Seconds until the next try; None when time is up. The last try is made when the budget ends."""
-        left = self._ends_at - self.machine.clock()
+    def _pause(self, tries: int, retry_after_s: float) -> float | None:
+        """Return the seconds until the next try; None when the time is up. The last try is at the end of the budget."""
+        left_s = self._ends_at - self.machine.clock()
         jitter = self.machine.chance() * min(LONGEST_PAUSE_S, 2.0 ** min(tries, 10))
-        return min(left, max(0.1, asked_s + jitter)) if left > 0 else None
+        return min(left_s, max(0.1, retry_after_s + jitter)) if left_s > 0 else None
 
 
-def _error(answer: Answer) -> Json:
+def _error(answer: HttpAnswer) -> Json:
     return _object(answer.json().get("error"))
 
 
-def address_problem(address: str) -> str | None:
-    """Why a token must not be sent there."""
+def find_address_problem(address: str) -> str | None:
+    """Return why a token must not be sent to this address; None if it may."""
     try:
         parts = urllib.parse.urlsplit(address)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
-        return "it is no address"
+        return "it is not an address"
     if not host or parts.username is not None or not address.isascii() or re.search(r"[\x00-\x20\x7f]", address):
-        return "it is no plain address"
+        return "it is not a plain address"
     if parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)):
         return None
     return "only https:// is used, because the report carries a token"
 
 
-# ---------------------------------------------------------------------------------------------------- which relay
+# ------------------------------------------------------------------------------------------------------ pinned relays
 
 PIN_EXAMPLE = '"https://RELAY/github/callback AUDIENCE"'
-# Where the two lines go, for each CI. GitLab's variables give way to those of a trigger; a flag gives way to nothing.
+# The lines to add, for each CI. At GitLab a trigger's variables override those of the file; nothing overrides a flag.
 PIN_LINES = {
     "GitHub Actions": ("At the top level of the workflow:", "env:", f"  CRCR_RELAYS: {PIN_EXAMPLE}"),
     "Buildkite": ("In each step that reports:", "    env:", f"      CRCR_RELAYS: {PIN_EXAMPLE}"),
@@ -545,68 +550,68 @@ WHERE_TO_FIND = (
 
 
 @dataclass(frozen=True)
-class Relay:
-    """A pair that the workflow pins: where reports may go, and the audience that tokens may have."""
+class PinnedRelay:
+    """A relay that the workflow pins: the address for reports, and the audience for tokens."""
 
     url: str
     audience: str
 
     def __str__(self) -> str:
-        return f"{plain(self.url, 200)} with the audience {plain(self.audience, 200)}"
+        return f"{clean_text(self.url, 200)} with the audience {clean_text(self.audience, 200)}"
 
 
-def pinned_relays(text: str) -> list[Relay]:
-    """The pairs, one a line: an address, a space, an audience."""
+def parse_relays(text: str) -> list[PinnedRelay]:
+    """Parse the relays, one per line: an address, a space, an audience."""
     pins = []
     for line in filter(None, map(str.strip, text.splitlines())):
         address, *rest = line.split(None, 1)
         url, audience = callback_address(address), "".join(rest)
-        wrong = address_problem(url) or ("" if audience else "its audience is missing")
+        wrong = find_address_problem(url) or ("" if audience else "its audience is missing")
         if wrong:
             raise NotPinned(
-                f"the line {plain(line, 300)!r} of relays (CRCR_RELAYS) pins nothing: {wrong}. "
-                f"Write {PIN_EXAMPLE}, one relay a line."
+                f"the line {clean_text(line, 300)!r} of relays (CRCR_RELAYS) pins nothing: {wrong}. "
+                f"Write {PIN_EXAMPLE}, one relay per line."
             )
-        pins.append(Relay(url, audience))
+        pins.append(PinnedRelay(url, audience))
     return list(dict.fromkeys(pins))
 
 
-def choose_relay(asked: Asked, ci: Ci, dispatch: Mapping[str, str]) -> Relay:
-    """The pinned relay that is meant. Whatever names it (dispatch, inputs, flags) selects and adds nothing: everyone
-    who may write to the repository can send a dispatch, and a token is good wherever its audience is believed.
+def choose_relay(options: ReporterOptions, ci: CiJob, dispatch: Mapping[str, str]) -> PinnedRelay:
+    """Return the selected relay. Dispatch, inputs and flags only select one of the pinned relays and add none: everyone
+    who may write to the repository can send a dispatch, and a token is valid wherever its audience is accepted.
     """
-    pins = pinned_relays(asked.get("relays"))
+    pins = parse_relays(options.get("relays"))
     if not pins:
         raise NotPinned(
             "no relay is pinned in this workflow, so no token was requested and nothing was sent. "
             "Add the two lines below, with your relay's address and audience.",
             (*PIN_LINES.get(ci.name, ANYWHERE_LINES), *WHERE_TO_FIND),
         )
-    url = callback_address(asked.get("callback-url", dispatch.get("callback_url", "")))
-    audience = asked.get("audience", dispatch.get("audience", ""))
-    meant = [pin for pin in pins if url in ("", pin.url) and audience in ("", pin.audience)]
-    if len(meant) == 1:
-        return meant[0]
-    named = f"{plain(url, 200) or '(no address)'} with the audience {plain(audience, 200) or '(none)'}"
+    url = callback_address(options.get("callback-url", dispatch.get("callback_url", "")))
+    audience = options.get("audience", dispatch.get("audience", ""))
+    matching = [pin for pin in pins if url in ("", pin.url) and audience in ("", pin.audience)]
+    if len(matching) == 1:
+        return matching[0]
+    requested = f"{clean_text(url, 200) or '(no address)'} with the audience {clean_text(audience, 200) or '(none)'}"
     pinned = f"Pinned in relays (CRCR_RELAYS): {'; '.join(map(str, pins))}."
-    if meant:
+    if matching:
         raise NotPinned(
-            f"several relays are pinned, and the dispatch names {named}, which does not tell which is meant: nothing "
+            f"several relays are pinned, and the dispatch names {requested}, which matches more than one of them: nothing "
             f"was sent. {pinned} Pass callback-url and audience of one of them."
         )
     raise NotPinned(
-        f"the dispatch asks for a report to {named}, which this workflow does not pin: no token was requested and "
+        f"the dispatch asks for a report to {requested}, which this workflow does not pin: no token was requested and "
         f"nothing was sent. {pinned} If your relay has moved, pin what its operator tells you; if not, somebody who "
         "may send dispatches here wants a token of yours."
     )
 
 
 def callback_address(address: str) -> str:
-    """An address as it is compared and used: one slash at the end does not count, and a relay's bare address is enough.
-    Nothing else is made alike; upper case, ports and paths count as they are written.
+    """Normalize an address: remove one slash at the end, and complete a relay's bare address. Nothing else is changed:
+    upper case, ports and paths are compared as written.
     """
-    plain_end = address[:-1] if address.endswith("/") else address
-    return plain_end + "/github/callback" if re.fullmatch(r"https?://[^/?#]+", plain_end) else plain_end
+    trimmed = address[:-1] if address.endswith("/") else address
+    return trimmed + "/github/callback" if re.fullmatch(r"https?://[^/?#]+", trimmed) else trimmed
 
 
 # ------------------------------------------------------------------------------------------------------------ tokens
@@ -617,12 +622,12 @@ def is_token(text: str) -> bool:
 
 
 @dataclass
-class Tokens:
-    """The job's OIDC token, asked for again when it grows old."""
+class JobToken:
+    """The job's OIDC token, requested again before it expires."""
 
     source: Callable[[], str]
     machine: Machine
-    voice: Voice
+    output: JobOutput
 
     def __post_init__(self) -> None:
         self._token = ""
@@ -630,47 +635,49 @@ class Tokens:
 
     def current(self) -> str:
         if not self._token:
-            self._ask()
+            self._request()
         elif self.machine.clock() - self._since > TOKEN_STAYS_FRESH_S:
             try:
-                self._ask()
+                self._request()
             except Problem as problem:
-                self.voice.say(f"no new token ({problem}); the old one is used")
+                self.output.info(f"no new token ({problem}); the old one is used")
         return self._token
 
     def renew(self) -> bool:
-        """Whether there is a new token; a CI that gives one for the whole job gives the same again."""
+        """Request a new token; return whether it differs: some CIs issue one token for the whole job."""
         before = self._token
         try:
-            self._ask()
+            self._request()
         except Problem as problem:
-            self.voice.say(f"no new token ({problem})")
+            self.output.info(f"no new token ({problem})")
         return self._token != before
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         token = self.source().strip()
         if not is_token(token):
-            raise Problem("what the CI gave is not an OIDC token (three parts with dots between them)")
+            raise Problem("the CI's token is not an OIDC token (three parts with dots between them)")
         self._token, self._since = token, self.machine.clock()
 
 
-def token_source(asked: Asked, ci: Ci, env: Mapping[str, str], relay: Relay, line: Line) -> Callable[[], str]:
-    """How this CI gives a token for the relay; each call asks anew."""
-    if asked.get("token-file"):
-        return lambda: _token_file(asked.get("token-file"))
-    named = asked.get("token-env", "CRCR_ID_TOKEN" if env.get("CRCR_ID_TOKEN") else "")
-    if named or ci.name not in ("GitHub Actions", "Buildkite", "CircleCI"):
-        return lambda: _token_variable(named, ci, env)
+def choose_token_source(
+    options: ReporterOptions, ci: CiJob, env: Mapping[str, str], relay: PinnedRelay, client: RetryingClient
+) -> Callable[[], str]:
+    """Return the function that requests a token for the relay from this CI."""
+    if options.get("token-file"):
+        return lambda: _read_token_file(options.get("token-file"))
+    variable = options.get("token-env", "CRCR_ID_TOKEN" if env.get("CRCR_ID_TOKEN") else "")
+    if variable or ci.name not in ("GitHub Actions", "Buildkite", "CircleCI"):
+        return lambda: _read_token_variable(variable, ci, env)
     if ci.name == "GitHub Actions":
-        return lambda: _github_token(env, relay, line)
-    run = line.machine.run
+        return lambda: _request_github_token(env, relay, client)
+    run = client.machine.run
     if ci.name == "Buildkite":
-        return lambda: _buildkite_token(relay, run)
+        return lambda: _request_buildkite_token(relay, run)
     claims = json.dumps({"aud": relay.audience})
     return lambda: run(["circleci", "run", "oidc", "get", "--claims", claims], PROGRAM_S)
 
 
-def _token_file(path: str) -> str:
+def _read_token_file(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(MAX_ANSWER_BYTES)
@@ -678,11 +685,11 @@ def _token_file(path: str) -> str:
         raise Problem(f"the token file cannot be read: {type(fault).__name__}") from None
 
 
-def _token_variable(name: str, ci: Ci, env: Mapping[str, str]) -> str:
+def _read_token_variable(name: str, ci: CiJob, env: Mapping[str, str]) -> str:
     if name and env.get(name):
         return env[name]
     if name:
-        raise Problem(f"the variable {plain(name, 100)}, which should hold the token, is empty")
+        raise Problem(f"the variable {clean_text(name, 100)}, which should hold the token, is empty")
     if ci.name == "GitLab CI":
         raise Problem(
             "there is no token: declare `id_tokens: {CRCR_ID_TOKEN: {aud: <the relay's audience>}}` in the job"
@@ -690,44 +697,44 @@ def _token_variable(name: str, ci: Ci, env: Mapping[str, str]) -> str:
     raise Problem("this CI is not known, so its token must be given: pass --token-file or --token-env")
 
 
-def _github_token(env: Mapping[str, str], relay: Relay, line: Line) -> str:
+def _request_github_token(env: Mapping[str, str], relay: PinnedRelay, client: RetryingClient) -> str:
     address, key = env.get("ACTIONS_ID_TOKEN_REQUEST_URL", ""), env.get("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "")
     if not address or not key:
         raise Problem("this job may not ask for a token: give it `permissions: id-token: write`")
-    if address_problem(address):
-        raise Problem(f"the token's address is not used: {address_problem(address)}")
-    whole = f"{address}{'&' if '?' in address else '?'}audience={urllib.parse.quote(relay.audience, safe='')}"
+    if find_address_problem(address):
+        raise Problem(f"the token's address is not used: {find_address_problem(address)}")
+    url = f"{address}{'&' if '?' in address else '?'}audience={urllib.parse.quote(relay.audience, safe='')}"
     headers = {"Authorization": f"Bearer {key}", "Accept": "application/json", "User-Agent": "crcr-reporter"}
-    answer = line.ask("GitHub's token service", lambda: urllib.request.Request(whole, headers=headers))
+    answer = client.send("GitHub's token service", lambda: urllib.request.Request(url, headers=headers))
     token = answer.json().get("value")
     if answer.status == 200 and isinstance(token, str):
-        # Only who gave it reads this as a command: in the log of another CI it would be the token itself.
-        line.voice.mask(token.strip()) if is_token(token.strip()) else None
+        # Only GitHub reads this line as a command: in the log of another CI it would print the token.
+        client.output.mask(token.strip()) if is_token(token.strip()) else None
         return token
     raise Problem(
         f"GitHub gave no token ({answer.fault or answer.status}); has the job `permissions: id-token: write`?"
     )
 
 
-def _buildkite_token(relay: Relay, run: Callable[[Sequence[str], float], str]) -> str:
-    words = ["buildkite-agent", "oidc", "request-token", "--audience", relay.audience]
+def _request_buildkite_token(relay: PinnedRelay, run: Callable[[Sequence[str], float], str]) -> str:
+    arguments = ["buildkite-agent", "oidc", "request-token", "--audience", relay.audience]
     try:
-        return run([*words, "--claim", "organization_id,pipeline_id"], PROGRAM_S)
-    except Problem:  # an older agent cannot add claims; a registration by slugs still knows its token
-        return run(words, PROGRAM_S)
+        return run([*arguments, "--claim", "organization_id,pipeline_id"], PROGRAM_S)
+    except Problem:  # an older agent cannot add claims; a registration by slugs accepts its token
+        return run(arguments, PROGRAM_S)
 
 
 # ------------------------------------------------------------------------------------------------------- JUnit files
 
 
 @dataclass
-class Tally:
+class JunitCounts:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     failures: list[dict[str, str]] = field(default_factory=list)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: JunitCounts) -> None:
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
@@ -739,28 +746,28 @@ class Tally:
 
 
 class Unreadable(Exception):
-    """A file that is not read as JUnit XML, and why."""
+    """The file is not JUnit XML; the text says why."""
 
 
-def short(text: str) -> str:
-    """At most 1 KiB, cut between characters."""
+def cut_text(text: str) -> str:
+    """Return at most 1 KiB of the text, cut between characters."""
     return text[:MAX_TEXT_BYTES].encode("utf-8", "replace")[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
 
 
-def failed_test(told: Json) -> dict[str, str]:
-    """Name, file and message, as far as they are told."""
-    texts = {name: value for name, value in told.items() if isinstance(value, str)}
+def describe_failed_test(fields: Json) -> dict[str, str]:
+    """Return name, file and message, as far as they are known."""
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
     name, group = texts.get("name", ""), texts.get("classname", "")
     texts["name"] = (name if not group or name.startswith(group) else f"{group}.{name}") or "(no name)"
     texts["message"] = texts.get("message") or texts.get("stacktrace", "")
-    return {key: short(texts[key]) for key in ("name", "file", "message") if texts.get(key)}
+    return {key: cut_text(texts[key]) for key in ("name", "file", "message") if texts.get(key)}
 
 
 class JunitReader:
-    """One file, as a stream. Test cases are counted one by one, because the totals in attributes are often wrong."""
+    """Parses one file as a stream. Test cases are counted one by one: the totals in attributes are often wrong."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.tally = JunitCounts()
         self._names: list[str] = []
         self._files: list[str] = []
         self._case: Json | None = None
@@ -771,7 +778,7 @@ class JunitReader:
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._data
-        # JUnit needs no document type, and entities are how a small file becomes a huge or a foreign one.
+        # JUnit needs no document type, and entities can expand a small file or include another one.
         self._parser.StartDoctypeDeclHandler = self._refuse
         self._parser.EntityDeclHandler = self._refuse
 
@@ -779,7 +786,7 @@ class JunitReader:
         try:
             self._parser.Parse(data, last)
         except (expat.ExpatError, ValueError, LookupError) as fault:
-            raise Unreadable(f"it is no well-formed XML ({plain(fault, 100)})") from None
+            raise Unreadable(f"it is not well-formed XML ({clean_text(fault, 100)})") from None
         self._fed += len(data)
         if self._fed - max(self._parser.CurrentByteIndex, 0) > MAX_XML_TOKEN_BYTES:
             raise Unreadable("a single piece of it is too large")
@@ -804,7 +811,7 @@ class JunitReader:
             self._text = ""
         elif self._case is not None and name == "skipped":
             self._case["skipped"] = True
-        # Reruns and flaky failures are children of other names: what counts is how the case ended.
+        # Reruns and flaky failures are children with other names: the final result of the case counts.
 
     def _data(self, text: str) -> None:
         if self._case is not None and self._names[-1] in ("failure", "error") and len(self._text) < MAX_TEXT_BYTES:
@@ -832,45 +839,45 @@ class JunitReader:
 
     def _failure(self, case: Json) -> dict[str, str]:
         file = case["attributes"].get("file") or next(filter(None, reversed(self._files)), "")
-        return failed_test({**case["attributes"], "file": file, "message": case["message"]})
+        return describe_failed_test({**case["attributes"], "file": file, "message": case["message"]})
 
 
 def read_junit(
-    patterns: Sequence[str], voice: Voice, machine: Machine, room: int = MAX_JUNIT_BYTES_IN_ALL
-) -> Tally | None:
-    """Counts of all files that match; None when nothing could be read. Broken files are left out and told."""
-    whole, read, left_out, until = Tally(), 0, 0, machine.clock() + JUNIT_S
-    for number, path in enumerate(matching_files(patterns, voice)):
+    patterns: Sequence[str], output: JobOutput, machine: Machine, bytes_left: int = MAX_JUNIT_BYTES_IN_ALL
+) -> JunitCounts | None:
+    """Return the counts of all matching files; None when none could be read. Broken files are skipped with a warning."""
+    total, read, left_out, until = JunitCounts(), 0, 0, machine.clock() + JUNIT_S
+    for number, path in enumerate(find_files(patterns, output)):
         if number == MAX_JUNIT_FILES or machine.clock() > until:
-            voice.warn(f"there are too many test files, or they take too long: only the first {number} were read")
+            output.warn(f"there are too many test files, or they take too long: only the first {number} were read")
             break
         try:
-            tally, size = read_file(path, room)
+            tally, size = read_file(path, bytes_left)
         except (Unreadable, OSError) as fault:
             left_out += 1
             why = fault if isinstance(fault, Unreadable) else type(fault).__name__
-            voice.warn(f"test file {plain(path, 200)} was left out: {why}") if left_out <= 5 else None
+            output.warn(f"test file {clean_text(path, 200)} was left out: {why}") if left_out <= 5 else None
             continue
-        whole.add(tally)
-        read, room = read + 1, room - size
+        total.add(tally)
+        read, bytes_left = read + 1, bytes_left - size
     if not read and not left_out:
-        voice.warn(f"no test file matches {plain(', '.join(patterns), 200)}")
+        output.warn(f"no test file matches {clean_text(', '.join(patterns), 200)}")
     elif left_out:
-        voice.warn(f"{left_out} of {read + left_out} test files were left out; their tests are not counted")
-    return whole if read else None
+        output.warn(f"{left_out} of {read + left_out} test files were left out; their tests are not counted")
+    return total if read else None
 
 
-def read_file(path: str, room: int) -> tuple[Tally, int]:
-    # A link or a pipe may have been put in the place of the file since it was found.
+def read_file(path: str, bytes_left: int) -> tuple[JunitCounts, int]:
+    # The file may have been replaced by a link or a pipe since it was listed.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(path, flags), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        file_stat = os.fstat(file.fileno())
+        if not stat.S_ISREG(file_stat.st_mode):
             raise Unreadable("it is not a regular file")
-        if found.st_size > MAX_JUNIT_BYTES:
+        if file_stat.st_size > MAX_JUNIT_BYTES:
             raise Unreadable(f"it is larger than {MAX_JUNIT_BYTES >> 20} MiB")
         reader, size = JunitReader(), 0
-        while size <= min(room, MAX_JUNIT_BYTES):
+        while size <= min(bytes_left, MAX_JUNIT_BYTES):
             data = file.read(64 * 1024)
             if not data:
                 reader.feed(b"", last=True)
@@ -880,31 +887,31 @@ def read_file(path: str, room: int) -> tuple[Tally, int]:
     raise Unreadable(f"the files together are larger than {MAX_JUNIT_BYTES_IN_ALL >> 20} MiB, or it grows")
 
 
-def matching_files(patterns: Sequence[str], voice: Voice) -> Iterator[str]:
-    """Regular files that match, each once; links are not followed, so no folder can lead round in a circle."""
-    seen = set()
+def find_files(patterns: Sequence[str], output: JobOutput) -> Iterator[str]:
+    """Yield the regular files that match, each once; links are not followed, so that there are no cycles."""
+    yielded = set()
     for pattern in patterns:
-        wanted = os.path.normpath(pattern).replace(os.sep, "/")
-        wanted += "/**/*.xml" if os.path.isdir(wanted) else ""
-        fixed = re.split(r"[*?\[]", wanted, maxsplit=1)[0]
+        normalized = os.path.normpath(pattern).replace(os.sep, "/")
+        normalized += "/**/*.xml" if os.path.isdir(normalized) else ""
+        fixed = re.split(r"[*?\[]", normalized, maxsplit=1)[0]
         folder = fixed.rpartition("/")[0] or ("/" if fixed.startswith("/") else ".")
-        matches = Glob(wanted).matches
-        for path in [wanted] if fixed == wanted else walk(folder, voice):
-            if path not in seen and matches(path) and _is_regular(path):
-                seen.add(path)
+        matches = PathPattern(normalized).matches
+        for path in [normalized] if fixed == normalized else walk_files(folder, output):
+            if path not in yielded and matches(path) and _is_regular(path):
+                yielded.add(path)
                 yield path
 
 
-def walk(folder: str, voice: Voice, most: int = MAX_PATHS_VISITED) -> Iterator[str]:
+def walk_files(folder: str, output: JobOutput, most: int = MAX_PATHS_VISITED) -> Iterator[str]:
     visited = 0
-    for place, folders, files in os.walk(folder, followlinks=False):
+    for directory, folders, files in os.walk(folder, followlinks=False):
         folders.sort()
         visited += len(folders) + len(files)
         if visited > most:
-            voice.warn(f"more than {most} files below {plain(folder, 200)}; name a smaller folder")
+            output.warn(f"more than {most} files below {clean_text(folder, 200)}; name a smaller folder")
             return
         for name in sorted(files):
-            yield os.path.normpath(os.path.join(place, name)).replace(os.sep, "/")
+            yield os.path.normpath(os.path.join(directory, name)).replace(os.sep, "/")
 
 
 def _is_regular(path: str) -> bool:
@@ -914,65 +921,67 @@ def _is_regular(path: str) -> bool:
         return False
 
 
-class Glob:
-    """`*` and `?` stay within a folder, `**/` is any number of folders, `**` is anything, `[ab]` is one of these.
+class PathPattern:
+    """`*` and `?` match within a folder, `**/` any number of folders, `**` anything, `[ab]` one of these.
 
-    A path is matched in one pass, with all ways of reading it side by side: the code under test chooses the names of
-    its files, and no name may make the match slow.
+    A path is matched in one pass with a set of states, because the code under test chooses the names of its files, and
+    no name may make the match slow.
     """
 
     def __init__(self, pattern: str) -> None:
         self._steps = re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^]/]+\]|.", pattern, re.DOTALL)
-        wild = [place for place, step in enumerate(self._steps) if len(step) > 1 or step in "*?"] or [len(self._steps)]
-        self._start = "".join(self._steps[: wild[0]])
-        self._end = "".join(self._steps[wild[-1] + 1 :])
+        wildcards = [index for index, step in enumerate(self._steps) if len(step) > 1 or step in "*?"] or [
+            len(self._steps)
+        ]
+        self._start = "".join(self._steps[: wildcards[0]])
+        self._end = "".join(self._steps[wildcards[-1] + 1 :])
 
     def matches(self, path: str) -> bool:
         if not path.startswith(self._start) or not path.endswith(self._end):
             return False
-        places = self._onward({(0, False)})
+        states = self._skip_wildcards({(0, False)})
         for character in path:
-            places = self._onward({after for place in places for after in self._take(place, character)})
-        return (len(self._steps), False) in places
+            states = self._skip_wildcards({after for state in states for after in self._advance(state, character)})
+        return (len(self._steps), False) in states
 
-    def _take(self, at: tuple[int, bool], character: str) -> Iterator[tuple[int, bool]]:
-        """The places after a character; `inside` a folder, `**/` waits for its end."""
-        place, inside = at
-        step = self._steps[place] if place < len(self._steps) else ""
+    def _advance(self, state: tuple[int, bool], character: str) -> Iterator[tuple[int, bool]]:
+        """Yield the states after a character; `inside` a folder name, `**/` waits for its end."""
+        index, inside = state
+        step = self._steps[index] if index < len(self._steps) else ""
         if step == "**/":
             if inside or character != "/":
-                yield place, character != "/"
+                yield index, character != "/"
         elif step == "**" or (step == "*" and character != "/"):
-            yield place, False
-        elif step and self._is_one(step, character):
-            yield place + 1, False
+            yield index, False
+        elif step and self._matches_step(step, character):
+            yield index + 1, False
 
-    def _onward(self, places: set[tuple[int, bool]]) -> set[tuple[int, bool]]:
-        """Add the places behind what may stand for nothing."""
-        found = set(places)
-        for place, inside in places:
-            while not inside and place < len(self._steps) and self._steps[place] in ("**/", "**", "*"):
-                place += 1  # noqa: PLW2901  the next place has the same rule
-                found.add((place, False))
-        return found
+    def _skip_wildcards(self, states: set[tuple[int, bool]]) -> set[tuple[int, bool]]:
+        """Add the states after wildcards that may match nothing."""
+        reachable = set(states)
+        for index, inside in states:
+            while not inside and index < len(self._steps) and self._steps[index] in ("**/", "**", "*"):
+                index += 1  # noqa: PLW2901  the next step has the same rule
+                reachable.add((index, False))
+        return reachable
 
     @staticmethod
-    def _is_one(step: str, character: str) -> bool:
+    def _matches_step(step: str, character: str) -> bool:
         if step == "?":
             return character != "/"
         if len(step) == 1:
             return step == character
         chosen = step[1:-1].lstrip("!")
         ranges = re.findall(r"(.)-(.)|(.)", chosen, re.DOTALL)
-        found = any(low <= character <= high if high else character == one for low, high, one in ranges)
-        return found != (step[1] == "!")
+        matches = any(low <= character <= high if high else character == single for low, high, single in ranges)
+        return matches != (step[1] == "!")
 
 
 # -------------------------------------------------------------------------------------------------------- the report
 
 
 @dataclass(frozen=True)
-class Report:
+class JobReport:
     body: Json
 
     @property
@@ -980,7 +989,7 @@ class Report:
         return _object(self.body["workflow"])
 
     def bytes(self) -> bytes:
-        """The body as it is sent; failed tests are cut until it fits, because the counts say the same."""
+        """Return the body; failed tests are removed until it fits, because the counts are complete anyway."""
         while True:
             text = json.dumps(self.body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
             tests = self.workflow.get("failed_tests")
@@ -988,9 +997,9 @@ class Report:
                 return text
             del tests[len(tests) // 2 :]
 
-    def late_start(self) -> Report:
-        """The start that got lost, sent after the fact: its times measure nothing."""
-        kept = (
+    def late_start(self) -> JobReport:
+        """Return the lost start report, marked late: its times are not measured."""
+        names = (
             "schema_version",
             "name",
             "url",
@@ -1001,113 +1010,121 @@ class Report:
             "environment",
             "started_at",
         )
-        own = {name: self.workflow[name] for name in kept if name in self.workflow}
-        return Report({**self.body, "workflow": {**own, "status": "in_progress", "late": True}})
+        start = {name: self.workflow[name] for name in names if name in self.workflow}
+        return JobReport({**self.body, "workflow": {**start, "status": "in_progress", "late": True}})
 
-    def without_tests(self) -> Report:
-        own = {name: value for name, value in self.workflow.items() if name != "failed_tests"}
-        return Report({**self.body, "workflow": own})
+    def without_tests(self) -> JobReport:
+        workflow = {name: value for name, value in self.workflow.items() if name != "failed_tests"}
+        return JobReport({**self.body, "workflow": workflow})
 
 
-def make_report(asked: Asked, ci: Ci, dispatch: Mapping[str, str], voice: Voice, machine: Machine) -> Report | None:
-    """The report, or None when there is nothing to report."""
-    status = asked.get("status")
+def make_report(
+    options: ReporterOptions, ci: CiJob, dispatch: Mapping[str, str], output: JobOutput, machine: Machine
+) -> JobReport | None:
+    """Return the report; None when there is nothing to report."""
+    status = options.get("status")
     if status not in ("in_progress", "completed"):
-        raise WrongUse(f"--status is {plain(status, 40)!r}; it must be in_progress or completed")
-    event = asked.get("event-type", dispatch.get("event_type", ""))
-    commit = asked.get("head-sha", dispatch.get("head_sha", ""))
-    if ci.dispatched and event in SELF_REPORTS and not asked.get("event-type"):
+        raise WrongUse(f"--status is {clean_text(status, 40)!r}; it must be in_progress or completed")
+    event = options.get("event-type", dispatch.get("event_type", ""))
+    commit = options.get("head-sha", dispatch.get("head_sha", ""))
+    if ci.dispatched and event in SELF_REPORTS and not options.get("event-type"):
         raise Problem(
             f"the dispatch calls itself {event}, and nothing was sent: a dispatch is answered under its delivery's id. "
             f"If this workflow tests the upstream by itself, write event-type (CRCR_EVENT_TYPE) {event} into it."
         )
     if event in SELF_REPORTS and status == "in_progress":
-        voice.notice(f"a {event} report is sent once, when it is completed: nothing to send now")
+        output.notice(f"a {event} report is sent once, when it is completed: nothing to send now")
         return None
-    own_id = commit or f"{event}-{asked.get('run-id', ci.run_id)}" if event in SELF_REPORTS else ""
-    delivery = asked.get("delivery-id", dispatch.get("delivery_id", ""), own_id)
+    own_id = commit or f"{event}-{options.get('run-id', ci.run_id)}" if event in SELF_REPORTS else ""
+    delivery = options.get("delivery-id", dispatch.get("delivery_id", ""), own_id)
     if not delivery:
-        _no_delivery(ci, voice)
+        _explain_no_delivery(ci, output)
         return None
-    upstream = asked.get("upstream", dispatch.get("upstream", ""))
-    return Report(
+    upstream = options.get("upstream", dispatch.get("upstream", ""))
+    return JobReport(
         {
             "event_type": event,
             "delivery_id": delivery,
-            "payload": _payload(upstream, commit) if event in SELF_REPORTS else {},
+            "payload": _describe_payload(upstream, commit) if event in SELF_REPORTS else {},
             "workflow": {
-                **_workflow(status, asked, ci, voice, machine),
-                **start_of(asked, ci, voice, machine, status=status, event=event),
+                **_describe_workflow(status, options, ci, output, machine),
+                **find_start(options, ci, output, machine, status=status, event=event),
             },
         }
     )
 
 
-def _no_delivery(ci: Ci, voice: Voice) -> None:
+def _explain_no_delivery(ci: CiJob, output: JobOutput) -> None:
     if ci.dispatched:
         raise Problem("the dispatch that started this run has no delivery_id, so it is not one of the relay's")
-    voice.notice(
+    output.notice(
         "this run was not started by a dispatch of the relay (there is no delivery id): nothing to report. "
         "In a workflow that another one starts, pass delivery-id on."
     )
 
 
-def _workflow(status: str, asked: Asked, ci: Ci, voice: Voice, machine: Machine) -> Json:
-    """What is told of the job; what is not known is left out."""
+def _describe_workflow(status: str, options: ReporterOptions, ci: CiJob, output: JobOutput, machine: Machine) -> Json:
+    """Return the facts about the job; unknown ones are left out."""
     workflow: Json = {
         "schema_version": "1",
         "status": status,
-        "name": _name(asked.get("workflow-name", ci.workflow, ci.name, "CI"), "workflow-name", voice),
-        "url": asked.get("url", ci.url),
-        "run_id": asked.get("run-id", ci.run_id),
-        "run_attempt": asked.get("run-attempt", ci.run_attempt),
-        "job_name": _name(asked.get("job-name", ci.job), "job-name", voice),
-        "check_run_id": asked.get("check-run-id"),
-        "artifact_url": asked.get("artifact-url"),
-        "environment": _json_of(asked, "environment", dict, voice),
-        "completed_at": _stamp(machine.now()) if status == "completed" else "",
+        "name": _name(options.get("workflow-name", ci.workflow, ci.name, "CI"), "workflow-name", output),
+        "url": options.get("url", ci.url),
+        "run_id": options.get("run-id", ci.run_id),
+        "run_attempt": options.get("run-attempt", ci.run_attempt),
+        "job_name": _name(options.get("job-name", ci.job), "job-name", output),
+        "check_run_id": options.get("check-run-id"),
+        "artifact_url": options.get("artifact-url"),
+        "environment": _parse_json_option(options, "environment", dict, output),
+        "completed_at": _format_time(machine.now()) if status == "completed" else "",
     }
     if status == "completed":
-        workflow.update(_result(asked, ci, voice, machine))
+        workflow.update(_describe_result(options, ci, output, machine))
     for name in ("run_id", "job_name"):
         if not workflow[name]:
             raise WrongUse(f"--{name.replace('_', '-')} is needed: this CI is not known, so it must be given")
     return {name: value for name, value in workflow.items() if value not in ("", None)}
 
 
-def _payload(upstream: str, commit: str) -> Json:
-    """Dispatched runs echo nothing: the relay knows what it sent. A nightly says what it tested."""
+def _describe_payload(upstream: str, commit: str) -> Json:
+    """Empty for dispatched runs: the relay knows what it sent. A nightly report names what it tested."""
     repository = {"repository": {"full_name": upstream}} if upstream else {}
     return {**({"head_sha": commit} if commit else {}), **repository}
 
 
-def _result(asked: Asked, ci: Ci, voice: Voice, machine: Machine) -> Json:
-    tally = read_junit(asked.junit, voice, machine) if asked.junit else None
-    counts = _json_of(asked, "test-results", dict, voice) or (tally.counts() if tally else None)
-    told = (_json_of(asked, "failed-tests", list, voice) or [])[:MAX_FAILED_TESTS]
-    named = [failed_test({"name": each} if isinstance(each, str) else _object(each)) for each in told]
-    failures = named or (tally.failures if tally else [])
+def _describe_result(options: ReporterOptions, ci: CiJob, output: JobOutput, machine: Machine) -> Json:
+    tally = read_junit(options.junit, output, machine) if options.junit else None
+    counts = _parse_json_option(options, "test-results", dict, output) or (tally.counts() if tally else None)
+    items = (_parse_json_option(options, "failed-tests", list, output) or [])[:MAX_FAILED_TESTS]
+    listed = [describe_failed_test({"name": item} if isinstance(item, str) else _object(item)) for item in items]
+    failures = listed or (tally.failures if tally else [])
     if counts:
-        said = ", ".join(f"{plain(count, 20)} {plain(name, 20)}" for name, count in list(counts.items())[:8])
-        voice.say(f"tests: {said}")
-    conclusion = conclusion_of(asked.get("conclusion", ci.conclusion), voice)
+        summary = ", ".join(
+            f"{clean_text(count, 20)} {clean_text(name, 20)}" for name, count in list(counts.items())[:8]
+        )
+        output.info(f"tests: {summary}")
+    conclusion = parse_conclusion(options.get("conclusion", ci.conclusion), output)
     return {"conclusion": conclusion, "test_results": counts, "failed_tests": failures or None}
 
 
-def start_of(asked: Asked, ci: Ci, voice: Voice, machine: Machine, *, status: str, event: str) -> Json:
-    """When the job began. Of a dispatched job the relay heard at its start; a nightly is found by this alone."""
-    given, now = asked.get("started-at"), machine.now()
-    if given and not re.fullmatch(TIME_FORM, given):
-        voice.warn(f"--started-at {plain(given, 40)!r} is no time such as {_stamp(now)}; it is left out")
-        given = ""
-    known = given or (ci.started_at if status == "completed" else _stamp(now))
-    if not known and event in SELF_REPORTS:
-        known = _stamp(_written_at(ci.event_file, now))
-    return {"started_at": known} if known else {}
+def find_start(
+    options: ReporterOptions, ci: CiJob, output: JobOutput, machine: Machine, *, status: str, event: str
+) -> Json:
+    """Return the start time of the job. The relay has that of a dispatched job; a nightly report is found by it alone."""
+    started_at, now = options.get("started-at"), machine.now()
+    if started_at and not re.fullmatch(TIME_FORM, started_at):
+        output.warn(
+            f"--started-at {clean_text(started_at, 40)!r} is not a time such as {_format_time(now)}; it is ignored"
+        )
+        started_at = ""
+    start = started_at or (ci.started_at if status == "completed" else _format_time(now))
+    if not start and event in SELF_REPORTS:
+        start = _format_time(_modified_at(ci.event_file, now))
+    return {"started_at": start} if start else {}
 
 
-def _written_at(path: str, now: float) -> float:
-    """When a file was written; now, when that cannot be told."""
+def _modified_at(path: str, now: float) -> float:
+    """Return when a file was written; now if that is unknown."""
     try:
         at = os.stat(path).st_mtime
     except (OSError, ValueError):
@@ -1115,8 +1132,8 @@ def _written_at(path: str, now: float) -> float:
     return at if now - LONGEST_JOB_S < at < now else now
 
 
-def conclusion_of(word: str, voice: Voice) -> str:
-    """One of the legal conclusions for the words and exit codes of any CI; "" when it is none."""
+def parse_conclusion(word: str, output: JobOutput) -> str:
+    """Map the words and exit codes of any CI to a conclusion; "" for an unknown one."""
     plain_word = word.strip().lower()
     if plain_word in CONCLUSIONS:
         return plain_word
@@ -1124,38 +1141,38 @@ def conclusion_of(word: str, voice: Voice) -> str:
         return CONCLUSION_WORDS[plain_word]
     if re.fullmatch(r"-?[0-9]{1,10}", plain_word):
         return "failure"
-    said = f"{plain(word, 40)!r} is no conclusion" if word else "no conclusion is given"
-    voice.warn(f"{said}, so the relay counts the job as failed. Legal are {', '.join(CONCLUSIONS)}.")
+    reason = f"{clean_text(word, 40)!r} is not a conclusion" if word else "no conclusion is given"
+    output.warn(f"{reason}, so the relay counts the job as failed. Valid are {', '.join(CONCLUSIONS)}.")
     return ""
 
 
-def _json_of(asked: Asked, name: str, kind: type, voice: Voice) -> Any:
-    text = asked.get(name)
+def _parse_json_option(options: ReporterOptions, name: str, kind: type, output: JobOutput) -> Any:
+    text = options.get(name)
     if not text:
         return None
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, kind):
-        return found
-    voice.warn(f"--{name} is not a JSON {'object' if kind is dict else 'list'}; the report is sent without it")
+        value = None
+    if isinstance(value, kind):
+        return value
+    output.warn(f"--{name} is not a JSON {'object' if kind is dict else 'list'}; the report is sent without it")
     return None
 
 
-def _name(text: str, flag: str, voice: Voice) -> str:
+def _name(text: str, flag: str, output: JobOutput) -> str:
     if len(text) > MAX_NAME_CHARS:
-        voice.warn(f"--{flag} has {len(text)} characters; the first {MAX_NAME_CHARS} are used")
+        output.warn(f"--{flag} has {len(text)} characters; the first {MAX_NAME_CHARS} are used")
     return text[:MAX_NAME_CHARS]
 
 
-def _stamp(at: float) -> str:
+def _format_time(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
 # ---------------------------------------------------------------------------------------------- sending, explaining
 
-# What a refusal means, and what to do about it.
+# What a refusal means, and how to fix it.
 MEANING = dict(
     line.split(": ", 1)
     for line in """\
@@ -1164,57 +1181,57 @@ not_registered: the relay knows this CI, but not this pipeline. Send the ids tha
 identity_changed: the repository's name now belongs to another repository id. If it was made anew on purpose, its operator can accept that.
 not_allowlisted: this repository is not on the upstream's allowlist. Ask the upstream's maintainers for an entry; a fork needs its own.
 suspended: an operator has suspended this repository. Ask the relay's operator why.
-rate_limited: this repository sends more reports than the relay takes. Start fewer jobs at once, give max-time more seconds, or ask for a higher limit.
+rate_limited: this repository sends more reports than the relay accepts. Start fewer jobs at once, give max-time more seconds, or ask for a higher limit.
 unknown_delivery: the relay has not dispatched this delivery to this repository. Pass the dispatch's delivery_id on unchanged, in the repository that got it.
 claim_mismatch: the report names another run than the token proves. Report from the run that did the work; do not set run-id or run-attempt by hand.
 wrong_event: runs that this event starts may not report. Start the workflow by repository_dispatch, or ask for `allow_events` in the allowlist entry.
 wrong_ref: this run is of another branch or tag than the default branch. Start the workflow on the default branch, or ask for `report_refs` in the allowlist entry for nightly reports of another ref.
 run_bound_elsewhere: this run already answers another delivery. Use one run for each delivery, and see that delivery-id is not a fixed value.
 ambiguous_job: several jobs of this run have this name. Give each its own job-name, in a matrix with the values of the leg in it.
-no_in_progress: the relay never heard that this job began. Send in_progress first, with the same job-name as completed.
+no_in_progress: the relay has no start of this job. Send in_progress first, with the same job-name as completed.
 conflicting_result: this job was reported before with another result, and the worse one counts. Report each job once, under a job-name of its own.
 bad_report: the relay cannot read the report. Correct the field that it names; if you did not set it, update the reporter.
 bad_request: the relay cannot read the report. Update the reporter.
-too_large: the report is larger than the relay takes. Send fewer failed tests.
-not_found: no relay is at this address. Check its address in relays, which ends with /github/callback.
-method_not_allowed: this address takes no reports. Check its address in relays, which ends with /github/callback.
+too_large: the report is larger than the relay accepts. Send fewer failed tests.
+not_found: there is no relay at this address. Check its address in relays, which ends with /github/callback.
+method_not_allowed: this address accepts no reports. Check its address in relays, which ends with /github/callback.
 """.splitlines()
 )
-BUSY = "the relay could not take it in the time that there was. Run the job again if its result matters."
+BUSY = "the relay was not available in time. Run the job again if its result matters."
 REFUSED = "the relay refuses the report. Do what it says, or ask its operator."
 
 
 @dataclass
-class Sending:
-    relay: Relay
-    tokens: Tokens
-    line: Line
-    voice: Voice
+class ReportSender:
+    relay: PinnedRelay
+    tokens: JobToken
+    client: RetryingClient
+    output: JobOutput
 
     def __post_init__(self) -> None:
         self._renewed = False
 
-    def deliver(self, report: Report) -> Answer:
-        """Send it; where the relay says what is missing, send that first. Both may happen once."""
+    def deliver(self, report: JobReport) -> HttpAnswer:
+        """Send the report; once without its failed tests if it is too large, and once with its lost start before it."""
         answer = self._post(report)
         if answer.status == 413 and "failed_tests" in report.workflow:
-            self.voice.notice("the report is too large on its way: it is sent again without the failed tests")
+            self.output.notice("the report is too large: it is sent again without the failed tests")
             report = report.without_tests()
             answer = self._post(report)
         if _error(answer).get("code") != "no_in_progress" or report.workflow["status"] != "completed":
             return answer
-        self.voice.notice("the relay does not know that this job began: that is sent now, marked late")
+        self.output.notice("the relay has no start of this job: it is sent now, marked late")
         late = self._post(report.late_start())
         return self._post(report) if 200 <= late.status < 300 else late
 
-    def _post(self, report: Report) -> Answer:
+    def _post(self, report: JobReport) -> HttpAnswer:
         body = report.bytes()
-        answer = self.line.ask("the relay", lambda: self._request(body))
+        answer = self.client.send("the relay", lambda: self._request(body))
         refused = answer.status == 401 and _error(answer).get("code") == "not_authentic"
         if refused and not self._renewed and self.tokens.renew():
             self._renewed = True
-            self.voice.say("the relay does not take the token; trying once more with a new one")
-            answer = self.line.ask("the relay", lambda: self._request(body))
+            self.output.info("the relay does not accept the token; retrying once with a new one")
+            answer = self.client.send("the relay", lambda: self._request(body))
         return answer
 
     def _request(self, body: bytes) -> urllib.request.Request:
@@ -1227,26 +1244,30 @@ class Sending:
         return urllib.request.Request(self.relay.url, data=body, headers=headers, method="POST")
 
 
-def explain(answer: Answer, report: Report, voice: Voice) -> None:
-    """Say what became of the report; raise `Problem` when it was not recorded."""
-    told, own = answer.json(), report.workflow
-    if not (200 <= answer.status < 300 and told and told.get("ok") is not False):
-        raise Problem(refusal(answer))
-    hint = f" {plain(told['hint'])}" if told.get("hint") else ""
-    if told.get("status") == "ignored":
-        voice.notice(f"the relay ignores this report: {plain(told.get('reason', 'it gives no reason'))}.{hint}")
+def explain(answer: HttpAnswer, report: JobReport, output: JobOutput) -> None:
+    """Log the relay's answer; raise `Problem` when the report was not recorded."""
+    answer_body, workflow = answer.json(), report.workflow
+    if not (200 <= answer.status < 300 and answer_body and answer_body.get("ok") is not False):
+        raise Problem(describe_refusal(answer))
+    hint = f" {clean_text(answer_body['hint'])}" if answer_body.get("hint") else ""
+    if answer_body.get("status") == "ignored":
+        output.notice(
+            f"the relay ignores this report: {clean_text(answer_body.get('reason', 'it gives no reason'))}.{hint}"
+        )
         return
-    result = f" ({own['conclusion']})" if own.get("conclusion") else ""
-    again = "; it was already recorded" if told.get("repeat") is True else ""
-    voice.say(f"recorded: {plain(own['job_name'], 100)} is {own['status']}{result}{again}")
-    if told.get("warning"):
-        named = f" It is recorded as {plain(told['job_name'], 260)!r}." if told.get("job_name") else ""
-        voice.notice(f"the relay says: {plain(told['warning'])}.{named}")
-    if told.get("sandbox"):
-        voice.notice(f"this went into the relay's sandbox, where it counts for nothing and is removed soon.{hint}")
+    result = f" ({workflow['conclusion']})" if workflow.get("conclusion") else ""
+    again = "; it was already recorded" if answer_body.get("repeat") is True else ""
+    output.info(f"recorded: {clean_text(workflow['job_name'], 100)} is {workflow['status']}{result}{again}")
+    if answer_body.get("warning"):
+        recorded_as = (
+            f" It is recorded as {clean_text(answer_body['job_name'], 260)!r}." if answer_body.get("job_name") else ""
+        )
+        output.notice(f"the relay says: {clean_text(answer_body['warning'])}.{recorded_as}")
+    if answer_body.get("sandbox"):
+        output.notice(f"this report went into the relay's sandbox: it does not count and is deleted soon.{hint}")
 
 
-def refusal(answer: Answer) -> str:
+def describe_refusal(answer: HttpAnswer) -> str:
     if answer.final:
         return f"not recorded: the relay's certificate is not trusted ({answer.fault}). Check its address in relays and the clock."
     if answer.status == 0:
@@ -1254,47 +1275,51 @@ def refusal(answer: Answer) -> str:
     if 300 <= answer.status < 400:
         return f"not recorded: the address answers with a redirect ({answer.status}), which is never followed. Correct it in relays."
     if answer.status < 300:
-        return f"not recorded: what answered ({answer.status}) is no relay. Check its address in relays."
+        return f"not recorded: the server that answered ({answer.status}) is not a relay. Check its address in relays."
     error = _error(answer)
-    code = plain(error.get("code") or "", 60)
-    otherwise = BUSY if worth_another_try(answer) else MEANING["not_found"] if answer.status == 404 else REFUSED
-    said = [f"The relay says: {plain(error['detail'])}."] if error.get("detail") else []
-    said += [f"Its hint: {plain(error['hint'])}."] if error.get("hint") else []
-    said += [f"Request {plain(error['request_id'], 80)}."] if error.get("request_id") else []
-    return " ".join([f"not recorded ({answer.status} {code}): {MEANING.get(code, otherwise)}", *said])
+    code = clean_text(error.get("code") or "", 60)
+    default_meaning = BUSY if is_retryable(answer) else MEANING["not_found"] if answer.status == 404 else REFUSED
+    details = [f"The relay says: {clean_text(error['detail'])}."] if error.get("detail") else []
+    details += [f"Its hint: {clean_text(error['hint'])}."] if error.get("hint") else []
+    details += [f"Request {clean_text(error['request_id'], 80)}."] if error.get("request_id") else []
+    return " ".join([f"not recorded ({answer.status} {code}): {MEANING.get(code, default_meaning)}", *details])
 
 
 # -------------------------------------------------------------------------------------------------------------- main
 
 
-def run(asked: Asked, env: Mapping[str, str], voice: Voice, machine: Machine) -> None:
+def run(options: ReporterOptions, env: Mapping[str, str], output: JobOutput, machine: Machine) -> None:
     """Report once; return when that is done or there is nothing to do, raise `Problem` otherwise."""
-    if asked.unknown:
-        voice.warn(f"not understood and left out: {plain(' '.join(asked.unknown), 200)}")
-    ci, dispatch = recognise(env), read_dispatch(env, voice)
-    report = make_report(asked, ci, dispatch, voice, machine)
+    if options.unknown:
+        output.warn(f"unknown arguments, ignored: {clean_text(' '.join(options.unknown), 200)}")
+    ci, dispatch = detect_ci(env), read_dispatch(env, output)
+    report = make_report(options, ci, dispatch, output, machine)
     if report is None:
         return
-    relay = choose_relay(asked, ci, dispatch)
-    if asked.dry_run:
-        show(report, relay, voice)
+    relay = choose_relay(options, ci, dispatch)
+    if options.dry_run:
+        show(report, relay, output)
         return
-    line = Line(machine, voice, seconds(asked.get("max-time"), voice))
-    tokens = Tokens(token_source(asked, ci, env, relay, line), machine, voice)
-    explain(Sending(relay, tokens, line, voice).deliver(report), report, voice)
+    client = RetryingClient(machine, output, parse_max_time(options.get("max-time"), output))
+    tokens = JobToken(choose_token_source(options, ci, env, relay, client), machine, output)
+    explain(ReportSender(relay, tokens, client, output).deliver(report), report, output)
 
 
-def show(report: Report, relay: Relay, voice: Voice) -> None:
-    voice.say(f"would be sent to {plain(relay.url)}")
-    voice.say(f"with a token for {plain(relay.audience)}")
-    said = [_object(report.body["payload"]).get("head_sha", ""), report.body["delivery_id"]]
-    if report.body["event_type"] in SELF_REPORTS and not any(re.fullmatch("[0-9a-fA-F]{40}", each) for each in said):
-        shown = plain(said[0] or said[1], 80)
-        voice.warn(f"{shown!r} is not a commit (40 hex digits), so the result would stand for none: pass head-sha")
+def show(report: JobReport, relay: PinnedRelay, output: JobOutput) -> None:
+    output.info(f"would be sent to {clean_text(relay.url)}")
+    output.info(f"with a token for {clean_text(relay.audience)}")
+    candidates = [_object(report.body["payload"]).get("head_sha", ""), report.body["delivery_id"]]
+    if report.body["event_type"] in SELF_REPORTS and not any(
+        re.fullmatch("[0-9a-fA-F]{40}", text) for text in candidates
+    ):
+        subject = clean_text(candidates[0] or candidates[1], 80)
+        output.warn(
+            f"{subject!r} is not a commit (40 hex digits), so the result would belong to no commit: pass head-sha"
+        )
     report.bytes()
-    # ASCII keeps hostile text harmless, and this escape is the same JSON without GitHub's older command marker.
+    # ASCII makes untrusted text harmless, and this escape is the same JSON without GitHub's older command marker.
     text = json.dumps(report.body, indent=2).replace("##[", r"#\u0023[")
-    voice.out.write(text + "\n")
+    output.out.write(text + "\n")
 
 
 def main(
@@ -1303,26 +1328,26 @@ def main(
     machine: Machine | None = None,
     out: TextIO | None = None,
 ) -> int:
-    """The exit code: 1 when no pinned relay is meant; else 0, or with --strict 1 when the report is not recorded and 2
-    when the call makes no sense.
+    """Return the exit code: 1 when no pinned relay is selected; else 0, or with --strict 1 when the report is not recorded
+    and 2 when the arguments are invalid.
     """
-    words = sys.argv[1:] if argv is None else argv
+    arguments = sys.argv[1:] if argv is None else argv
     environ = os.environ if env is None else env
-    strict = "--strict" in words or is_true(environ.get("CRCR_STRICT", ""))
-    on_github = recognise(environ).name == "GitHub Actions"
-    voice = Voice(out or sys.stdout, annotate=on_github, strict=strict)
+    strict = "--strict" in arguments or is_true(environ.get("CRCR_STRICT", ""))
+    on_github = detect_ci(environ).name == "GitHub Actions"
+    output = JobOutput(out or sys.stdout, annotate=on_github, strict=strict)
     try:
-        run(parse(words, environ), environ, voice, machine or Machine())
+        run(parse(arguments, environ), environ, output, machine or Machine())
     except NotPinned as problem:
-        voice.refuse(str(problem), problem.lines)
+        output.refuse(str(problem), problem.lines)
         return 1
     except WrongUse as problem:
-        voice.problem(str(problem))
+        output.problem(str(problem))
         return 2 if strict else 0
     except Problem as problem:
-        voice.problem(str(problem))
-    except Exception as fault:  # noqa: BLE001  a fault of the reporter must not turn anybody's build red
-        voice.problem(f"the reporter itself failed: {plain(f'{type(fault).__name__}: {fault}', 200)}")
+        output.problem(str(problem))
+    except Exception as fault:  # noqa: BLE001  an error of the reporter must not fail the build
+        output.problem(f"the reporter itself failed: {clean_text(f'{type(fault).__name__}: {fault}', 200)}")
     else:
         return 0
     return 1 if strict else 0

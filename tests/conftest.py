@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from support.clock import ManualClock
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -27,3 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(_TESTS)
         if any(path.is_relative_to(slow) for slow in _SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()

@@ -184,7 +184,6 @@ REFUSED_NAMES = {
 }
 """Words that are no name by themselves."""
 STILL_NAMED_SO: set[str] = {
-    "src/crcr/join/shipped/bridge.py told",
     "src/crcr/show/api/models/setup.py Asked",
 }
 """Names from before the rule; none is added."""

@@ -29,7 +29,7 @@ WHERE = {"crcr/tracing.py": "tracing"}
 """Modules that only an extra can load."""
 
 
-def named(name: str) -> list[Requirement]:
+def listed_requirements(name: str) -> list[Requirement]:
     """The requirements that stand in `NAME.in` itself."""
     lines = (line.partition("#")[0].strip() for line in (FOLDER / f"{name}.in").read_text().splitlines())
     return [Requirement(line) for line in lines if line and not line.startswith("-r ")]
@@ -53,7 +53,7 @@ def spelled(requirement: Requirement) -> str:
 @cache
 def brought_by(name: str) -> frozenset[str]:
     """All packages that the requirements in `NAME.in`, and in app.in, bring along by their own declarations."""
-    wanted = [*named("app"), *(named(name) if name != "app" else ())]
+    wanted = [*listed_requirements("app"), *(listed_requirements(name) if name != "app" else ())]
     seen: set[tuple[str, str]] = set()
     while wanted:
         requirement = wanted.pop()
@@ -75,12 +75,12 @@ def _needs(package: str, extra: str) -> list[Requirement]:
 
 def test_the_project_declares_what_is_pinned() -> None:
     declared = {spelled(Requirement(each)) for each in PROJECT["dependencies"]}
-    assert declared == {spelled(each) for each in named("app")}
+    assert declared == {spelled(each) for each in listed_requirements("app")}
     extras = {
         name: {spelled(Requirement(each)) for each in wanted}
         for name, wanted in PROJECT["optional-dependencies"].items()
     }
-    assert extras == {name: {spelled(each) for each in named(name)} for name in EXTRAS}
+    assert extras == {name: {spelled(each) for each in listed_requirements(name)} for name in EXTRAS}
 
 
 @pytest.mark.parametrize("name", ["app", *EXTRAS])

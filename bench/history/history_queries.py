@@ -28,8 +28,8 @@ from crcr.record.clickhouse.history import ClickHouseHistory
 from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
 from crcr.record.store.sqlite.database import SqliteDatabase
-from crcr.record.views.backends.figures import read_figures
-from crcr.record.views.backends.jobs import jobs_by_name
+from crcr.record.views.backends.figures import FigureScope, read_figures
+from crcr.record.views.backends.jobs import read_jobs_by_name
 
 _RUNS = 5
 # Queries that no page needs, so that no sums exist for them.
@@ -75,14 +75,14 @@ def queries(
 
         async def unit(tx: Tx) -> None:
             for name in names:
-                await read_figures(tx, upstream.key, name, ResultKind.PULLS, window)
+                await read_figures(tx, FigureScope(upstream.key, name, ResultKind.PULLS, window))
 
         return lambda: database.read(unit), lambda: history.figures(upstream.key, ResultKind.PULLS, window)
 
     def by_name(span: Span) -> tuple[Query, Query]:
         window = Window.of(span, now)
         return (
-            lambda: database.read(lambda tx: jobs_by_name(tx, upstream, big, ResultKind.PULLS, window)),
+            lambda: database.read(lambda tx: read_jobs_by_name(tx, upstream, big, ResultKind.PULLS, window)),
             lambda: history.by_name(upstream.key, big.key, ResultKind.PULLS, window),
         )
 

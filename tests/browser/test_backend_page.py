@@ -57,7 +57,7 @@ async def a_run(site: Site, title: str = "Add an operator", /, **conclusions: st
     return run
 
 
-async def opened(site: Site, query: str = "") -> Page:
+async def open_backend_page(site: Site, query: str = "") -> Page:
     await site.page.goto(f"{site.url}{PATH}{query}")
     await expect(site.page.locator("#live")).to_contain_text("live")
     await site.page.evaluate("window.notReloaded = true")
@@ -73,7 +73,7 @@ async def test_the_matrix_is_what_the_database_has(tmp_path: Path, browser: Brow
         await a_run(site, build="failure")
         await a_run(site, test="cancelled")
         await a_run(site, build="neutral", test=None)
-        page = await opened(site)
+        page = await open_backend_page(site)
         shown: dict[tuple[str, str], str] = {}
         names = await page.locator("#matrix-table .job span").all_text_contents()
         for row in await page.locator("#matrix-table tbody tr").all():
@@ -94,7 +94,7 @@ async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
 ) -> None:
     async with reporter_site(tmp_path, browser) as site:
         await a_run(site, test="failure")
-        page = await opened(site)
+        page = await open_backend_page(site)
         cell = page.locator("#matrix-table td.bad > a")
         await cell.click()
         panel = page.locator("#panel")
@@ -123,7 +123,7 @@ async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
 async def test_back_and_forward_go_through_what_was_open(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser) as site:
         await a_run(site, test="failure")
-        page = await opened(site)
+        page = await open_backend_page(site)
         title = page.locator("#panel-title")
         await page.locator("#matrix-table td.ok > a").click()
         await expect(title).to_have_text("build")
@@ -143,7 +143,7 @@ async def test_arrow_keys_move_through_the_matrix_and_enter_opens(tmp_path: Path
     async with reporter_site(tmp_path, browser) as site:
         await a_run(site, build="failure")
         await a_run(site)
-        page = await opened(site)
+        page = await open_backend_page(site)
         stops = page.locator(f"{CELLS}[tabindex='0']")
         await expect(stops).to_have_count(1)
         await stops.focus()
@@ -166,7 +166,7 @@ async def test_an_update_keeps_place_focus_and_the_open_details(tmp_path: Path, 
         page = site.page
         await page.set_viewport_size({"width": 1000, "height": 700})
         run = await a_run(site, **{WIDE[-1]: None})
-        await opened(site)
+        await open_backend_page(site)
         frame = page.locator("#scroll-matrix")
         await frame.evaluate("frame => frame.scrollTo(300, 0)")
         await page.locator("#matrix-table td.run > a").click()
@@ -188,7 +188,7 @@ async def test_an_update_keeps_place_focus_and_the_open_details(tmp_path: Path, 
 async def test_shards_unfold_in_place(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser, ("build", *SHARDS)) as site:
         await a_run(site, **{SHARDS[3]: "failure"})
-        page = await opened(site)
+        page = await open_backend_page(site)
         await expect(page.locator("#matrix-table tbody td.bad")).to_have_text("X1/6")
         await page.locator("#matrix-table thead .shards a").click()
         await expect(page.locator("#matrix-table thead .job")).to_have_count(7)
@@ -204,7 +204,7 @@ async def test_filters_narrow_the_matrix_and_stay_in_the_address(tmp_path: Path,
     async with reporter_site(tmp_path, browser) as site:
         await a_run(site, "Add an operator", build="failure")
         await a_run(site, "Mend the docs")
-        page = await opened(site)
+        page = await open_backend_page(site)
         rows = page.locator("#matrix-table tbody tr")
         await expect(rows).to_have_count(2)
         await page.locator("#filter-q").fill("mend")
@@ -260,7 +260,7 @@ async def test_hostile_text_is_text_in_the_details_too(tmp_path: Path, browser: 
             workflow = {**told, "status": state, "conclusion": "failure"}
             body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": workflow}
             assert (await github.report(run, run.jobs[0], status=state, body=body)).status_code == 200
-        await opened(site)
+        await open_backend_page(site)
         await page.locator("#matrix-table td.bad > a").click()
         await expect(page.locator("#panel")).to_contain_text("alert('job')")
         assert await page.locator("main script, main img").count() == 0
@@ -274,33 +274,33 @@ async def stored_site(
     folder: Path, browser: Browser, **context: Any
 ) -> AsyncIterator[tuple[StoreRows, str, Page]]:
     """The pages over a store that is filled row by row, for more than a story would make."""
-    async with open_store_rows(folder, upstreams=(STORED,)) as world:
-        world.allowlist()
+    async with open_store_rows(folder, upstreams=(STORED,)) as store:
+        store.allowlist()
         server = Server(
-            Starlette(routes=pages_routes.routes(Frame(world.views, upstreams=(STORED,), clock=world.clock))),
+            Starlette(routes=pages_routes.routes(Frame(store.views, upstreams=(STORED,), clock=store.clock))),
             "127.0.0.1",
             0,
         )
         await server.start()
         seen = await browser.new_context(**context)
         try:
-            yield world, f"{server.url}/crcr/good/backend", await seen.new_page()
+            yield store, f"{server.url}/crcr/good/backend", await seen.new_page()
         finally:
             await seen.close()
             await server.stop()
 
 
-def fill(world: StoreRows, events: int, names: tuple[str, ...]) -> None:
+def fill(store: StoreRows, events: int, names: tuple[str, ...]) -> None:
     for number in range(1, events + 1):
-        delivery = world.pull(number, title=f"change {number}")
-        world.dispatch(delivery, number=number, head_sha=f"{number:040x}", hours_ago=events - number + 1)
+        delivery = store.pull(number, title=f"change {number}")
+        store.dispatch(delivery, number=number, head_sha=f"{number:040x}", hours_ago=events - number + 1)
         for name in names:
-            world.job(delivery, job_name=name, number=number, hours_ago=max(1, events - number))
+            store.job(delivery, job_name=name, number=number, hours_ago=max(1, events - number))
 
 
 async def test_older_events_are_read_to_their_end(tmp_path: Path, browser: Browser) -> None:
-    async with stored_site(tmp_path, browser, java_script_enabled=False) as (world, url, page):
-        fill(world, 120, ("build",))
+    async with stored_site(tmp_path, browser, java_script_enabled=False) as (store, url, page):
+        fill(store, 120, ("build",))
         await page.goto(url)
         found: list[str] = []
         while True:
@@ -318,8 +318,8 @@ async def test_headers_stay_in_view_and_only_the_matrix_scrolls_sideways(
     tmp_path: Path, browser: Browser
 ) -> None:
     names = (*WIDE, *(f"{'a very long name of a job ' * 6}{letter}" for letter in "abcdefgh"))
-    async with stored_site(tmp_path, browser) as (world, url, page):
-        fill(world, 40, names)
+    async with stored_site(tmp_path, browser) as (store, url, page):
+        fill(store, 40, names)
         for width in (1440, 1024, 390):
             await page.set_viewport_size({"width": width, "height": 800})
             await page.goto(url)
@@ -344,8 +344,8 @@ async def test_headers_stay_in_view_and_only_the_matrix_scrolls_sideways(
 
 
 async def test_many_jobs_and_events_come_quickly(tmp_path: Path, browser: Browser) -> None:
-    async with stored_site(tmp_path, browser) as (world, url, page):
-        fill(world, 50, (*WIDE, *(f"other {first}{second}" for first in "abcd" for second in "klmnopqrstu")))
+    async with stored_site(tmp_path, browser) as (store, url, page):
+        fill(store, 50, (*WIDE, *(f"other {first}{second}" for first in "abcd" for second in "klmnopqrstu")))
         answer = await page.goto(url)
         assert answer is not None
         assert len(await answer.body()) < 1_500_000

@@ -40,7 +40,7 @@ HIDE = """hidden => {
 }"""
 
 
-def streams_of(page: Page) -> list[str]:
+def record_stream_urls(page: Page) -> list[str]:
     """The addresses of all streams that the browser opens from now on, from whichever tab."""
     asked: list[str] = []
 
@@ -57,7 +57,7 @@ async def test_many_tabs_are_live_over_one_stream_which_the_next_takes_over(
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
-        streams = streams_of(site.page)
+        streams = record_stream_urls(site.page)
         tabs = [site.page, *[await site.page.context.new_page() for _ in range(7)]]
         for tab in tabs:
             await load_page(tab, f"{site.url}/crcr")
@@ -123,7 +123,7 @@ async def test_tabs_of_two_upstreams_share_a_stream_and_hear_their_own(
 ) -> None:
     listed = {UPSTREAM: LISTED, OTHER: LISTED}
     async with open_site(tmp_path, browser, allowlist=listed, downstreams=NAMES) as site:
-        streams = streams_of(site.page)
+        streams = record_stream_urls(site.page)
         ours = await load_page(site.page, f"{site.url}/crcr")
         theirs = await load_page(await ours.context.new_page(), f"{site.url}/crcr?upstream={OTHER}")
         read: list[str] = []
@@ -142,7 +142,7 @@ async def test_without_locks_a_tab_that_nobody_sees_holds_no_connection(
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
-        page, streams = site.page, streams_of(site.page)
+        page, streams = site.page, record_stream_urls(site.page)
         await page.context.add_init_script(NO_LOCKS)
         await load_page(page, f"{site.url}/crcr")
         async with page.expect_event("requestfailed", lambda request: request.url == streams[0]):
@@ -181,7 +181,7 @@ async def test_a_connection_that_died_without_a_word_is_found_out_and_made_anew(
 
 async def test_a_heart_that_beats_keeps_a_quiet_connection(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
-        page, streams = site.page, streams_of(site.page)
+        page, streams = site.page, record_stream_urls(site.page)
         await page.add_init_script(COUNT_BEATS)
         await page.clock.install()
         await load_page(page, f"{site.url}/crcr")

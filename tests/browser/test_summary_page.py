@@ -28,7 +28,7 @@ async def report(site: Site, name: str, conclusion: str, job: str = "build") -> 
     await site.relay.github.complete_job(run, job, conclusion)
 
 
-async def opened(site: Site, path: str = "/crcr") -> Page:
+async def open_summary_page(site: Site, path: str = "/crcr") -> Page:
     await site.page.goto(f"{site.url}{path}")
     await expect(site.page.locator("#live")).to_contain_text("live")
     return site.page
@@ -49,7 +49,7 @@ async def test_a_changed_cell_changes_in_place_and_the_order_stays(tmp_path: Pat
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
         await report(site, "org/beta", "failure")
-        page = await opened(site)
+        page = await open_summary_page(site)
         await page.get_by_role("link", name="Failure").click()
         await expect(page).to_have_url(f"{site.url}/crcr?sort=-failure")
         await expect(page.locator("th[aria-sort=descending]")).to_have_text("Failure")
@@ -72,7 +72,7 @@ async def test_typing_filters_at_once_and_news_do_not_disturb_it(tmp_path: Path,
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
-        page = await opened(site)
+        page = await open_summary_page(site)
         field = page.get_by_label("Filter by name, hardware or on-call")
         await field.press_sequentially("npu")
         await expect(page.locator(".count")).to_contain_text("1 of 4 backends")
@@ -99,7 +99,7 @@ async def test_what_is_open_focused_and_scrolled_stays(tmp_path: Path, browser: 
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
         await report(site, "org/alpha", "success")
-        page = await opened(site, "/crcr/metrics")
+        page = await open_summary_page(site, "/crcr/metrics")
         table = page.locator("figure", has_text="Results").locator("details")
         await table.locator("summary").click()
         await page.get_by_role("link", name="org/alpha").focus()
@@ -120,7 +120,7 @@ async def test_a_chart_tells_its_values_under_the_pointer(tmp_path: Path, browse
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
         await report(site, "org/alpha", "success")
-        page = await opened(site, "/crcr/metrics")
+        page = await open_summary_page(site, "/crcr/metrics")
         await page.locator("figure", has_text="Results").locator(".hit").last.hover()
         await expect(page.locator(".tip")).to_contain_text("success: 1")
         await page.mouse.move(0, 0)
@@ -146,7 +146,7 @@ async def test_without_javascript_links_and_forms_do_it_all(tmp_path: Path, brow
 
 async def test_the_keyboard_reaches_everything_in_reading_order(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
-        page = await opened(site)
+        page = await open_summary_page(site)
         await page.keyboard.press("Tab")
         await expect(page.locator(".skip")).to_be_focused()
         await page.keyboard.press("Enter")
@@ -172,7 +172,7 @@ async def test_a_page_of_one_backend_is_not_read_anew_for_another(tmp_path: Path
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
-        page = await opened(site, "/crcr/org/alpha")
+        page = await open_summary_page(site, "/crcr/org/alpha")
         read: list[str] = []
         page.on(
             "request", lambda request: read.append(request.url) if "fragment=main" in request.url else None
@@ -187,7 +187,7 @@ async def test_a_page_that_is_gone_says_so_and_asks_no_more(tmp_path: Path, brow
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
-        page = await opened(site, "/crcr/org/alpha")
+        page = await open_summary_page(site, "/crcr/org/alpha")
         site.relay.write_allowlist(LISTED.replace("  - org/alpha: [alice]\n", ""))
         await site.relay.refresh()
         await site.relay.github.open_pr(UPSTREAM, title="One more")
@@ -206,7 +206,7 @@ async def test_fault_48_a_page_that_slept_comes_back_and_catches_up(tmp_path: Pa
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
         await site.page.clock.install()
-        page = await opened(site)
+        page = await open_summary_page(site)
         await page.context.set_offline(True)
         await page.evaluate("dispatchEvent(new Event('offline'))")
         await report(site, "org/alpha", "failure")

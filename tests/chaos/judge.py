@@ -35,7 +35,7 @@ Sent = tuple[str, str]
 """A delivery and a downstream."""
 
 
-async def read(installation: Installation) -> Rows:
+async def read_tables(installation: Installation) -> Rows:
     rows = {table: await installation.rows(f"SELECT * FROM {table}") for table in TABLES}  # noqa: S608 - our own names
     # Unfinished runs are looked up for minutes, less and less often; the gates here go by what their jobs said.
     rows["open"] = await installation.rows(

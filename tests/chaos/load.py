@@ -23,7 +23,7 @@ ENDS = (*["success"] * 17, "failure", "failure", "timed_out")
 
 
 @dataclass
-class Told:
+class SentReport:
     """One report of one attempt of a job."""
 
     delivery: str
@@ -43,7 +43,7 @@ class Told:
 class Load:
     github: GitHub
     chance: Random
-    ledger: list[Told] = field(default_factory=list)
+    ledger: list[SentReport] = field(default_factory=list)
     groups: list[tuple[MergeGroup, PullRequest]] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _faults: list[BaseException] = field(default_factory=list)
@@ -138,7 +138,9 @@ class Load:
         conclusion = job.conclusion if status == "completed" else None
         name = self._answering[run.repository_id]
         delivery = run.delivery_id or ""
-        told = Told(delivery, name, run.id, run.attempt, job.name, status, conclusion, datetime.now(UTC))
+        told = SentReport(
+            delivery, name, run.id, run.attempt, job.name, status, conclusion, datetime.now(UTC)
+        )
         self.ledger.append(told)
         body = self.github.ci.report_body(run, job, status)
         times = 2 if chance.random() < 0.2 else 1
@@ -147,7 +149,7 @@ class Load:
         )
 
     async def _report(
-        self, told: Told, run: WorkflowRun, job: WorkflowJob, body: Any, chance: Random
+        self, told: SentReport, run: WorkflowRun, job: WorkflowJob, body: Any, chance: Random
     ) -> None:
         until = asyncio.get_running_loop().time() + TRIES_FOR_S
         pause = 0.2

@@ -15,7 +15,7 @@ from random import Random, SystemRandom
 
 import pytest
 
-from chaos.judge import Judge, read
+from chaos.judge import Judge, read_tables
 from chaos.load import Load
 from chaos.storm import Storm
 from chaos.world import Installation, run_installation
@@ -80,7 +80,7 @@ async def settled(installation: Installation, load: Load) -> Judge:
     assert code == 0, (out, errors)
     until = time.monotonic() + SETTLES_WITHIN_S + SECONDS
     while True:
-        judge = Judge(installation, load, await read(installation))
+        judge = Judge(installation, load, await read_tables(installation))
         if load.is_quiet and not judge.rows["open"] and not judge.gates_wrong():
             return judge
         if time.monotonic() > until:

@@ -9,7 +9,7 @@ A failure is cut down to the steps that matter. `CRCR_CHAOS_WALKS=500` walks mor
 
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-import structlog
 
 from chaos.attack_oracle import Gating, Oracle
 from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
@@ -34,7 +33,7 @@ from github_sim.github import (
 from support.github.gated_upstream import GATE
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.usefixtures("quiet_logs")]
 
 WALKS = int(os.environ.get("CRCR_CHAOS_WALKS", "24"))
 SEED = int(os.environ.get("CRCR_CHAOS_SEED", "1"))
@@ -428,7 +427,7 @@ async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
         yield Walk(relay)
 
 
-async def _walk(steps: list[Step], seed: int) -> str | None:
+async def _run_steps(steps: list[Step], seed: int) -> str | None:
     """Walk these steps; what went wrong, if anything did."""
     with TemporaryDirectory() as folder:
         try:
@@ -441,13 +440,6 @@ async def _walk(steps: list[Step], seed: int) -> str | None:
     return None
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    yield
-    structlog.reset_defaults()
-
-
 @pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
 async def test_no_attack_opens_the_gate(seed: int) -> None:
-    await check_walk(seed, _steps(seed), lambda steps: _walk(steps, seed))
+    await check_walk(seed, _steps(seed), lambda steps: _run_steps(steps, seed))

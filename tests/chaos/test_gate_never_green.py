@@ -8,7 +8,7 @@ A failure is cut down to the steps that matter. `CRCR_CHAOS_WALKS=500` walks mor
 """
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-import structlog
 
 from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
 from crcr.errors import StoreUnavailable
@@ -28,7 +27,7 @@ from support.github.gate_oracle import HARMLESS, GateOracle, GatingEntry
 from support.github.gated_upstream import GATE, GATING, LABEL, NAMED
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.usefixtures("quiet_logs")]
 
 WALKS = int(os.environ.get("CRCR_CHAOS_WALKS", "36"))
 SEED = int(os.environ.get("CRCR_CHAOS_SEED", "1"))
@@ -450,7 +449,7 @@ async def _begun(folder: Path) -> AsyncIterator[Walk]:
         yield Walk(relay)
 
 
-async def _walk(steps: list[Step], seed: int) -> str | None:
+async def _run_steps(steps: list[Step], seed: int) -> str | None:
     """Walk these steps; what went wrong, if anything did."""
     with TemporaryDirectory() as folder:
         try:
@@ -463,13 +462,6 @@ async def _walk(steps: list[Step], seed: int) -> str | None:
     return None
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    yield
-    structlog.reset_defaults()
-
-
 @pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
 async def test_no_walk_turns_the_gate_green_that_may_not(seed: int) -> None:
-    await check_walk(seed, _steps(seed), lambda steps: _walk(steps, seed))
+    await check_walk(seed, _steps(seed), lambda steps: _run_steps(steps, seed))

@@ -21,14 +21,13 @@ from random import Random
 from typing import Any
 
 import pytest
-import structlog
 
 from chaos.random_walks import deliver_some
 from github_sim.github import CheckRun, MergeGroup, PullRequest, WebhookDelivery, WorkflowRun
 from support.github.gated_upstream import GATE, GATED, GATING, INFORMING, LABEL, gated_upstream
 from support.running_relay import UPSTREAM, RunningRelay
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("quiet_logs")]
 
 ORDERS = int(os.environ.get("CRCR_CHAOS_ORDERS", "6"))
 LIVES = max(4, ORDERS // 4)
@@ -38,13 +37,6 @@ APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], authors: 
 
 Arrival = Callable[[], Awaitable[object]]
 Shown = dict[str, dict[str, tuple[str, str | None, str]]]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Any:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    yield
-    structlog.reset_defaults()
 
 
 class Play:
@@ -226,7 +218,7 @@ Story = Callable[[Play], Awaitable[None]]
 # The stories: what is there before, `hold`, then what happens in its true order.
 
 
-async def _opened(play: Play, **more: Any) -> tuple[PullRequest, WorkflowRun | None]:
+async def _open_with_gating_run(play: Play, **more: Any) -> tuple[PullRequest, WorkflowRun | None]:
     """A pull request whose gating run has begun, if it is not held; from here on webhooks are kept back."""
     pull = await play.open(**more)
     await play.relay.drain()
@@ -241,7 +233,7 @@ async def _opened(play: Play, **more: Any) -> tuple[PullRequest, WorkflowRun | N
 
 
 async def label_close_reopen(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.do(play.github.label_pr(pull, LABEL))
     await play.do(play.github.close_pr(pull), pull)
     await play.do(play.github.reopen_pr(pull), pull)
@@ -250,7 +242,7 @@ async def label_close_reopen(play: Play) -> None:
 
 
 async def push_and_push_back(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     first = pull.head_sha
     await play.do(play.github.push_to_pr(pull), pull)
     await play.do(play.push_back(pull, first), pull)
@@ -259,7 +251,7 @@ async def push_and_push_back(play: Play) -> None:
 
 
 async def push_and_close(play: Play) -> None:
-    pull, run = await _opened(play, labels=[LABEL])
+    pull, run = await _open_with_gating_run(play, labels=[LABEL])
     await play.do(play.github.push_to_pr(pull), pull)
     play.report(run, "build")
     play.report(run, "test")
@@ -267,7 +259,7 @@ async def push_and_close(play: Play) -> None:
 
 
 async def label_and_take_it_back(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.do(play.github.label_pr(pull, LABEL))
     play.report(run, "build")
     await play.do(play.github.unlabel_pr(pull, LABEL))
@@ -275,7 +267,7 @@ async def label_and_take_it_back(play: Play) -> None:
 
 
 async def two_on_one_head(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
 
     def same_head(other: PullRequest) -> None:
         other.head_sha = pull.head_sha
@@ -293,14 +285,14 @@ async def _another(play: Play, change: Callable[[PullRequest], None]) -> None:
 
 
 async def ready_and_push(play: Play) -> None:
-    pull, _ = await _opened(play, draft=True)
+    pull, _ = await _open_with_gating_run(play, draft=True)
     await play.do(play.github.ready_for_review(pull))
     await play.do(play.github.push_to_pr(pull), pull)
     await play.do(play.github.label_pr(pull, "other"))
 
 
 async def ready_and_draft_again(play: Play) -> None:
-    pull, _ = await _opened(play, draft=True)
+    pull, _ = await _open_with_gating_run(play, draft=True)
     await play.do(play.github.push_to_pr(pull), pull)
     await play.do(play.github.ready_for_review(pull))
     await play.do(play.github.convert_to_draft(pull))
@@ -308,7 +300,7 @@ async def ready_and_draft_again(play: Play) -> None:
 
 
 async def waive_then_push(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.say(f"/crcr waive {GATING} at HEAD because the lab is down")
     await play.do(play.github.push_to_pr(pull), pull)
     play.report(run, "build")
@@ -316,14 +308,14 @@ async def waive_then_push(play: Play) -> None:
 
 
 async def push_then_waive(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.do(play.github.push_to_pr(pull), pull)
     await play.say(f"/crcr waive {GATING} at HEAD because the lab is down")
     play.report(run, "build")
 
 
 async def waive_and_callbacks(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     await play.say(f"/crcr waive {GATING}:build at HEAD because the lab is down")
     play.report(run, "build")
     play.report(run, "test")
@@ -331,21 +323,21 @@ async def waive_and_callbacks(play: Play) -> None:
 
 
 async def approve_then_push(play: Play) -> None:
-    pull, _ = await _opened(play)
+    pull, _ = await _open_with_gating_run(play)
     await play.say("/crcr approve at HEAD")
     await play.do(play.github.push_to_pr(pull), pull)
     await play.do(play.github.label_pr(pull, "other"))
 
 
 async def push_then_approve(play: Play) -> None:
-    pull, _ = await _opened(play)
+    pull, _ = await _open_with_gating_run(play)
     await play.do(play.github.push_to_pr(pull), pull)
     await play.say("/crcr approve at HEAD")
 
 
 async def _red(play: Play, **more: Any) -> tuple[PullRequest, CheckRun]:
     """A pull request whose gate is red, with its gate."""
-    pull, run = await _opened(play, **more)
+    pull, run = await _open_with_gating_run(play, **more)
     for name in ("build", "test") if run else ():
         await play._end(run, name)
     play.relay.clock.advance(30)
@@ -376,7 +368,7 @@ async def rerun_and_push(play: Play) -> None:
 
 
 async def rerun_while_it_runs(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     shown = play.github.latest_checks(UPSTREAM, pull.head_sha)[f"crcr/{GATING}"]
     play.report(run, "build")
     await play.do(play.github.rerequest_check(shown))
@@ -384,7 +376,7 @@ async def rerun_while_it_runs(play: Play) -> None:
 
 
 async def queued_and_taken_out(play: Play) -> None:
-    pull, run = await _opened(play)
+    pull, run = await _open_with_gating_run(play)
     group = await play.enqueue(pull)
     play.report(run, "build")
     await play.dequeue(group)
@@ -400,7 +392,7 @@ async def queued_and_left(play: Play) -> None:
 
 async def anything(play: Play, chance: Random) -> None:
     """Some life of a pull request, of acts that are possible one after the other."""
-    pull, run = await _opened(play, draft=chance.random() < 0.3)
+    pull, run = await _open_with_gating_run(play, draft=chance.random() < 0.3)
     github, heads = play.github, [pull.head_sha]
     play.report(run, "build")
     for _ in range(chance.randint(4, 6)):

@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Said:
+class SentReport:
     """One report, as its sender means it."""
 
     delivery: str
@@ -85,7 +85,7 @@ class Model:
         self.bound: dict[int, str] = {}
         self.transitions = 0
 
-    def hear(self, said: Said) -> str:
+    def hear(self, said: SentReport) -> str:
         if self.bound.get(said.run.id, said.delivery) != said.delivery:
             return "run_bound_elsewhere"
         attempt = {k[3]: r for k, r in self.rows.items() if k[:3] == self._attempt(said)}
@@ -101,7 +101,7 @@ class Model:
             return "claim_mismatch"
         return self._finish_for_another(list(named.values()), said)
 
-    def _open(self, said: Said, attempt: dict[str, Row], named: dict[str, Row]) -> str:
+    def _open(self, said: SentReport, attempt: dict[str, Row], named: dict[str, Row]) -> str:
         name, number = said.name, 2
         while name in attempt or (named and name == said.name):
             name, number = f"{said.name} ({number})", number + 1
@@ -119,7 +119,7 @@ class Model:
         self._newest_run_counts(said)
         return self._applied()
 
-    def _newest_run_counts(self, said: Said) -> None:
+    def _newest_run_counts(self, said: SentReport) -> None:
         mates = {
             key: row
             for key, row in self.rows.items()
@@ -129,7 +129,7 @@ class Model:
         for key, row in mates.items():
             row.superseded = int(int(key[1]) < newest)
 
-    def _finish_for_another(self, named: list[Row], said: Said) -> str:
+    def _finish_for_another(self, named: list[Row], said: SentReport) -> str:
         if any(row.closed_by == said.signer.id and row.first_conclusion == said.conclusion for row in named):
             return "repeat"
         unfinished = [row for row in named if row.state != "completed"]
@@ -141,7 +141,7 @@ class Model:
             return self._finish(named[0], said)
         return "ambiguous_job"
 
-    def _finish(self, row: Row, said: Said) -> str:
+    def _finish(self, row: Row, said: SentReport) -> str:
         assert said.conclusion is not None
         if row.state == "completed":
             return (
@@ -176,7 +176,7 @@ class Model:
         return "applied"
 
     @staticmethod
-    def _attempt(said: Said) -> tuple[str, str, int]:
+    def _attempt(said: SentReport) -> tuple[str, str, int]:
         return said.delivery, str(said.run.id), said.attempt
 
 
@@ -237,13 +237,13 @@ class Interleavings(RuleBasedStateMachine):
         conclusion: str | None = None,
         late: bool = False,
         astray: bool = False,
-    ) -> Said:
+    ) -> SentReport:
         run = self.runs[which[0] % len(self.runs)]
         attempt = run.attempt - which[1] % run.attempt
         signer = run.attempts[attempt][which[2]]
         own = str(run.delivery_id)
         other = next(str(each.delivery_id) for each in self.runs if each.delivery_id != own)
-        return Said(
+        return SentReport(
             delivery=other if astray else own,
             run=run,
             attempt=attempt,
@@ -264,7 +264,7 @@ class Interleavings(RuleBasedStateMachine):
         """The job behind a row that stands says how it went, or once more that it began."""
         (delivery, run_id, attempt, _), row = list(self.model.rows.items())[which % len(self.model.rows)]
         run = next(each for each in self.runs if str(each.id) == run_id)
-        said = Said(
+        said = SentReport(
             delivery=delivery,
             run=run,
             attempt=attempt,
@@ -276,11 +276,11 @@ class Interleavings(RuleBasedStateMachine):
         )
         self._hear(said, copies)
 
-    def _hear(self, said: Said, copies: int) -> None:
+    def _hear(self, said: SentReport, copies: int) -> None:
         expected = Counter(self.model.hear(said) for _ in range(copies))
         assert Counter(self.loop.run_until_complete(self._send(said, copies))) == expected
 
-    async def _send(self, said: Said, copies: int) -> list[str]:
+    async def _send(self, said: SentReport, copies: int) -> list[str]:
         github = self.relay.github
         body = github.ci.report_body(
             said.run,

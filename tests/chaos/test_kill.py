@@ -10,7 +10,6 @@ import contextlib
 import os
 import random
 import signal
-import socket
 import sqlite3
 import sys
 from collections import Counter
@@ -24,6 +23,7 @@ import pytest
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
 from github_sim.world.faults import Match
+from support.process import free_port
 from support.running_relay import AUDIENCE, UPSTREAM, environment
 
 PULLS_A_ROUND = 3
@@ -37,12 +37,6 @@ POINTS = (
     "later",
 )
 ROUNDS = 4 * len(POINTS)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Relay:

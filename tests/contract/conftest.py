@@ -39,12 +39,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _asks_another_store(item: pytest.Item) -> bool:
-    given = [each for each in _given(item).values() if isinstance(each, str)]
+    given = [each for each in _parameters(item).values() if isinstance(each, str)]
     return item.path.stem.startswith(_OF_OTHER_STORES) or not _OTHER_STORES.isdisjoint(given)
 
 
 def _is_spared(item: pytest.Item) -> bool:
-    given, module = _given(item), item.path.stem
+    given, module = _parameters(item), item.path.stem
     kind, seed = given.get("open_database"), given.get("seed")
     if kind == "memory" and module.startswith(_BESIDE_THE_STORE):
         return True
@@ -52,7 +52,7 @@ def _is_spared(item: pytest.Item) -> bool:
     return kind in {"memory", "postgresql"} and module == "test_sums" and later
 
 
-def _given(item: pytest.Item) -> dict[str, object]:
+def _parameters(item: pytest.Item) -> dict[str, object]:
     return (
         dict(item.callspec.params) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     )

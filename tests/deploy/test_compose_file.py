@@ -195,7 +195,7 @@ async def test_the_health_check_succeeds_on_a_real_process(
     async with crcr(*command, folder=tmp_path, environ=known) as process:
         await process.wait_for_line(ready)
         assert await asyncio.to_thread(_exit_code, asking) == 0
-        assert await process.stopped() == 0
+        assert await process.stop() == 0
 
 
 def _exit_code(words: list[str]) -> int:

@@ -20,7 +20,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def heard() -> list[httpx.Request]:
+def received_requests() -> list[httpx.Request]:
     """What reached the relay."""
     return []
 
@@ -33,10 +33,10 @@ def answers() -> list[httpx.Response]:
 
 @pytest.fixture
 async def github(
-    clock: ManualClock, heard: list[httpx.Request], answers: list[httpx.Response]
+    clock: ManualClock, received_requests: list[httpx.Request], answers: list[httpx.Response]
 ) -> AsyncIterator[GitHub]:
     def listen(request: httpx.Request) -> httpx.Response:
-        heard.append(request)
+        received_requests.append(request)
         return answers.pop(0) if answers else httpx.Response(202, json={"ok": True})
 
     made = GitHub(

@@ -134,7 +134,7 @@ def request_problems(template: str, request: httpx.Request) -> list[str]:
 
 
 @pytest.fixture
-async def walk(
+async def all_responses(
     github: GitHub, api: httpx.AsyncClient, app_auth: AppAuth, token_for: TokenFor
 ) -> list[httpx.Response]:
     """Call every route, the good way and the usual bad ways."""
@@ -242,10 +242,10 @@ def test_every_route_is_in_githubs_description() -> None:
     assert missing == set()
 
 
-async def test_every_answer_is_as_described(github: GitHub, walk: list[httpx.Response]) -> None:
+async def test_every_answer_is_as_described(github: GitHub, all_responses: list[httpx.Response]) -> None:
     by_path = {(call.method, call.path): call.route for call in github.calls}
     wrong: list[str] = []
-    for answer in walk:
+    for answer in all_responses:
         asked = answer.request
         template = by_path[asked.method, asked.url.path] or ""
         found = response_problems(template, answer)
@@ -254,7 +254,9 @@ async def test_every_answer_is_as_described(github: GitHub, walk: list[httpx.Res
     assert wrong == []
 
 
-async def test_the_walk_calls_every_route_with_success(github: GitHub, walk: list[httpx.Response]) -> None:
+async def test_the_walk_calls_every_route_with_success(
+    github: GitHub, all_responses: list[httpx.Response]
+) -> None:
     done = {(call.method, call.route) for call in github.calls if 200 <= call.status < 300}
     assert described_routes() - done == set()
     github.finish()

@@ -12,15 +12,19 @@ ROOT = "/repos/org/upstream"
 COMMENTS = f"{ROOT}/issues/1/comments"
 
 
-def told(heard: list[httpx.Request]) -> list[tuple[str, str | None]]:
-    return [(each.headers["x-github-event"], json.loads(each.content).get("action")) for each in heard]
+def received_events(received_requests: list[httpx.Request]) -> list[tuple[str, str | None]]:
+    return [
+        (each.headers["x-github-event"], json.loads(each.content).get("action")) for each in received_requests
+    ]
 
 
-async def test_a_comment_reaches_the_app_with_its_author(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_a_comment_reaches_the_app_with_its_author(
+    github: GitHub, received_requests: list[httpx.Request]
+) -> None:
     github.set_permission("org/upstream", "mira", "maintain")
     pull = await github.open_pr("org/upstream")
     comment = await github.comment_pr(pull, "/crcr status", author="mira")
-    body = json.loads(heard[-1].content)
+    body = json.loads(received_requests[-1].content)
     assert (body["action"], body["comment"]["id"], body["comment"]["body"]) == (
         "created",
         comment.id,
@@ -34,10 +38,12 @@ async def test_a_comment_reaches_the_app_with_its_author(github: GitHub, heard: 
     assert body["sender"]["login"] == "mira"
 
 
-async def test_a_bots_comment_says_that_it_is_a_bot(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_a_bots_comment_says_that_it_is_a_bot(
+    github: GitHub, received_requests: list[httpx.Request]
+) -> None:
     pull = await github.open_pr("org/upstream")
     await github.comment_pr(pull, "/crcr approve", author="helper[bot]", author_type="Bot")
-    assert json.loads(heard[-1].content)["comment"]["user"]["type"] == "Bot"
+    assert json.loads(received_requests[-1].content)["comment"]["user"]["type"] == "Bot"
 
 
 async def test_the_authors_own_comment_has_the_association_of_the_pull_request(github: GitHub) -> None:
@@ -51,16 +57,16 @@ async def test_the_authors_own_comment_has_the_association_of_the_pull_request(g
 
 
 async def test_editing_and_deleting_a_comment_are_told(
-    github: GitHub, heard: list[httpx.Request], clock: ManualClock
+    github: GitHub, received_requests: list[httpx.Request], clock: ManualClock
 ) -> None:
     pull = await github.open_pr("org/upstream")
     comment = await github.comment_pr(pull, "first")
     clock.advance(60)
     await github.edit_comment(comment, "second")
-    assert json.loads(heard[-1].content)["changes"] == {"body": {"from": "first"}}
+    assert json.loads(received_requests[-1].content)["changes"] == {"body": {"from": "first"}}
     assert (comment.body, comment.updated_at) == ("second", clock.now())
     await github.delete_comment(comment)
-    assert told(heard)[1:] == [
+    assert received_events(received_requests)[1:] == [
         ("issue_comment", "created"),
         ("issue_comment", "edited"),
         ("issue_comment", "deleted"),
@@ -69,14 +75,14 @@ async def test_editing_and_deleting_a_comment_are_told(
 
 
 async def test_the_apps_comment_is_a_bots_and_comes_back_as_an_event(
-    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, heard: list[httpx.Request]
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
     answer = await api.post(COMMENTS, json={"body": "Refused."}, headers=await token_for("org/upstream"))
     assert answer.status_code == 201
     assert answer.json()["user"]["type"] == "Bot"
     assert answer.json()["performed_via_github_app"]["id"] == github.app_id
-    assert told(heard)[-1] == ("issue_comment", "created")
+    assert received_events(received_requests)[-1] == ("issue_comment", "created")
     assert [(comment.body, comment.by_app) for comment in github.comments(pull)] == [("Refused.", True)]
 
 

@@ -7,7 +7,7 @@ from github_sim.world.git_content import blob_sha, tree_sha
 ROOT = "/repos/org/upstream"
 
 
-async def tree_of(api: httpx.AsyncClient, sha: str) -> str:
+async def read_tree_sha(api: httpx.AsyncClient, sha: str) -> str:
     return str((await api.get(f"{ROOT}/git/commits/{sha}")).json()["tree"]["sha"])
 
 
@@ -24,7 +24,7 @@ async def test_equal_content_has_an_equal_tree_and_other_content_another(
     pull = await github.open_pr("org/upstream", files={"a.py": "one"})
     first, second = pull.head_sha, (await github.push_to_pr(pull, files={"a.py": "two"})).head_sha
     third = (await github.push_to_pr(pull, files={"a.py": "one"})).head_sha
-    trees = [await tree_of(api, sha) for sha in (first, second, third)]
+    trees = [await read_tree_sha(api, sha) for sha in (first, second, third)]
     assert trees[0] == trees[2] != trees[1]
     assert (await api.get(f"{ROOT}/commits/{third}")).json()["commit"]["tree"]["sha"] == trees[0]
     assert (await api.get(f"{ROOT}/git/commits/main")).status_code == 404
@@ -49,9 +49,9 @@ async def test_a_push_without_files_changes_those_that_are_there(
     github: GitHub, api: httpx.AsyncClient
 ) -> None:
     pull = await github.open_pr("org/upstream", files={"a.py": "a", "README.md": None})
-    before = await tree_of(api, pull.head_sha)
+    before = await read_tree_sha(api, pull.head_sha)
     await github.push_to_pr(pull)
-    assert await tree_of(api, pull.head_sha) != before
+    assert await read_tree_sha(api, pull.head_sha) != before
     tree = github.repository("org/upstream").commits[pull.head_sha].tree
     assert "README.md" not in tree
 

@@ -84,7 +84,7 @@ async def test_a_call_hangs_until_released(
     assert len(github.dispatches("acme/backend")) == 1
 
 
-async def test_latency_awaits_the_injected_sleep(heard: list[httpx.Request]) -> None:
+async def test_latency_awaits_the_injected_sleep(received_requests: list[httpx.Request]) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -119,40 +119,44 @@ async def test_the_keys_can_be_down(github: GitHub, api: httpx.AsyncClient) -> N
     assert (await call).status_code == 200
 
 
-async def test_a_webhook_is_sent_twice_under_one_guid(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_a_webhook_is_sent_twice_under_one_guid(
+    github: GitHub, received_requests: list[httpx.Request]
+) -> None:
     github.faults.webhooks.duplicate()
     await github.push("org/upstream")
     await github.push("org/upstream")
-    guids = [each.headers["x-github-delivery"] for each in heard]
+    guids = [each.headers["x-github-delivery"] for each in received_requests]
     assert len(guids) == 3
     assert guids[0] == guids[1] != guids[2]
 
 
 async def test_held_webhooks_come_late_and_in_another_order(
-    github: GitHub, heard: list[httpx.Request]
+    github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     held = github.faults.webhooks.hold()
     pull = await github.open_pr("org/upstream")
     await github.push_to_pr(pull)
-    assert heard == []
+    assert received_requests == []
     github.faults.webhooks.remove(held)
     await github.release_webhooks(order=[1, 0])
-    assert [json.loads(each.content)["action"] for each in heard] == ["synchronize", "opened"]
+    assert [json.loads(each.content)["action"] for each in received_requests] == ["synchronize", "opened"]
 
 
-async def test_a_lost_webhook_stands_in_the_log_as_failed(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_a_lost_webhook_stands_in_the_log_as_failed(
+    github: GitHub, received_requests: list[httpx.Request]
+) -> None:
     github.faults.webhooks.lose(event="push", times=1)
     lost = await github.push("org/upstream")
-    assert heard == []
+    assert received_requests == []
     assert lost is not None
     assert (lost.ok, lost.status_code) == (False, 502)
     again = await github.redeliver(lost.guid)
     assert again.ok
-    assert heard[0].headers["x-github-delivery"] == lost.guid
+    assert received_requests[0].headers["x-github-delivery"] == lost.guid
 
 
 async def test_an_early_callback_is_sent_before_the_dispatch_is_answered(
-    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, heard: list[httpx.Request]
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, received_requests: list[httpx.Request]
 ) -> None:
     auth = await token_for("acme/backend")
     github.faults.early_callback()
@@ -163,7 +167,7 @@ async def test_an_early_callback_is_sent_before_the_dispatch_is_answered(
     gate = github.faults.hang(on=DISPATCHES, after_acting=True)
     call = asyncio.create_task(api.post(f"{REPO}/dispatches", json=payload, headers=auth))
     await gate.reached.wait()
-    assert json.loads(heard[0].content)["workflow"]["status"] == "in_progress"
+    assert json.loads(received_requests[0].content)["workflow"]["status"] == "in_progress"
     gate.release()
     assert (await call).status_code == 204
 

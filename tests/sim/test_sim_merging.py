@@ -27,8 +27,8 @@ async def gate(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> G
     return set_on
 
 
-def told(heard: list[httpx.Request]) -> list[tuple[str, str | None, str | None]]:
-    bodies = [(each.headers["x-github-event"], json.loads(each.content)) for each in heard]
+def received_events(received_requests: list[httpx.Request]) -> list[tuple[str, str | None, str | None]]:
+    bodies = [(each.headers["x-github-event"], json.loads(each.content)) for each in received_requests]
     return [(event, body.get("action"), body.get("reason")) for event, body in bodies]
 
 
@@ -90,7 +90,7 @@ async def test_the_latest_check_of_each_name_is_found(github: GitHub, gate: Gate
 
 
 async def test_a_group_has_the_tree_of_a_pull_request_that_is_up_to_date(
-    github: GitHub, heard: list[httpx.Request]
+    github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
     group = await github.enqueue(pull)
@@ -98,7 +98,7 @@ async def test_a_group_has_the_tree_of_a_pull_request_that_is_up_to_date(
     head, own = repository.commits[group.head_sha], repository.commits[pull.head_sha]
     assert head.sha != own.sha
     assert head.tree_sha == own.tree_sha
-    body = json.loads(heard[-1].content)
+    body = json.loads(received_requests[-1].content)
     assert body["action"] == "checks_requested"
     base = repository.head_sha
     assert body["merge_group"]["head_sha"] == head.sha
@@ -132,21 +132,21 @@ async def test_a_group_stands_on_the_group_ahead(github: GitHub, api: httpx.Asyn
 
 
 async def test_a_group_that_passes_is_merged_and_told(
-    github: GitHub, gate: Gate, heard: list[httpx.Request]
+    github: GitHub, gate: Gate, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
     group = await github.enqueue(pull)
     await github.settle_queue("org/upstream")
     assert (group.state, pull.state) == ("queued", "open")
     await gate(group.head_sha)
-    heard.clear()
+    received_requests.clear()
     await github.settle_queue("org/upstream")
-    assert told(heard) == [
+    assert received_events(received_requests) == [
         ("merge_group", "destroyed", "merged"),
         ("pull_request", "closed", None),
         ("push", None, None),
     ]
-    push = json.loads(heard[-1].content)
+    push = json.loads(received_requests[-1].content)
     assert (push["ref"], push["before"], push["after"]) == ("refs/heads/main", pull.base_sha, group.head_sha)
     assert (group.state, pull.merged, pull.merge_commit_sha) == ("merged", True, group.head_sha)
     assert github.repository("org/upstream").head_sha == group.head_sha
@@ -165,13 +165,13 @@ async def test_groups_are_merged_in_their_order(github: GitHub, gate: Gate) -> N
 
 
 async def test_a_group_that_fails_leaves_and_those_behind_are_made_again(
-    github: GitHub, gate: Gate, heard: list[httpx.Request]
+    github: GitHub, gate: Gate, received_requests: list[httpx.Request]
 ) -> None:
     pulls, (first, second) = await two_groups(github)
     await gate(first.head_sha, "failure")
-    heard.clear()
+    received_requests.clear()
     await github.settle_queue("org/upstream")
-    assert told(heard) == [
+    assert received_events(received_requests) == [
         ("merge_group", "destroyed", "invalidated"),
         ("merge_group", "destroyed", "invalidated"),
         ("merge_group", "checks_requested", None),
@@ -182,11 +182,11 @@ async def test_a_group_that_fails_leaves_and_those_behind_are_made_again(
     assert "a.py" not in github.repository("org/upstream").commits[again.head_sha].tree
 
 
-async def test_a_group_can_be_taken_out(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_a_group_can_be_taken_out(github: GitHub, received_requests: list[httpx.Request]) -> None:
     pull = await github.open_pr("org/upstream")
     group = await github.enqueue(pull)
     await github.dequeue(group)
-    assert told(heard)[-1] == ("merge_group", "destroyed", "dequeued")
+    assert received_events(received_requests)[-1] == ("merge_group", "destroyed", "dequeued")
     assert (group.state, pull.state, github.merge_queue("org/upstream")) == ("dequeued", "open", [])
     assert group.head_ref.removeprefix("refs/heads/") not in github.repository("org/upstream").branches
     again = await github.enqueue(pull)
@@ -224,13 +224,15 @@ async def test_what_cannot_be_merged_is_not_queued(github: GitHub) -> None:
 
 
 async def test_pushes_of_the_queues_branches_are_told_on_request(
-    github: GitHub, heard: list[httpx.Request]
+    github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     github.queue_pushes = True
     pull = await github.open_pr("org/upstream")
     group = await github.enqueue(pull)
     await github.dequeue(group)
-    pushes = [json.loads(each.content) for each in heard if each.headers["x-github-event"] == "push"]
+    pushes = [
+        json.loads(each.content) for each in received_requests if each.headers["x-github-event"] == "push"
+    ]
     assert [(each["ref"], each["created"], each["deleted"]) for each in pushes] == [
         (group.head_ref, True, False),
         (group.head_ref, False, True),

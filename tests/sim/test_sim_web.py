@@ -28,7 +28,7 @@ class Tags(HTMLParser):
         self.attributes |= set(attrs)
 
 
-async def shown(api: httpx.AsyncClient, path: str) -> str:
+async def get_page(api: httpx.AsyncClient, path: str) -> str:
     answer = await api.get(path, headers=HTML)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
@@ -56,10 +56,10 @@ async def test_the_first_page_says_how_much_of_the_rate_limit_the_app_has_used(
     pull: PullRequest,
     token_for: Callable[..., Awaitable[dict[str, str]]],
 ) -> None:
-    assert "The App&#x27;s calls" not in await shown(api, "/")
+    assert "The App&#x27;s calls" not in await get_page(api, "/")
     await api.get("/repos/org/upstream", headers=await token_for("org/upstream"))
     until = github.clock.now() + timedelta(hours=1)
-    page = await shown(api, "/")
+    page = await get_page(api, "/")
     assert f"on org in the hour until {until:%H:%M} UTC: 1 of 5,000." in page
     assert "Busiest minute so far: 1 of 900 points." in page
 
@@ -69,7 +69,7 @@ async def test_the_first_page_lists_open_pull_requests_and_says_what_it_is(
 ) -> None:
     gone = await github.open_pr("org/upstream", title="Withdrawn")
     await github.close_pr(gone)
-    page = await shown(api, "/")
+    page = await get_page(api, "/")
     assert "This is the simulated GitHub" in page
     assert 'href="/org/upstream/pull/1"' in page
     assert "Speed up addmm" in page
@@ -81,14 +81,14 @@ async def test_the_first_page_lists_open_pull_requests_and_says_what_it_is(
 async def test_a_pull_request_shows_its_newest_checks_and_the_merge_box(
     github: GitHub, api: httpx.AsyncClient, pull: PullRequest
 ) -> None:
-    assert "Merging is blocked: crcr/gate: expected" in await shown(api, "/org/upstream/pull/1")
+    assert "Merging is blocked: crcr/gate: expected" in await get_page(api, "/org/upstream/pull/1")
     output = {
         "title": "2 of 3 backends",
         "summary": "| backend | state |\n| --- | --- |\n| acme | **late** |",
     }
     add_check(github, pull.head_sha, "failure", output={"title": "old words"})
     add_check(github, pull.head_sha, None, output=output)
-    page = await shown(api, "/org/upstream/pull/1")
+    page = await get_page(api, "/org/upstream/pull/1")
     assert "Merging is blocked: crcr/gate: pending" in page
     assert "2 of 3 backends" in page
     assert "old words" not in page
@@ -97,7 +97,7 @@ async def test_a_pull_request_shows_its_newest_checks_and_the_merge_box(
     assert pull.head_sha in page
     assert "ciflow/crcr/npu" in page
     add_check(github, pull.head_sha, "success")
-    page = await shown(api, "/org/upstream/pull/1")
+    page = await get_page(api, "/org/upstream/pull/1")
     assert "All required checks have passed" in page
     assert '<span class="mark good" title="success">P</span>' in page
 
@@ -107,21 +107,21 @@ async def test_a_pull_request_that_is_in_or_out_says_so(
 ) -> None:
     add_check(github, pull.head_sha, "success")
     await github.merge_pr(pull)
-    assert f"Merged as {pull.merge_commit_sha}" in await shown(api, "/org/upstream/pull/1")
+    assert f"Merged as {pull.merge_commit_sha}" in await get_page(api, "/org/upstream/pull/1")
     other = await github.open_pr("org/upstream")
     await github.close_pr(other)
-    assert "Closed without merging" in await shown(api, f"/org/upstream/pull/{other.number}")
+    assert "Closed without merging" in await get_page(api, f"/org/upstream/pull/{other.number}")
 
 
 async def test_the_merge_queue_has_a_page(github: GitHub, api: httpx.AsyncClient, pull: PullRequest) -> None:
-    assert "The merge queue is empty" in await shown(api, "/org/upstream/queue")
+    assert "The merge queue is empty" in await get_page(api, "/org/upstream/queue")
     group = await github.enqueue(pull)
-    page = await shown(api, "/org/upstream/queue")
+    page = await get_page(api, "/org/upstream/queue")
     assert group.head_sha in page
     assert "Waiting for: crcr/gate: expected" in page
-    assert "Number 1 in the" in await shown(api, "/org/upstream/pull/1")
+    assert "Number 1 in the" in await get_page(api, "/org/upstream/pull/1")
     add_check(github, pull.head_sha, "success")
-    assert "in the merge queue" in await shown(api, "/")
+    assert "in the merge queue" in await get_page(api, "/")
 
 
 async def test_comments_are_shown_with_author_and_reactions(
@@ -129,7 +129,7 @@ async def test_comments_are_shown_with_author_and_reactions(
 ) -> None:
     await github.comment_pr(pull, "/crcr status", author="mira")
     await github.comment_pr(pull, "Noted.", author="helper[bot]", author_type="Bot")
-    page = await shown(api, "/org/upstream/pull/1")
+    page = await get_page(api, "/org/upstream/pull/1")
     assert "/crcr status" in page
     assert "<strong>mira</strong>" in page
     assert "helper[bot] (bot)" in page
@@ -139,9 +139,9 @@ async def test_a_check_and_a_run_have_pages(
     github: GitHub, api: httpx.AsyncClient, pull: PullRequest
 ) -> None:
     check = add_check(github, pull.head_sha, "failure", output={"title": "t", "summary": "Why it failed"})
-    assert "Why it failed" in await shown(api, f"/org/upstream/runs/{check.id}")
+    assert "Why it failed" in await get_page(api, f"/org/upstream/runs/{check.id}")
     run = github.start_run("acme/backend", event="repository_dispatch", event_type="push")
-    page = await shown(api, f"/acme/backend/actions/runs/{run.id}/job/1")
+    page = await get_page(api, f"/acme/backend/actions/runs/{run.id}/job/1")
     assert "build (cuda): queued" in page
 
 
@@ -158,7 +158,7 @@ async def test_hostile_text_stays_text_on_every_page(
     )
     await github.comment_pr(pull, f"```\n{HOSTILE}\n```\n# {HOSTILE}\n- `{HOSTILE}`", author=HOSTILE)
     await github.enqueue(pull)
-    page = await shown(api, f"/org/upstream{path.format(check=check.id)}")
+    page = await get_page(api, f"/org/upstream{path.format(check=check.id)}")
     found = Tags(page)
     assert "&lt;script&gt;" in page
     assert not found.names & {"script", "img"}
@@ -178,7 +178,7 @@ async def test_the_app_has_a_page_that_says_where_it_is_installed(
     github: GitHub, api: httpx.AsyncClient
 ) -> None:
     for path in ("/apps/crcr-simulated", "/apps/crcr-simulated/installations/new"):
-        page = await shown(api, path)
+        page = await get_page(api, path)
         assert '<a href="/acme/backend">acme/backend</a>' in page
         assert "crcr demo-join" in page
     github.finish()
@@ -189,10 +189,10 @@ async def test_a_file_has_a_page(github: GitHub, api: httpx.AsyncClient) -> None
     repository = github.repository("org/upstream")
     repository.branches["release/1"] = repository.head_sha
     for ref in ("main", "release/1", repository.head_sha):
-        page = await shown(api, f"/org/upstream/blob/{ref}/.github/list.yml")
+        page = await get_page(api, f"/org/upstream/blob/{ref}/.github/list.yml")
         assert "<pre>L1:\n  - &lt;script&gt;" in page
         assert not Tags(page).names & {"script", "img"}
-    assert "No such file" in await shown(api, "/org/upstream/blob/main/nowhere.yml")
+    assert "No such file" in await get_page(api, "/org/upstream/blob/main/nowhere.yml")
     github.finish()
 
 

@@ -13,10 +13,10 @@ LOG = "/app/hook/deliveries"
 
 
 async def test_a_webhook_is_signed_and_as_large_as_the_real_one(
-    github: GitHub, heard: list[httpx.Request]
+    github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
-    (request,) = heard
+    (request,) = received_requests
     digest = hmac.new(github.webhook_secret.encode(), request.content, hashlib.sha256).hexdigest()
     assert request.headers["x-hub-signature-256"] == f"sha256={digest}"
     assert request.headers["x-github-event"] == "pull_request"
@@ -33,36 +33,42 @@ def test_the_signature_is_githubs_published_one(github: GitHub) -> None:
     )
 
 
-async def test_synchronize_tells_before_and_after(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_synchronize_tells_before_and_after(
+    github: GitHub, received_requests: list[httpx.Request]
+) -> None:
     pull = await github.open_pr("org/upstream")
     before = pull.head_sha
     await github.push_to_pr(pull)
-    body = json.loads(heard[-1].content)
+    body = json.loads(received_requests[-1].content)
     assert (body["action"], body["before"], body["after"]) == ("synchronize", before, pull.head_sha)
     assert body["pull_request"]["head"]["sha"] == pull.head_sha
 
 
 async def test_a_push_lists_its_commits_up_to_githubs_most(
-    github: GitHub, heard: list[httpx.Request]
+    github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     await github.push("org/upstream", commits=2_050)
-    body = json.loads(heard[-1].content)
+    body = json.loads(received_requests[-1].content)
     assert len(body["commits"]) == 2_048
     assert body["head_commit"]["id"] == body["after"] == github.repository("org/upstream").head_sha
 
 
-async def test_a_deleted_branch_has_no_head_commit(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_a_deleted_branch_has_no_head_commit(
+    github: GitHub, received_requests: list[httpx.Request]
+) -> None:
     await github.push("org/upstream", ref="refs/heads/old", created=True)
-    assert json.loads(heard[-1].content)["created"] is True
+    assert json.loads(received_requests[-1].content)["created"] is True
     await github.push("org/upstream", ref="refs/heads/old", deleted=True)
-    body = json.loads(heard[-1].content)
+    body = json.loads(received_requests[-1].content)
     assert (body["deleted"], body["after"], body["head_commit"]) == (True, "0" * 40, None)
 
 
-async def test_a_repository_without_the_app_is_silent(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_a_repository_without_the_app_is_silent(
+    github: GitHub, received_requests: list[httpx.Request]
+) -> None:
     github.create_repository("acme/bare", installed=False)
     pull = await github.open_pr("acme/bare")
-    assert (pull.last_delivery, heard) == (None, [])
+    assert (pull.last_delivery, received_requests) == (None, [])
 
 
 async def test_the_delivery_log_pages_newest_first(
@@ -109,12 +115,14 @@ async def test_an_unreachable_relay_is_logged_as_failed(github: GitHub) -> None:
     assert (sent.ok, sent.status_code) == (False, 502)
 
 
-async def test_installing_tells_the_app(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_installing_tells_the_app(github: GitHub, received_requests: list[httpx.Request]) -> None:
     github.create_repository("acme/second", installed=False)
     github.create_repository("fresh/one", installed=False)
     for act in (github.install("acme/second"), github.install("fresh/one"), github.uninstall("fresh/one")):
         await act
-    told = [(each.headers["x-github-event"], json.loads(each.content)["action"]) for each in heard]
+    told = [
+        (each.headers["x-github-event"], json.loads(each.content)["action"]) for each in received_requests
+    ]
     assert told == [
         ("installation_repositories", "added"),
         ("installation", "created"),
@@ -123,11 +131,14 @@ async def test_installing_tells_the_app(github: GitHub, heard: list[httpx.Reques
 
 
 async def test_a_transfer_keeps_the_id_and_changes_the_owner(
-    github: GitHub, heard: list[httpx.Request]
+    github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     before = github.repository("acme/backend")
     number, owner = before.id, before.owner.id
     await github.transfer_repository("acme/backend", "bigger")
     after = github.repository("bigger/backend")
     assert (after.id, after.owner.id != owner) == (number, True)
-    assert json.loads(heard[-1].content)["changes"]["owner"]["from"]["organization"]["login"] == "acme"
+    assert (
+        json.loads(received_requests[-1].content)["changes"]["owner"]["from"]["organization"]["login"]
+        == "acme"
+    )

@@ -20,7 +20,7 @@ HOSTILE = (
     "x" * 1_000_000,
     "😀 ünïcode עברית",
 )
-ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class ParsedPage(HTMLParser):
@@ -48,13 +48,13 @@ def assert_inert(page: ParsedPage, text: str) -> None:
     assert {tag for tag, attrs in page.elements if attrs.get("src")} <= {"script", "img"}
     for href in page.attributes("href"):
         assert href.startswith(("/", "#", "https://", "http://", "?")), href
-    assert not ACTING.search(text)
+    assert not CONTROL_CHARACTERS.search(text)
 
 
 _STATUS: dict[type[CrcrError], int] = {NotFound: 404, BadRequest: 400}
 
 
-async def as_json(_: Request, failure: Exception) -> JSONResponse:
+async def error_as_json(_: Request, failure: Exception) -> JSONResponse:
     assert isinstance(failure, CrcrError)
     body = {"ok": False, "error": {"code": failure.code, "detail": failure.detail, "hint": failure.hint}}
     return JSONResponse(body, status_code=_STATUS.get(type(failure), 503))

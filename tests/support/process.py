@@ -51,11 +51,11 @@ class CrcrProcess:
         assert self.process.stderr is not None
         return (await self.process.stderr.read()).decode()
 
-    async def stopped(self, by: signal.Signals = signal.SIGTERM) -> int:
+    async def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(by)
-        return await self.ended()
+        return await self.wait()
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         async with asyncio.timeout(2 * STARTS_WITHIN_S):  # what is under way has 30 s of its own
             return await self.process.wait()
 

@@ -182,7 +182,7 @@ def environment(folder: Path, github: GitHub, allowlist: Path | str | None) -> d
 def database_url(folder: Path) -> str:
     """A file of its own, or with CRCR_TEST_STORE=postgresql a database of its own for each folder."""
     if in_postgresql():
-        return _database_of(folder)
+        return _new_database_for(folder)
     return f"sqlite:///{folder / 'crcr.db'}"
 
 
@@ -191,7 +191,7 @@ def in_postgresql() -> bool:
 
 
 @cache
-def _database_of(_: Path) -> str:
+def _new_database_for(_: Path) -> str:
     return new_database()
 
 

@@ -29,13 +29,13 @@ from support.github.gated_upstream import (
 )
 from support.running_relay import UPSTREAM, RunningRelay
 
-ONLY_TOLD = "org/told"
-SECRET = "org/secret"
-LISTED = f"L1:\n  - {ONLY_TOLD}\nL2:\n  - {SECRET}: {{visibility: hidden}}\n{GATED}"
+L1_BACKEND = "org/told"
+HIDDEN_BACKEND = "org/secret"
+LISTED = f"L1:\n  - {L1_BACKEND}\nL2:\n  - {HIDDEN_BACKEND}: {{visibility: hidden}}\n{GATED}"
 ADMIN = "admin-" + "a" * 40
 _STARTS_WITHIN_S = 30.0
 
-Opened = Callable[[Path], AbstractAsyncContextManager[RunningRelay]]
+OpenRelay = Callable[[Path], AbstractAsyncContextManager[RunningRelay]]
 
 
 @asynccontextmanager
@@ -45,11 +45,11 @@ async def relay_with_history(folder: Path, **more: str) -> AsyncIterator[Running
     And a report that was refused, and one of a newcomer in the sandbox.
     """
     admins = {"CRCR_ADMIN_TOKENS": f"root=sha256:{sha256(ADMIN.encode()).hexdigest()}", "CRCR_SANDBOX": "on"}
-    everybody = (GATING, INFORMING, ONLY_TOLD, SECRET)
+    everybody = (GATING, INFORMING, L1_BACKEND, HIDDEN_BACKEND)
     async with gated_upstream(folder, LISTED, downstreams=everybody, **{**admins, **more}) as relay:
         failed = await failing_pull(relay, title="=HYPERLINK(1)\r\n<b>fuse</b>", labels=[LABEL])
         await run_all(relay, INFORMING, test="timed_out")
-        await run_all(relay, SECRET)
+        await run_all(relay, HIDDEN_BACKEND)
         await write_comment(relay, failed, WAIVE)
         passed = await open_pull(relay, title="Once more")
         await run_all(relay)
@@ -62,14 +62,14 @@ async def relay_with_history(folder: Path, **more: str) -> AsyncIterator[Running
         await relay.drain()
         await run_all(relay, INFORMING, build="cancelled", test="skipped")
         await open_pull(relay, title="Still running")
-        relay.github.repository(ONLY_TOLD).workflows = []
+        relay.github.repository(L1_BACKEND).workflows = []
         await relay.github.report(newest_run(relay, GATING), "build", run_id="1")
         await report_from_sandbox(relay)
         yield relay
 
 
 @contextmanager
-def serve_relay(folder: Path, opened: Opened = relay_with_history) -> Iterator[tuple[str, RunningRelay]]:
+def serve_relay(folder: Path, opened: OpenRelay = relay_with_history) -> Iterator[tuple[str, RunningRelay]]:
     """The address of the relay, and its stage to read from."""
     thread = _ServerThread(folder, opened)
     thread.start()
@@ -85,7 +85,7 @@ def serve_relay(folder: Path, opened: Opened = relay_with_history) -> Iterator[t
 
 
 class _ServerThread(threading.Thread):
-    def __init__(self, folder: Path, opened: Opened) -> None:
+    def __init__(self, folder: Path, opened: OpenRelay) -> None:
         super().__init__(daemon=True)
         self._folder = folder
         self._opened = opened

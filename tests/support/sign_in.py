@@ -15,7 +15,7 @@ from support.running_relay import RELAY_URL, RunningRelay, running_relay, settin
 
 ADMIN, READER = "crcr_" + "A" * 43, "crcr_" + "R" * 43
 LISTED = "L1:\n  - org/one\n  - other/two\n"
-THEM = ("org/one", "other/two")
+DOWNSTREAMS = ("org/one", "other/two")
 
 
 def token_hashes(**tokens: str) -> str:
@@ -31,7 +31,7 @@ TOKENS: dict[str, Any] = {
 @asynccontextmanager
 async def relay_with_tokens(folder: Path, access: str = "public", **more: str) -> AsyncIterator[RunningRelay]:
     settings: dict[str, Any] = {"CRCR_HUD_ACCESS": access, **TOKENS, **more}
-    async with running_relay(folder, LISTED, downstreams=THEM, **settings) as relay:
+    async with running_relay(folder, LISTED, downstreams=DOWNSTREAMS, **settings) as relay:
         yield relay
 
 

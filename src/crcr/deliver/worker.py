@@ -7,6 +7,7 @@ repeated faults. The worker does not poll while nothing is due; a commit that ad
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
@@ -61,6 +62,16 @@ class EffectCounters(Protocol):
     def dispatch_latency(self, seconds: float) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMonitoring:
+    """Where a worker's outcomes, attempts, crashes and cycles are reported."""
+
+    counters: EffectCounters
+    trace: Trace = field(default_factory=NoTrace)
+    on_crash: Callable[[Exception], None] = lambda _: None
+    on_cycle: Callable[[], None] = lambda: None
+
+
 class Worker:
     def __init__(
         self,
@@ -69,22 +80,16 @@ class Worker:
         *,
         clock: Clock,
         chance: Callable[[], float],
-        tally: EffectCounters,
+        monitoring: WorkerMonitoring,
         concurrency: int = 64,
-        on_crash: Callable[[Exception], None] = lambda _: None,
-        trace: Trace | None = None,
-        on_cycle: Callable[[], None] = lambda: None,
         presence: Presence | None = None,
     ) -> None:
         self._outbox = outbox
         self._handlers = handlers
         self._clock = clock
         self._chance = chance
-        self._tally = tally
+        self._monitoring = monitoring
         self._concurrency = concurrency
-        self._on_crash = on_crash
-        self._trace = trace or NoTrace()
-        self._on_round = on_cycle
         self._held = HeldEffects(outbox, presence or AlwaysPresent(), clock)
         self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
         self._claimed: deque[ClaimedEffect] = deque()
@@ -101,7 +106,7 @@ class Worker:
                 if renewing.done():
                     renewing.result()  # it ends only because of a bug
                 wake.clear()
-                self._on_round()
+                self._monitoring.on_cycle()
                 try:
                     await self._step(wake, stopping)
                 except StoreUnavailable as fault:
@@ -227,16 +232,16 @@ class Worker:
             outcome = "parked" if isinstance(result.decision, GiveUp) else "retried"
         else:
             outcome = "done" if result else "pointless"
-        self._tally.effect(effect.kind.value, outcome)
+        self._monitoring.counters.effect(effect.kind.value, outcome)
         if outcome == "done" and effect.kind is EffectKind.SEND_DISPATCH:
-            self._tally.dispatch_latency((now - effect.created_at).total_seconds())
+            self._monitoring.counters.dispatch_latency((now - effect.created_at).total_seconds())
         self._trace_attempt(effect, outcome, began_at, now)
 
     def _trace_attempt(self, effect: ClaimedEffect, outcome: str, began_at: datetime, now: datetime) -> None:
         if effect.delivery is None:
             return
         sent = outcome == "done" and effect.kind is EffectKind.SEND_DISPATCH
-        self._trace.note(
+        self._monitoring.trace.note(
             TraceStep.DISPATCH if sent else TraceStep.EFFECT,
             effect.delivery,
             began_at,
@@ -272,7 +277,7 @@ class Worker:
             "delivery": effect.delivery,
         }
         try:
-            wanted = await self._carry_out(effect)
+            result = await self._carry_out(effect)
         except LeaseLost:
             raise
         except Exception as error:  # noqa: BLE001  the worker's guard, one of the two places that catch all
@@ -288,9 +293,9 @@ class Worker:
                     **who,
                 )
             return failure
-        event = "effect_done" if wanted else "effect_pointless"
+        event = "effect_done" if result else "effect_pointless"
         log.info(event, attempts=effect.attempts, unsure=effect.unsure, **who)
-        return wanted
+        return result
 
     def _judge(self, effect: ClaimedEffect, error: Exception) -> FailedAttempt:
         now, text = self._clock.now(), str(error)[:500]
@@ -316,7 +321,7 @@ class Worker:
             return FailedAttempt(decision=GiveUp(text), error=text, unsure=False, counts=True, answered=True)
         if not isinstance(error, OutsideRefused | OutsideUnsure | OutsideUnreachable | Unavailable):
             log.error("effect_crashed", effect=effect.effect_id, kind=effect.kind.value, exc_info=error)
-            self._on_crash(error)
+            self._monitoring.on_crash(error)
         again = retry_after_fault(
             attempts=effect.attempts, first_attempt_at=effect.first_attempt_at, now=now, chance=self._chance()
         )
@@ -325,7 +330,7 @@ class Worker:
             error=text,
             unsure=not isinstance(error, OutsideRefused | OutsideUnreachable | Unavailable),
             counts=True,
-            fault=_fault_of(error),
+            fault=_external_fault(error),
         )
 
     def _note_failure(
@@ -349,8 +354,8 @@ class Worker:
             )
 
 
-def _fault_of(error: Exception) -> EffectFault | None:
-    """What is wrong outside; None for a fault of our own."""
+def _external_fault(error: Exception) -> EffectFault | None:
+    """The fault of an external service; None for a fault of our own."""
     if isinstance(error, OutsideRefused):
         return EffectFault.CREDENTIALS
     return EffectFault.UNANSWERED if isinstance(error, OutsideUnsure | OutsideUnreachable) else None

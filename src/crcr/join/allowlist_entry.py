@@ -18,7 +18,9 @@ def allowlist_entry(request: JoinRequest) -> str:
     name, options = request.repository, _options(request)
     text = f"{name}: {{{options}}}" if options else f"{name}"
     if request.level is Level.L3:
-        return f"L3:\n  {_word(request.device or '')}:\n    {text if options else f'{name}: {{}}'}\n"
+        return (
+            f"L3:\n  {_quote_if_needed(request.device or '')}:\n    {text if options else f'{name}: {{}}'}\n"
+        )
     return f"{request.level.name}:\n  - {text}\n"
 
 
@@ -26,11 +28,11 @@ def _options(request: JoinRequest) -> str:
     options = []
     if request.oncalls:
         options.append(
-            f"oncalls: [{', '.join(_word(oncall.removeprefix('@')) for oncall in request.oncalls)}]"
+            f"oncalls: [{', '.join(_quote_if_needed(oncall.removeprefix('@')) for oncall in request.oncalls)}]"
         )
     if request.level is Level.L4:
-        # Without it the gate would have to guess when the backend is complete.
-        options.append(f"jobs: [{_word(request.job_name)}]")
+        # Without it the gate cannot know when all jobs have reported.
+        options.append(f"jobs: [{_quote_if_needed(request.job_name)}]")
     return ", ".join(options)
 
 
@@ -65,7 +67,7 @@ def _registration(
     values |= {name: value or _location_part(request, name) for name, value in own.items()}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     lines.append(f"branches = [{json.dumps(request.branch)}]")
-    table = ", ".join(f"{_key(name)} = {json.dumps(allowed)}" for name, allowed in claims.items())
+    table = ", ".join(f"{_quote_key(name)} = {json.dumps(allowed)}" for name, allowed in claims.items())
     return "\n".join(("[[oidc.registration]]", *lines, f"claims = {{{table}}}", ""))
 
 
@@ -75,11 +77,11 @@ def _location_part(request: JoinRequest, name: str) -> str:
     return request.where(name) or f"<{meaning}>"
 
 
-def _key(name: str) -> str:
+def _quote_key(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else json.dumps(name)
 
 
-def _word(text: str) -> str:
+def _quote_if_needed(text: str) -> str:
     plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT
     return text if plain else json.dumps(text, ensure_ascii=False)
 

@@ -46,10 +46,12 @@ def generate(request: JoinRequest) -> tuple[NewFile, ...]:
     """Return the files of a valid request, those that a person edits first."""
     if problems := check_request(request):
         raise ValueError("; ".join(problems))
-    return tuple(_github(request) if request.ci is Ci.GITHUB else _elsewhere(request))
+    return tuple(
+        _generate_for_github(request) if request.ci is Ci.GITHUB else _generate_for_other_ci(request)
+    )
 
 
-def _github(request: JoinRequest) -> Iterator[NewFile]:
+def _generate_for_github(request: JoinRequest) -> Iterator[NewFile]:
     yield NewFile(
         WORKFLOW, _render("github.yml", request), "runs your build for each dispatch and reports it"
     )
@@ -57,10 +59,10 @@ def _github(request: JoinRequest) -> Iterator[NewFile]:
         text = _render("github-nightly.yml", request)
         yield NewFile(NIGHTLY_WORKFLOW, text, "tests the upstream's newest commit every night and reports it")
     if request.action is None:
-        yield _reporter()
+        yield _reporter_file()
 
 
-def _elsewhere(request: JoinRequest) -> Iterator[NewFile]:
+def _generate_for_other_ci(request: JoinRequest) -> Iterator[NewFile]:
     title = request.ci.title
     text = _render("bridge.yml", request)
     yield NewFile(
@@ -74,20 +76,20 @@ def _elsewhere(request: JoinRequest) -> Iterator[NewFile]:
             NIGHTLY_WORKFLOW, text, f"starts a build of the upstream's newest commit at {title} every night"
         )
     yield NewFile(BRIDGE, bridge_text(), "the bridge's script: starts the build at the other CI")
-    yield _reporter()
+    yield _reporter_file()
 
 
-def _reporter() -> NewFile:
+def _reporter_file() -> NewFile:
     return NewFile(REPORTER, reporter_text(), "sends the reports; one file without dependencies")
 
 
 def _render(template: str, request: JoinRequest) -> str:
-    """Return the file, after a comment line for notice unusual value that a reader should see first."""
+    """Return the file, after a comment line for each unusual value that a reader should see first."""
     notices = unusual_secret_targets(request) if template in _BRIDGES else chosen_programs(request)
-    return "".join(f"# This file {notice}\n" for notice in notices) + _filled(template, request)
+    return "".join(f"# This file {notice}\n" for notice in notices) + _fill_template(template, request)
 
 
-def _filled(template: str, request: JoinRequest) -> str:
+def _fill_template(template: str, request: JoinRequest) -> str:
     return (
         _environment()
         .get_template(template)
@@ -123,15 +125,15 @@ def _environment() -> Environment:
         variable_start_string="{=",
         variable_end_string="=}",
     )
-    environment.filters.update(quoted=_quoted, dollars=_dollars)
+    environment.filters.update(quoted=_quote, dollars=_escape_dollars)
     return environment
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     """Return a value between double quotes, in the form that YAML, TOML and JSON share."""
     return json.dumps(str(value), ensure_ascii=False)
 
 
-def _dollars(text: str) -> str:
+def _escape_dollars(text: str) -> str:
     """Escape a shell line for Buildkite, which replaces `$NAME` in the file itself."""
     return text.replace("$", "$$")

@@ -37,12 +37,12 @@ def describe_safety(ci: Ci) -> str:
     match ci:
         case Ci.GITHUB:
             return (
-                "Safe as it stands: code of a pull request runs without secrets and without a token, and only jobs that"
+                "Safe by default: code of a pull request runs without secrets and without a token, and only jobs that"
                 " do not run it report. Use no cache in the job that builds: your other workflows would restore it."
             )
         case Ci.BUILDKITE:
             return (
-                "Code of a pull request runs only in the step crcr-build. But at Buildkite every step can ask for a token,"
+                "Code of a pull request runs only in the step crcr-build. But at Buildkite every step can request a token,"
                 " and a running step can upload others under the names of those that report: such code can misreport its"
                 " own result, though never another's. So receive only trusted pull requests, or build in a"
                 " second pipeline that is not registered; and let no merge gate (L4) rest on it alone."
@@ -54,8 +54,8 @@ def describe_safety(ci: Ci) -> str:
             )
         case Ci.CIRCLECI:
             return (
-                "Code of a pull request runs only in the job crcr-build. At CircleCI every job can ask for a token; the"
-                " registration takes only those of jobs with the context crcr, which no running job can give itself. So"
+                "Code of a pull request runs only in the job crcr-build. At CircleCI every job can request a token; the"
+                " registration accepts only those of jobs with the context crcr, which no running job can give itself. So"
                 " give that context to the reporting jobs alone."
             )
 

@@ -84,18 +84,18 @@ class JoinRequest:
 
 def check_request(request: JoinRequest) -> tuple[str, ...]:
     """Return every problem of a request."""
-    return tuple(dict.fromkeys(_problems(request)))
+    return tuple(dict.fromkeys(_find_problems(request)))
 
 
-def _problems(request: JoinRequest) -> Iterator[str]:
-    yield from _formal(request)
+def _find_problems(request: JoinRequest) -> Iterator[str]:
+    yield from _check_forms(request)
     yield from address_problems("the relay's URL", request.relay_url)
-    yield from _command(request.command)
-    yield from _requirements(request)
-    yield from _place(request.ci, request.place)
+    yield from _check_command(request.command)
+    yield from _check_requirements(request)
+    yield from _check_location(request.ci, request.place)
 
 
-def _formal(request: JoinRequest) -> Iterator[str]:
+def _check_forms(request: JoinRequest) -> Iterator[str]:
     """Check the values that only need a form."""
     forms: tuple[tuple[str, str | None, re.Pattern[str], str], ...] = (
         ("the audience", request.audience, _AUDIENCE, "letters, digits and . _ ~ : / @ + -"),
@@ -113,17 +113,17 @@ def _formal(request: JoinRequest) -> Iterator[str]:
     )
     for name, value, form, hint in forms:
         if value is not None and (not form.fullmatch(value) or ".." in value):
-            yield f"{name} {_shown(value)} cannot be used: write {hint}"
+            yield f"{name} {_quote(value)} cannot be used: write {hint}"
     for oncall in request.oncalls:
         if not _ONCALL.fullmatch(oncall):
-            yield f"{_shown(oncall)} is not an on-call: write a GitHub login or org/team"
+            yield f"{_quote(oncall)} is not an on-call: write a GitHub login or org/team"
 
 
 def address_problems(name: str, value: str) -> Iterator[str]:
     """Yield why that address must not be used."""
     hint = "write https://host (http only on this machine)"
     if not _ADDRESS.fullmatch(value) or ".." in value:
-        yield f"{name} {_shown(value)} cannot be used: {hint}"
+        yield f"{name} {_quote(value)} cannot be used: {hint}"
         return
     try:
         parts = urlsplit(value)
@@ -131,22 +131,22 @@ def address_problems(name: str, value: str) -> Iterator[str]:
     except ValueError:
         host = None
     if not host or (parts.scheme == "http" and host not in _LOOPBACK):
-        yield f"{name} {_shown(value)} cannot be used: {hint}"
+        yield f"{name} {_quote(value)} cannot be used: {hint}"
 
 
-def _command(command: str) -> Iterator[str]:
+def _check_command(command: str) -> Iterator[str]:
     if not command.strip():
         yield "the command is empty: write the command that builds and tests your repository"
     elif len(command) > _MAX_COMMAND:
         yield f"the command is longer than {_MAX_COMMAND} characters: put it into a script"
     elif not command.isprintable():
-        yield f"the command {_shown(command)} must be one line of printable text: put more into a script"
+        yield f"the command {_quote(command)} must be one line of printable text: put more into a script"
     for marker in _EXPRESSIONS:
         if marker in command:
             yield f"the command holds {marker}, which a CI would replace: take the value from the environment"
 
 
-def _requirements(request: JoinRequest) -> Iterator[str]:
+def _check_requirements(request: JoinRequest) -> Iterator[str]:
     """Check what a level or a CI requires beyond the form of each value."""
     if request.upstream == request.repository:
         yield "the upstream and your repository are the same"
@@ -160,14 +160,14 @@ def _requirements(request: JoinRequest) -> Iterator[str]:
         yield f"the action works in GitHub Actions only; leave it out for {request.ci.title}"
 
 
-def _place(ci: Ci, place: Mapping[str, str]) -> Iterator[str]:
+def _check_location(ci: Ci, place: Mapping[str, str]) -> Iterator[str]:
     parts = {part.name: part for part in CI_LOCATION_PARTS[ci]}
     for name, value in place.items():
         if name not in parts:
             hint = f"it has {', '.join(parts)}" if parts else "leave it out"
-            yield f"{ci.title} has no {_shown(name)}: {hint}"
+            yield f"{ci.title} has no {_quote(name)}: {hint}"
         elif value and not re.fullmatch(parts[name].form, value):
-            yield f"{parts[name].meaning} {_shown(value)} cannot be used"
+            yield f"{parts[name].meaning} {_quote(value)} cannot be used"
     for part in parts.values():
         if part.required and not place.get(part.name):
             yield f"{ci.title} needs {part.meaning} ({part.name})"
@@ -175,7 +175,7 @@ def _place(ci: Ci, place: Mapping[str, str]) -> Iterator[str]:
         yield from address_problems(parts["url"].meaning, place["url"])
 
 
-def _shown(value: str) -> str:
+def _quote(value: str) -> str:
     text = value if len(value) <= 80 else value[:79] + "…"
     return repr(text) if text.isprintable() else ascii(text)
 
@@ -188,18 +188,18 @@ def unusual_secret_targets(request: JoinRequest) -> tuple[str, ...]:
     if request.ci is not Ci.GITLAB:
         return ()
     usual = next(part.default for part in CI_LOCATION_PARTS[Ci.GITLAB] if part.name == "url")
-    there = _host(request.where("url") or "")
-    if there == _host(usual or ""):
+    target = _host(request.where("url") or "")
+    if target == _host(usual or ""):
         return ()
-    return (f"sends GITLAB_TRIGGER_TOKEN to {there}",)
+    return (f"sends GITLAB_TRIGGER_TOKEN to {target}",)
 
 
 def chosen_programs(request: JoinRequest) -> tuple[str, ...]:
     """Return the command and the action of the request, if they are not the defaults."""
-    return tuple(_run(request))
+    return tuple(_describe_programs(request))
 
 
-def _run(request: JoinRequest) -> Iterator[str]:
+def _describe_programs(request: JoinRequest) -> Iterator[str]:
     if request.command != DEFAULT_COMMAND:
         command = (
             request.command if len(request.command) <= _LONGEST else request.command[: _LONGEST - 1] + "…"

@@ -21,7 +21,7 @@ from crcr.deliver.periodic.leader_tasks import LEASE as LEADER_LEASE
 from crcr.deliver.periodic.reconcile import Reconciler, Recovery, RecoveryIntake
 from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
-from crcr.deliver.worker import Worker
+from crcr.deliver.worker import Worker, WorkerMonitoring
 from crcr.github.client import GitHubClient
 from crcr.github.http.rate_limiter import GitHubRateLimiter
 from crcr.ports import Clock, RequestLimiter, Trace
@@ -219,11 +219,13 @@ def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, p
         effect_handlers(core, refreshers),
         clock=core.clock,
         chance=core.seams.chance,
-        tally=core.metrics,
+        monitoring=WorkerMonitoring(
+            counters=core.metrics,
+            trace=core.trace,
+            on_crash=core.seams.on_crash,
+            on_cycle=core.metrics.worker_seen,
+        ),
         concurrency=core.settings.worker_concurrency,
-        on_crash=core.seams.on_crash,
-        trace=core.trace,
-        on_cycle=core.metrics.worker_seen,
         presence=presence,
     )
 

@@ -46,7 +46,7 @@ def make(path: Path, **more: Any) -> sqlite3.Connection:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
+def main_store(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
     return make(tmp_path_factory.mktemp("history") / "crcr.db", all_end=False)
 
 
@@ -68,52 +68,55 @@ def test_the_same_seed_makes_the_same_history_and_another_one_another(tmp_path: 
     assert one != other
 
 
-def test_there_are_about_as_many_jobs_as_were_asked_for(made: sqlite3.Connection) -> None:
-    assert 2_800 < number(made, "jobs") < 5_600
+def test_there_are_about_as_many_jobs_as_were_asked_for(main_store: sqlite3.Connection) -> None:
+    assert 2_800 < number(main_store, "jobs") < 5_600
 
 
-def test_every_row_has_the_rows_that_it_speaks_of(made: sqlite3.Connection) -> None:
+def test_every_row_has_the_rows_that_it_speaks_of(main_store: sqlite3.Connection) -> None:
     run = "SELECT 1 FROM runs r WHERE r.run_id = j.run_id AND r.downstream = j.downstream AND r.delivery = j.delivery"
     sent = (
         "SELECT 1 FROM dispatches d WHERE d.delivery = j.delivery AND d.downstream = j.downstream AND d.state = 'sent'"
         " AND d.level = j.level AND d.head_sha = j.head_sha AND d.sent_at < j.in_progress_at"
     )
     told = "SELECT 1 FROM deliveries v WHERE v.guid = d.delivery AND v.event = d.event AND v.received_at = d.created_at"
-    assert number(made, f"jobs j WHERE j.event <> 'nightly' AND NOT EXISTS ({run})") == 0
-    assert number(made, f"jobs j WHERE j.event <> 'nightly' AND NOT EXISTS ({sent})") == 0
-    assert number(made, f"dispatches d WHERE NOT EXISTS ({told})") == 0
-    assert number(made, "jobs WHERE event = 'nightly' AND head_sha <> delivery") == 0
+    assert number(main_store, f"jobs j WHERE j.event <> 'nightly' AND NOT EXISTS ({run})") == 0
+    assert number(main_store, f"jobs j WHERE j.event <> 'nightly' AND NOT EXISTS ({sent})") == 0
+    assert number(main_store, f"dispatches d WHERE NOT EXISTS ({told})") == 0
+    assert number(main_store, "jobs WHERE event = 'nightly' AND head_sha <> delivery") == 0
     place = (
         "SELECT 1 FROM commits c WHERE c.sha = j.head_sha AND c.upstream = j.upstream AND c.standing = 'base'"
     )
-    assert number(made, f"jobs j WHERE j.event = 'nightly' AND NOT EXISTS ({place})") == 0
+    assert number(main_store, f"jobs j WHERE j.event = 'nightly' AND NOT EXISTS ({place})") == 0
     assert (
-        number(made, "pulls p WHERE NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.head_sha = p.head_sha)")
+        number(
+            main_store, "pulls p WHERE NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.head_sha = p.head_sha)"
+        )
         == 0
     )
-    assert number(made, "jobs WHERE completed_at < in_progress_at") == 0
+    assert number(main_store, "jobs WHERE completed_at < in_progress_at") == 0
 
 
-def test_a_nightly_is_told_once_when_it_is_over_and_answers_nothing(made: sqlite3.Connection) -> None:
+def test_a_nightly_is_told_once_when_it_is_over_and_answers_nothing(main_store: sqlite3.Connection) -> None:
     nights = "jobs j WHERE j.event = 'nightly'"
-    assert number(made, nights) > 0
+    assert number(main_store, nights) > 0
     measured = "(queue_s IS NOT NULL OR execution_s IS NOT NULL OR in_progress_at <> completed_at)"
     assert (
-        number(made, f"{nights} AND (state <> 'completed' OR superseded = 1 OR late = 1 OR {measured})") == 0
+        number(main_store, f"{nights} AND (state <> 'completed' OR superseded = 1 OR late = 1 OR {measured})")
+        == 0
     )
-    assert number(made, f"{nights} AND EXISTS (SELECT 1 FROM runs r WHERE r.run_id = j.run_id)") == 0
+    assert number(main_store, f"{nights} AND EXISTS (SELECT 1 FROM runs r WHERE r.run_id = j.run_id)") == 0
 
 
-def test_it_has_of_everything(made: sqlite3.Connection) -> None:
-    events = {row[0] for row in made.execute("SELECT DISTINCT event FROM jobs")}
-    ended = {row[0] for row in made.execute("SELECT DISTINCT ended_as FROM jobs")}
+def test_it_has_of_everything(main_store: sqlite3.Connection) -> None:
+    events = {row[0] for row in main_store.execute("SELECT DISTINCT event FROM jobs")}
+    ended = {row[0] for row in main_store.execute("SELECT DISTINCT ended_as FROM jobs")}
     assert events == {"pull_request", "push", "merge_group", "nightly"}
     assert {"success", "failure", "other", "superseded", "earlier"} <= ended
-    assert number(made, "jobs WHERE superseded = 1") > 0
-    assert number(made, "jobs WHERE failed_tests IS NOT NULL") > 0
-    assert number(made, "jobs WHERE state = 'in_progress'") > 0
-    assert number(made, "pulls WHERE is_open = 1") > 0
-    assert number(made, "jobs WHERE downstream IN ('org/silent', 'org/told')") == 0
+    assert number(main_store, "jobs WHERE superseded = 1") > 0
+    assert number(main_store, "jobs WHERE failed_tests IS NOT NULL") > 0
+    assert number(main_store, "jobs WHERE state = 'in_progress'") > 0
+    assert number(main_store, "pulls WHERE is_open = 1") > 0
+    assert number(main_store, "jobs WHERE downstream IN ('org/silent', 'org/told')") == 0
 
 
 def test_a_past_that_is_over_leaves_nothing_open(tmp_path: Path) -> None:
@@ -123,9 +126,9 @@ def test_a_past_that_is_over_leaves_nothing_open(tmp_path: Path) -> None:
     assert number(past, "pulls WHERE is_open = 1") == 0
 
 
-def test_every_job_stands_where_the_rules_put_it(made: sqlite3.Connection) -> None:
+def test_every_job_stands_where_the_rules_put_it(main_store: sqlite3.Connection) -> None:
     later: Counter[tuple[Any, ...]] = Counter()
-    rows = made.execute(
+    rows = main_store.execute(
         "SELECT j.*, d.superseded_at FROM jobs j LEFT JOIN dispatches d USING (delivery, upstream, downstream)"
     ).fetchall()
     for row in rows:
@@ -141,9 +144,11 @@ def test_every_job_stands_where_the_rules_put_it(made: sqlite3.Connection) -> No
         assert (row["ended_as"] and EndedAs(row["ended_as"])) == wanted
 
 
-def test_the_generator_itself_knows_where_a_job_stands(tmp_path: Path, made: sqlite3.Connection) -> None:
+def test_the_generator_itself_knows_where_a_job_stands(
+    tmp_path: Path, main_store: sqlite3.Connection
+) -> None:
     """So that the sums need not write millions of rows anew."""
-    summed = {row[0]: row[1] for row in made.execute("SELECT ended_as, count(*) FROM jobs GROUP BY 1")}
+    summed = {row[0]: row[1] for row in main_store.execute("SELECT ended_as, count(*) FROM jobs GROUP BY 1")}
     path = tmp_path / "raw.db"
     make(path, jobs=0, days=0.01).close()
     raw = sqlite3.connect(path)
@@ -158,10 +163,10 @@ def test_the_generator_itself_knows_where_a_job_stands(tmp_path: Path, made: sql
     assert {row[0]: row[1] for row in raw.execute("SELECT ended_as, count(*) FROM jobs GROUP BY 1")} == summed
 
 
-def test_the_sums_hold_every_job_once(made: sqlite3.Connection) -> None:
+def test_the_sums_hold_every_job_once(main_store: sqlite3.Connection) -> None:
     hours: dict[tuple[Any, ...], Counter[str]] = {}
     days: dict[tuple[Any, ...], Counter[str]] = {}
-    for row in made.execute("SELECT * FROM jobs WHERE ended_as IS NOT NULL"):
+    for row in main_store.execute("SELECT * FROM jobs WHERE ended_as IS NOT NULL"):
         place = (row["upstream"], row["downstream"], result_kind(row["event"]))
         hour = hours.setdefault((*place, row["in_progress_at"] // HOUR_US * HOUR_US), Counter())
         day = (*place, row["in_progress_at"] // DAY_US * DAY_US, row["workflow"], row["job_name"])
@@ -175,12 +180,12 @@ def test_the_sums_hold_every_job_once(made: sqlite3.Connection) -> None:
     names = (*(each.value for each in EndedAs), *QUEUE, *EXECUTION)
     sums = {
         tuple(row[:4]): Counter({name: row[name] for name in names if row[name]})
-        for row in made.execute("SELECT * FROM hours")
+        for row in main_store.execute("SELECT * FROM hours")
     }
     assert {place: each for place, each in sums.items() if each} == hours
     of_days = {
         tuple(row[:6]): Counter({each.value: row[each.value] for each in EndedAs if row[each.value]})
-        for row in made.execute("SELECT * FROM job_days")
+        for row in main_store.execute("SELECT * FROM job_days")
     }
     assert of_days == days
 

@@ -39,7 +39,7 @@ async def fed(stores: Stores) -> AsyncIterator[ClickHouseFeed]:
     await found.link.close()
 
 
-async def counted(fed: ClickHouseFeed, table: str, where: str = "1") -> int:
+async def count_rows(fed: ClickHouseFeed, table: str, where: str = "1") -> int:
     rows = await fed.link.query(f"SELECT count() AS number FROM {table} FINAL WHERE {where}")  # noqa: S608 - ours
     number: int = rows[0]["number"]
     return number
@@ -107,13 +107,13 @@ async def test_fed_twice_it_counts_once_and_what_moves_meanwhile_is_fed_again(fe
             await fed.link.insert(table.name, table.columns, rows)
     await fed.feeding.remove(CORE.key, batch)
     assert [row["kind"] for row in await fed.unfed()] == ["job"]
-    assert await counted(fed, "crcr_jobs", "ended_as = 'success'") == 1
+    assert await count_rows(fed, "crcr_jobs", "ended_as = 'success'") == 1
     await fed.feed()
     for table, rows in batch.rows:  # and somebody slow, who had read before
         await fed.link.insert(table.name, table.columns, rows)
-    assert await counted(fed, "crcr_jobs") == 1
-    assert await counted(fed, "crcr_jobs", "ended_as = 'earlier'") == 1
-    assert await counted(fed, "crcr_dispatches", "sent = 1") == len(dispatches)
+    assert await count_rows(fed, "crcr_jobs") == 1
+    assert await count_rows(fed, "crcr_jobs", "ended_as = 'earlier'") == 1
+    assert await count_rows(fed, "crcr_dispatches", "sent = 1") == len(dispatches)
 
 
 async def test_what_is_sent_again_counts_where_it_was_sent_last(fed: ClickHouseFeed) -> None:
@@ -125,8 +125,8 @@ async def test_what_is_sent_again_counts_where_it_was_sent_last(fed: ClickHouseF
     for effect in await walk.workers[0].claim(20, walk.now):
         await walk.workers[0].finish(effect, began_at=walk.now, now=walk.now)
     await fed.feed()
-    assert await counted(fed, "crcr_dispatches", "sent = 1") == len(dispatches)
-    assert await counted(fed, "crcr_dispatches") == 2 * len(dispatches)
+    assert await count_rows(fed, "crcr_dispatches", "sent = 1") == len(dispatches)
+    assert await count_rows(fed, "crcr_dispatches") == 2 * len(dispatches)
     assert await answers_by_clickhouse(fed.history, walk.now) == await answers_by_sql(stores, walk.now)
 
 
@@ -141,7 +141,7 @@ async def test_after_a_backup_was_put_back_newer_facts_still_win(fed: ClickHouse
     await again.make_ready()
     await fed.walk.report(one, "1001", 2, "build")
     await again.feed(CORE.key, 100)
-    assert await counted(fed, "crcr_jobs", "ended_as = 'earlier' AND version > 1000000") == 1
+    assert await count_rows(fed, "crcr_jobs", "ended_as = 'earlier' AND version > 1000000") == 1
 
 
 async def test_tables_are_made_once_by_whoever_starts_first_and_keep_as_long_as_is_set() -> None:
@@ -263,7 +263,7 @@ async def test_a_backfill_that_was_broken_off_goes_on_and_takes_away_what_moved_
     assert await fed.feeding.mark(FeedMark.WHOLE) is not None
     assert {each.table: each.here for each in counts}["crcr_dispatches"] == total
     assert [each.there for each in counts] == [each.here for each in counts]
-    assert await counted(fed, "crcr_dispatches", "sent = 1") == total
+    assert await count_rows(fed, "crcr_dispatches", "sent = 1") == total
 
 
 async def test_history_is_whole_at_once_for_who_begins_and_only_after_a_backfill_for_others(

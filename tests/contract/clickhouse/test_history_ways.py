@@ -28,7 +28,7 @@ async def test_chdb_in_process_answers_as_the_server_does(stores: Stores, tmp_pa
     rows = {table.name: each for table, each in batch.rows}
     now, folder = fed.walk.now, tmp_path / "engine"
     asked = {"url": f"chdb://{folder}", "rows": rows, "now": to_us(now), "upstream": CORE.key}
-    told = json.loads(await _told(json.dumps(asked)))
+    told = json.loads(await _run_chdb_program(json.dumps(asked)))
     await fed.feed(1_000)
     for kind in ResultKind:
         found = await fed.history.figures(CORE.key, kind, Window.of(Span.QUARTER, now))
@@ -36,7 +36,7 @@ async def test_chdb_in_process_answers_as_the_server_does(stores: Stores, tmp_pa
     await fed.link.close()
 
 
-async def _told(asked: str) -> str:
+async def _run_chdb_program(asked: str) -> str:
     command = (sys.executable, chdb_story.__file__)
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -59,7 +59,7 @@ def _rounded(row: dict[str, Any]) -> dict[str, Any]:
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
 
 
-async def fault_of(place: ClickHouseLocation) -> OutsideFault:
+async def query_fault(place: ClickHouseLocation) -> OutsideFault:
     link = ClickHouseLink(place)
     with pytest.raises(OutsideFault) as caught:
         await link.query("SELECT 1 AS one")
@@ -78,15 +78,15 @@ async def test_a_server_is_proved_by_its_ca_and_we_by_our_password(tmp_path: Pat
         link = ClickHouseLink(ClickHouseLocation(server.url, ca))
         assert await link.query("SELECT 1 AS one") == [{"one": 1}]
         await link.close()
-        assert isinstance(await fault_of(ClickHouseLocation(server.url)), OutsideUnreachable)
+        assert isinstance(await query_fault(ClickHouseLocation(server.url)), OutsideUnreachable)
         wrong = server.url.replace("more", "less")
-        assert isinstance(await fault_of(ClickHouseLocation(wrong, ca)), OutsideRefused)
+        assert isinstance(await query_fault(ClickHouseLocation(wrong, ca)), OutsideRefused)
     finally:
         server.stop()
 
 
 async def test_what_is_not_there_is_told_at_once() -> None:
-    fault = await fault_of(ClickHouseLocation("clickhouse://default:hunter2@127.0.0.1:1/crcr"))
+    fault = await query_fault(ClickHouseLocation("clickhouse://default:hunter2@127.0.0.1:1/crcr"))
     assert isinstance(fault, OutsideUnreachable)
     assert fault.detail == "ClickHouse at clickhouse://127.0.0.1:1/crcr does not answer: connection refused"
     assert "hunter2" not in repr(ClickHouseLocation("clickhouse://default:hunter2@ch"))

@@ -37,7 +37,7 @@ SERIALS = {
 }
 
 
-async def moved(path: Path, url: str) -> CopyResult:
+async def move_database(path: Path, url: str) -> CopyResult:
     return await move(path, PostgresLocation(url))
 
 
@@ -45,14 +45,14 @@ async def refused(path: Path, url: str, kind: type[CrcrError] = NotPossible) -> 
     """What the refusal says; nothing may have been written."""
     before = row_counts(url)
     with pytest.raises(kind) as fault:
-        await moved(path, url)
+        await move_database(path, url)
     assert row_counts(url) == before
     return f"{fault.value.detail} {fault.value.hint}"
 
 
 async def test_every_row_of_every_table_arrives_as_it_was(tmp_path: Path) -> None:
     path, url = filled_database(tmp_path / "crcr.db"), new_database(empty=True)
-    done = await moved(path, url)
+    done = await move_database(path, url)
     for table in metadata.tables:
         assert postgresql_rows(url, table) == sqlite_rows(path, table), table
     assert {each.name: each.rows for each in done.tables} == dict.fromkeys(metadata.tables, 7)
@@ -62,7 +62,7 @@ async def test_every_row_of_every_table_arrives_as_it_was(tmp_path: Path) -> Non
 async def test_the_file_stays_as_it_was(tmp_path: Path) -> None:
     path = filled_database(tmp_path / "crcr.db")
     before = path.read_bytes()
-    await moved(path, new_database())
+    await move_database(path, new_database())
     assert path.read_bytes() == before
 
 
@@ -75,19 +75,19 @@ async def test_what_a_killed_relay_left_in_its_log_is_moved_too(tmp_path: Path) 
     process = await asyncio.create_subprocess_exec("python3", "-c", killed, str(path))
     assert await process.wait() == 9
     assert path.with_name("crcr.db-wal").stat().st_size > 0
-    await moved(path, url)
+    await move_database(path, url)
     assert {row["name"] for row in postgresql_rows(url, "upstreams")} == {"2"}
 
 
 async def test_an_empty_installation_moves(tmp_path: Path) -> None:
-    done = await moved(filled_database(tmp_path / "crcr.db", rows=0), new_database(empty=True))
+    done = await move_database(filled_database(tmp_path / "crcr.db", rows=0), new_database(empty=True))
     assert done.rows == 0
 
 
 async def test_a_nul_becomes_a_mark_and_is_counted(tmp_path: Path) -> None:
     path, url = filled_database(tmp_path / "crcr.db"), new_database()
     execute_sql(path, "UPDATE pulls SET title = ?, labels = ? WHERE number = 1", "a\0b\0", "\0")
-    done = await moved(path, url)
+    done = await move_database(path, url)
     [row] = run_on(url, "SELECT title, labels FROM pulls WHERE number = 1")
     assert row == {"title": "a\ufffdb\ufffd", "labels": "\ufffd"}
     assert {each.name: each.replaced for each in done.tables if each.replaced} == {"pulls": 2}
@@ -166,7 +166,7 @@ async def test_a_target_with_rows_is_refused(tmp_path: Path) -> None:
 
 async def test_moving_twice_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     path, url = filled_database(tmp_path / "crcr.db"), new_database()
-    await moved(path, url)
+    await move_database(path, url)
     assert "not empty" in await refused(path, url)
 
 
@@ -202,10 +202,10 @@ async def test_what_is_no_database_is_told_so(tmp_path: Path) -> None:
 async def test_a_target_that_is_away_is_told_without_its_password(tmp_path: Path) -> None:
     path = filled_database(tmp_path / "crcr.db")
     with pytest.raises(StoreUnavailable) as fault:
-        await moved(path, "postgresql://crcr:hush-hush@127.0.0.1:9/crcr")
+        await move_database(path, "postgresql://crcr:hush-hush@127.0.0.1:9/crcr")
     assert "hush" not in f"{fault.value.detail} {fault.value.hint} {fault.value!r}"
     with pytest.raises(StoreUnavailable, match="does not exist"):
-        await moved(path, cluster().url("nowhere"))
+        await move_database(path, cluster().url("nowhere"))
 
 
 async def test_a_file_that_a_relay_has_open_is_not_moved(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ async def test_a_file_that_a_relay_has_open_is_not_moved(tmp_path: Path) -> None
         assert "is in use" in await refused(path, url)
     finally:
         await relay.close()
-    assert (await moved(path, url)).rows
+    assert (await move_database(path, url)).rows
 
 
 async def test_nobody_writes_to_the_file_while_it_is_moved(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ async def test_numbers_go_on_after_the_highest_that_was_ever_given(tmp_path: Pat
         execute_sql(path, "UPDATE sqlite_sequence SET seq = 1000 WHERE name = ?", table)
     execute_sql(path, "DELETE FROM waivers")
     execute_sql(path, "DELETE FROM sqlite_sequence WHERE name = 'checks'")
-    await moved(path, url)
+    await move_database(path, url)
     expected = {**dict.fromkeys(SERIALS, 1001), "checks": 8}
     assert {table: next_number(url, table) for table in SERIALS} == expected
 
@@ -284,7 +284,7 @@ async def test_a_move_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await moving
     assert row_counts(url) == {}
-    assert (await moved(path, url)).rows
+    assert (await move_database(path, url)).rows
 
 
 async def test_a_server_that_goes_away_in_the_middle_keeps_nothing(tmp_path: Path) -> None:
@@ -305,7 +305,9 @@ async def test_a_server_that_goes_away_in_the_middle_keeps_nothing(tmp_path: Pat
 async def test_of_two_moves_at_once_one_arrives_whole(tmp_path: Path) -> None:
     first, second = filled_database(tmp_path / "first.db"), filled_database(tmp_path / "second.db", rows=5)
     url = new_database(empty=True)
-    answers = await asyncio.gather(moved(first, url), moved(second, url), return_exceptions=True)
+    answers = await asyncio.gather(
+        move_database(first, url), move_database(second, url), return_exceptions=True
+    )
     [done] = [each for each in answers if isinstance(each, CopyResult)]
     [fault] = [each for each in answers if not isinstance(each, CopyResult)]
     assert isinstance(fault, NotPossible)
@@ -316,7 +318,7 @@ async def test_of_two_moves_at_once_one_arrives_whole(tmp_path: Path) -> None:
 async def test_tables_of_others_in_the_file_are_named_and_left(tmp_path: Path) -> None:
     path = filled_database(tmp_path / "crcr.db")
     execute_sql(path, "CREATE TABLE notes (a)")
-    assert (await moved(path, new_database())).left == ("notes",)
+    assert (await move_database(path, new_database())).left == ("notes",)
 
 
 @pytest.mark.slow
@@ -326,9 +328,9 @@ async def test_a_killed_move_leaves_an_empty_target_and_the_next_one_arrives(tmp
     async with crcr(*words, folder=tmp_path, environ={}) as process:
         assert process.process.stderr is not None
         assert b"moving 0 of 50,000 rows" in await process.process.stderr.readline()
-        assert await process.stopped(signal.SIGKILL) == -signal.SIGKILL
+        assert await process.stop(signal.SIGKILL) == -signal.SIGKILL
     assert row_counts(url) == {}
-    assert (await moved(path, url)).rows == sum(row_counts(url).values()) == 52_000
+    assert (await move_database(path, url)).rows == sum(row_counts(url).values()) == 52_000
 
 
 @pytest.mark.slow
@@ -337,7 +339,7 @@ async def test_a_large_installation_is_moved_in_little_memory(tmp_path: Path) ->
     assert path.stat().st_size > 60 << 20
     tracemalloc.start()
     try:
-        await moved(path, url)
+        await move_database(path, url)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -25,7 +25,7 @@ SOON_S = 15.0
 _SLOW = Statement(text("SELECT pg_sleep(60)"))
 
 
-def opened(place: PostgresLocation) -> PostgresDatabase:
+def open_postgres(place: PostgresLocation) -> PostgresDatabase:
     return PostgresDatabase(PostgresLink(place), Signals())
 
 
@@ -44,7 +44,7 @@ def own_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 async def database(own_cluster: Cluster) -> AsyncIterator[PostgresDatabase]:
-    database = opened(PostgresLocation(own_cluster.url("crcr")))
+    database = open_postgres(PostgresLocation(own_cluster.url("crcr")))
     yield database
     await asyncio.wait_for(database.close(), SOON_S)
 
@@ -85,7 +85,7 @@ async def test_after_a_restart_the_listener_hears_again(
 ) -> None:
     woken = database.signals.subscribe(CHANGES)
     listening = asyncio.create_task(database.watch_other_processes())
-    other = opened(PostgresLocation(own_cluster.url("crcr")))
+    other = open_postgres(PostgresLocation(own_cluster.url("crcr")))
     await asyncio.wait_for(woken.wait(), SOON_S)
     woken.clear()
     own_cluster.stop("immediate")
@@ -101,7 +101,7 @@ async def test_after_a_restart_the_listener_hears_again(
 
 
 async def test_a_server_that_is_not_there_is_said_to_be_away() -> None:
-    nowhere = opened(PostgresLocation("postgresql://crcr@127.0.0.1:1/none"))
+    nowhere = open_postgres(PostgresLocation("postgresql://crcr@127.0.0.1:1/none"))
     for asked in (nowhere.write(empty_unit), nowhere.read(empty_unit), nowhere.quick_read(empty_unit)):
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(asked, SOON_S)
@@ -111,8 +111,8 @@ async def test_a_server_that_is_not_there_is_said_to_be_away() -> None:
 async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang() -> None:
     url = new_database()
     holding, waiting = (
-        opened(PostgresLocation(url)),
-        opened(PostgresLocation(url, timeouts=PostgresTimeouts(lock_ms=300))),
+        open_postgres(PostgresLocation(url)),
+        open_postgres(PostgresLocation(url, timeouts=PostgresTimeouts(lock_ms=300))),
     )
     held = await pause_before_commit(holding, note)
     with pytest.raises(StoreUnavailable, match="lock timeout"):
@@ -123,7 +123,7 @@ async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang() -> Non
 
 
 async def test_a_statement_that_takes_for_ever_is_broken_off() -> None:
-    database = opened(PostgresLocation(new_database(), timeouts=PostgresTimeouts(statement_ms=300)))
+    database = open_postgres(PostgresLocation(new_database(), timeouts=PostgresTimeouts(statement_ms=300)))
     with pytest.raises(StoreUnavailable, match="statement timeout"):
         await asyncio.wait_for(database.read(lambda tx: tx.one(_SLOW)), SOON_S)
     await database.write(empty_unit)
@@ -132,7 +132,7 @@ async def test_a_statement_that_takes_for_ever_is_broken_off() -> None:
 
 async def test_a_process_that_froze_in_a_write_is_thrown_out() -> None:
     place = PostgresLocation(new_database(), timeouts=PostgresTimeouts(idle_in_transaction_ms=300))
-    frozen, database = await connect(place), opened(place)
+    frozen, database = await connect(place), open_postgres(place)
     await frozen.execute(f"BEGIN; SELECT pg_advisory_xact_lock({postgres._LOCKS}, 0)")
     await frozen.execute("INSERT INTO changes (upstream, kind, at) VALUES ('a/b', 'job', 0)")
     await asyncio.wait_for(database.write(note), SOON_S)  # waits until the frozen one is gone
@@ -158,7 +158,7 @@ async def test_a_full_server_is_an_outage(own_cluster: Cluster) -> None:
     await asyncio.to_thread(run_on, own_cluster.admin_url, "ALTER DATABASE crcr CONNECTION LIMIT 0")
     await asyncio.to_thread(run_on, own_cluster.admin_url, "CREATE ROLE plain LOGIN")
     url = own_cluster.url("crcr").replace("crcr@", "plain@")
-    database = opened(PostgresLocation(url))
+    database = open_postgres(PostgresLocation(url))
     with pytest.raises(StoreUnavailable, match="too many connections"):
         await database.read(empty_unit)
     await database.close()
@@ -175,7 +175,7 @@ def test_of_processes_that_migrate_an_empty_database_at_once_one_does_and_all_fi
 
 async def test_pools_open_no_more_connections_than_the_setting_says() -> None:
     url = new_database()
-    database = opened(PostgresLocation(url, connections=6))
+    database = open_postgres(PostgresLocation(url, connections=6))
     writes = [database.write(note, lane=f"lane {n}") for n in range(40)]
     reads = [database.read(empty_unit) for _ in range(40)]
     await asyncio.gather(*writes, *reads)

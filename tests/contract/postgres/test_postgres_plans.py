@@ -85,7 +85,9 @@ def walked(
     found: Mapping[str, list[dict[str, Any]]], tables: tuple[str, ...] = GROWING
 ) -> dict[str, list[str]]:
     """By statement, those of the tables that are read from one end to the other."""
-    wrong = {sql: [_told(scan) for scan in scans if _walks(scan, tables)] for sql, scans in found.items()}
+    wrong = {
+        sql: [_describe_scan(scan) for scan in scans if _walks(scan, tables)] for sql, scans in found.items()
+    }
     return {sql: tables for sql, tables in wrong.items() if tables}
 
 
@@ -106,7 +108,7 @@ def _is_end(scan: Mapping[str, Any]) -> bool:
     ) or "pkey" in scan.get("Index Name", "")
 
 
-def _told(scan: Mapping[str, Any]) -> str:
+def _describe_scan(scan: Mapping[str, Any]) -> str:
     return f"{scan['Node Type']} of {scan.get('Relation Name')} by {scan.get('Index Name')}"
 
 
@@ -155,14 +157,14 @@ def large() -> str:
 
 async def test_what_is_asked_all_day_searches(large: str) -> None:
     listed = "L2:\n" + "".join(f"  - org/b{number}\n" for number in range(20)) + "  - org/backend\n"
-    process, asked = Process.at(large), Asked()
+    process, asked = Process.connect(large), Asked()
     await process.stores.acts.register_upstreams((CORE,), NOW)
     await process.stores.allowlists.take_reading(CORE, AllowlistReading("test", listed), NOW)
     with noted(asked):
         outbox = process.stores.outbox("w")
         await outbox.claim(8, NOW)
         await outbox.next_due(NOW)
-        guid = await process.sent(30_001)
+        guid = await process.open_and_send(30_001)
         await process.report(guid)
         await process.report(guid, "completed", conclusion="success")
         await process.report("old77")
@@ -209,14 +211,14 @@ async def test_what_pages_ask_of_a_store_with_a_past_walks_nothing(past: tuple[P
             transport=httpx.ASGITransport(app), base_url="http://relay", follow_redirects=True
         ) as reader:
             for page in PAGES:
-                answer = await reader.get(page.format(**_known(path)))
+                answer = await reader.get(page.format(**_sample_values(path)))
                 assert answer.status_code == 200, page
     await database.close()
     assert len({sql for sql, _ in asked}) > 50
     assert walked(await plans(url, asked, whatever_it_costs=True)) == {}
 
 
-def _known(path: Path) -> dict[str, Any]:
+def _sample_values(path: Path) -> dict[str, Any]:
     engine = open_table_engine(path)
     with engine.begin() as connection:
         found = {

@@ -1,7 +1,6 @@
 """What two processes on one PostgreSQL could do to each other, and do not."""
 
 import asyncio
-from collections import Counter
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.jobs.judge import RejectedReport, ReportOutcome
+from crcr.decide.jobs.judge import ReportOutcome
 from crcr.decide.model import Conclusion, EffectKind, RepoName
 from crcr.decide.oidc.identity import Identity
 from crcr.decide.outbox.effect import FailedAttempt
@@ -18,7 +17,7 @@ from crcr.errors import NotFound
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
-from support.data.events_and_reports import a_caller
+from support.data.events_and_reports import a_caller, count_outcomes
 from support.stores.databases import CORE, LEASE
 from support.stores.race_harness import NOW, Process, empty_unit, pause_before_commit, processes
 
@@ -26,12 +25,6 @@ LISTED = "L2:\n  - org/backend\n  - org/second\n"
 MANY = [f"org/b{number}" for number in range(12)]
 _NOTE = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0)"))
 _MARK = Statement(text("UPDATE upstreams SET created_at = created_at + 1 WHERE upstream = :name"))
-
-
-def kinds(outcomes: list[ReportOutcome]) -> Counter[str]:
-    return Counter(
-        each.code if isinstance(each, RejectedReport) else type(each).__name__ for each in outcomes
-    )
 
 
 async def numbers(process: Process) -> dict[str, Any]:
@@ -46,27 +39,27 @@ async def numbers(process: Process) -> dict[str, Any]:
 
 async def test_fault_14_of_64_equal_reports_at_once_one_is_applied() -> None:
     async with processes(4, LISTED) as running:
-        guid = await running[0].sent(1)
+        guid = await running[0].open_and_send(1)
         starts = await asyncio.gather(*(each.report(guid) for each in running * 16))
-        assert kinds(starts) == {"OpenJob": 1, "RepeatedReport": 63}
+        assert count_outcomes(starts) == {"OpenJob": 1, "RepeatedReport": 63}
         ends = await asyncio.gather(
             *(each.report(guid, "completed", conclusion="success") for each in running * 16)
         )
-        assert kinds(ends) == {"CloseJob": 1, "RepeatedReport": 63}
+        assert count_outcomes(ends) == {"CloseJob": 1, "RepeatedReport": 63}
         assert await numbers(running[0]) == {"success": 1, "failure": 0, "jobs": [("completed", "success")]}
         assert len(await running[0].stores.rows("SELECT 1 AS one FROM changes WHERE kind = 'job'")) == 2
 
 
 async def test_of_contradicting_results_at_once_one_is_applied_and_counted() -> None:
     async with processes(4, LISTED) as running:
-        guid = await running[0].sent(1)
+        guid = await running[0].open_and_send(1)
         await running[0].report(guid)
         said = [Conclusion.SUCCESS, Conclusion.FAILURE]
         outcomes = await asyncio.gather(
             *(each.report(guid, "completed", conclusion=said[n % 2]) for n, each in enumerate(running * 8))
         )
-        assert kinds(outcomes)["CloseJob"] == 1
-        assert kinds(outcomes)["conflicting_result"] == 16
+        assert count_outcomes(outcomes)["CloseJob"] == 1
+        assert count_outcomes(outcomes)["conflicting_result"] == 16
         counted = await numbers(running[0])
         assert counted["success"] + counted["failure"] == 1
 
@@ -74,12 +67,12 @@ async def test_of_contradicting_results_at_once_one_is_applied_and_counted() -> 
 async def test_two_repositories_that_name_one_run_are_two_runs() -> None:
     """Their lanes differ, so that they are judged side by side."""
     async with processes(2, LISTED) as (one, other):
-        guid = await one.sent(1)
+        guid = await one.open_and_send(1)
         second = a_caller(repository=RepoName("org/second"), repository_id=7, check_run_id="200")
         outcomes = await asyncio.gather(
             *(p.report(guid, who=w) for p, w in ((one, None), (other, second)) * 20)
         )
-        assert kinds(list(outcomes)) == {"OpenJob": 2, "RepeatedReport": 38}
+        assert count_outcomes(list(outcomes)) == {"OpenJob": 2, "RepeatedReport": 38}
         found = await one.stores.rows("SELECT downstream, delivery FROM runs ORDER BY downstream")
         assert [row["downstream"] for row in found] == ["org/backend", "org/second"]
 
@@ -87,7 +80,7 @@ async def test_two_repositories_that_name_one_run_are_two_runs() -> None:
 async def test_reports_of_many_backends_at_once_are_all_counted_in_the_same_sums() -> None:
     """They add to different rows in one table, and some to the same ones, in whichever order they come."""
     async with processes(4, "L2:\n" + "".join(f"  - {name}\n" for name in MANY)) as running:
-        guids = [await running[0].sent(number) for number in range(1, 4)]
+        guids = [await running[0].open_and_send(number) for number in range(1, 4)]
         callers = [a_caller(repository=RepoName(name), repository_id=10 + n) for n, name in enumerate(MANY)]
         work = [
             (
@@ -103,7 +96,7 @@ async def test_reports_of_many_backends_at_once_are_all_counted_in_the_same_sums
             return await process.report(guid, "completed", who=who, conclusion="success")
 
         outcomes = await asyncio.gather(*(whole(running[n % 4], *each) for n, each in enumerate(work)))
-        assert kinds(list(outcomes)) == {"CloseJob": len(work)}
+        assert count_outcomes(list(outcomes)) == {"CloseJob": len(work)}
         for table in ("hours", "days", "job_days"):
             [row] = await running[0].stores.rows(f"SELECT sum(success) AS success FROM {table}")  # noqa: S608
             assert row["success"] == len(work)
@@ -112,13 +105,13 @@ async def test_reports_of_many_backends_at_once_are_all_counted_in_the_same_sums
 async def test_a_report_that_comes_while_its_retry_is_claimed_leaves_one_of_them_the_word() -> None:
     """A dispatch in doubt: its run answers while a worker takes the retry."""
     async with processes(2, LISTED) as (one, other):
-        guid = await one.pull(1)
+        guid = await one.open_pull(1)
         worker = one.stores.outbox("w")
         for effect in await worker.claim(9, NOW):
             again = FailedAttempt(decision=TryAgain(NOW), error="lost", unsure=True, counts=True)
             await worker.fail(effect, again, NOW)
         claimed, outcome = await asyncio.gather(one.stores.outbox("a").claim(9, NOW), other.report(guid))
-        assert kinds([outcome]) == {"OpenJob": 1}
+        assert count_outcomes([outcome]) == {"OpenJob": 1}
         [row] = await one.stores.rows("SELECT state FROM effects WHERE target = 'org/backend'")
         taken = any(each.target == "org/backend" for each in claimed)
         assert row["state"] in ({"claimed"} if taken else {"cancelled", "done"})
@@ -179,7 +172,7 @@ async def deadlocks(process: Process) -> int:
 async def test_fault_10_claimers_never_have_two_effects_of_one_target_under_way() -> None:
     async with processes(4, "L1:\n" + "".join(f"  - {name}\n" for name in MANY)) as running:
         for number in range(1, 5):
-            await running[0].pull(number)
+            await running[0].open_pull(number)
         boxes = [process.stores.outbox(f"w{n}") for n, process in enumerate(running * 2)]
         done = 0
         while True:
@@ -199,7 +192,7 @@ async def test_fault_10_claimers_never_have_two_effects_of_one_target_under_way(
 
 async def test_who_lost_the_lease_changes_nothing_any_more() -> None:
     async with processes(2, LISTED) as (one, other):
-        await one.pull(1)
+        await one.open_pull(1)
         slow, quick = one.stores.outbox("slow"), other.stores.outbox("quick")
         [old, *_] = await slow.claim(9, NOW)
         later = NOW + LEASE + timedelta(seconds=1)

@@ -13,7 +13,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BOTH, ONE = "L2: [org/one, org/two]", "L2: [org/one]"
 
 
-async def listed(stores: Stores) -> list[str]:
+async def listed_backends(stores: Stores) -> list[str]:
     return [each.name.key for each in (await stores.allowlists.current(CORE)).entries]
 
 
@@ -28,12 +28,12 @@ async def push(stores: Stores, guid: str) -> list[str]:
 async def test_a_list_that_another_process_read_decides_at_once(open_database: OpenDatabase) -> None:
     here, there = Stores.over(open_database()), Stores.over(open_database())
     await here.prepare({CORE: BOTH}, NOW)
-    assert await listed(here) == await listed(there) == ["org/one", "org/two"]
+    assert await listed_backends(here) == await listed_backends(there) == ["org/one", "org/two"]
     assert await push(there, "before") == ["org/one", "org/two"]
 
     await here.allowlists.take_reading(CORE, AllowlistReading("test", ONE), NOW)
     assert await push(there, "after") == ["org/one"]
-    assert await listed(there) == ["org/one"]
+    assert await listed_backends(there) == ["org/one"]
 
 
 async def test_two_processes_that_read_the_same_at_once_record_it_once(open_database: OpenDatabase) -> None:
@@ -45,4 +45,4 @@ async def test_two_processes_that_read_the_same_at_once_record_it_once(open_data
 
     versions = await processes[0].rows("SELECT version FROM allowlist_versions")
     assert [row["version"] for row in versions] == [1]
-    assert [await listed(each) for each in processes] == [["org/one", "org/two"]] * 4
+    assert [await listed_backends(each) for each in processes] == [["org/one", "org/two"]] * 4

@@ -27,9 +27,9 @@ from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
-from crcr.record.views.backends.figures import count_ingested_running, read_figures, read_last
-from crcr.record.views.backends.ingested import ingested_job, ingested_matrix
-from crcr.record.views.backends.jobs import jobs_by_name
+from crcr.record.views.backends.figures import FigureScope, count_ingested_running, read_figures, read_last
+from crcr.record.views.backends.ingested import read_ingested_job, read_ingested_rows
+from crcr.record.views.backends.jobs import read_jobs_by_name
 from crcr.record.views.sql_views import SqlViews
 from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_pull
@@ -95,7 +95,7 @@ class Hud:
     ) -> list[tuple[dict[str, Any], list[JobView]]]:
         async def unit(tx: Tx) -> list[tuple[dict[str, Any], list[JobView]]]:
             seen = await visible_backends(tx, self.stores.allowlists, CORE)
-            return (await ingested_matrix(tx, query, seen, since)).rows
+            return (await read_ingested_rows(tx, query, seen, since)).rows
 
         return await self.stores.database.read(unit)
 
@@ -134,7 +134,7 @@ BETTER = a_report(completed_at="2026-01-01T12:29:00Z", execution_time=200.0, **S
 STORY = (START, RESULT, AGAIN, BETTER)
 
 
-async def told(hud: Hud, reports: Sequence[Report]) -> tuple[Any, Any, Any]:
+async def ingest_reports(hud: Hud, reports: Sequence[Report]) -> tuple[Any, Any, Any]:
     """Rows, sums and page of a backend of its own, after these reports a second apart; without the times of arrival."""
     backend = RepoName(f"org/backend{next(hud.numbers)}")
     for place, report in enumerate(reports):
@@ -152,11 +152,11 @@ async def told(hud: Hud, reports: Sequence[Report]) -> tuple[Any, Any, Any]:
 
 
 async def test_every_order_of_two_attempts_and_their_repeats_gives_the_same(hud: Hud) -> None:
-    expected = await told(hud, STORY)
+    expected = await ingest_reports(hud, STORY)
     orders = list(permutations(STORY))
     repeated = [(*order, order[0], order[1]) for order in orders]
     for order in (*orders, *repeated):
-        assert await told(hud, order) == expected
+        assert await ingest_reports(hud, order) == expected
 
     rows, sums, [(_, [cell])] = expected
     assert [(row["check_run"], row["state"], row["conclusion"], row["ended_as"]) for row in rows] == [
@@ -173,9 +173,9 @@ async def test_every_order_of_two_attempts_and_their_repeats_gives_the_same(hud:
 
 async def test_every_order_of_a_dispute_gives_the_worse_result(hud: Hud) -> None:
     other = a_report(check_run_id="5", execution_time=3.0, completed_at=ENDED, url="https://ci.test/other")
-    expected = await told(hud, (START, RESULT, other))
+    expected = await ingest_reports(hud, (START, RESULT, other))
     for order in permutations((START, RESULT, other)):
-        rows, sums, page = await told(hud, order)
+        rows, sums, page = await ingest_reports(hud, order)
         [row] = rows
         assert (row["conclusion"], row["disputed_conclusion"], row["tests_failed"]) == (
             "failure",
@@ -216,7 +216,7 @@ async def test_a_result_without_a_start_is_shown_and_counted(hud: Hud) -> None:
 async def test_a_newer_run_takes_the_place_of_an_older_one_in_any_order(hud: Hud) -> None:
     older = a_report(run_id="100", conclusion="failure", started_at=BEGUN, completed_at=ENDED)
     newer = a_report(run_id="1000", started_at=BEGUN, completed_at=ENDED)
-    one, two = await told(hud, (older, newer)), await told(hud, (newer, older))
+    one, two = await ingest_reports(hud, (older, newer)), await ingest_reports(hud, (newer, older))
     assert one == two
     assert [row["ended_as"] for row in one[0]] == ["superseded", "success"]
     assert [cell.run_id for cell in one[2][0][1]] == ["1000"]
@@ -338,12 +338,12 @@ async def test_every_order_of_reports_that_contradict_each_other_gives_the_same(
     hud: Hud, reports: tuple[Report, ...]
 ) -> None:
     ended = [{**each, "completed_at": ENDED} if "conclusion" in each else each for each in reports]
-    expected = await told(hud, ended)
+    expected = await ingest_reports(hud, ended)
     for order in permutations(ended):
-        assert await told(hud, order) == expected
+        assert await ingest_reports(hud, order) == expected
 
 
-async def running_at(hud: Hud, now: datetime, upstream: RepoName = CORE) -> int:
+async def count_running(hud: Hud, now: datetime, upstream: RepoName = CORE) -> int:
     async def unit(tx: Tx) -> int:
         return await count_ingested_running(tx, upstream.key, BACKEND.key, Window.of(Span.WEEK, now), now)
 
@@ -352,17 +352,17 @@ async def running_at(hud: Hud, now: datetime, upstream: RepoName = CORE) -> int:
 
 async def test_a_run_that_a_newer_one_took_the_place_of_does_not_run_any_more(hud: Hud) -> None:
     await hud.take(a_report("in_progress", run_id="9"))
-    assert await running_at(hud, NOW) == 1
+    assert await count_running(hud, NOW) == 1
     await hud.take(a_report(run_id="10"))
-    assert await running_at(hud, NOW) == 0
+    assert await count_running(hud, NOW) == 0
     await hud.take(a_report("in_progress", run_id="11"))
-    assert await running_at(hud, NOW) == 1
+    assert await count_running(hud, NOW) == 1
 
 
 async def test_a_job_of_which_nothing_is_heard_for_a_day_does_not_run_any_more(hud: Hud) -> None:
     await hud.take(a_report("in_progress"))
-    assert await running_at(hud, NOW + timedelta(hours=23)) == 1
-    assert await running_at(hud, NOW + timedelta(hours=25)) == 0
+    assert await count_running(hud, NOW + timedelta(hours=23)) == 1
+    assert await count_running(hud, NOW + timedelta(hours=25)) == 0
 
 
 async def test_what_one_upstream_ran_makes_nothing_of_another_earlier(hud: Hud) -> None:
@@ -373,7 +373,7 @@ async def test_what_one_upstream_ran_makes_nothing_of_another_earlier(hud: Hud) 
     await hud.take(a_report("in_progress", job_name="test", run_id="8", payload=other))
     ended = {(row["upstream"], row["ended_as"]) for row in await hud.rows() if row["ended_as"]}
     assert ended == {(CORE.key, "failure"), (OTHER.key, "success")}
-    assert [await running_at(hud, NOW, each) for each in (CORE, OTHER)] == [1, 1]
+    assert [await count_running(hud, NOW, each) for each in (CORE, OTHER)] == [1, 1]
 
 
 @pytest.mark.parametrize("number", [1, 25])
@@ -396,8 +396,8 @@ async def test_figures_and_jobs_of_the_last_hours_hold_the_same(hud: Hud) -> Non
 
     async def unit(tx: Tx) -> tuple[Tally, list[JobFigures]]:
         window = Window.of(Span.DAY, NOW)
-        found = await read_figures(tx, CORE.key, BACKEND.key, ResultKind.INGESTED, window)
-        jobs, _ = await jobs_by_name(tx, CORE, BACKEND, ResultKind.INGESTED, window)
+        found = await read_figures(tx, FigureScope(CORE.key, BACKEND.key, ResultKind.INGESTED, window))
+        jobs, _ = await read_jobs_by_name(tx, CORE, BACKEND, ResultKind.INGESTED, window)
         return found.tally, list(jobs)
 
     tally, jobs = await hud.stores.database.read(unit)
@@ -504,8 +504,8 @@ async def test_a_jobs_details_have_its_attempts_and_failed_tests(hud: Hud) -> No
         seen = await visible_backends(tx, hud.stores.allowlists, CORE)
         other = JobKey(delivery="d-1", workflow="CI", run_id="78", attempt=1, job_name="build")
         return (
-            await ingested_job(tx, CORE, BACKEND, key, seen),
-            await ingested_job(tx, CORE, BACKEND, other, seen),
+            await read_ingested_job(tx, CORE, BACKEND, key, seen),
+            await read_ingested_job(tx, CORE, BACKEND, other, seen),
         )
 
     detail, none = await hud.stores.database.read(unit)

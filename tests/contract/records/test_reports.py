@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sqlite3
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -30,11 +29,10 @@ from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema.main_tables import deliveries, dispatches
 from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
-from crcr.record.store.sqlite.database import InMemory
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
-from support.data.events_and_reports import a_caller
-from support.stores.databases import OpenDatabase
+from support.data.events_and_reports import a_caller, count_outcomes
+from support.stores.databases import SHARED_DATABASES, OpenDatabase
 from support.stores.race_harness import empty_unit, pause_before_commit
 from support.stores.tables import database_location
 
@@ -138,12 +136,6 @@ async def store(open_database: OpenDatabase) -> Store:
     return made
 
 
-def kinds(outcomes: list[ReportOutcome]) -> Counter[str]:
-    return Counter(
-        each.code if isinstance(each, RejectedReport) else type(each).__name__ for each in outcomes
-    )
-
-
 async def test_what_was_answered_is_committed(store: Store) -> None:
     one, other = store.open(), store.open()
     assert isinstance(await one.report(), OpenJob)
@@ -154,7 +146,7 @@ async def test_what_was_answered_is_committed(store: Store) -> None:
 async def test_of_two_processes_writing_the_same_at_once_one_applies_it(store: Store) -> None:
     one, other = store.open(), store.open()
     outcomes = await asyncio.gather(*(each.report() for each in (one, other) * 50))
-    assert kinds(outcomes) == {"OpenJob": 1, "RepeatedReport": 99}
+    assert count_outcomes(outcomes) == {"OpenJob": 1, "RepeatedReport": 99}
 
 
 async def test_of_two_processes_with_conflicting_results_one_is_applied(store: Store) -> None:
@@ -164,7 +156,7 @@ async def test_of_two_processes_with_conflicting_results_one_is_applied(store: S
         *(one.report("completed", conclusion="success") for _ in range(25)),
         *(other.report("completed", conclusion="failure") for _ in range(25)),
     )
-    assert kinds(outcomes) == {"CloseJob": 1, "RepeatedReport": 24, "conflicting_result": 25}
+    assert count_outcomes(outcomes) == {"CloseJob": 1, "RepeatedReport": 24, "conflicting_result": 25}
     assert [job["conclusion"] for job in await one.jobs()] == ["failure"]
 
 
@@ -202,10 +194,10 @@ async def test_a_store_that_is_closed_says_so_and_not_that_nothing_is_known(stor
         await relay.report()
 
 
+@pytest.mark.parametrize("open_database", SHARED_DATABASES, indirect=True)
 async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) -> None:
     relay, other = store.open(), store.open()
-    if isinstance(database_location(other.database), InMemory):
-        pytest.skip("without a file there is no other process")
+
     async with busy(other.database):
         waiting = asyncio.create_task(relay.report())
         for _ in range(20):

@@ -17,9 +17,9 @@ from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from support.data.retention_data import (
     DAY,
+    DELIVERY_TABLES,
     ENDED,
-    FOR_EVER,
-    OF_DELIVERIES,
+    KEEP_ALL,
     all_sums,
     delivery_guids,
     execute_sql,
@@ -37,15 +37,15 @@ async def test_an_old_delivery_goes_with_all_that_belongs_to_it(stores: Stores) 
     old = await sent_push(walk, "org/one", "org/two")
     walk.now += 99 * DAY
     new = await sent_push(walk, "org/one", "org/two")
-    before = await row_counts(stores, *OF_DELIVERIES)
+    before = await row_counts(stores, *DELIVERY_TABLES)
     await retention(stores.database).forget(walk.now)
-    assert await row_counts(stores, *OF_DELIVERIES) == before
+    assert await row_counts(stores, *DELIVERY_TABLES) == before
     await retention(stores.database).forget(walk.now + DAY)
     assert await delivery_guids(stores) == [old, new]  # a hundred days, and not a moment more
     await retention(stores.database).forget(walk.now + DAY + timedelta(microseconds=1))
 
     assert await delivery_guids(stores) == [new]
-    for table in OF_DELIVERIES[1:]:
+    for table in DELIVERY_TABLES[1:]:
         assert {row["delivery"] for row in await stores.rows(f"SELECT delivery FROM {table}")} == {new}
 
 
@@ -54,10 +54,10 @@ async def test_nothing_goes_where_everything_is_kept(stores: Stores) -> None:
     await sent_push(walk, "org/one")
     walk.now += 5_000 * DAY
     await sent_push(walk, "org/one")
-    before = await row_counts(stores, *OF_DELIVERIES, "audit")
-    await retention(stores.database, FOR_EVER).forget(walk.now)
+    before = await row_counts(stores, *DELIVERY_TABLES, "audit")
+    await retention(stores.database, KEEP_ALL).forget(walk.now)
 
-    assert await row_counts(stores, *OF_DELIVERIES, "audit") == before
+    assert await row_counts(stores, *DELIVERY_TABLES, "audit") == before
 
 
 async def test_an_upstream_that_is_set_up_no_more_is_forgotten_too(stores: Stores) -> None:
@@ -236,12 +236,12 @@ async def test_figures_are_the_same_to_the_digit_before_and_after(stores: Stores
         await walk.step()
     now = max(walk.now, middle + 101 * DAY)
     shown, summed = await _pages(walk, now), await all_sums(stores)
-    before = await row_counts(stores, *OF_DELIVERIES)
+    before = await row_counts(stores, *DELIVERY_TABLES)
     await retention(stores.database).forget(now)
-    after = await row_counts(stores, *OF_DELIVERIES)
+    after = await row_counts(stores, *DELIVERY_TABLES)
 
     assert {
-        name: (before[name], after[name]) for name in OF_DELIVERIES if not 0 < after[name] < before[name]
+        name: (before[name], after[name]) for name in DELIVERY_TABLES if not 0 < after[name] < before[name]
     } == {}
     assert await all_sums(stores) == summed
     assert await _pages(walk, now) == shown

@@ -14,7 +14,7 @@ from crcr.record.store.database import Tx
 from crcr.record.upkeep.retention import MOST_ROWS
 from support.data.retention_data import (
     DAY,
-    OF_DELIVERIES,
+    DELIVERY_TABLES,
     CountingDatabase,
     all_sums,
     delivery_guids,
@@ -67,13 +67,13 @@ async def test_pruning_that_was_killed_goes_on_where_it_was(stores: Stores, unit
     killed.ends_after = units
     with pytest.raises(ConnectionAbortedError):
         await retention(killed).forget(walk.now)
-    left = await row_counts(stores, *OF_DELIVERIES)
+    left = await row_counts(stores, *DELIVERY_TABLES)
     assert left["jobs"] > 4
     await _nothing_is_orphaned(stores)
     await retention(stores.database).forget(walk.now)
 
     assert await delivery_guids(stores) == [newest]
-    assert (await row_counts(stores, *OF_DELIVERIES))["jobs"] == 4
+    assert (await row_counts(stores, *DELIVERY_TABLES))["jobs"] == 4
     assert await all_sums(stores) == figures
 
 
@@ -127,7 +127,7 @@ async def test_the_audit_log_is_kept_for_its_days_and_says_that_it_was_cut(store
     assert kept[-1]["detail"] == f'{{"lines": 2, "before": "{(noon - 30 * DAY).date().isoformat()}"}}'
 
 
-def told(delivery: str, job_name: str) -> bytes:
+def ingested_body(delivery: str, job_name: str) -> bytes:
     """A good result, as another relay sends it."""
     workflow: dict[str, object] = {"name": "CI", "run_id": "77", "run_attempt": 1, "job_name": job_name}
     workflow |= {"status": "completed", "conclusion": "success"}
@@ -142,7 +142,7 @@ async def test_what_other_relays_told_goes_too_but_for_the_newest(stores: Stores
     for days, delivery in ((0, "old"), (1, "newest of a silent one")):
         for job in ("build", "test"):
             now = walk.now + days * DAY + timedelta(seconds=job == "test")
-            await results.take(parse_envelope(told(delivery, job)), "192.0.2.7", now)
+            await results.take(parse_envelope(ingested_body(delivery, job)), "192.0.2.7", now)
     figures = await all_sums(stores)
     await retention(stores.database).forget(walk.now + 100 * DAY)
     assert await row_counts(stores, "ingested") == {"ingested": 4}

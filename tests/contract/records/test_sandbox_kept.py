@@ -20,7 +20,7 @@ from crcr.record.store.database import Database
 from crcr.record.upkeep.retention import Retention
 from crcr.record.views.sql_views import SqlViews
 from support.data.events_and_reports import a_caller, a_start
-from support.data.retention_data import FOR_EVER
+from support.data.retention_data import KEEP_ALL
 from support.stores.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,7 +40,7 @@ def an_end(conclusion: Conclusion = Conclusion.SUCCESS, **changes: Any) -> Repor
     return replace(a_start(status=ReportStatus.COMPLETED, conclusion=conclusion), **changes)
 
 
-async def shown(stores: Stores, now: datetime = NOW, **asked: Any) -> tuple[SandboxJob, ...]:
+async def read_sandbox_jobs(stores: Stores, now: datetime = NOW, **asked: Any) -> tuple[SandboxJob, ...]:
     return (await views(stores).sandbox(SandboxQuery(**asked), now)).jobs
 
 
@@ -65,7 +65,7 @@ async def test_a_job_begins_and_ends_and_its_story_is_shown(stores: Stores) -> N
     )
     assert await box.take(end, a_caller(), NOW + HOUR) is JobState.COMPLETED
 
-    [job] = await shown(stores, NOW + HOUR)
+    [job] = await read_sandbox_jobs(stores, NOW + HOUR)
     assert (job.repository, job.repository_id, job.conclusion) == ("org/backend", 5, Conclusion.FAILURE)
     assert (job.started_at, job.completed_at, job.reported_at) == (NOW, NOW + HOUR, NOW + HOUR)
     assert (job.tests_failed, job.tests_total) == (30, 33)
@@ -86,7 +86,7 @@ async def test_two_writers_apply_one_of_many_equal_reports(open_database: OpenDa
         )
     )
     assert kinds(list(ends))["completed"] == 1
-    assert len(await shown(one)) == 1
+    assert len(await read_sandbox_jobs(one)) == 1
 
 
 async def test_nothing_but_its_own_table_is_written(stores: Stores) -> None:
@@ -111,7 +111,7 @@ async def test_the_oldest_reports_go_when_it_is_full(stores: Stores) -> None:
     await box.take(an_end(job_name="3"), a_caller(), NOW + timedelta(seconds=9))
     await box.take(a_start(job_name="last"), a_caller(), NOW + timedelta(seconds=10))
 
-    names = [job.job_name for job in await shown(stores, NOW + HOUR)]
+    names = [job.job_name for job in await read_sandbox_jobs(stores, NOW + HOUR)]
     assert names == ["last", "3", "7", "6", "5"]
 
 
@@ -124,10 +124,10 @@ async def test_what_is_48_hours_old_is_not_shown_not_known_and_swept(
     await box.take(a_start(job_name="new"), a_caller(), NOW + HOUR)
     later = NOW + timedelta(hours=48)
 
-    assert len(await shown(stores, later - timedelta(microseconds=1))) == 2
-    assert [job.job_name for job in await shown(stores, later)] == ["new"]
+    assert len(await read_sandbox_jobs(stores, later - timedelta(microseconds=1))) == 2
+    assert [job.job_name for job in await read_sandbox_jobs(stores, later)] == ["new"]
     assert len(await stores.rows("SELECT * FROM sandbox_jobs")) == 2
-    await Retention(database, FOR_EVER).forget(later)
+    await Retention(database, KEEP_ALL).forget(later)
     assert len(await stores.rows("SELECT * FROM sandbox_jobs")) == 1
     assert await box.take(a_start(job_name="new"), a_caller(), later + HOUR) is JobState.IN_PROGRESS
 
@@ -149,11 +149,11 @@ async def test_a_private_repository_is_seen_and_found_by_its_id_only(stores: Sto
         await sandbox(stores).take(report, quiet, NOW)
     await sandbox(stores).take(a_start(), a_caller(), NOW)
 
-    everybody = await shown(stores)
+    everybody = await read_sandbox_jobs(stores)
     assert {job.repository for job in everybody} == {None, "org/backend"}
     assert "secret" not in str(everybody)
-    assert [job.repository_id for job in await shown(stores, repository="9")] == [9]
-    assert await shown(stores, repository="secret") == ()
+    assert [job.repository_id for job in await read_sandbox_jobs(stores, repository="9")] == [9]
+    assert await read_sandbox_jobs(stores, repository="secret") == ()
     admins = views(stores).for_admins()
     found = (await admins.sandbox(SandboxQuery(repository="SECRET/p"), NOW)).jobs
     assert [job.repository for job in found] == ["secret/place"]
@@ -167,8 +167,8 @@ async def test_who_came_to_a_list_since_is_shown_as_its_entry_says(stores: Store
     listed = "L2:\n  - org/hidden: {visibility: hidden}\n  - org/named: {visibility: name}\n  - org/open\n"
     await stores.prepare({OTHER: listed}, NOW)
 
-    assert [job.repository for job in await shown(stores)] == ["org/open"]
-    assert await shown(stores, repository="1") == ()
+    assert [job.repository for job in await read_sandbox_jobs(stores)] == ["org/open"]
+    assert await read_sandbox_jobs(stores, repository="1") == ()
     assert len((await views(stores).for_admins().sandbox(SandboxQuery(), NOW)).jobs) == 3
 
 

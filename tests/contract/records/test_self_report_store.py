@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -27,7 +26,7 @@ from crcr.record.jobs.self_reports import SelfReports
 from crcr.record.jobs.tested_commits import ReportedCommits
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
-from support.data.events_and_reports import a_caller
+from support.data.events_and_reports import a_caller, count_outcomes
 from support.stores.databases import CORE, OTHER, OpenDatabase, Stores
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -85,18 +84,12 @@ async def open_relay(open_database: OpenDatabase) -> Callable[..., Relay]:
     return lambda forwards=None: Relay(Stores.over(open_database()), forwards)
 
 
-def kinds(outcomes: list[Any]) -> Counter[str]:
-    return Counter(
-        each.code if isinstance(each, RejectedReport) else type(each).__name__ for each in outcomes
-    )
-
-
 async def test_of_two_processes_writing_the_same_at_once_one_records_it(
     open_relay: Callable[..., Relay],
 ) -> None:
     one, other = open_relay(), open_relay()
     outcomes = await asyncio.gather(*(each.tell() for each in (one, other) * 30))
-    assert kinds(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 59}
+    assert count_outcomes(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 59}
     [job] = await other.stores.rows("SELECT * FROM jobs")
     assert (job["conclusion"], job["ended_as"]) == ("success", "success")
     [hour] = await other.stores.rows("SELECT success, failure FROM hours")
@@ -110,7 +103,7 @@ async def test_of_two_processes_with_conflicting_results_one_is_recorded_and_the
     outcomes = await asyncio.gather(
         *(one.tell("success") for _ in range(20)), *(other.tell("failure") for _ in range(20))
     )
-    assert kinds(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 19, "conflicting_result": 20}
+    assert count_outcomes(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 19, "conflicting_result": 20}
     [job] = await one.stores.rows("SELECT conclusion, ended_as, disputed FROM jobs")
     assert job == {"conclusion": "failure", "ended_as": "failure", "disputed": 1}
     [hour] = await one.stores.rows("SELECT success, failure FROM hours")
@@ -190,15 +183,15 @@ async def test_a_commit_is_asked_about_once_until_the_answer_may_be_another(
         return len(await relay.stores.rows("SELECT * FROM effects WHERE kind = 'verify_commit'"))
 
     assert [await told("1", 0), await told("2", 1)] == [1, 1]
-    await relay.stores.database.write(_done)
+    await relay.stores.database.write(_finish_effects)
     await relay.commits.settle(CORE, SHA, ELSEWHERE, NOW + timedelta(minutes=2))
     assert [await told("3", 3), await told("4", 61), await told("5", 62)] == [1, 1, 2]
-    await relay.stores.database.write(_done)
+    await relay.stores.database.write(_finish_effects)
     await relay.commits.settle(CORE, SHA, CommitPlace(CommitStanding.BASE, "main"), NOW)
     assert await told("6", 600) == 2
 
 
-async def _done(tx: Tx) -> None:
+async def _finish_effects(tx: Tx) -> None:
     await tx.run(_DONE)
 
 

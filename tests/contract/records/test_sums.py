@@ -24,10 +24,10 @@ from support.data.sums_oracle import (
     day_sums,
     differences,
     durations,
+    job_categories,
     job_key,
+    page_counts,
     percentile,
-    places,
-    shown,
     stored_sums,
     too_narrow,
 )
@@ -45,7 +45,7 @@ STEPS = 150
 def wrong(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Everything in which the sums are not what the rows of jobs and dispatches say."""
     jobs, dispatches = rows["jobs"], rows["dispatches"]
-    placed = places(jobs, dispatches)
+    placed = job_categories(jobs, dispatches)
     found = [
         f"{job_key(job)} is {job['ended_as']}, not {placed[job_key(job)]}"
         for job in jobs
@@ -67,7 +67,7 @@ def _is_negative(value: object) -> bool:
     return isinstance(value, int | float) and value < -1e-6
 
 
-async def seen(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
+async def read_tables(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
     return {table: await walk.rows(f"SELECT * FROM {table}") for table in TABLES}  # noqa: S608 - our own
 
 
@@ -77,8 +77,8 @@ async def test_whatever_happens_the_sums_are_what_the_rows_say(stores: Stores, s
     await walk.begin()
     for step in range(STEPS):
         act = await walk.step()
-        assert wrong(await seen(walk)) == [], f"after step {step}, {act}"
-    kept = await seen(walk)
+        assert wrong(await read_tables(walk)) == [], f"after step {step}, {act}"
+    kept = await read_tables(walk)
     await _is_shown(walk, kept)
     worked_out = await _summed_anew(walk)
     assert wrong(worked_out) == []
@@ -98,7 +98,7 @@ async def _is_shown(walk: RandomWalk, kept: dict[str, list[dict[str, Any]]]) -> 
             "until_us": to_us(window.until),
         }
         for each in (await views.summary(CORE, span, walk.now, kind=kind)).backends:
-            wanted = shown(kept["jobs"], kept["dispatches"], downstream=each.name.key, **where)
+            wanted = page_counts(kept["jobs"], kept["dispatches"], downstream=each.name.key, **where)
             assert _numbers(each.figures) == wanted
             page = await views.backend(
                 BackendQuery(upstream=CORE, downstream=each.name, span=span, kind=kind), walk.now
@@ -150,7 +150,7 @@ async def _summed_anew(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
         rebuild_sums(connection)
         rebuild_extremes(connection)
     engine.dispose()
-    return await seen(walk)
+    return await read_tables(walk)
 
 
 def _names(days: list[dict[str, Any]]) -> dict[tuple[Any, ...], str]:
@@ -175,7 +175,7 @@ async def test_a_newer_allowlist_does_not_change_what_a_running_job_is_to_do(sto
         CORE, AllowlistReading("test", LISTED.format(expected="success")), walk.now
     )
     await walk.report(probe, "1001", 1, "build", status=ReportStatus.COMPLETED, conclusion=Conclusion.FAILURE)
-    assert wrong(await seen(walk)) == []
+    assert wrong(await read_tables(walk)) == []
     [job] = await walk.rows("SELECT * FROM jobs")
     assert (job["expected"], job["ended_as"]) == ("failure", "success")
 
@@ -188,7 +188,7 @@ async def test_a_builds_other_workflow_counts_on_when_one_of_them_is_run_anew(st
     for build, workflow in (("b-1", "CI"), ("b-1", "More"), ("b-2", "CI")):
         ended = {"status": ReportStatus.COMPLETED, "conclusion": Conclusion.SUCCESS}
         await walk.report(one, build, 1, "build", workflow_name=workflow, **ended)
-    assert wrong(await seen(walk)) == []
+    assert wrong(await read_tables(walk)) == []
     found = await walk.rows("SELECT run_id, workflow, ended_as FROM jobs ORDER BY run_id, workflow")
     assert [job["ended_as"] for job in found] == ["superseded", "success", "success"]
 
@@ -201,7 +201,7 @@ async def test_what_is_sent_again_counts_where_it_was_sent_last(stores: Stores) 
     for effect in await walk.workers[0].claim(9, walk.now):
         await walk.workers[0].finish(effect, began_at=walk.now, now=walk.now)
         await walk.workers[1].finish(effect, began_at=walk.now, now=walk.now)  # who lost its lease and sent
-    assert wrong(await seen(walk)) == []
+    assert wrong(await read_tables(walk)) == []
     sums = [row for row in await walk.rows("SELECT * FROM hours") if row["sent"]]
     assert [(row["sent"], row["delay_sum_s"]) for row in sums] == [(1, 3.0)] * len(dispatches)
 
@@ -220,7 +220,7 @@ async def test_a_destroyed_merge_group_takes_what_was_to_be_sent_again_out_of_th
     assert [job["ended_as"] for job in await walk.rows("SELECT * FROM jobs")] == ["failure"]
     await walk.destroy(walk.groups[0])
     assert [job["ended_as"] for job in await walk.rows("SELECT * FROM jobs")] == ["superseded"]
-    assert wrong(await seen(walk)) == []
+    assert wrong(await read_tables(walk)) == []
 
 
 async def test_the_walk_goes_everywhere(stores: Stores) -> None:

@@ -45,11 +45,6 @@ def build(request: pytest.FixtureRequest) -> Build:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 async def limits(build: Build, clock: ManualClock) -> AsyncIterator[RequestLimiter]:
     async with build(RULES, clock) as made:
         yield made

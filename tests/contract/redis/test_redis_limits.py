@@ -32,11 +32,6 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 async def links() -> AsyncIterator[Callable[..., RedisLink]]:
     opened: list[RedisLink] = []
     name = new_name()

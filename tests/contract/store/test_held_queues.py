@@ -10,7 +10,7 @@ import pytest
 from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.worker import Worker
+from crcr.deliver.worker import Worker, WorkerMonitoring
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.record.outbox.effects import add_effects, add_once, add_paced, effect_row
 from crcr.record.store.database import Tx
@@ -35,7 +35,13 @@ class Limited:
         handlers: dict[EffectKind, Callable[[ClaimedEffect], Awaitable[bool | None]]]
         handlers = dict.fromkeys((PUBLISH, SEND, LOOK_UP), self._do)
         outbox = stores.outbox("one")
-        self.worker = Worker(outbox, handlers, clock=self.clock, chance=lambda: 0.0, tally=RelayMetrics())
+        self.worker = Worker(
+            outbox,
+            handlers,
+            clock=self.clock,
+            chance=lambda: 0.0,
+            monitoring=WorkerMonitoring(counters=RelayMetrics()),
+        )
 
     async def _do(self, effect: ClaimedEffect) -> None:
         self.tried.append(effect)
@@ -65,14 +71,14 @@ async def held_in(stores: Stores, target: str) -> list[dict[str, Any]]:
     )
 
 
-def tier_of(effect: ClaimedEffect) -> Urgency:
+def effect_urgency(effect: ClaimedEffect) -> Urgency:
     return {GATES: Urgency.FIRST, BACKENDS: Urgency.CHECKS, JOBS: Urgency.DETAILS}[effect.target]
 
 
 async def test_held_job_checks_cost_one_try_and_come_back_in_their_order(stores: Stores) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, (PUBLISH, JOBS), (PUBLISH, GATES), times=30)
-    limited = Limited(stores, tier_of)
+    limited = Limited(stores, effect_urgency)
     limited.held = {Urgency.DETAILS: HeldBy.HOUR}
     await limited.worker.drain()
 
@@ -138,7 +144,7 @@ async def test_facts_that_arrive_meanwhile_neither_hasten_nor_repeat_what_is_hel
 ) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, (PUBLISH, GATES), times=3)
-    limited = Limited(stores, tier_of)
+    limited = Limited(stores, effect_urgency)
     limited.held = {Urgency.FIRST: HeldBy.HOUR}
     await limited.worker.drain()
     held = await held_in(stores, GATES)

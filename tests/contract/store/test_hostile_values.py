@@ -45,7 +45,7 @@ NASTY = ("a\0b", "\ud800", "x\udfff\0", "'; DROP TABLE jobs; --", "\u202e\u2028"
 INT4, INT8 = 2**31 - 1, 2**63 - 1
 
 
-def told(**workflow: Any) -> bytes:
+def report_body(**workflow: Any) -> bytes:
     said = {"status": "in_progress", "name": "CI", "run_id": "10", "job_name": "build", **workflow}
     return json.dumps({"delivery_id": "d1", "workflow": said}).encode()
 
@@ -75,10 +75,10 @@ async def relay(stores: Stores) -> Reports:
 @pytest.mark.parametrize("attempt", [2**31, 2**40, 2**63, 10**30, -1, 0, MAX_ATTEMPT + 1])
 def test_an_attempt_that_no_run_has_is_refused_whoever_says_it(attempt: int) -> None:
     with pytest.raises(BadReport, match=r"run_attempt|number"):
-        parse_report(told(run_attempt=attempt))
+        parse_report(report_body(run_attempt=attempt))
     if attempt > 0:
         with pytest.raises(BadReport, match="run_attempt"):
-            parse_report(told(), signed_attempt=attempt)
+            parse_report(report_body(), signed_attempt=attempt)
 
 
 @pytest.mark.parametrize("count", [INT4, INT4 + 1, 10**12, 2**62, 10**17, -5])
@@ -86,7 +86,7 @@ async def test_counts_beyond_all_tests_there_are_lose_no_result(
     relay: Reports, stores: Stores, count: int
 ) -> None:
     counts = {"passed": count, "failed": 1, "skipped": str(count), "total": count}
-    for body in (told(), told(status="completed", conclusion="success", test_results=counts)):
+    for body in (report_body(), report_body(status="completed", conclusion="success", test_results=counts)):
         standing = (await relay.read_standings(BACKEND, "d1"))[0]
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
     [job] = await stores.rows("SELECT state, tests_passed, tests_failed, tests_total FROM jobs")
@@ -197,10 +197,10 @@ async def test_what_names_a_job_is_refused_with_a_nul_and_kept_with_everything_e
 ) -> None:
     for name in ("a\0b", "\ud800"):
         with pytest.raises(BadReport, match="NUL"):
-            parse_report(told(job_name=name))
+            parse_report(report_body(job_name=name))
     names = ["3", "build:linux", "a/b", "🦆", "x" * 256, "'; --", "\u202e", "%_!", "İ", "\x01\x7f"]
     for name in names:
-        body = told(job_name=name)
+        body = report_body(job_name=name)
         standing = (await relay.read_standings(BACKEND, "d1"))[0]
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
@@ -220,7 +220,7 @@ async def test_the_longest_names_of_all_can_be_kept_together(relay: Reports, sto
     other = a_caller(
         kind=IssuerKind.GENERIC, run_id=None, check_run_id=None, workflow_path=None, event_name=None
     )
-    body = told(run_id=run, job_name=job, name=workflow)
+    body = report_body(run_id=run, job_name=job, name=workflow)
     standing = (await relay.read_standings(BACKEND, "d1"))[0]
     await relay.take(parse_report(body), other, standing, body, NOW)
     await SandboxJobs(stores.database, stores.allowlists, UPSTREAMS).take(parse_report(body), a_caller(), NOW)
@@ -228,7 +228,7 @@ async def test_the_longest_names_of_all_can_be_kept_together(relay: Reports, sto
     assert row == {"job_name": job, "workflow_name": workflow, "run_id": run}
     for name in ("run_id", "job_name", "name"):
         with pytest.raises(BadReport, match="603 bytes; at most 600"):
-            parse_report(told(**{"job_name": "x", name: long_name(603, 1)}))
+            parse_report(report_body(**{"job_name": "x", name: long_name(603, 1)}))
 
 
 async def test_the_longest_branch_of_all_can_be_pushed_to(stores: Stores) -> None:
@@ -249,7 +249,7 @@ async def test_nasty_details_of_a_result_lose_no_result(relay: Reports, stores: 
         "completed_at": "0001-01-01T00:00:00Z",
         "check_run_id": 10**30,
     }
-    for body in (told(), told(status="completed", conclusion="failure", **details)):
+    for body in (report_body(), report_body(status="completed", conclusion="failure", **details)):
         standing = (await relay.read_standings(BACKEND, "d1"))[0]
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
     assert [row["state"] for row in await stores.rows("SELECT state FROM jobs")] == ["completed"]

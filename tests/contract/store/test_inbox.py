@@ -35,13 +35,13 @@ async def count(stores: Stores) -> tuple[int, int, int]:
     return row["deliveries"], row["dispatches"], row["effects"]
 
 
-async def listed(stores: Stores) -> Stores:
+async def prepare_allowlists(stores: Stores) -> Stores:
     await stores.prepare({CORE: LISTED, OTHER: LISTED}, NOW)
     return stores
 
 
 async def test_a_delivery_stands_with_all_that_follows_from_it(stores: Stores) -> None:
-    taken = await (await listed(stores)).inbox.take(receipt(), replace(PULL, draft=True))
+    taken = await (await prepare_allowlists(stores)).inbox.take(receipt(), replace(PULL, draft=True))
 
     assert taken == AcceptedDelivery(2, DeliveryState.ACCEPTED)
     assert await count(stores) == (1, 2, 1)  # the draft is held at one target
@@ -49,7 +49,7 @@ async def test_a_delivery_stands_with_all_that_follows_from_it(stores: Stores) -
 
 async def test_what_is_answered_is_committed_another_process_sees_it(open_database: OpenDatabase) -> None:
     one, two = Stores.over(open_database()), Stores.over(open_database())
-    await (await listed(one)).inbox.take(receipt(), PULL)
+    await (await prepare_allowlists(one)).inbox.take(receipt(), PULL)
 
     assert await count(two) == (1, 2, 2)
     assert await two.inbox.take(receipt(), PULL) == AlreadyProcessed()
@@ -57,7 +57,7 @@ async def test_what_is_answered_is_committed_another_process_sees_it(open_databa
 
 async def test_fault_04_of_many_at_once_in_two_processes_one_is_taken(open_database: OpenDatabase) -> None:
     one, two = Stores.over(open_database()), Stores.over(open_database())
-    await listed(one)
+    await prepare_allowlists(one)
     outcomes = await asyncio.gather(*(each.inbox.take(receipt(), PULL) for each in (one, two) * 25))
 
     assert sum(isinstance(each, AcceptedDelivery) for each in outcomes) == 1
@@ -66,7 +66,7 @@ async def test_fault_04_of_many_at_once_in_two_processes_one_is_taken(open_datab
 
 
 async def test_many_different_deliveries_at_once_are_all_taken(stores: Stores) -> None:
-    inbox = (await listed(stores)).inbox
+    inbox = (await prepare_allowlists(stores)).inbox
     outcomes = await asyncio.gather(
         *(inbox.take(receipt(f"d{number}"), replace(PULL, number=number)) for number in range(1, 301))
     )
@@ -76,7 +76,7 @@ async def test_many_different_deliveries_at_once_are_all_taken(stores: Stores) -
 
 
 async def test_one_guid_of_two_upstreams_is_two_deliveries(stores: Stores) -> None:
-    inbox = (await listed(stores)).inbox
+    inbox = (await prepare_allowlists(stores)).inbox
     await inbox.take(receipt(), PULL)
 
     assert isinstance(await inbox.take(receipt(), replace(PULL, upstream=OTHER)), AcceptedDelivery)
@@ -84,7 +84,7 @@ async def test_one_guid_of_two_upstreams_is_two_deliveries(stores: Stores) -> No
 
 
 async def test_what_nobody_wants_leaves_no_trace(stores: Stores) -> None:
-    ignored = await (await listed(stores)).inbox.take(receipt(event="push"), PUSH)
+    ignored = await (await prepare_allowlists(stores)).inbox.take(receipt(event="push"), PUSH)
 
     assert isinstance(ignored, IgnoredEvent)
     assert await count(stores) == (0, 0, 0)
@@ -113,7 +113,7 @@ async def test_one_that_fails_takes_none_of_its_neighbours_with_it(stores: Store
 
 
 async def test_a_stale_delivery_is_recorded_and_dispatches_nothing(stores: Stores) -> None:
-    inbox = (await listed(stores)).inbox
+    inbox = (await prepare_allowlists(stores)).inbox
     await inbox.take(receipt("new"), replace(PULL, head_sha="b" * 40, updated_at=NOW + timedelta(seconds=1)))
     old = await inbox.take(receipt("old"), PULL)
 
@@ -122,7 +122,7 @@ async def test_a_stale_delivery_is_recorded_and_dispatches_nothing(stores: Store
 
 
 async def test_a_doubt_is_recorded_with_the_question_that_ends_it(stores: Stores) -> None:
-    inbox = (await listed(stores)).inbox
+    inbox = (await prepare_allowlists(stores)).inbox
     await inbox.take(receipt("one"), PULL)
     doubt = replace(PULL, action="synchronize", head_sha="c" * 40, before="b" * 40)
 
@@ -132,7 +132,7 @@ async def test_a_doubt_is_recorded_with_the_question_that_ends_it(stores: Stores
 
 
 async def test_those_who_wait_for_effects_are_woken_by_the_commit(stores: Stores) -> None:
-    await listed(stores)
+    await prepare_allowlists(stores)
     assert isinstance(stores.database, SqliteDatabase | PostgresDatabase)
     woken = stores.database.signals.subscribe(EFFECTS)
     await stores.inbox.take(receipt(event="push"), PUSH)
@@ -143,7 +143,7 @@ async def test_those_who_wait_for_effects_are_woken_by_the_commit(stores: Stores
 
 
 async def test_a_caller_that_goes_away_does_not_undo_or_block_anything(stores: Stores) -> None:
-    inbox = (await listed(stores)).inbox
+    inbox = (await prepare_allowlists(stores)).inbox
     gone = asyncio.create_task(inbox.take(receipt("gone"), PULL))
     await asyncio.sleep(0)
     gone.cancel()
@@ -155,7 +155,7 @@ async def test_a_caller_that_goes_away_does_not_undo_or_block_anything(stores: S
 
 
 async def test_an_outage_is_said_to_be_one(stores: Stores) -> None:
-    await listed(stores)
+    await prepare_allowlists(stores)
     await stores.database.close()
 
     with pytest.raises(StoreUnavailable):

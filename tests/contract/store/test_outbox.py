@@ -41,14 +41,14 @@ async def two_targets(stores: Stores) -> Stores:
     return stores
 
 
-def again_at(due_at: datetime, *, unsure: bool = False, counts: bool = True) -> FailedAttempt:
+def retry_at(due_at: datetime, *, unsure: bool = False, counts: bool = True) -> FailedAttempt:
     return FailedAttempt(decision=TryAgain(due_at), error="it failed", unsure=unsure, counts=counts)
 
 
 PARK = FailedAttempt(decision=GiveUp("refused"), error="refused for good", unsure=False, counts=True)
 
 
-def who(effects: list[ClaimedEffect]) -> list[tuple[str, str | None]]:
+def claimed_deliveries(effects: list[ClaimedEffect]) -> list[tuple[str, str | None]]:
     return sorted((each.target, each.delivery) for each in effects)
 
 
@@ -63,7 +63,7 @@ async def test_what_is_due_is_claimed_once_and_marked_attempted_before_it_is_sen
     await take(stores, "d1")
     first, second = await outbox.claim(10, NOW), await outbox.claim(10, NOW)
 
-    assert (who(first), second) == ([("org/one", "d1"), ("org/two", "d1")], [])
+    assert (claimed_deliveries(first), second) == ([("org/one", "d1"), ("org/two", "d1")], [])
     assert [(each.attempts, each.unsure) for each in first] == [(1, False)] * 2
     assert (await dispatch(stores, "org/one"))["attempted_at"] is not None
 
@@ -95,7 +95,7 @@ async def test_fault_05_what_a_dead_worker_held_returns_after_its_lease_and_is_m
     assert await heir.claim(10, LATER - timedelta(seconds=1)) == []
 
     inherited = await heir.claim(10, LATER)
-    assert who(inherited) == who(lost)
+    assert claimed_deliveries(inherited) == claimed_deliveries(lost)
     assert [(each.attempts, each.unsure) for each in inherited] == [(2, True)] * 2
     assert (await dispatch(stores, "org/one"))["unsure"] == 1
 
@@ -147,10 +147,13 @@ async def test_a_target_has_one_effect_under_way_and_the_next_when_it_is_over(st
     await take(stores, "d1", number=1)
     await take(stores, "d2", number=2)
     first = await outbox.claim(10, NOW)
-    assert (who(first), await outbox.claim(10, NOW)) == ([("org/one", "d1"), ("org/two", "d1")], [])
+    assert (claimed_deliveries(first), await outbox.claim(10, NOW)) == (
+        [("org/one", "d1"), ("org/two", "d1")],
+        [],
+    )
     await outbox.finish(first[0], began_at=NOW, now=NOW)
 
-    assert who(await outbox.claim(10, NOW)) == [(first[0].target, "d2")]
+    assert claimed_deliveries(await outbox.claim(10, NOW)) == [(first[0].target, "d2")]
 
 
 async def test_in_one_lane_the_later_waits_while_the_earlier_is_retried(stores: Stores) -> None:
@@ -159,22 +162,22 @@ async def test_in_one_lane_the_later_waits_while_the_earlier_is_retried(stores: 
     await take(stores, "d2", action="reopened", updated_at=after(1))
     await take(stores, "d3", number=2)
     for each in await outbox.claim(10, NOW):
-        await outbox.fail(each, again_at(after(30)), NOW)
+        await outbox.fail(each, retry_at(after(30)), NOW)
 
     between = await outbox.claim(10, after(1))
-    assert who(between) == [("org/one", "d3"), ("org/two", "d3")]
+    assert claimed_deliveries(between) == [("org/one", "d3"), ("org/two", "d3")]
     for each in between:
         await outbox.finish(each, began_at=NOW, now=after(1))
     assert await outbox.claim(10, after(29)) == []
-    assert who(await outbox.claim(10, after(30))) == [("org/one", "d1"), ("org/two", "d1")]
+    assert claimed_deliveries(await outbox.claim(10, after(30))) == [("org/one", "d1"), ("org/two", "d1")]
 
 
 async def test_a_fault_counts_as_an_attempt_and_a_limit_does_not(stores: Stores) -> None:
     outbox = (await two_targets(stores)).outbox("a")
     await take(stores, "d1")
     one, two = sorted(await outbox.claim(10, NOW), key=lambda each: each.target)
-    await outbox.fail(one, again_at(after(5), unsure=True), NOW)
-    await outbox.fail(two, again_at(after(5), counts=False), NOW)
+    await outbox.fail(one, retry_at(after(5), unsure=True), NOW)
+    await outbox.fail(two, retry_at(after(5), counts=False), NOW)
 
     one, two = sorted(await outbox.claim(10, after(5)), key=lambda each: each.target)
     assert [(each.attempts, each.unsure) for each in (one, two)] == [(2, True), (1, False)]
@@ -201,7 +204,7 @@ async def test_what_was_dropped_while_claimed_ends_cancelled_whether_it_failed_o
     await take(stores, "d1")
     retried, parked = await outbox.claim(10, NOW)
     await take(stores, "d2", action="closed", is_open=False, updated_at=after(1))
-    await outbox.fail(retried, again_at(after(5)), after(2))
+    await outbox.fail(retried, retry_at(after(5)), after(2))
     await outbox.fail(parked, PARK, after(2))
 
     effects = await stores.rows("SELECT state FROM effects WHERE delivery = 'd1'")
@@ -246,8 +249,8 @@ async def test_a_claim_takes_no_more_than_asked_and_the_longest_due_first(stores
     outbox = (await two_targets(stores)).outbox("a")
     await take(stores, "d1")
     one, two = sorted(await outbox.claim(10, NOW), key=lambda each: each.target)
-    await outbox.fail(one, again_at(after(9)), NOW)
-    await outbox.fail(two, again_at(after(3)), NOW)
+    await outbox.fail(one, retry_at(after(9)), NOW)
+    await outbox.fail(two, retry_at(after(3)), NOW)
 
     assert [each.target for each in await outbox.claim(1, after(10))] == ["org/two"]
     assert [each.target for each in await outbox.claim(1, after(10))] == ["org/one"]
@@ -270,9 +273,9 @@ async def test_a_paused_upstream_sends_nothing_and_the_other_goes_on(stores: Sto
     await take(stores, "other", upstream=OTHER)
     await stores.inbox.refresh((CORE,), NOW)
 
-    assert who(await outbox.claim(10, NOW)) == [("allowlist", None), ("org/one", "other")]
+    assert claimed_deliveries(await outbox.claim(10, NOW)) == [("allowlist", None), ("org/one", "other")]
     await stores.acts.pause(CORE, who="ann", now=NOW, lift=True)
-    assert who(await outbox.claim(10, NOW)) == [("org/one", "d1"), ("org/two", "d1")]
+    assert claimed_deliveries(await outbox.claim(10, NOW)) == [("org/one", "d1"), ("org/two", "d1")]
 
 
 async def test_the_next_due_time_is_a_retry_or_the_end_of_a_lease_and_never_past(stores: Stores) -> None:
@@ -281,7 +284,7 @@ async def test_the_next_due_time_is_a_retry_or_the_end_of_a_lease_and_never_past
     await take(stores, "d1")
     one, two = await outbox.claim(10, NOW)
     assert await outbox.next_due(NOW) == LATER
-    await outbox.fail(one, again_at(after(30)), NOW)
+    await outbox.fail(one, retry_at(after(30)), NOW)
     assert await outbox.next_due(NOW) == after(30)
     await outbox.finish(two, began_at=NOW, now=NOW)
     await outbox.claim(10, after(30))
@@ -306,7 +309,7 @@ async def test_a_suspended_target_has_nothing_left_to_claim(stores: Stores) -> N
     await take(stores, "d1")
     await stores.targets.suspend(CORE, RepoName("org/one"), who="ann", now=NOW)
 
-    assert who(await outbox.claim(10, NOW)) == [("org/two", "d1")]
+    assert claimed_deliveries(await outbox.claim(10, NOW)) == [("org/two", "d1")]
 
 
 async def test_an_outage_is_said_to_be_one(stores: Stores) -> None:

@@ -120,7 +120,7 @@ class Lists:
         return cast("Allowlist", read_allowlist(ALLOWLIST).allowlist)
 
 
-class Asked(SqliteTx):
+class RecordingTx(SqliteTx):
     """Runs statements, and notes each together with its parameters."""
 
     def __init__(self, connection: sqlite3.Connection, asked: list[tuple[str, dict[str, Any]]]) -> None:
@@ -141,7 +141,7 @@ class Past:
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     async def read(self, unit: Unit[T]) -> T:
-        return await unit(Asked(self.connection, self.asked))
+        return await unit(RecordingTx(self.connection, self.asked))
 
     def value(self, sql: str) -> Any:
         return self.connection.execute(sql).fetchone()[0]

@@ -200,7 +200,7 @@ async def upgraded(
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
     return tmp_path / "crcr.db" if request.param == "sqlite" else PostgresLocation(new_database(empty=True))
 
 
@@ -217,9 +217,9 @@ def test_the_rows_hold_effects_of_every_kind() -> None:
 @pytest.mark.parametrize("state", TAKEN_OVER)
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 async def test_every_queued_effect_of_an_older_release_is_done_once(
-    tmp_path: Path, place: DatabaseLocation, release: OldRelease, state: str
+    tmp_path: Path, location: DatabaseLocation, release: OldRelease, state: str
 ) -> None:
-    async with upgraded(tmp_path, place, release, state) as up:
+    async with upgraded(tmp_path, location, release, state) as up:
         done_before, queued = up.done_before(), up.queued()
         if state in {"claimed, lease running", "parked"}:
             await up.relay.drain()
@@ -245,10 +245,10 @@ async def test_every_queued_effect_of_an_older_release_is_done_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 async def test_a_result_that_an_older_release_noted_for_clickhouse_is_fed(
-    tmp_path: Path, place: DatabaseLocation, release: OldRelease
+    tmp_path: Path, location: DatabaseLocation, release: OldRelease
 ) -> None:
     url = new_clickhouse()
-    async with upgraded(tmp_path, place, release, "waiting", CRCR_CLICKHOUSE_URL=url) as up:
+    async with upgraded(tmp_path, location, release, "waiting", CRCR_CLICKHOUSE_URL=url) as up:
         await up.relay.pass_time(60)
         link = up.relay.services.clickhouse.link
         assert link is not None

@@ -21,20 +21,20 @@ from support.data.store_rows import UPSTREAM, StoreRows, open_store_rows
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path, now=NOW) as world:
-        yield world
+async def store(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path, now=NOW) as store:
+        yield store
 
 
 # The faults
 
 
-async def test_fault_47_one_build_of_65_jobs_is_one_row(world: StoreRows) -> None:
-    world.allowlist()
-    build = dispatched_delivery(world)
+async def test_fault_47_one_build_of_65_jobs_is_one_row(store: StoreRows) -> None:
+    store.allowlist()
+    build = dispatched_delivery(store)
     for shard in range(65):
-        world.job(build, job_name=f"shard {shard + 1}/65")
-    page = await backend_page(world)
+        store.job(build, job_name=f"shard {shard + 1}/65")
+    page = await backend_page(store)
     assert [row.delivery for row in page.matrix.rows] == [build]
     assert len(page.matrix.columns) == len([cell for cell in page.matrix.rows[0].cells if cell]) == 65
     assert page.summary.figures is not None
@@ -42,17 +42,17 @@ async def test_fault_47_one_build_of_65_jobs_is_one_row(world: StoreRows) -> Non
 
 
 async def test_fault_45_an_old_commits_re_run_does_not_stand_for_the_new_commits_first_run(
-    world: StoreRows,
+    store: StoreRows,
 ) -> None:
-    world.allowlist()
+    store.allowlist()
     old, new = (
-        dispatched_delivery(world, hours_ago=6, superseded_at=world.ago(hours=3)),
-        dispatched_delivery(world, hours_ago=3),
+        dispatched_delivery(store, hours_ago=6, superseded_at=store.ago(hours=3)),
+        dispatched_delivery(store, hours_ago=3),
     )
-    world.job(old, "failure", run_id="1", hours_ago=5)
-    world.job(new, "failure", run_id="2", hours_ago=2)
-    world.job(old, "success", run_id="1", attempt=2, hours_ago=0.5)
-    page = await backend_page(world)
+    store.job(old, "failure", run_id="1", hours_ago=5)
+    store.job(new, "failure", run_id="2", hours_ago=2)
+    store.job(old, "success", run_id="1", attempt=2, hours_ago=0.5)
+    page = await backend_page(store)
     [row] = page.matrix.rows
     assert [cell.conclusion for cell in row.cells if cell] == [Conclusion.FAILURE]
     figures = page.summary.figures
@@ -63,23 +63,23 @@ async def test_fault_45_an_old_commits_re_run_does_not_stand_for_the_new_commits
     assert figures.last_result.counted is CountedAs.FAILURE
 
 
-async def test_fault_43_superseded_and_cancelled_runs_are_no_failures(world: StoreRows) -> None:
-    world.allowlist()
-    build = dispatched_delivery(world)
-    world.job(build, "failure", run_id="1", superseded=1)
-    world.job(build, "cancelled", run_id="2", job_name="cancelled")
-    world.job(build, "success", run_id="2")
-    tally = (await backend_page(world)).summary.figures.tally  # type: ignore[union-attr]
+async def test_fault_43_superseded_and_cancelled_runs_are_no_failures(store: StoreRows) -> None:
+    store.allowlist()
+    build = dispatched_delivery(store)
+    store.job(build, "failure", run_id="1", superseded=1)
+    store.job(build, "cancelled", run_id="2", job_name="cancelled")
+    store.job(build, "success", run_id="2")
+    tally = (await backend_page(store)).summary.figures.tally  # type: ignore[union-attr]
     assert (tally.success, tally.failure, tally.other, tally.pass_rate) == (1, 0, 1, 1.0)
 
 
-async def test_fault_44_what_lost_its_start_or_its_end_is_shown(world: StoreRows) -> None:
-    world.allowlist()
-    build = dispatched_delivery(world)
-    world.job(build, None, job_name="lost its end", state="timed_out", swept_at=world.ago(hours=1))
-    world.job(build, "success", job_name="lost its start", late=1, late_start=1)
-    world.job(build, "failure", job_name="came late", late=1, swept_at=world.ago(hours=1), execution_s=9.0)
-    page = await backend_page(world)
+async def test_fault_44_what_lost_its_start_or_its_end_is_shown(store: StoreRows) -> None:
+    store.allowlist()
+    build = dispatched_delivery(store)
+    store.job(build, None, job_name="lost its end", state="timed_out", swept_at=store.ago(hours=1))
+    store.job(build, "success", job_name="lost its start", late=1, late_start=1)
+    store.job(build, "failure", job_name="came late", late=1, swept_at=store.ago(hours=1), execution_s=9.0)
+    page = await backend_page(store)
     [row] = page.matrix.rows
     shown = {cell.job_name: (cell.state, cell.counted, cell.marks) for cell in row.cells if cell}
     assert shown == {
@@ -91,14 +91,14 @@ async def test_fault_44_what_lost_its_start_or_its_end_is_shown(world: StoreRows
     assert (tally.success, tally.failure, tally.timed_out) == (1, 2, 1)
 
 
-async def test_fault_46_pushes_have_their_own_rows_and_numbers(world: StoreRows) -> None:
-    world.allowlist()
-    build, pushed = dispatched_delivery(world), dispatched_push(world)
-    merging = dispatched_push(world, event="merge_group", action="checks_requested")
-    world.job(build, "failure")
-    world.job(pushed, "success", event="push", number=None)
-    world.job(merging, "failure", event="merge_group", number=None)
-    page = await backend_page(world, kind=ResultKind.PUSH)
+async def test_fault_46_pushes_have_their_own_rows_and_numbers(store: StoreRows) -> None:
+    store.allowlist()
+    build, pushed = dispatched_delivery(store), dispatched_push(store)
+    merging = dispatched_push(store, event="merge_group", action="checks_requested")
+    store.job(build, "failure")
+    store.job(pushed, "success", event="push", number=None)
+    store.job(merging, "failure", event="merge_group", number=None)
+    page = await backend_page(store, kind=ResultKind.PUSH)
     assert {row.delivery for row in page.matrix.rows} == {pushed, merging}
     assert {row.ref for row in page.matrix.rows} == {"refs/heads/main"}
     tally = page.summary.figures.tally  # type: ignore[union-attr]
@@ -106,11 +106,11 @@ async def test_fault_46_pushes_have_their_own_rows_and_numbers(world: StoreRows)
     assert {each.delivery for each in page.failures} == {merging}
 
 
-async def test_fault_46_a_nightly_is_a_row_for_each_run(world: StoreRows) -> None:
-    world.allowlist()
+async def test_fault_46_a_nightly_is_a_row_for_each_run(store: StoreRows) -> None:
+    store.allowlist()
     for night in (1, 2):
         for job in range(3):
-            world.job(
+            store.job(
                 ("", "a" * 40, "b" * 40)[job],  # jobs of one run may name no commit, or different ones
                 "failure" if (night, job) == (1, 0) else "success",
                 event="nightly",
@@ -120,7 +120,7 @@ async def test_fault_46_a_nightly_is_a_row_for_each_run(world: StoreRows) -> Non
                 job_name=f"job {job}",
                 hours_ago=24 * night,
             )
-    page = await backend_page(world, kind=ResultKind.NIGHTLY)
+    page = await backend_page(store, kind=ResultKind.NIGHTLY)
     assert [[cell.conclusion for cell in row.cells if cell] for row in page.matrix.rows] == [
         [Conclusion.FAILURE, Conclusion.SUCCESS, Conclusion.SUCCESS],
         [Conclusion.SUCCESS] * 3,
@@ -134,13 +134,13 @@ async def test_fault_46_a_nightly_is_a_row_for_each_run(world: StoreRows) -> Non
 
 
 @pytest.mark.parametrize("visibility", ["hidden", "name"])
-async def test_who_hides_is_nowhere_but_for_administrators(world: StoreRows, visibility: str) -> None:
-    world.allowlist(f"L2:\n  - good/backend: {{visibility: {visibility}}}\n")
-    build = dispatched_delivery(world)
-    world.job(build, "failure")
-    world.sum_up()
+async def test_who_hides_is_nowhere_but_for_administrators(store: StoreRows, visibility: str) -> None:
+    store.allowlist(f"L2:\n  - good/backend: {{visibility: {visibility}}}\n")
+    build = dispatched_delivery(store)
+    store.job(build, "failure")
+    store.sum_up()
     key = JobKey(delivery=build, workflow=".github/workflows/ci.yml", run_id="1", attempt=1, job_name="build")
-    views, now = world.views, world.clock.now()
+    views, now = store.views, store.clock.now()
     with pytest.raises(NotFound):
         await views.job(UPSTREAM, GOOD, key)
     with pytest.raises(NotFound):
@@ -149,7 +149,7 @@ async def test_who_hides_is_nowhere_but_for_administrators(world: StoreRows, vis
     assert (metrics.backends, metrics.total.tally.total) == ((), 0)
     assert (await views.summary(UPSTREAM, Span.WEEK, now)).tally.total == 0
     if visibility == "name":
-        page = await backend_page(world)
+        page = await backend_page(store)
         assert (page.matrix, page.summary.figures, page.detail) == (Matrix(), None, None)
     admin = views.for_admins()
     page = await admin.backend(BackendQuery(upstream=UPSTREAM, downstream=GOOD, detail=key), now)
@@ -161,27 +161,27 @@ async def test_who_hides_is_nowhere_but_for_administrators(world: StoreRows, vis
     assert (await admin.badge(UPSTREAM, GOOD, ResultKind.PULLS, Span.WEEK, now)).tally.failure == 1
 
 
-async def test_who_was_put_back_to_l1_shows_no_rate_of_its_better_days_anywhere(world: StoreRows) -> None:
-    world.allowlist("L1: [good/backend]")
-    world.job(dispatched_delivery(world), "failure")
-    page, now = await backend_page(world), world.clock.now()
+async def test_who_was_put_back_to_l1_shows_no_rate_of_its_better_days_anywhere(store: StoreRows) -> None:
+    store.allowlist("L1: [good/backend]")
+    store.job(dispatched_delivery(store), "failure")
+    page, now = await backend_page(store), store.clock.now()
     assert (page.summary.figures, page.summary.sent, page.jobs) == (None, 1, ())
-    [metrics] = (await world.views.metrics(UPSTREAM, Span.WEEK, now)).backends
+    [metrics] = (await store.views.metrics(UPSTREAM, Span.WEEK, now)).backends
     assert (metrics.figures.tally.total, metrics.figures.tally.pass_rate, metrics.figures.sent) == (
         0,
         None,
         1,
     )
     with pytest.raises(NotFound):
-        await world.views.badge(UPSTREAM, GOOD, ResultKind.PULLS, Span.WEEK, now)
+        await store.views.badge(UPSTREAM, GOOD, ResultKind.PULLS, Span.WEEK, now)
 
 
 # Levels
 
 
-async def test_the_history_of_a_level_follows_the_versions_of_the_allowlist(world: StoreRows) -> None:
+async def test_the_history_of_a_level_follows_the_versions_of_the_allowlist(store: StoreRows) -> None:
     lists = Allowlists(
-        world.database, Downstreams(world.database, CheckRefresher({})), CheckRefresher({}), read_allowlist
+        store.database, Downstreams(store.database, CheckRefresher({})), CheckRefresher({}), read_allowlist
     )
     texts = [
         "L1: [good/backend]",
@@ -191,11 +191,11 @@ async def test_the_history_of_a_level_follows_the_versions_of_the_allowlist(worl
         "L2: [other/one]",
         "L2: [other/one]\nL4:\n  - good/backend: ann\n",
     ]
-    began = world.clock.now()
+    began = store.clock.now()
     for text in texts:
-        world.clock.advance(60)
-        await lists.take_reading(UPSTREAM, AllowlistReading("test", text), world.clock.now())
-    history = (await backend_page(world)).levels
+        store.clock.advance(60)
+        await lists.take_reading(UPSTREAM, AllowlistReading("test", text), store.clock.now())
+    history = (await backend_page(store)).levels
     assert [change.level and change.level.name for change in history] == ["L4", None, "L2", "L1"]
     minutes = [round((change.at - began).total_seconds() / 60) for change in history]
     assert minutes == [6, 5, 3, 1]
@@ -205,48 +205,48 @@ async def test_the_history_of_a_level_follows_the_versions_of_the_allowlist(worl
 # Never healthy without a word
 
 
-async def probes(world: StoreRows, span: Span = Span.FORTNIGHT) -> list[tuple[bool, CountedAs | None]]:
-    world.sum_up()
-    health = (await world.views.summary(UPSTREAM, span, world.clock.now())).health
+async def probes(store: StoreRows, span: Span = Span.FORTNIGHT) -> list[tuple[bool, CountedAs | None]]:
+    store.sum_up()
+    health = (await store.views.summary(UPSTREAM, span, store.clock.now())).health
     return [(each.stale, each.last_result.counted if each.last_result else None) for each in health.probes]
 
 
-async def test_fault_42_a_probe_that_never_reported_is_stale(world: StoreRows) -> None:
-    world.allowlist(PROBING)
-    assert await probes(world) == [(True, None)]
+async def test_fault_42_a_probe_that_never_reported_is_stale(store: StoreRows) -> None:
+    store.allowlist(PROBING)
+    assert await probes(store) == [(True, None)]
 
 
 @pytest.mark.parametrize(
     ("conclusion", "counted"), [("failure", CountedAs.SUCCESS), ("success", CountedAs.FAILURE)]
 )
 async def test_a_probe_says_how_the_relay_does_until_its_word_is_old(
-    world: StoreRows, conclusion: str, counted: CountedAs
+    store: StoreRows, conclusion: str, counted: CountedAs
 ) -> None:
-    world.allowlist(PROBING)
-    world.job(dispatched_delivery(world), conclusion, expected="failure")
-    assert await probes(world) == [(False, counted)]
-    world.clock.advance(24 * 3600)
-    assert await probes(world) == [(True, counted)]
+    store.allowlist(PROBING)
+    store.job(dispatched_delivery(store), conclusion, expected="failure")
+    assert await probes(store) == [(False, counted)]
+    store.clock.advance(24 * 3600)
+    assert await probes(store) == [(True, counted)]
 
 
 @pytest.mark.parametrize("span", Span)
 async def test_fault_42_a_probe_that_stopped_to_answer_is_stale_whatever_range_is_shown(
-    world: StoreRows, span: Span
+    store: StoreRows, span: Span
 ) -> None:
-    world.allowlist(PROBING)
-    world.job(dispatched_delivery(world, hours_ago=20), "failure", expected="failure", hours_ago=20)
+    store.allowlist(PROBING)
+    store.job(dispatched_delivery(store, hours_ago=20), "failure", expected="failure", hours_ago=20)
     for _ in range(3):
-        dispatched_delivery(world, hours_ago=5)
-    assert await probes(world, span) == [(True, CountedAs.SUCCESS)]
+        dispatched_delivery(store, hours_ago=5)
+    assert await probes(store, span) == [(True, CountedAs.SUCCESS)]
 
 
-async def test_a_probes_results_are_in_no_total(world: StoreRows) -> None:
-    world.allowlist(PROBING)
-    world.job(dispatched_delivery(world), "failure", expected="failure")
-    world.sum_up()
-    now = world.clock.now()
-    summary = await world.views.summary(UPSTREAM, Span.WEEK, now)
-    assert (summary.tally.total, (await world.views.metrics(UPSTREAM, Span.WEEK, now)).total.tally.total) == (
+async def test_a_probes_results_are_in_no_total(store: StoreRows) -> None:
+    store.allowlist(PROBING)
+    store.job(dispatched_delivery(store), "failure", expected="failure")
+    store.sum_up()
+    now = store.clock.now()
+    summary = await store.views.summary(UPSTREAM, Span.WEEK, now)
+    assert (summary.tally.total, (await store.views.metrics(UPSTREAM, Span.WEEK, now)).total.tally.total) == (
         0,
         0,
     )
@@ -256,17 +256,17 @@ async def test_a_probes_results_are_in_no_total(world: StoreRows) -> None:
 
 @pytest.mark.parametrize("span", Span)
 async def test_fault_42_who_was_sent_something_and_says_nothing_is_silent_whatever_range_is_shown(
-    world: StoreRows, span: Span
+    store: StoreRows, span: Span
 ) -> None:
-    world.allowlist("L2: [good/backend]")
-    dispatched_delivery(world, hours_ago=72)
-    now = world.clock.now()
-    summary = await world.views.summary(UPSTREAM, span, now)
+    store.allowlist("L2: [good/backend]")
+    dispatched_delivery(store, hours_ago=72)
+    now = store.clock.now()
+    summary = await store.views.summary(UPSTREAM, span, now)
     [backend] = summary.backends
     assert backend.silent
     assert backend.figures is not None
     assert backend.figures.tally.pass_rate is None
-    badge = await world.views.badge(UPSTREAM, GOOD, ResultKind.PULLS, span, now)
+    badge = await store.views.badge(UPSTREAM, GOOD, ResultKind.PULLS, span, now)
     assert (badge.stale, badge.state) == (True, None)
 
 
@@ -282,24 +282,24 @@ async def test_fault_42_who_was_sent_something_and_says_nothing_is_silent_whatev
     ],
 )
 async def test_what_nobody_need_answer_makes_nobody_silent(
-    world: StoreRows, unanswered: dict[str, Any]
+    store: StoreRows, unanswered: dict[str, Any]
 ) -> None:
-    world.allowlist("L2: [good/backend]")
+    store.allowlist("L2: [good/backend]")
     for _ in range(4):
-        dispatched_delivery(world, **unanswered)
-    assert not (await backend_page(world)).summary.silent
+        dispatched_delivery(store, **unanswered)
+    assert not (await backend_page(store)).summary.silent
 
 
-async def test_the_jobs_of_a_day_and_of_a_week_are_counted_by_the_same_rule(world: StoreRows) -> None:
-    world.allowlist()
-    build = dispatched_delivery(world)
+async def test_the_jobs_of_a_day_and_of_a_week_are_counted_by_the_same_rule(store: StoreRows) -> None:
+    store.allowlist()
+    build = dispatched_delivery(store)
     for place, conclusion in enumerate(
         ("success", "failure", "timed_out", "cancelled", "failure", "success")
     ):
         run = {"attempt": 1 + place % 2, "run_id": str(place // 2), "execution_s": 10.0 * place}
-        world.job(build, conclusion, **run)
-    world.job(build, None, job_name="silent", state="timed_out", execution_s=None)
-    day, week = await backend_page(world, span=Span.DAY), await backend_page(world, span=Span.WEEK)
+        store.job(build, conclusion, **run)
+    store.job(build, None, job_name="silent", state="timed_out", execution_s=None)
+    day, week = await backend_page(store, span=Span.DAY), await backend_page(store, span=Span.WEEK)
     assert day.jobs == week.jobs
     assert [
         (job.column.job_name, job.tally.success, job.tally.failure, job.tally.other) for job in day.jobs

@@ -23,65 +23,65 @@ from support.data.store_rows import UPSTREAM, StoreRows, open_store_rows
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path, now=NOW) as world:
-        yield world
+async def store(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path, now=NOW) as store:
+        yield store
 
 
 # Pages
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
-async def test_pages_have_each_event_once_also_where_all_came_at_once(world: StoreRows, limit: int) -> None:
-    world.allowlist()
-    older = [dispatched_delivery(world, hours_ago=5) for _ in range(6)]
-    at_once = [dispatched_delivery(world, hours_ago=3) for _ in range(9)]
-    assert await all_deliveries(world, limit=limit) == [*at_once[::-1], *older[::-1]]
+async def test_pages_have_each_event_once_also_where_all_came_at_once(store: StoreRows, limit: int) -> None:
+    store.allowlist()
+    older = [dispatched_delivery(store, hours_ago=5) for _ in range(6)]
+    at_once = [dispatched_delivery(store, hours_ago=3) for _ in range(9)]
+    assert await all_deliveries(store, limit=limit) == [*at_once[::-1], *older[::-1]]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-async def test_pages_over_pushes_and_merge_groups_have_each_event_once(world: StoreRows, limit: int) -> None:
-    world.allowlist()
+async def test_pages_over_pushes_and_merge_groups_have_each_event_once(store: StoreRows, limit: int) -> None:
+    store.allowlist()
     mixed = []
     for place in range(12):
         kind: dict[str, Any] = {"event": "merge_group", "action": "checks_requested"} if place % 3 else {}
-        mixed.append(dispatched_push(world, hours_ago=9 - place // 4, **kind))
-    assert await all_deliveries(world, kind=ResultKind.PUSH, limit=limit) == mixed[::-1]
-    assert await all_deliveries(world, kind=ResultKind.PUSH, limit=limit, text="MAIN") == mixed[::-1]
+        mixed.append(dispatched_push(store, hours_ago=9 - place // 4, **kind))
+    assert await all_deliveries(store, kind=ResultKind.PUSH, limit=limit) == mixed[::-1]
+    assert await all_deliveries(store, kind=ResultKind.PUSH, limit=limit, text="MAIN") == mixed[::-1]
 
 
-async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(world: StoreRows) -> None:
-    world.allowlist()
+async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(store: StoreRows) -> None:
+    store.allowlist()
     for number, author in ((1, "ada"), (2, "bob")):
-        world.pull(number, author=author)
+        store.pull(number, author=author)
     wanted = {0, 1, 1_999, 2_000, 2_001, 3_333, 4_499}  # at most 2,000 events are looked through at a time
-    world.add(
+    store.add(
         main_tables.dispatches,
-        *(_dispatch(world, place, 1 if place in wanted else 2) for place in range(4_500)),
+        *(_dispatch(store, place, 1 if place in wanted else 2) for place in range(4_500)),
     )
-    found = await all_deliveries(world, author="ADA", limit=3)
+    found = await all_deliveries(store, author="ADA", limit=3)
     assert found == [f"e-{place:04d}" for place in sorted(wanted, reverse=True)]
 
 
-def _dispatch(world: StoreRows, place: int, number: int) -> dict[str, Any]:
-    at = world.ago(hours=9, minutes=-(place // 10))
+def _dispatch(store: StoreRows, place: int, number: int) -> dict[str, Any]:
+    at = store.ago(hours=9, minutes=-(place // 10))
     row = {"upstream": UPSTREAM.key, "delivery": f"e-{place:04d}", "downstream": GOOD.key, "level": 2}
     told = {"event": "pull_request", "action": "opened", "number": number, "head_sha": f"{place:040x}"}
     return {**row, **told, "state": "sent", "lane": "pull/1", "created_at": at, "sent_at": at}
 
 
-async def test_a_cursor_that_is_not_ours_is_refused(world: StoreRows) -> None:
-    world.allowlist()
+async def test_a_cursor_that_is_not_ours_is_refused(store: StoreRows) -> None:
+    store.allowlist()
     for after in (("x", 1), (1,), (1, 2)):
         with pytest.raises(BadRequest):
-            await backend_page(world, after=after)
+            await backend_page(store, after=after)
 
 
 # Filters
 
 
-async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anything(world: StoreRows) -> None:
-    world.allowlist()
+async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anything(store: StoreRows) -> None:
+    store.allowlist()
     titles = {
         1: "100% of _all_ tests!",
         2: "1000 or so of call tests",
@@ -89,11 +89,11 @@ async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anythi
         4: "plain",
     }
     for number, title in titles.items():
-        world.pull(number, title=title, author=f"author-{number}")
-        dispatched_delivery(world, number=number, head_sha=f"{number:x}abc".ljust(40, "0"))
+        store.pull(number, title=title, author=f"author-{number}")
+        dispatched_delivery(store, number=number, head_sha=f"{number:x}abc".ljust(40, "0"))
 
     async def found(text: str) -> list[int]:
-        rows = (await backend_page(world, text=text)).matrix.rows
+        rows = (await backend_page(store, text=text)).matrix.rows
         return sorted(row.number for row in rows if row.number)
 
     assert await found("100%") == [1]
@@ -105,35 +105,35 @@ async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anythi
     assert await found("%") == [1]
 
 
-async def test_an_author_is_one_person_and_not_a_part_of_a_name(world: StoreRows) -> None:
-    world.allowlist()
+async def test_an_author_is_one_person_and_not_a_part_of_a_name(store: StoreRows) -> None:
+    store.allowlist()
     for number, author in ((1, "Ada"), (2, "adamant")):
-        world.pull(number, author=author)
-        dispatched_delivery(world, number=number)
-    assert [row.author for row in (await backend_page(world, author="ada")).matrix.rows] == ["Ada"]
+        store.pull(number, author=author)
+        dispatched_delivery(store, number=number)
+    assert [row.author for row in (await backend_page(store, author="ada")).matrix.rows] == ["Ada"]
 
 
-async def test_a_filter_by_result_means_what_the_cells_show(world: StoreRows) -> None:
-    world.allowlist()
-    failed, running, silent, skipped = (dispatched_delivery(world) for _ in range(4))
+async def test_a_filter_by_result_means_what_the_cells_show(store: StoreRows) -> None:
+    store.allowlist()
+    failed, running, silent, skipped = (dispatched_delivery(store) for _ in range(4))
     mended, replaced, old = (
-        dispatched_delivery(world),
-        dispatched_delivery(world),
-        dispatched_delivery(world, superseded_at=world.ago(hours=1)),
+        dispatched_delivery(store),
+        dispatched_delivery(store),
+        dispatched_delivery(store, superseded_at=store.ago(hours=1)),
     )
-    world.job(failed, "failure")
-    world.job(failed, "success", job_name="other")
-    world.job(running, None)
-    world.job(silent, None, state="timed_out", swept_at=world.ago(hours=1))
-    world.job(skipped, "skipped")
-    world.job(mended, None)
-    world.job(mended, "success", attempt=2)  # nobody waits for the first attempt any more
-    world.job(replaced, "failure", run_id="1", superseded=1)
-    world.job(replaced, "success", run_id="2")
-    world.job(old, "failure")
+    store.job(failed, "failure")
+    store.job(failed, "success", job_name="other")
+    store.job(running, None)
+    store.job(silent, None, state="timed_out", swept_at=store.ago(hours=1))
+    store.job(skipped, "skipped")
+    store.job(mended, None)
+    store.job(mended, "success", attempt=2)  # nobody waits for the first attempt any more
+    store.job(replaced, "failure", run_id="1", superseded=1)
+    store.job(replaced, "success", run_id="2")
+    store.job(old, "failure")
 
     async def found(result: CountedAs, *, older: bool = False) -> set[str]:
-        rows = (await backend_page(world, result=result, older=older)).matrix.rows
+        rows = (await backend_page(store, result=result, older=older)).matrix.rows
         for row in rows:
             assert result in {cell.counted for cell in row.cells if cell}
         return {row.delivery for row in rows}
@@ -145,34 +145,34 @@ async def test_a_filter_by_result_means_what_the_cells_show(world: StoreRows) ->
     assert await found(CountedAs.OTHER) == {skipped}
 
 
-async def test_an_expected_failure_is_found_among_the_passes(world: StoreRows) -> None:
-    world.allowlist(PROBING)
-    as_wanted, not_wanted = dispatched_delivery(world), dispatched_delivery(world)
-    world.job(as_wanted, "failure", expected="failure")
-    world.job(not_wanted, "success", expected="failure")
-    [row] = (await backend_page(world, result=CountedAs.SUCCESS)).matrix.rows
+async def test_an_expected_failure_is_found_among_the_passes(store: StoreRows) -> None:
+    store.allowlist(PROBING)
+    as_wanted, not_wanted = dispatched_delivery(store), dispatched_delivery(store)
+    store.job(as_wanted, "failure", expected="failure")
+    store.job(not_wanted, "success", expected="failure")
+    [row] = (await backend_page(store, result=CountedAs.SUCCESS)).matrix.rows
     assert row.delivery == as_wanted
-    [row] = (await backend_page(world, result=CountedAs.FAILURE)).matrix.rows
+    [row] = (await backend_page(store, result=CountedAs.FAILURE)).matrix.rows
     assert row.delivery == not_wanted
 
 
-async def test_a_filter_by_job_leaves_columns_out_and_no_rows(world: StoreRows) -> None:
-    world.allowlist()
+async def test_a_filter_by_job_leaves_columns_out_and_no_rows(store: StoreRows) -> None:
+    store.allowlist()
     for names in (("build cpu", "test"), ("test",)):
-        guid = dispatched_delivery(world)
+        guid = dispatched_delivery(store)
         for name in names:
-            world.job(guid, job_name=name)
-    matrix = (await backend_page(world, job="BUILD")).matrix
+            store.job(guid, job_name=name)
+    matrix = (await backend_page(store, job="BUILD")).matrix
     assert [column.job_name for column in matrix.columns] == ["build cpu"]
     assert len(matrix.rows) == 2
 
 
-async def test_older_commits_and_closings_are_there_for_who_asks(world: StoreRows) -> None:
-    world.allowlist()
-    current = dispatched_delivery(world)
-    old = dispatched_delivery(world, superseded_at=world.ago(hours=1))
-    closed = dispatched_delivery(world, action="closed")
-    assert await all_deliveries(world) == [current]
-    assert set(await all_deliveries(world, older=True)) == {current, old, closed}
-    rows = (await backend_page(world, older=True)).matrix.rows
+async def test_older_commits_and_closings_are_there_for_who_asks(store: StoreRows) -> None:
+    store.allowlist()
+    current = dispatched_delivery(store)
+    old = dispatched_delivery(store, superseded_at=store.ago(hours=1))
+    closed = dispatched_delivery(store, action="closed")
+    assert await all_deliveries(store) == [current]
+    assert set(await all_deliveries(store, older=True)) == {current, old, closed}
+    rows = (await backend_page(store, older=True)).matrix.rows
     assert {row.delivery for row in rows if row.superseded} == {old}

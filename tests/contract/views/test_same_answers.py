@@ -176,7 +176,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return made
 
 
-def _of(database: Database, upstream: RepoName) -> tuple[SqlViews, OperatorViews]:
+def _open_views(database: Database, upstream: RepoName) -> tuple[SqlViews, OperatorViews]:
     lists = Stores.over(database).allowlists
     return SqlViews(database, lists, (upstream,), ingests=True, sandbox=True), OperatorViews(database, lists)
 
@@ -188,7 +188,7 @@ async def compared(twins: Twins, asked: dict[str, Asked]) -> str:
         for name, ask in asked.items():
             answers = []
             for store in stores:
-                views, operator = _of(store, twins.upstream)
+                views, operator = _open_views(store, twins.upstream)
                 answers.append(await _answer(ask, views.for_admins() if everything else views, operator))
             different += [f"{name} {everything}: {each}" for each in outline_differences(*answers)[:3]]
     for store in stores:

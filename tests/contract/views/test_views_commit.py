@@ -1,9 +1,7 @@
 """The read models of a pull request and of a commit: the gate and its reasons, jobs, waivers, what is hidden."""
 
 import json
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +27,7 @@ from crcr.decide.views.overview import DispatchAnswer
 from crcr.errors import BadRequest, NotFound
 from crcr.record.schema.joining import commits
 from crcr.record.schema.main_tables import pulls
-from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows
 
 HEAD = f"{7:040x}"
 GATED = """
@@ -44,18 +42,17 @@ L4:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path) as world:
-        world.allowlist(GATED)
-        yield world
+async def store(store: StoreRows) -> StoreRows:
+    store.allowlist(GATED)
+    return store
 
 
-async def seen(world: StoreRows, number: int = 7) -> PullView:
-    return await world.views.pull(UPSTREAM, number, world.clock.now())
+async def read_pull(store: StoreRows, number: int = 7) -> PullView:
+    return await store.views.pull(UPSTREAM, number, store.clock.now())
 
 
-async def commit(world: StoreRows, sha: str = HEAD, **more: Any) -> CommitView:
-    return await world.views.commit(UPSTREAM, sha, world.clock.now(), **more)
+async def commit(store: StoreRows, sha: str = HEAD, **more: Any) -> CommitView:
+    return await store.views.commit(UPSTREAM, sha, store.clock.now(), **more)
 
 
 OLD_PULL = {
@@ -71,8 +68,8 @@ OLD_PULL = {
 }
 
 
-def gating(world: StoreRows, delivery: str, downstream: str = "gate/one", **more: Any) -> None:
-    world.dispatch(delivery, downstream, level=4, head_sha=HEAD, **more)
+def gating(store: StoreRows, delivery: str, downstream: str = "gate/one", **more: Any) -> None:
+    store.dispatch(delivery, downstream, level=4, head_sha=HEAD, **more)
 
 
 def backend(view: PullView | CommitView, name: str) -> CommitBackend:
@@ -83,9 +80,9 @@ def arrivals(view: PullView | CommitView) -> list[Arrival]:
     return [each.arrival for each in view.timeline if each.arrival]
 
 
-async def test_a_pull_request_tells_what_is_known_of_it(world: StoreRows) -> None:
-    world.pull(draft=1)
-    view = await seen(world)
+async def test_a_pull_request_tells_what_is_known_of_it(store: StoreRows) -> None:
+    store.pull(draft=1)
+    view = await read_pull(store)
     assert (view.title, view.author, view.labels) == ("Fuse it", "ada", ("ciflow/crcr/npu",))
     assert (view.state, view.draft, view.head_sha, view.base_ref) == (PullState.OPEN, True, HEAD, "main")
     assert (view.gate, view.backends, view.waivers, view.checks, view.groups) == (None, (), (), (), ())
@@ -93,15 +90,15 @@ async def test_a_pull_request_tells_what_is_known_of_it(world: StoreRows) -> Non
 
 @pytest.mark.parametrize(("merged", "state"), [(0, PullState.CLOSED), (1, PullState.MERGED)])
 async def test_a_closed_pull_request_shows_its_gate_as_it_stood(
-    world: StoreRows, merged: int, state: PullState
+    store: StoreRows, merged: int, state: PullState
 ) -> None:
-    delivery = world.pull(is_open=0, merged=merged)
-    gating(world, delivery)
-    world.gate(HEAD, "over")
-    closed = world.delivery(action="closed", head_sha=HEAD, hours_ago=1)
-    world.dispatch(closed, "good/backend")
-    world.job(closed, "failure", hours_ago=0.5)
-    view = await seen(world)
+    delivery = store.pull(is_open=0, merged=merged)
+    gating(store, delivery)
+    store.gate(HEAD, "over")
+    closed = store.delivery(action="closed", head_sha=HEAD, hours_ago=1)
+    store.dispatch(closed, "good/backend")
+    store.job(closed, "failure", hours_ago=0.5)
+    view = await read_pull(store)
     assert view.state is state
     assert view.gate is not None
     assert (view.gate.state, view.gate.title, view.gate.subjects) == (GateShown.OVER, "recorded words", ())
@@ -111,13 +108,13 @@ async def test_a_closed_pull_request_shows_its_gate_as_it_stood(
     ]
 
 
-async def test_the_gate_is_judged_anew_with_every_reason(world: StoreRows) -> None:
-    delivery = world.pull()
-    gating(world, delivery)
-    gating(world, delivery, "gate/two", state="left_out", reason="paths", sent_at=None)
-    world.job(delivery, "failure", downstream="gate/one", job_name="build", level=4)
-    world.gate(HEAD)
-    gate = (await seen(world)).gate
+async def test_the_gate_is_judged_anew_with_every_reason(store: StoreRows) -> None:
+    delivery = store.pull()
+    gating(store, delivery)
+    gating(store, delivery, "gate/two", state="left_out", reason="paths", sent_at=None)
+    store.job(delivery, "failure", downstream="gate/one", job_name="build", level=4)
+    store.gate(HEAD)
+    gate = (await read_pull(store)).gate
     assert gate is not None
     assert gate.state is GateShown.FAILED
     assert gate.title == "gate/one failed (build)"
@@ -137,11 +134,11 @@ async def test_the_gate_is_judged_anew_with_every_reason(world: StoreRows) -> No
     assert subject.rows[1].advice is None
 
 
-async def test_a_waiting_backend_has_a_deadline(world: StoreRows) -> None:
-    delivery = world.pull()
-    gating(world, delivery)
-    world.gate(HEAD)
-    gate = (await seen(world)).gate
+async def test_a_waiting_backend_has_a_deadline(store: StoreRows) -> None:
+    delivery = store.pull()
+    gating(store, delivery)
+    store.gate(HEAD)
+    gate = (await read_pull(store)).gate
     assert gate is not None
     [row] = gate.subjects[0].rows
     assert gate.state is GateShown.PENDING
@@ -150,34 +147,34 @@ async def test_a_waiting_backend_has_a_deadline(world: StoreRows) -> None:
 
 @pytest.mark.parametrize(("base", "rows"), [("main", 1), ("stack", 0)])
 async def test_a_delivery_that_an_earlier_release_wrote_counts_for_the_base_in_its_body(
-    world: StoreRows, base: str, rows: int
+    store: StoreRows, base: str, rows: int
 ) -> None:
-    world.pull(head_sha="f" * 40)
+    store.pull(head_sha="f" * 40)
     body = compress_body(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
-    delivery = world.delivery(number=8, head_sha=HEAD, base_ref=None, body=body)
-    world.add(pulls, {**OLD_PULL, "head_sha": HEAD})
-    gating(world, delivery)
-    world.gate(HEAD)
-    gate = (await commit(world, HEAD)).gate
+    delivery = store.delivery(number=8, head_sha=HEAD, base_ref=None, body=body)
+    store.add(pulls, {**OLD_PULL, "head_sha": HEAD})
+    gating(store, delivery)
+    store.gate(HEAD)
+    gate = (await commit(store, HEAD)).gate
     assert gate is not None
     [subject] = gate.subjects
     assert (subject.in_doubt, len(subject.rows)) == (not rows, rows)
 
 
-async def test_the_gate_of_a_head_that_two_pull_requests_share_has_both(world: StoreRows) -> None:
-    gating(world, world.pull(7))
-    gating(world, world.pull(8, head_sha=HEAD), number=8, state="held", reason="approval", sent_at=None)
-    world.gate(HEAD)
-    gate = (await seen(world)).gate
+async def test_the_gate_of_a_head_that_two_pull_requests_share_has_both(store: StoreRows) -> None:
+    gating(store, store.pull(7))
+    gating(store, store.pull(8, head_sha=HEAD), number=8, state="held", reason="approval", sent_at=None)
+    store.gate(HEAD)
+    gate = (await read_pull(store)).gate
     assert gate is not None
     assert [one.number for one in gate.subjects] == [7, 8]
-    assert (await commit(world)).numbers == (7, 8)
+    assert (await commit(store)).numbers == (7, 8)
 
 
-async def test_without_a_gate_it_is_said(world: StoreRows) -> None:
-    world.pull()
-    world.gate(HEAD, "none", "")
-    gate = (await seen(world)).gate
+async def test_without_a_gate_it_is_said(store: StoreRows) -> None:
+    store.pull()
+    store.gate(HEAD, "none", "")
+    gate = (await read_pull(store)).gate
     assert gate is not None
     assert (gate.state, gate.title) == (GateShown.NONE, None)
 
@@ -199,10 +196,10 @@ async def test_without_a_gate_it_is_said(world: StoreRows) -> None:
     ],
 )
 async def test_a_backend_without_jobs_tells_how_far_it_came(
-    world: StoreRows, facts: dict[str, Any], state: BackendState
+    store: StoreRows, facts: dict[str, Any], state: BackendState
 ) -> None:
-    world.dispatch(world.pull(), "good/backend", **facts)
-    shown = backend(await seen(world), "Good/Backend")
+    store.dispatch(store.pull(), "good/backend", **facts)
+    shown = backend(await read_pull(store), "Good/Backend")
     assert shown.state is state
     assert shown.dispatch is not None
     assert shown.dispatch.answer == (DispatchAnswer(facts["answer"]) if "answer" in facts else None)
@@ -218,46 +215,46 @@ async def test_a_backend_without_jobs_tells_how_far_it_came(
     ],
 )
 async def test_a_backend_is_as_its_worst_job(
-    world: StoreRows, conclusions: tuple[str | None, ...], state: BackendState
+    store: StoreRows, conclusions: tuple[str | None, ...], state: BackendState
 ) -> None:
-    delivery = world.pull()
-    world.dispatch(delivery, "good/backend", answer="never_started")
+    delivery = store.pull()
+    store.dispatch(delivery, "good/backend", answer="never_started")
     for place, conclusion in enumerate(conclusions):
-        world.job(delivery, conclusion, job_name=f"job {place}")
-    assert backend(await seen(world), "Good/Backend").state is state
+        store.job(delivery, conclusion, job_name=f"job {place}")
+    assert backend(await read_pull(store), "Good/Backend").state is state
 
 
-async def test_jobs_come_failed_first_with_their_tests_and_doubts(world: StoreRows) -> None:
-    delivery = world.pull()
-    world.dispatch(delivery, "good/backend")
-    world.job(delivery, "success", job_name="a", attempt=2, verification="self-reported")
-    world.job(delivery, "failure", job_name="a", attempt=1)
-    world.job(delivery, "failure", job_name="old", superseded=1, run_id="0")
+async def test_jobs_come_failed_first_with_their_tests_and_doubts(store: StoreRows) -> None:
+    delivery = store.pull()
+    store.dispatch(delivery, "good/backend")
+    store.job(delivery, "success", job_name="a", attempt=2, verification="self-reported")
+    store.job(delivery, "failure", job_name="a", attempt=1)
+    store.job(delivery, "failure", job_name="old", superseded=1, run_id="0")
     tests = '[{"name":"t","file":null,"message":"m"}]'
     doubt = {"verification": "disputed", "github_conclusion": "failure"}
-    world.job(delivery, "failure", job_name="z", failed_tests=tests, **doubt)
-    world.job(delivery, None, job_name="b")
-    jobs = backend(await seen(world), "Good/Backend").jobs
+    store.job(delivery, "failure", job_name="z", failed_tests=tests, **doubt)
+    store.job(delivery, None, job_name="b")
+    jobs = backend(await read_pull(store), "Good/Backend").jobs
     assert [(job.job_name, job.attempt) for job in jobs] == [("z", 1), ("b", 1), ("a", 2)]
     assert jobs[0].failed_tests[0].message == "m"
     assert (jobs[0].verification, jobs[0].github_conclusion) == (Verification.DISPUTED, "failure")
     assert jobs[2].verification is Verification.SELF_REPORTED
 
 
-async def test_an_l1_backend_is_notified_and_its_results_are_nobodys(world: StoreRows) -> None:
-    delivery = world.pull()
-    world.dispatch(delivery, "listen/only", level=1)
-    world.job(delivery, "failure", downstream="listen/only", level=1)
-    shown = backend(await seen(world), "listen/only")
+async def test_an_l1_backend_is_notified_and_its_results_are_nobodys(store: StoreRows) -> None:
+    delivery = store.pull()
+    store.dispatch(delivery, "listen/only", level=1)
+    store.job(delivery, "failure", downstream="listen/only", level=1)
+    shown = backend(await read_pull(store), "listen/only")
     assert (shown.state, shown.level, shown.jobs) == (BackendState.NOTIFIED, Level.L1, ())
 
 
-async def test_the_highest_level_comes_first_and_in_it_the_worst(world: StoreRows) -> None:
-    delivery = world.pull()
-    world.dispatch(delivery, "listen/only", level=1)
-    gating(world, delivery, "gate/one", state="left_out", reason="paths", sent_at=None)
-    gating(world, delivery, "gate/two", state="parked", sent_at=None)
-    assert [str(each.name) for each in (await seen(world)).backends] == [
+async def test_the_highest_level_comes_first_and_in_it_the_worst(store: StoreRows) -> None:
+    delivery = store.pull()
+    store.dispatch(delivery, "listen/only", level=1)
+    gating(store, delivery, "gate/one", state="left_out", reason="paths", sent_at=None)
+    gating(store, delivery, "gate/two", state="parked", sent_at=None)
+    assert [str(each.name) for each in (await read_pull(store)).backends] == [
         "gate/two",
         "Gate/One",
         "listen/only",
@@ -265,49 +262,49 @@ async def test_the_highest_level_comes_first_and_in_it_the_worst(world: StoreRow
 
 
 async def test_what_is_not_public_is_nowhere_and_the_gate_says_only_that_there_is_more(
-    world: StoreRows,
+    store: StoreRows,
 ) -> None:
     hidden = GATED.replace("{oncalls: [bob]", "{visibility: hidden, oncalls: [bob]")
     shy = hidden.replace("{oncalls: [eve]", "{visibility: name, oncalls: [eve]")
-    world.allowlist(shy, version=2)
-    delivery = world.pull()
+    store.allowlist(shy, version=2)
+    delivery = store.pull()
     for name in ("gate/one", "gate/two"):
-        gating(world, delivery, name)
-        world.job(delivery, "failure", downstream=name, level=4, job_name="secret job")
-        world.waiver(name, head_sha="0" * 40)
-        world.check(f"crcr/{name}", name)
-    world.check("crcr/gate", title="Gate/One failed")
-    world.gate(HEAD, "failed", "Gate/One failed")
-    for view in (await seen(world), await commit(world)):
+        gating(store, delivery, name)
+        store.job(delivery, "failure", downstream=name, level=4, job_name="secret job")
+        store.waiver(name, head_sha="0" * 40)
+        store.check(f"crcr/{name}", name)
+    store.check("crcr/gate", title="Gate/One failed")
+    store.gate(HEAD, "failed", "Gate/One failed")
+    for view in (await read_pull(store), await commit(store)):
         assert view.gate is not None
         assert (view.gate.state, view.gate.title, view.gate.whole) == (GateShown.FAILED, None, False)
         assert [one.rows for one in view.gate.subjects] == [()]
         assert (view.backends, view.waivers, [each.dispatches for each in arrivals(view)]) == ((), (), [()])
         assert [(each.name, each.title) for each in view.checks] == [("crcr/gate", None)]
         assert not any(word in repr(view).lower() for word in ("gate/one", "gate/two", "secret", "bob"))
-    page = await world.views.waivers(UPSTREAM, world.clock.now(), after=None, limit=5)
+    page = await store.views.waivers(UPSTREAM, store.clock.now(), after=None, limit=5)
     assert page.waivers == ()
 
 
-async def test_a_recorded_gate_of_a_hidden_backend_keeps_its_words(world: StoreRows) -> None:
-    world.allowlist(GATED.replace("{oncalls: [bob]", "{visibility: hidden, oncalls: [bob]"), version=2)
-    gating(world, world.pull(is_open=0))
-    world.gate(HEAD, "failed", "Gate/One failed")
-    gate = (await seen(world)).gate
+async def test_a_recorded_gate_of_a_hidden_backend_keeps_its_words(store: StoreRows) -> None:
+    store.allowlist(GATED.replace("{oncalls: [bob]", "{visibility: hidden, oncalls: [bob]"), version=2)
+    gating(store, store.pull(is_open=0))
+    store.gate(HEAD, "failed", "Gate/One failed")
+    gate = (await read_pull(store)).gate
     assert gate is not None
     assert (gate.title, gate.whole) == (None, False)
 
 
-async def test_waivers_are_in_force_or_past(world: StoreRows) -> None:
-    world.pull()
-    soon, gone = world.ago(hours=-1), world.ago(minutes=1)
-    world.waiver(used_at=gone)
-    world.waiver(until_at=soon, head_sha="0" * 40, job="build")
-    world.waiver(until_at=gone)
-    world.waiver(head_sha="0" * 40)
-    world.waiver(until_at=soon, base_ref="stack")
-    world.waiver(ended_at=gone, ended_by="zoe")
-    waivers = (await seen(world)).waivers
+async def test_waivers_are_in_force_or_past(store: StoreRows) -> None:
+    store.pull()
+    soon, gone = store.ago(hours=-1), store.ago(minutes=1)
+    store.waiver(used_at=gone)
+    store.waiver(until_at=soon, head_sha="0" * 40, job="build")
+    store.waiver(until_at=gone)
+    store.waiver(head_sha="0" * 40)
+    store.waiver(until_at=soon, base_ref="stack")
+    store.waiver(ended_at=gone, ended_by="zoe")
+    waivers = (await read_pull(store)).waivers
     assert [each.state for each in sorted(waivers, key=lambda each: each.waiver_id)] == [
         WaiverState.IN_FORCE,
         WaiverState.IN_FORCE,
@@ -320,56 +317,56 @@ async def test_waivers_are_in_force_or_past(world: StoreRows) -> None:
     assert {each.downstream for each in waivers} == {"Gate/One"}
 
 
-async def test_a_waiver_of_a_closed_pull_request_is_over(world: StoreRows) -> None:
-    world.pull(is_open=0, merged=1)
-    world.waiver()
-    assert [each.state for each in (await seen(world)).waivers] == [WaiverState.OVER]
+async def test_a_waiver_of_a_closed_pull_request_is_over(store: StoreRows) -> None:
+    store.pull(is_open=0, merged=1)
+    store.waiver()
+    assert [each.state for each in (await read_pull(store)).waivers] == [WaiverState.OVER]
 
 
-async def test_pages_of_waivers_hold_each_once_newest_first(world: StoreRows) -> None:
-    world.allowlist(GATED.replace("{oncalls: [eve]", "{visibility: hidden, oncalls: [eve]"), version=2)
+async def test_pages_of_waivers_hold_each_once_newest_first(store: StoreRows) -> None:
+    store.allowlist(GATED.replace("{oncalls: [eve]", "{visibility: hidden, oncalls: [eve]"), version=2)
     for number in range(9):
-        world.waiver("gate/two" if number % 3 else "gate/one", number=number, created_at=world.ago(hours=1))
+        store.waiver("gate/two" if number % 3 else "gate/one", number=number, created_at=store.ago(hours=1))
     found: list[int] = []
     after: tuple[str | int, ...] | None = None
     while True:
-        page = await world.views.waivers(UPSTREAM, world.clock.now(), after=after, limit=2)
+        page = await store.views.waivers(UPSTREAM, store.clock.now(), after=after, limit=2)
         found += [each.number for each in page.waivers]
         after = page.next
         if after is None:
             break
     assert found == [6, 3, 0]
     with pytest.raises(BadRequest):
-        await world.views.waivers(UPSTREAM, world.clock.now(), after=("x", 1), limit=2)
+        await store.views.waivers(UPSTREAM, store.clock.now(), after=("x", 1), limit=2)
 
 
-async def test_the_timeline_counts_dispatches_and_marks_older_heads(world: StoreRows) -> None:
-    old = world.delivery(head_sha="0" * 40, hours_ago=5, action="opened")
-    world.dispatch(old, "good/backend", superseded_at=world.ago(hours=2))
-    new = world.pull()
-    world.dispatch(new, "good/backend")
-    world.dispatch(new, "listen/only", level=1)
-    gating(world, new, state="left_out", sent_at=None)
-    told = arrivals(await seen(world))
+async def test_the_timeline_counts_dispatches_and_marks_older_heads(store: StoreRows) -> None:
+    old = store.delivery(head_sha="0" * 40, hours_ago=5, action="opened")
+    store.dispatch(old, "good/backend", superseded_at=store.ago(hours=2))
+    new = store.pull()
+    store.dispatch(new, "good/backend")
+    store.dispatch(new, "listen/only", level=1)
+    gating(store, new, state="left_out", sent_at=None)
+    told = arrivals(await read_pull(store))
     assert [(each.guid, each.superseded) for each in told] == [(new, False), (old, True)]
     counts = {count.state: count.number for count in told[0].dispatches}
     assert counts == {DispatchState.SENT: 2, DispatchState.LEFT_OUT: 1}
 
 
-async def test_the_timeline_goes_from_the_webhook_to_the_results(world: StoreRows) -> None:
-    delivery = world.pull()
-    world.dispatch(delivery, "good/backend", hours_ago=1.9)
-    gating(world, delivery, hours_ago=1.8)
-    world.job(delivery, "success", hours_ago=1.7)
-    world.job(delivery, "success", job_name="longest", hours_ago=1.6)
-    silent = {"state": "timed_out", "swept_at": world.ago(hours=1)}
-    world.job(delivery, None, downstream="gate/one", level=4, hours_ago=1.65, **silent)
-    world.waiver()
-    world.check("crcr/gate", conclusion="failure", published_at=world.ago(minutes=50))
-    now = world.clock.now()
+async def test_the_timeline_goes_from_the_webhook_to_the_results(store: StoreRows) -> None:
+    delivery = store.pull()
+    store.dispatch(delivery, "good/backend", hours_ago=1.9)
+    gating(store, delivery, hours_ago=1.8)
+    store.job(delivery, "success", hours_ago=1.7)
+    store.job(delivery, "success", job_name="longest", hours_ago=1.6)
+    silent = {"state": "timed_out", "swept_at": store.ago(hours=1)}
+    store.job(delivery, None, downstream="gate/one", level=4, hours_ago=1.65, **silent)
+    store.waiver()
+    store.check("crcr/gate", conclusion="failure", published_at=store.ago(minutes=50))
+    now = store.clock.now()
     assert [
         (each.kind, each.subject, round((now - each.at) / timedelta(hours=1), 2))
-        for each in (await seen(world)).timeline
+        for each in (await read_pull(store)).timeline
     ] == [
         (MomentKind.WAIVED, "Gate/One", 0.5),
         (MomentKind.PUBLISHED, None, 0.83),
@@ -382,40 +379,40 @@ async def test_the_timeline_goes_from_the_webhook_to_the_results(world: StoreRow
     ]
 
 
-async def test_a_job_too_many_for_the_page_is_still_in_the_timeline(world: StoreRows) -> None:
-    delivery = world.pull()
-    world.dispatch(delivery, "good/backend")
+async def test_a_job_too_many_for_the_page_is_still_in_the_timeline(store: StoreRows) -> None:
+    delivery = store.pull()
+    store.dispatch(delivery, "good/backend")
     for number in range(201):
-        world.job(delivery, job_name=f"job {number:03d}", hours_ago=1.5 - number / 1000)
-    shown = backend(await seen(world), "Good/Backend")
+        store.job(delivery, job_name=f"job {number:03d}", hours_ago=1.5 - number / 1000)
+    shown = backend(await read_pull(store), "Good/Backend")
     assert shown.jobs_left_out == 1
     assert shown.spell.ended_at is not None
     assert shown.spell.ended_at > max(job.completed_at for job in shown.jobs if job.completed_at)
 
 
-async def test_a_check_is_shown_once_as_its_newest_round(world: StoreRows) -> None:
-    world.pull()
-    world.check("crcr/gate/one", "gate/one", title="first")
-    world.check("crcr/gate/one", "gate/one", round=2, title="second")
-    world.check("crcr/never", "gate/one", check_run_id=None)
-    world.check("crcr/secret", "left/list")
-    assert [(each.title, each.round) for each in (await seen(world)).checks] == [("second", 2)]
+async def test_a_check_is_shown_once_as_its_newest_round(store: StoreRows) -> None:
+    store.pull()
+    store.check("crcr/gate/one", "gate/one", title="first")
+    store.check("crcr/gate/one", "gate/one", round=2, title="second")
+    store.check("crcr/never", "gate/one", check_run_id=None)
+    store.check("crcr/secret", "left/list")
+    assert [(each.title, each.round) for each in (await read_pull(store)).checks] == [("second", 2)]
 
 
-async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: StoreRows) -> None:
-    world.pull()
-    world.pull(9)
+async def test_merge_groups_that_hold_it_are_told_and_have_a_page(store: StoreRows) -> None:
+    store.pull()
+    store.pull(9)
     group = "c" * 40
-    delivery = world.group(group, "[7, 9]")
-    world.dispatch(delivery, "gate/one", level=4, event="merge_group", number=None, head_sha=group)
-    world.gate(group)
-    world.group("d" * 40, "[7]", destroyed_at=world.ago(minutes=1))
-    world.group("e" * 40, "[8]")
-    world.waiver()
-    world.waiver(number=9, head_sha=f"{9:040x}", who="ida")  # of one pull request alone it would not count
-    [held] = (await seen(world)).groups
+    delivery = store.group(group, "[7, 9]")
+    store.dispatch(delivery, "gate/one", level=4, event="merge_group", number=None, head_sha=group)
+    store.gate(group)
+    store.group("d" * 40, "[7]", destroyed_at=store.ago(minutes=1))
+    store.group("e" * 40, "[8]")
+    store.waiver()
+    store.waiver(number=9, head_sha=f"{9:040x}", who="ida")  # of one pull request alone it would not count
+    [held] = (await read_pull(store)).groups
     assert (held.head_sha, held.numbers, held.gate) == (group, (7, 9), GateShown.PENDING)
-    view = await commit(world, group)
+    view = await commit(store, group)
     assert view.group is not None
     assert view.gate is not None
     assert [one.numbers for one in view.gate.subjects] == [(7, 9)]
@@ -424,30 +421,30 @@ async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: StoreRo
     assert [str(each.name) for each in view.backends] == ["Gate/One"]
 
 
-async def test_a_commit_of_a_push_has_its_backends(world: StoreRows) -> None:
-    delivery = world.delivery(number=None, head_sha="a" * 40, ref="refs/heads/main")
-    world.dispatch(delivery, "good/backend", event="push", action=None, number=None)
-    world.job(delivery, "failure")
-    view = await commit(world, "a" * 40)
+async def test_a_commit_of_a_push_has_its_backends(store: StoreRows) -> None:
+    delivery = store.delivery(number=None, head_sha="a" * 40, ref="refs/heads/main")
+    store.dispatch(delivery, "good/backend", event="push", action=None, number=None)
+    store.job(delivery, "failure")
+    view = await commit(store, "a" * 40)
     assert (view.event, view.ref, view.numbers, view.gate) == ("push", "refs/heads/main", (), None)
     assert backend(view, "Good/Backend").state is BackendState.FAILED
 
 
-def nightly(world: StoreRows, conclusion: str | None = "success", **more: Any) -> None:
+def nightly(store: StoreRows, conclusion: str | None = "success", **more: Any) -> None:
     """A nightly run's job as its backend reports it, about a commit and without a dispatch."""
     told = {"event": "nightly", "number": None, "head_sha": "e" * 40, **more}
-    world.job(told.pop("delivery", told["head_sha"]), conclusion, **told)
+    store.job(told.pop("delivery", told["head_sha"]), conclusion, **told)
 
 
-async def test_a_nightly_commit_has_who_reported_about_it(world: StoreRows) -> None:
+async def test_a_nightly_commit_has_who_reported_about_it(store: StoreRows) -> None:
     tests = '[{"name":"t","file":null,"message":"m"}]'
-    nightly(world, "failure", attempt=1)
-    nightly(world, "failure", attempt=2, failed_tests=tests)
-    nightly(world, job_name="lint")
-    nightly(world, "failure", run_id="0", superseded=1)
-    nightly(world, downstream="gate/one", level=4, event="periodic")
-    nightly(world, "failure", downstream="listen/only", level=1)
-    view = await commit(world, "e" * 40)
+    nightly(store, "failure", attempt=1)
+    nightly(store, "failure", attempt=2, failed_tests=tests)
+    nightly(store, job_name="lint")
+    nightly(store, "failure", run_id="0", superseded=1)
+    nightly(store, downstream="gate/one", level=4, event="periodic")
+    nightly(store, "failure", downstream="listen/only", level=1)
+    view = await commit(store, "e" * 40)
     assert (view.event, view.ref, view.numbers, view.gate) == ("periodic", None, (), None)
     gate, good = view.backends
     assert (str(gate.name), gate.event, gate.level, gate.state) == (
@@ -460,12 +457,12 @@ async def test_a_nightly_commit_has_who_reported_about_it(world: StoreRows) -> N
     assert {each.kind for each in view.timeline} == {MomentKind.STARTED, MomentKind.ENDED}
 
 
-async def test_a_pushed_commit_has_its_nightly_results_too(world: StoreRows) -> None:
-    delivery = world.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
-    world.dispatch(delivery, "good/backend", event="push", action=None, number=None)
-    world.job(delivery, event="push")
-    nightly(world, "failure")
-    view = await commit(world, "e" * 40)
+async def test_a_pushed_commit_has_its_nightly_results_too(store: StoreRows) -> None:
+    delivery = store.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
+    store.dispatch(delivery, "good/backend", event="push", action=None, number=None)
+    store.job(delivery, event="push")
+    nightly(store, "failure")
+    view = await commit(store, "e" * 40)
     assert view.event == "push"
     assert [(each.event, each.dispatch is None, each.state) for each in view.backends] == [
         ("push", False, BackendState.PASSED),
@@ -473,10 +470,10 @@ async def test_a_pushed_commit_has_its_nightly_results_too(world: StoreRows) -> 
     ]
 
 
-async def test_a_nightly_of_an_unknown_commit_is_on_no_commits_page(world: StoreRows) -> None:
-    nightly(world, delivery="", head_sha=None)
+async def test_a_nightly_of_an_unknown_commit_is_on_no_commits_page(store: StoreRows) -> None:
+    nightly(store, delivery="", head_sha=None)
     with pytest.raises(NotFound):
-        await commit(world, "e" * 40)
+        await commit(store, "e" * 40)
 
 
 @pytest.mark.parametrize(
@@ -490,21 +487,21 @@ async def test_a_nightly_of_an_unknown_commit_is_on_no_commits_page(world: Store
     ],
 )
 async def test_a_commit_that_was_tested_on_its_own_says_where_it_stands(
-    world: StoreRows, row: dict[str, Any] | None, place: CommitPlace
+    store: StoreRows, row: dict[str, Any] | None, place: CommitPlace
 ) -> None:
-    nightly(world)
+    nightly(store)
     if row is not None:
-        world.add(commits, {"sha": "e" * 40, "upstream": UPSTREAM.key, "seen_at": world.ago(hours=1), **row})
-    assert (await commit(world, "e" * 40)).place == place
+        store.add(commits, {"sha": "e" * 40, "upstream": UPSTREAM.key, "seen_at": store.ago(hours=1), **row})
+    assert (await commit(store, "e" * 40)).place == place
 
 
 async def test_of_a_commit_that_nobody_tested_on_their_own_nobody_asks_where_it_stands(
-    world: StoreRows,
+    store: StoreRows,
 ) -> None:
-    delivery = world.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
-    world.dispatch(delivery, "good/backend", event="push", action=None, number=None)
-    world.job(delivery, event="push")
-    assert (await commit(world, "e" * 40)).place is None
+    delivery = store.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
+    store.dispatch(delivery, "good/backend", event="push", action=None, number=None)
+    store.job(delivery, event="push")
+    assert (await commit(store, "e" * 40)).place is None
 
 
 @pytest.mark.parametrize(
@@ -516,53 +513,53 @@ async def test_of_a_commit_that_nobody_tested_on_their_own_nobody_asks_where_it_
         {"event": "push"},
     ],
 )
-async def test_a_nightly_of_nobody_to_be_seen_is_not_found(world: StoreRows, hidden: dict[str, Any]) -> None:
-    nightly(world, **hidden)
+async def test_a_nightly_of_nobody_to_be_seen_is_not_found(store: StoreRows, hidden: dict[str, Any]) -> None:
+    nightly(store, **hidden)
     with pytest.raises(NotFound):
-        await commit(world, "e" * 40)
+        await commit(store, "e" * 40)
 
 
-async def test_an_old_commit_is_found_by_its_sha_and_by_a_delivery_of_it(world: StoreRows) -> None:
-    old = world.delivery(head_sha="0" * 40, hours_ago=50)
-    world.pull()
-    assert arrivals(await commit(world, "0" * 40, delivery=old))[0].guid == old
-    assert arrivals(await commit(world, "0" * 40))[0].guid == old
+async def test_an_old_commit_is_found_by_its_sha_and_by_a_delivery_of_it(store: StoreRows) -> None:
+    old = store.delivery(head_sha="0" * 40, hours_ago=50)
+    store.pull()
+    assert arrivals(await commit(store, "0" * 40, delivery=old))[0].guid == old
+    assert arrivals(await commit(store, "0" * 40))[0].guid == old
     with pytest.raises(NotFound):
-        await commit(world, "9" * 40, delivery=old)
+        await commit(store, "9" * 40, delivery=old)
 
 
-async def test_what_is_not_there_is_not_found(world: StoreRows) -> None:
-    world.pull()
+async def test_what_is_not_there_is_not_found(store: StoreRows) -> None:
+    store.pull()
     with pytest.raises(NotFound):
-        await seen(world, 8)
+        await read_pull(store, 8)
     with pytest.raises(NotFound):
-        await world.views.pull(OTHER, 7, world.clock.now())
+        await store.views.pull(OTHER, 7, store.clock.now())
     with pytest.raises(NotFound):
-        await commit(world, "9" * 40)
+        await commit(store, "9" * 40)
 
 
-async def test_what_was_left_out_waits_for_nothing(world: StoreRows) -> None:
-    world.dispatch(world.pull(), "good/backend")
-    world.dispatch(world.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
-    summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())
+async def test_what_was_left_out_waits_for_nothing(store: StoreRows) -> None:
+    store.dispatch(store.pull(), "good/backend")
+    store.dispatch(store.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
+    summary = await store.views.summary(UPSTREAM, Span.FORTNIGHT, store.clock.now())
     shown = next(each for each in summary.backends if str(each.name) == "Good/Backend")
     assert (shown.waiting, shown.parked) == (0, 0)
 
 
-async def test_open_gates_are_counted_by_head(world: StoreRows) -> None:
-    world.pull(7)
-    world.pull(8, head_sha=HEAD)
-    world.pull(9)
-    world.pull(10, is_open=0)
-    world.gate(HEAD, "failed")
-    world.gate(f"{9:040x}", "passed")
-    world.gate(f"{10:040x}", "passed")
-    vitals = await world.views.vitals(world.clock.now())
+async def test_open_gates_are_counted_by_head(store: StoreRows) -> None:
+    store.pull(7)
+    store.pull(8, head_sha=HEAD)
+    store.pull(9)
+    store.pull(10, is_open=0)
+    store.gate(HEAD, "failed")
+    store.gate(f"{9:040x}", "passed")
+    store.gate(f"{10:040x}", "passed")
+    vitals = await store.views.vitals(store.clock.now())
     assert dict(vitals[0].open_gates) == {"failed": 1, "passed": 1}
 
 
-async def test_checks_that_were_given_up_are_among_the_parked_effects(world: StoreRows) -> None:
-    world.effect("parked", "checks/gate", kind="publish_checks")
-    world.effect("parked", "left/list")
-    effects = await world.views.effects(UPSTREAM, world.clock.now())
+async def test_checks_that_were_given_up_are_among_the_parked_effects(store: StoreRows) -> None:
+    store.effect("parked", "checks/gate", kind="publish_checks")
+    store.effect("parked", "left/list")
+    effects = await store.views.effects(UPSTREAM, store.clock.now())
     assert [each.target for each in effects.parked] == ["checks/gate"]

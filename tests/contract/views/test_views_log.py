@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from time import process_time
 from types import ModuleType
 from typing import Any
@@ -25,7 +24,7 @@ from crcr.record.views.commits import waivers
 from crcr.record.views.logs import audit as views_audit
 from crcr.record.views.logs import deliveries, effects, search
 from crcr.record.views.paging import Key
-from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows
 
 LISTED = """
 L2:
@@ -49,13 +48,7 @@ ALL = Statement(
 )
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path) as world:
-        yield world
-
-
-async def walk(read: Callable[[Any], Awaitable[Any]], query: Any, field: str) -> list[Any]:
+async def read_all_pages(read: Callable[[Any], Awaitable[Any]], query: Any, field: str) -> list[Any]:
     """All items of a list, page by page, each page full but the last."""
     found: list[Any] = []
     while True:
@@ -68,38 +61,38 @@ async def walk(read: Callable[[Any], Awaitable[Any]], query: Any, field: str) ->
         query = replace(query, after=page.next)
 
 
-async def guids(world: StoreRows, query: DeliveryQuery) -> list[str]:
-    return [each.guid for each in await walk(world.views.deliveries, query, "deliveries")]
+async def guids(store: StoreRows, query: DeliveryQuery) -> list[str]:
+    return [each.guid for each in await read_all_pages(store.views.deliveries, query, "deliveries")]
 
 
-def audit(world: StoreRows, act: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
+def audit(store: StoreRows, act: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     detail = more.pop("detail", {})
-    row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": act, "subject": subject}
-    world.add(main_tables.audit, {**row, "detail": json.dumps(detail), **more})
+    row = {"upstream": UPSTREAM.key, "at": store.ago(hours=1), "who": "ops", "act": act, "subject": subject}
+    store.add(main_tables.audit, {**row, "detail": json.dumps(detail), **more})
 
 
 def ran(
-    world: StoreRows, job_name: str, downstream: str = "good/backend", days: float = 1, **more: Any
+    store: StoreRows, job_name: str, downstream: str = "good/backend", days: float = 1, **more: Any
 ) -> None:
-    day = world.ago(days=days) // DAY_US * DAY_US
+    day = store.ago(days=days) // DAY_US * DAY_US
     row = {"upstream": UPSTREAM.key, "downstream": downstream, "kind": "pull_request", "day_at": day}
     what = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
-    world.add(statistics.job_days, {**row, **what, **more})
+    store.add(statistics.job_days, {**row, **what, **more})
 
 
-async def look(world: StoreRows, wanted: str) -> SearchView:
-    return await world.views.search(UPSTREAM, wanted, world.clock.now())
+async def look(store: StoreRows, wanted: str) -> SearchView:
+    return await store.views.search(UPSTREAM, wanted, store.clock.now())
 
 
 # Deliveries
 
 
-async def test_deliveries_are_filtered_by_event_state_number_and_commit(world: StoreRows) -> None:
-    world.allowlist()
-    plain = world.delivery(number=7, head_sha="abcdef12" + "0" * 32)
-    pushed = world.delivery(number=None, head_sha="abcdef13" + "0" * 32)
-    late = world.delivery(number=7, state="superseded", head_sha="9" * 40)
-    world.delivery(OTHER, number=7, head_sha="abcdef12" + "0" * 32)
+async def test_deliveries_are_filtered_by_event_state_number_and_commit(store: StoreRows) -> None:
+    store.allowlist()
+    plain = store.delivery(number=7, head_sha="abcdef12" + "0" * 32)
+    pushed = store.delivery(number=None, head_sha="abcdef13" + "0" * 32)
+    late = store.delivery(number=7, state="superseded", head_sha="9" * 40)
+    store.delivery(OTHER, number=7, head_sha="abcdef12" + "0" * 32)
     asked: dict[str, tuple[Any, set[str]]] = {
         "event": ("push", {pushed}),
         "state": (DeliveryState.SUPERSEDED, {late}),
@@ -109,31 +102,31 @@ async def test_deliveries_are_filtered_by_event_state_number_and_commit(world: S
     for name, (value, found) in asked.items():
         for oldest_first in (False, True):
             query = replace(DELIVERIES, **{name: value}, oldest_first=oldest_first)
-            assert set(await guids(world, query)) == found
+            assert set(await guids(store, query)) == found
     both = replace(DELIVERIES, number=7, head_sha="abcdef12" + "0" * 32)
-    assert await guids(world, both) == [plain]
-    assert await guids(world, replace(DELIVERIES, head_sha="abcdef12" + "1" * 32)) == []
+    assert await guids(store, both) == [plain]
+    assert await guids(store, replace(DELIVERIES, head_sha="abcdef12" + "1" * 32)) == []
 
 
 @pytest.mark.parametrize("oldest_first", [False, True])
 @pytest.mark.parametrize("by", [{}, {"number": 7}, {"head_sha": "abcdef1"}, {"event": "pull_request"}])
 async def test_pages_of_deliveries_that_came_at_once_hold_each_once(
-    world: StoreRows, by: dict[str, Any], oldest_first: bool
+    store: StoreRows, by: dict[str, Any], oldest_first: bool
 ) -> None:
-    world.allowlist()
-    made = [world.delivery(hours_ago=1 + number // 4, head_sha="abcdef1" + "0" * 33) for number in range(11)]
+    store.allowlist()
+    made = [store.delivery(hours_ago=1 + number // 4, head_sha="abcdef1" + "0" * 33) for number in range(11)]
     query = replace(DELIVERIES, **by, oldest_first=oldest_first, limit=3)
-    found = await walk(world.views.deliveries, query, "deliveries")
+    found = await read_all_pages(store.views.deliveries, query, "deliveries")
     assert sorted(each.guid for each in found) == sorted(made)
     times = [each.received_at for each in found]
     assert times == sorted(times, reverse=not oldest_first)
 
 
-async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(world: StoreRows) -> None:
-    world.allowlist()
-    rare = {world.delivery(hours_ago=hours, number=None) for hours in (9, 30, 50)}
+async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(store: StoreRows) -> None:
+    store.allowlist()
+    rare = {store.delivery(hours_ago=hours, number=None) for hours in (9, 30, 50)}
     for hours in range(60):
-        world.delivery(hours_ago=hours)
+        store.delivery(hours_ago=hours)
 
     async def unit(tx: Tx) -> tuple[set[str], int]:
         async def read(after: Key, limit: int) -> list[Row]:
@@ -146,7 +139,7 @@ async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(world
                 read,
                 place,
                 4,
-                key_of=lambda row: (row["place"],),
+                make_key=lambda row: (row["place"],),
                 keep=lambda row: row["event"] == "push",
                 most=10,
             )
@@ -154,19 +147,19 @@ async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(world
             steps += 1
         return found, steps
 
-    found, steps = await world.database.read(unit)
+    found, steps = await store.database.read(unit)
     assert found == rare
     assert steps > 3
 
 
-async def test_a_delivery_shows_the_dispatches_to_public_backends_only(world: StoreRows) -> None:
-    world.allowlist(LISTED)
-    delivery = world.delivery()
+async def test_a_delivery_shows_the_dispatches_to_public_backends_only(store: StoreRows) -> None:
+    store.allowlist(LISTED)
+    delivery = store.delivery()
     for name in ("good/backend", "secret/one", "shy/one", "left/long-ago"):
-        world.dispatch(delivery, name)
-    page = await world.views.deliveries(DELIVERIES)
+        store.dispatch(delivery, name)
+    page = await store.views.deliveries(DELIVERIES)
     assert [each.downstream for each in page.deliveries[0].dispatches] == ["Good/Backend"]
-    eyes = await world.views.for_admins().deliveries(DELIVERIES)
+    eyes = await store.views.for_admins().deliveries(DELIVERIES)
     assert {each.downstream for each in eyes.deliveries[0].dispatches} == {
         "Good/Backend",
         "secret/one",
@@ -174,26 +167,26 @@ async def test_a_delivery_shows_the_dispatches_to_public_backends_only(world: St
     }
 
 
-async def test_pages_know_the_newest_change_and_that_dispatching_is_paused(world: StoreRows) -> None:
-    world.allowlist()
-    assert (await world.views.deliveries(DELIVERIES)).outbox.paused_at is None
-    world.change()
-    with world.engine.begin() as connection:
-        connection.execute(main_tables.upstreams.update().values(paused_at=to_us(world.clock.now())))
-    for page in (await world.views.deliveries(DELIVERIES), await world.views.effect_page(EFFECTS)):
-        assert (page.cursor, page.outbox.paused_at) == (1, world.clock.now())
-    assert (await world.views.audit(AUDIT)).cursor == 1
-    assert (await world.views.waiver_page(WAIVERS, world.clock.now())).cursor == 1
+async def test_pages_know_the_newest_change_and_that_dispatching_is_paused(store: StoreRows) -> None:
+    store.allowlist()
+    assert (await store.views.deliveries(DELIVERIES)).outbox.paused_at is None
+    store.change()
+    with store.engine.begin() as connection:
+        connection.execute(main_tables.upstreams.update().values(paused_at=to_us(store.clock.now())))
+    for page in (await store.views.deliveries(DELIVERIES), await store.views.effect_page(EFFECTS)):
+        assert (page.cursor, page.outbox.paused_at) == (1, store.clock.now())
+    assert (await store.views.audit(AUDIT)).cursor == 1
+    assert (await store.views.waiver_page(WAIVERS, store.clock.now())).cursor == 1
 
 
 @pytest.mark.parametrize("after", [("x", 1), (1,), (1, 2, 3, 4), ("",), (9, 1, 1), (0, "x", 1)])
-async def test_a_cursor_of_another_list_is_refused(world: StoreRows, after: tuple[str | int, ...]) -> None:
-    now = world.clock.now()
+async def test_a_cursor_of_another_list_is_refused(store: StoreRows, after: tuple[str | int, ...]) -> None:
+    now = store.clock.now()
     for read in (
-        world.views.deliveries(replace(DELIVERIES, after=after)),
-        world.views.effect_page(replace(EFFECTS, after=after)),
-        world.views.audit(replace(AUDIT, after=after)),
-        world.views.waiver_page(replace(WAIVERS, after=after), now),
+        store.views.deliveries(replace(DELIVERIES, after=after)),
+        store.views.effect_page(replace(EFFECTS, after=after)),
+        store.views.audit(replace(AUDIT, after=after)),
+        store.views.waiver_page(replace(WAIVERS, after=after), now),
     ):
         with pytest.raises(BadRequest):
             await read
@@ -202,47 +195,47 @@ async def test_a_cursor_of_another_list_is_refused(world: StoreRows, after: tupl
 # Effects
 
 
-async def test_effects_come_parked_first_then_by_target_and_due(world: StoreRows) -> None:
-    world.allowlist()
-    world.effect("waiting", "good/backend", due_at=world.ago(minutes=1))
-    world.effect("claimed", "flaky/backend", due_at=world.ago(minutes=9))
-    world.effect("waiting", "good/backend", due_at=world.ago(minutes=5))
-    world.effect("parked", finished_at=world.ago(hours=2))
-    world.effect("parked", finished_at=world.ago(hours=1))
-    world.effect("done")
-    found = await walk(world.views.effect_page, replace(EFFECTS, limit=2), "effects")
+async def test_effects_come_parked_first_then_by_target_and_due(store: StoreRows) -> None:
+    store.allowlist()
+    store.effect("waiting", "good/backend", due_at=store.ago(minutes=1))
+    store.effect("claimed", "flaky/backend", due_at=store.ago(minutes=9))
+    store.effect("waiting", "good/backend", due_at=store.ago(minutes=5))
+    store.effect("parked", finished_at=store.ago(hours=2))
+    store.effect("parked", finished_at=store.ago(hours=1))
+    store.effect("done")
+    found = await read_all_pages(store.views.effect_page, replace(EFFECTS, limit=2), "effects")
     assert [each.effect_id for each in found] == [5, 4, 2, 3, 1]
 
 
-async def test_a_page_that_ends_with_the_parked_ones_goes_on_with_the_others(world: StoreRows) -> None:
-    world.allowlist()
+async def test_a_page_that_ends_with_the_parked_ones_goes_on_with_the_others(store: StoreRows) -> None:
+    store.allowlist()
     for state in ("parked", "parked", "waiting"):
-        world.effect(state)
-    first = await world.views.effect_page(replace(EFFECTS, limit=2))
+        store.effect(state)
+    first = await store.views.effect_page(replace(EFFECTS, limit=2))
     assert (len(first.effects), first.next is None) == (2, False)
-    second = await world.views.effect_page(replace(EFFECTS, limit=2, after=first.next))
+    second = await store.views.effect_page(replace(EFFECTS, limit=2, after=first.next))
     assert ([each.state for each in second.effects], second.next) == (["waiting"], None)
-    only = await world.views.effect_page(replace(EFFECTS, limit=2, state="parked"))
+    only = await store.views.effect_page(replace(EFFECTS, limit=2, state="parked"))
     assert only.next is None
 
 
 @pytest.mark.parametrize("state", [None, "waiting", "parked", "done"])
-async def test_pages_of_effects_at_one_moment_hold_each_once(world: StoreRows, state: str | None) -> None:
-    world.allowlist()
+async def test_pages_of_effects_at_one_moment_hold_each_once(store: StoreRows, state: str | None) -> None:
+    store.allowlist()
     for number in range(9):
-        world.effect(state or "waiting", ("good/backend", "flaky/backend")[number % 2])
-    found = await walk(world.views.effect_page, replace(EFFECTS, state=state, limit=2), "effects")
+        store.effect(state or "waiting", ("good/backend", "flaky/backend")[number % 2])
+    found = await read_all_pages(store.views.effect_page, replace(EFFECTS, state=state, limit=2), "effects")
     assert sorted(each.effect_id for each in found) == list(range(1, 10))
 
 
-async def test_effects_are_filtered_by_state_target_and_delivery(world: StoreRows) -> None:
-    world.allowlist()
-    world.effect("waiting", attempts=0)
-    world.effect("waiting", "flaky/backend", attempts=2, delivery="d-1")
-    world.effect("claimed", attempts=1)
-    world.effect("parked", "flaky/backend", delivery="d-1")
-    world.effect("cancelled")
-    world.effect("cancelled", upstream=OTHER.key)
+async def test_effects_are_filtered_by_state_target_and_delivery(store: StoreRows) -> None:
+    store.allowlist()
+    store.effect("waiting", attempts=0)
+    store.effect("waiting", "flaky/backend", attempts=2, delivery="d-1")
+    store.effect("claimed", attempts=1)
+    store.effect("parked", "flaky/backend", delivery="d-1")
+    store.effect("cancelled")
+    store.effect("cancelled", upstream=OTHER.key)
     asked: list[tuple[dict[str, str], set[int]]] = [
         ({"state": "waiting"}, {1, 2}),
         ({"state": "retried"}, {2, 3}),
@@ -253,16 +246,16 @@ async def test_effects_are_filtered_by_state_target_and_delivery(world: StoreRow
         ({"delivery": "d-1"}, {2, 4}),
     ]
     for filters, ids in asked:
-        page = await world.views.effect_page(replace(EFFECTS, **filters))  # type: ignore[arg-type]
+        page = await store.views.effect_page(replace(EFFECTS, **filters))  # type: ignore[arg-type]
         assert {each.effect_id for each in page.effects} == ids
     with pytest.raises(BadRequest):
-        await world.views.effect_page(replace(EFFECTS, state="lost"))
+        await store.views.effect_page(replace(EFFECTS, state="lost"))
 
 
 async def test_effects_for_backends_that_are_not_public_and_errors_are_for_administrators(
-    world: StoreRows,
+    store: StoreRows,
 ) -> None:
-    world.allowlist(LISTED)
+    store.allowlist(LISTED)
     targets = (
         "secret/one",
         "shy/one",
@@ -273,44 +266,44 @@ async def test_effects_for_backends_that_are_not_public_and_errors_are_for_admin
         UPSTREAM.key,
     )
     for target in targets:
-        world.effect("parked", target, last_error="a token was refused")
-    shown = (await world.views.effect_page(EFFECTS)).effects
+        store.effect("parked", target, last_error="a token was refused")
+    shown = (await store.views.effect_page(EFFECTS)).effects
     assert {each.target for each in shown} == {"Good/Backend", "checks/gate", "commands", UPSTREAM.key}
     assert {each.last_error for each in shown} == {None}
-    assert (await world.views.effect_page(replace(EFFECTS, target="secret/one"))).effects == ()
-    eyes = (await world.views.for_admins().effect_page(EFFECTS)).effects
+    assert (await store.views.effect_page(replace(EFFECTS, target="secret/one"))).effects == ()
+    eyes = (await store.views.for_admins().effect_page(EFFECTS)).effects
     assert {each.target.lower() for each in eyes} == set(targets)
     assert {each.last_error for each in eyes} == {"a token was refused"}
 
 
 async def test_a_backlog_of_a_hidden_backend_neither_ends_a_page_early_nor_stands_in_its_cursor(
-    world: StoreRows,
+    store: StoreRows,
 ) -> None:
-    world.allowlist(LISTED)
-    world.effect("waiting", "flaky/backend")
+    store.allowlist(LISTED)
+    store.effect("waiting", "flaky/backend")
     row = {"upstream": UPSTREAM.key, "kind": "send_dispatch", "lane": "x", "state": "waiting"}
-    times = {"due_at": world.ago(minutes=1), "created_at": world.ago(minutes=1)}
+    times = {"due_at": store.ago(minutes=1), "created_at": store.ago(minutes=1)}
     hidden = {**row, **times, "target": "secret/one"}
-    world.add(main_tables.effects, *[hidden] * (paging.LOOKED_THROUGH + 10))
-    world.effect("waiting", UPSTREAM.key)
-    first = await world.views.effect_page(replace(EFFECTS, limit=1))
+    store.add(main_tables.effects, *[hidden] * (paging.LOOKED_THROUGH + 10))
+    store.effect("waiting", UPSTREAM.key)
+    first = await store.views.effect_page(replace(EFFECTS, limit=1))
     assert first.next is not None
     assert first.next[1] == "flaky/backend"
-    both = await world.views.effect_page(replace(EFFECTS, limit=2))
+    both = await store.views.effect_page(replace(EFFECTS, limit=2))
     assert ([each.target for each in both.effects], both.next) == (["flaky/backend", UPSTREAM.key], None)
-    asked = await world.views.effect_page(replace(EFFECTS, target="secret/one"))
+    asked = await store.views.effect_page(replace(EFFECTS, target="secret/one"))
     assert (asked.effects, asked.next) == ((), None)
 
 
-async def test_a_full_page_goes_on_behind_the_last_row_that_it_shows(world: StoreRows) -> None:
-    world.allowlist(LISTED)
+async def test_a_full_page_goes_on_behind_the_last_row_that_it_shows(store: StoreRows) -> None:
+    store.allowlist(LISTED)
     for subject in ("good/backend", "secret/one", "secret/one", "good/backend"):
-        audit(world, "suspend", subject)
-        world.effect("parked", subject)
-    acts = await world.views.audit(replace(AUDIT, limit=1))
+        audit(store, "suspend", subject)
+        store.effect("parked", subject)
+    acts = await store.views.audit(replace(AUDIT, limit=1))
     assert acts.next is not None
     assert acts.next[-1] == acts.acts[-1].audit_id == 4
-    parked = await world.views.effect_page(replace(EFFECTS, state="parked", limit=1))
+    parked = await store.views.effect_page(replace(EFFECTS, state="parked", limit=1))
     assert parked.next is not None
     assert parked.next[-1] == parked.effects[-1].effect_id == 4
 
@@ -318,15 +311,15 @@ async def test_a_full_page_goes_on_behind_the_last_row_that_it_shows(world: Stor
 # The audit log
 
 
-async def test_the_audit_log_is_filtered_ordered_and_paged(world: StoreRows) -> None:
-    world.allowlist()
+async def test_the_audit_log_is_filtered_ordered_and_paged(store: StoreRows) -> None:
+    store.allowlist()
     for number in range(7):
-        audit(world, "pause" if number % 2 else "unpause", who="Ops" if number < 5 else "mia")
-    newest = await walk(world.views.audit, replace(AUDIT, limit=2), "acts")
+        audit(store, "pause" if number % 2 else "unpause", who="Ops" if number < 5 else "mia")
+    newest = await read_all_pages(store.views.audit, replace(AUDIT, limit=2), "acts")
     assert [each.audit_id for each in newest] == [7, 6, 5, 4, 3, 2, 1]
-    oldest = await walk(world.views.audit, replace(AUDIT, limit=2, oldest_first=True), "acts")
+    oldest = await read_all_pages(store.views.audit, replace(AUDIT, limit=2, oldest_first=True), "acts")
     assert [each.audit_id for each in oldest] == [1, 2, 3, 4, 5, 6, 7]
-    by_name = await world.views.audit(replace(AUDIT, who="ops", act="pause"))
+    by_name = await store.views.audit(replace(AUDIT, who="ops", act="pause"))
     assert [each.audit_id for each in by_name.acts] == [4, 2]
 
 
@@ -345,229 +338,229 @@ async def test_the_audit_log_is_filtered_ordered_and_paged(world: StoreRows) -> 
     ],
 )
 async def test_an_act_that_names_a_backend_that_is_not_public_is_hidden(
-    world: StoreRows, subject: str, detail: dict[str, Any]
+    store: StoreRows, subject: str, detail: dict[str, Any]
 ) -> None:
-    world.allowlist(LISTED)
-    audit(world, "waive", subject, detail=detail)
-    assert (await world.views.audit(AUDIT)).acts == ()
-    assert len((await world.views.for_admins().audit(AUDIT)).acts) == 1
+    store.allowlist(LISTED)
+    audit(store, "waive", subject, detail=detail)
+    assert (await store.views.audit(AUDIT)).acts == ()
+    assert len((await store.views.for_admins().audit(AUDIT)).acts) == 1
 
 
-async def test_an_act_of_very_many_words_is_read_in_the_time_of_its_length(world: StoreRows) -> None:
+async def test_an_act_of_very_many_words_is_read_in_the_time_of_its_length(store: StoreRows) -> None:
     """Twice as long takes twice as long, and not four times."""
-    world.allowlist(LISTED)
-    audit(world, "waive", "#7", detail={"reason": "a" * 100_000, "more": "http://" + "b." * 50_000})
+    store.allowlist(LISTED)
+    audit(store, "waive", "#7", detail={"reason": "a" * 100_000, "more": "http://" + "b." * 50_000})
     began = process_time()
-    assert len((await world.views.audit(AUDIT)).acts) == 1
+    assert len((await store.views.audit(AUDIT)).acts) == 1
     assert process_time() - began < 2
-    audit(world, "waive", "#8", detail={"reason": "a" * 100_000 + " secret/one"})
-    assert [each.subject for each in (await world.views.audit(AUDIT)).acts] == ["#7"]
+    audit(store, "waive", "#8", detail={"reason": "a" * 100_000 + " secret/one"})
+    assert [each.subject for each in (await store.views.audit(AUDIT)).acts] == ["#7"]
 
 
-async def test_a_check_of_a_hidden_backend_is_hidden_and_of_a_public_one_shown(world: StoreRows) -> None:
-    world.allowlist(LISTED)
-    audit(world, "rerun", "crcr/secret/one/CI/build")
-    audit(world, "rerun", "crcr/good/backend/CI/read/write")
-    audit(world, "rerun", "crcr/gate")
-    audit(world, "waive", "#7", detail={"command": "crcr/good/backend/x secret/one"})
-    assert [each.audit_id for each in (await world.views.audit(AUDIT)).acts] == [3, 2]
+async def test_a_check_of_a_hidden_backend_is_hidden_and_of_a_public_one_shown(store: StoreRows) -> None:
+    store.allowlist(LISTED)
+    audit(store, "rerun", "crcr/secret/one/CI/build")
+    audit(store, "rerun", "crcr/good/backend/CI/read/write")
+    audit(store, "rerun", "crcr/gate")
+    audit(store, "waive", "#7", detail={"command": "crcr/good/backend/x secret/one"})
+    assert [each.audit_id for each in (await store.views.audit(AUDIT)).acts] == [3, 2]
 
 
-async def test_acts_about_public_backends_and_the_upstream_are_shown(world: StoreRows) -> None:
-    world.allowlist(LISTED)
-    audit(world, "suspend", "good/backend", detail={"reason": None, "obeyed": True, "runs": 3})
-    audit(world, "waive", "#7", detail={"reason": f"see https://github.com/{UPSTREAM}/issues/12#note"})
-    audit(world, "retry", "2 effects", detail={"ids": [4, 5]})
-    retried, waived, suspended = (await world.views.audit(AUDIT)).acts
+async def test_acts_about_public_backends_and_the_upstream_are_shown(store: StoreRows) -> None:
+    store.allowlist(LISTED)
+    audit(store, "suspend", "good/backend", detail={"reason": None, "obeyed": True, "runs": 3})
+    audit(store, "waive", "#7", detail={"reason": f"see https://github.com/{UPSTREAM}/issues/12#note"})
+    audit(store, "retry", "2 effects", detail={"ids": [4, 5]})
+    retried, waived, suspended = (await store.views.audit(AUDIT)).acts
     assert dict(suspended.detail) == {"obeyed": "yes", "runs": "3"}
     assert "issues/12" in waived.detail["reason"]
     assert dict(retried.detail) == {}
-    eyes = (await world.views.for_admins().audit(AUDIT)).acts
+    eyes = (await store.views.for_admins().audit(AUDIT)).acts
     assert dict(eyes[0].detail) == {"ids": "4, 5"}
 
 
-async def test_who_tried_to_sign_in_is_for_administrators(world: StoreRows) -> None:
-    world.allowlist(LISTED)
-    audit(world, "sign_in_failed", "pages", who="unknown")
-    audit(world, "sign_in", "pages")
-    assert (await world.views.audit(AUDIT)).acts == ()
-    assert len((await world.views.for_admins().audit(AUDIT)).acts) == 2
+async def test_who_tried_to_sign_in_is_for_administrators(store: StoreRows) -> None:
+    store.allowlist(LISTED)
+    audit(store, "sign_in_failed", "pages", who="unknown")
+    audit(store, "sign_in", "pages")
+    assert (await store.views.audit(AUDIT)).acts == ()
+    assert len((await store.views.for_admins().audit(AUDIT)).acts) == 2
 
 
 # Waivers
 
 
-async def give(world: StoreRows) -> None:
+async def give(store: StoreRows) -> None:
     """Waivers in each state, two of each of the first two, given at one moment."""
-    world.allowlist(LISTED)
-    world.pull(7)
-    world.pull(8, is_open=0)
+    store.allowlist(LISTED)
+    store.pull(7)
+    store.pull(8, is_open=0)
     for _ in range(2):
-        world.waiver()
-        world.waiver(ended_at=world.ago(minutes=1), ended_by="zoe", who="Zoe")
-    world.waiver(until_at=world.ago(minutes=1))
-    world.waiver(head_sha="0" * 40)
-    world.waiver(number=8, head_sha=f"{8:040x}")
-    world.waiver("secret/gate")
+        store.waiver()
+        store.waiver(ended_at=store.ago(minutes=1), ended_by="zoe", who="Zoe")
+    store.waiver(until_at=store.ago(minutes=1))
+    store.waiver(head_sha="0" * 40)
+    store.waiver(number=8, head_sha=f"{8:040x}")
+    store.waiver("secret/gate")
 
 
-async def waived(world: StoreRows, **asked: Any) -> list[int]:
+async def waived(store: StoreRows, **asked: Any) -> list[int]:
     async def read(query: WaiverQuery) -> Any:
-        return await world.views.waiver_page(query, world.clock.now())
+        return await store.views.waiver_page(query, store.clock.now())
 
-    found = await walk(read, replace(WAIVERS, limit=2, **asked), "waivers")
+    found = await read_all_pages(read, replace(WAIVERS, limit=2, **asked), "waivers")
     return [each.waiver_id for each in found]
 
 
-async def test_waivers_in_force_come_first_and_each_once(world: StoreRows) -> None:
-    await give(world)
-    assert await waived(world) == [3, 1, 7, 6, 5, 4, 2]
-    assert await waived(world, newest_first=True) == [7, 6, 5, 4, 3, 2, 1]
+async def test_waivers_in_force_come_first_and_each_once(store: StoreRows) -> None:
+    await give(store)
+    assert await waived(store) == [3, 1, 7, 6, 5, 4, 2]
+    assert await waived(store, newest_first=True) == [7, 6, 5, 4, 3, 2, 1]
 
 
-async def test_waivers_are_filtered(world: StoreRows) -> None:
-    await give(world)
-    assert await waived(world, state=WaiverState.IN_FORCE) == [3, 1]
-    assert await waived(world, state=WaiverState.TAKEN_BACK) == [4, 2]
-    assert await waived(world, state=WaiverState.OVER) == [7]
-    assert await waived(world, who="zoe") == [4, 2]
-    assert await waived(world, number=8) == [7]
-    assert await waived(world, number=7, newest_first=True) == [6, 5, 4, 3, 2, 1]
-    assert await waived(world, backend="Gate/One", state=WaiverState.RUN_OUT) == [5]
-    assert await waived(world, backend="secret/gate") == []
+async def test_waivers_are_filtered(store: StoreRows) -> None:
+    await give(store)
+    assert await waived(store, state=WaiverState.IN_FORCE) == [3, 1]
+    assert await waived(store, state=WaiverState.TAKEN_BACK) == [4, 2]
+    assert await waived(store, state=WaiverState.OVER) == [7]
+    assert await waived(store, who="zoe") == [4, 2]
+    assert await waived(store, number=8) == [7]
+    assert await waived(store, number=7, newest_first=True) == [6, 5, 4, 3, 2, 1]
+    assert await waived(store, backend="Gate/One", state=WaiverState.RUN_OUT) == [5]
+    assert await waived(store, backend="secret/gate") == []
 
 
-async def test_an_administrator_sees_the_waivers_of_hidden_backends(world: StoreRows) -> None:
-    await give(world)
-    page = await world.views.for_admins().waiver_page(WAIVERS, world.clock.now())
+async def test_an_administrator_sees_the_waivers_of_hidden_backends(store: StoreRows) -> None:
+    await give(store)
+    page = await store.views.for_admins().waiver_page(WAIVERS, store.clock.now())
     assert page.waivers[0].downstream == "secret/gate"
 
 
 # Search
 
 
-async def test_a_number_is_found_however_it_is_written(world: StoreRows) -> None:
-    world.allowlist()
-    world.pull(123, title="Fuse it")
+async def test_a_number_is_found_however_it_is_written(store: StoreRows) -> None:
+    store.allowlist()
+    store.pull(123, title="Fuse it")
     for wanted in ("123", "#123", " 123 ", f"https://github.com/{UPSTREAM}/pull/123/files#diff"):
-        found = await look(world, wanted)
+        found = await look(store, wanted)
         assert found.exact is not None
         assert (found.exact.kind, found.exact.number) == (HitKind.PULL, 123)
     for wanted in ("124", "#0123", "https://github.com/other/repo/pull/123", "#123x"):
-        assert (await look(world, wanted)).exact is None
+        assert (await look(store, wanted)).exact is None
 
 
-async def test_a_commit_is_found_by_its_first_digits_and_exact_by_all(world: StoreRows) -> None:
-    world.allowlist()
+async def test_a_commit_is_found_by_its_first_digits_and_exact_by_all(store: StoreRows) -> None:
+    store.allowlist()
     head, group, pushed = "abcdef1" + "1" * 33, "abcdef1" + "2" * 33, "abcdef1" + "3" * 33
-    world.pull(7, head_sha=head)
-    world.group(group)
-    newest = world.delivery(number=None, head_sha=pushed, hours_ago=1)
-    world.delivery(number=None, head_sha=pushed, hours_ago=3)
-    world.delivery(OTHER, number=None, head_sha="abcdef1" + "4" * 33)
-    found = await look(world, "ABCDEF1")
+    store.pull(7, head_sha=head)
+    store.group(group)
+    newest = store.delivery(number=None, head_sha=pushed, hours_ago=1)
+    store.delivery(number=None, head_sha=pushed, hours_ago=3)
+    store.delivery(OTHER, number=None, head_sha="abcdef1" + "4" * 33)
+    found = await look(store, "ABCDEF1")
     assert {hit.head_sha for hit in found.hits} == {head, group, pushed}
     assert found.exact is None
-    exact = (await look(world, pushed)).exact
+    exact = (await look(store, pushed)).exact
     assert exact is not None
     assert exact.delivery == newest
-    assert (await look(world, f"https://github.com/{UPSTREAM}/commit/{group}")).exact is not None
-    assert (await look(world, "abcdef")).hits == ()
+    assert (await look(store, f"https://github.com/{UPSTREAM}/commit/{group}")).exact is not None
+    assert (await look(store, "abcdef")).hits == ()
 
 
-async def test_digits_that_may_be_a_number_or_a_commit_lead_nowhere_by_themselves(world: StoreRows) -> None:
-    world.allowlist()
-    world.pull(1234567, head_sha="1234567" + "a" * 33)
-    found = await look(world, "1234567")
+async def test_digits_that_may_be_a_number_or_a_commit_lead_nowhere_by_themselves(store: StoreRows) -> None:
+    store.allowlist()
+    store.pull(1234567, head_sha="1234567" + "a" * 33)
+    found = await look(store, "1234567")
     assert {hit.kind for hit in found.hits} == {HitKind.PULL, HitKind.COMMIT}
     assert found.exact is None
 
 
-async def test_an_author_is_found_in_any_case_newest_first(world: StoreRows) -> None:
-    world.allowlist()
+async def test_an_author_is_found_in_any_case_newest_first(store: StoreRows) -> None:
+    store.allowlist()
     for number in (5, 9, 7):
-        world.pull(number, author="Ada", is_open=number % 2)
-    world.pull(6, author="adam")
+        store.pull(number, author="Ada", is_open=number % 2)
+    store.pull(6, author="adam")
     for wanted in ("@ada", "ADA"):
-        hits = [hit for hit in (await look(world, wanted)).hits if hit.kind is HitKind.AUTHOR]
+        hits = [hit for hit in (await look(store, wanted)).hits if hit.kind is HitKind.AUTHOR]
         assert [hit.number for hit in hits] == [9, 7, 5]
 
 
-async def test_titles_of_open_pull_requests_are_found_by_all_their_words(world: StoreRows) -> None:
-    world.allowlist()
-    world.pull(5, title="Fuse the Add kernels")
-    world.pull(6, title="Fuse the mul kernels")
-    world.pull(7, title="Fuse the add kernels", is_open=0)
-    hits = (await look(world, "kernels add")).hits
+async def test_titles_of_open_pull_requests_are_found_by_all_their_words(store: StoreRows) -> None:
+    store.allowlist()
+    store.pull(5, title="Fuse the Add kernels")
+    store.pull(6, title="Fuse the mul kernels")
+    store.pull(7, title="Fuse the add kernels", is_open=0)
+    hits = (await look(store, "kernels add")).hits
     assert [hit.number for hit in hits] == [5]
 
 
 async def test_backends_and_jobs_are_found_by_part_of_their_names_if_they_may_be_seen(
-    world: StoreRows,
+    store: StoreRows,
 ) -> None:
-    world.allowlist(LISTED)
+    store.allowlist(LISTED)
     for name in ("good/backend", "secret/one", "shy/one", "left/long-ago"):
-        ran(world, "build one", name)
-    ran(world, "build one", kind="push", days=3)
-    ran(world, "build ages ago", days=40)
-    found = await look(world, "ONE")
+        ran(store, "build one", name)
+    ran(store, "build one", kind="push", days=3)
+    ran(store, "build ages ago", days=40)
+    found = await look(store, "ONE")
     assert [hit.title for hit in found.hits if hit.kind is HitKind.BACKEND] == ["gate/one", "shy/one"]
-    jobs = [(hit.title, str(hit.backend)) for hit in (await look(world, "build")).hits]
+    jobs = [(hit.title, str(hit.backend)) for hit in (await look(store, "build")).hits]
     assert jobs == [("build one", "Good/Backend")]
-    eyes = await world.views.for_admins().search(UPSTREAM, "build", world.clock.now())
+    eyes = await store.views.for_admins().search(UPSTREAM, "build", store.clock.now())
     assert {str(hit.backend) for hit in eyes.hits} == {"Good/Backend", "secret/one", "shy/one"}
 
 
 @pytest.mark.parametrize(
     ("wanted", "found"), [("0%_c", 1), ("%%", 0), ("__", 0), ("!_", 0), ("a!b", 1), ("'--", 0)]
 )
-async def test_wildcards_in_a_search_are_only_letters(world: StoreRows, wanted: str, found: int) -> None:
-    world.allowlist(LISTED)
+async def test_wildcards_in_a_search_are_only_letters(store: StoreRows, wanted: str, found: int) -> None:
+    store.allowlist(LISTED)
     for name in ("100%_cover", "plain", "a!b"):
-        ran(world, name)
-    assert len((await look(world, wanted)).hits) == found
+        ran(store, name)
+    assert len((await look(store, wanted)).hits) == found
 
 
-async def test_the_most_recent_come_first_and_more_is_told(world: StoreRows) -> None:
-    world.allowlist(LISTED)
+async def test_the_most_recent_come_first_and_more_is_told(store: StoreRows) -> None:
+    store.allowlist(LISTED)
     for number in range(25):
-        ran(world, f"shard {number}", days=number % 3)
-    found = await look(world, "shard")
+        ran(store, f"shard {number}", days=number % 3)
+    found = await look(store, "shard")
     assert (len(found.hits), found.more) == (20, (HitKind.JOB,))
     days = [(hit.detail or "").partition("last on ")[2] for hit in found.hits]
     assert days == sorted(days, reverse=True)
 
 
 async def test_a_found_job_has_the_time_when_it_last_began_and_the_latest_comes_first(
-    world: StoreRows,
+    store: StoreRows,
 ) -> None:
-    world.allowlist(LISTED)
-    delivery = world.delivery()
+    store.allowlist(LISTED)
+    delivery = store.delivery()
     for hours, name in ((1, "shard b"), (2, "shard c"), (3, "shard a"), (4, "shard b")):
-        at = world.ago(hours=hours)
-        world.job(delivery, run_id=str(hours), job_name=name, in_progress_at=at, ended_as="success")
+        at = store.ago(hours=hours)
+        store.job(delivery, run_id=str(hours), job_name=name, in_progress_at=at, ended_as="success")
     for name in ("shard a", "shard b", "shard c"):
-        ran(world, name, days=0)
-    ran(world, "shard forgotten", days=3)
-    found = [(hit.title, hit.at) for hit in (await look(world, "shard")).hits]
+        ran(store, name, days=0)
+    ran(store, "shard forgotten", days=3)
+    found = [(hit.title, hit.at) for hit in (await look(store, "shard")).hits]
     last = [("shard b", 1), ("shard c", 2), ("shard a", 3)]
     assert found == [
-        *((name, from_us(world.ago(hours=hours))) for name, hours in last),
+        *((name, from_us(store.ago(hours=hours))) for name, hours in last),
         ("shard forgotten", None),
     ]
 
 
-async def test_an_authors_pull_requests_are_listed_page_by_page(world: StoreRows) -> None:
-    world.allowlist()
+async def test_an_authors_pull_requests_are_listed_page_by_page(store: StoreRows) -> None:
+    store.allowlist()
     for number in range(1, 46):
-        world.pull(number, author="Ada")
+        store.pull(number, author="Ada")
     listed: list[int | None] = []
-    page = await look(world, "ada")
+    page = await look(store, "ada")
     while True:
         listed += [hit.number for hit in page.hits]
         if page.next is None:
             break
-        page = await world.views.search(UPSTREAM, "ada", world.clock.now(), after=page.next)
+        page = await store.views.search(UPSTREAM, "ada", store.clock.now(), after=page.next)
         assert {hit.kind for hit in page.hits} == {HitKind.AUTHOR}
     assert listed == list(range(45, 0, -1))
 
@@ -575,23 +568,23 @@ async def test_an_authors_pull_requests_are_listed_page_by_page(world: StoreRows
 @pytest.mark.parametrize(
     "wanted", ["", " ", "\x00", "#", "@", "x" * 100_000, "\u202e", "🦀", "https://", "%", "a"]
 )
-async def test_any_text_can_be_searched_for(world: StoreRows, wanted: str) -> None:
-    world.allowlist(LISTED)
-    ran(world, "build")
-    found = await look(world, wanted)
+async def test_any_text_can_be_searched_for(store: StoreRows, wanted: str) -> None:
+    store.allowlist(LISTED)
+    ran(store, "build")
+    found = await look(store, wanted)
     assert (found.hits, found.exact) == ((), None)
     assert len(found.text) <= 200
 
 
 @pytest.mark.parametrize("module", [deliveries, effects, views_audit, waivers, search])
-async def test_no_list_walks_all_that_an_upstream_ever_had(world: StoreRows, module: ModuleType) -> None:
+async def test_no_list_walks_all_that_an_upstream_ever_had(store: StoreRows, module: ModuleType) -> None:
     """A planner without statistics takes `upstream` for something that tells rows apart."""
     statements = [each for each in vars(module).values() if isinstance(each, Statement)]
     assert statements
     for each in statements:
         sql = each.for_dialect("sqlite").sql
         params = dict.fromkeys(re.findall(r":(\w+)", sql), "1")
-        with world.engine.begin() as connection:
+        with store.engine.begin() as connection:
             plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", params)]
         whole = r"(deliveries|pulls|waivers|audit|[pw]) USING .*\(upstream=\?\)"
         assert not [step for step in plan if re.search(whole, step)], sql

@@ -33,18 +33,18 @@ L4:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-async def world(
+async def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[StoreRows]:
     monkeypatch.setenv("CRCR_TEST_STORE", request.param)
-    async with open_store_rows(tmp_path) as world:
-        yield world
+    async with open_store_rows(tmp_path) as store:
+        yield store
 
 
-def fill(world: StoreRows) -> None:
-    world.allowlist(LISTED)
+def fill(store: StoreRows) -> None:
+    store.allowlist(LISTED)
     for hours in (1.5, 30, 80):
-        delivery = world.delivery(hours_ago=hours)
+        delivery = store.delivery(hours_ago=hours)
         for name in (
             "good/backend",
             "flaky/backend",
@@ -53,15 +53,15 @@ def fill(world: StoreRows) -> None:
             "silent/backend",
             "name/only",
         ):
-            world.dispatch(delivery, name, hours_ago=hours)
+            store.dispatch(delivery, name, hours_ago=hours)
         told = {"hours_ago": hours - 0.5, "queue_s": hours, "execution_s": 60 * hours}
-        world.job(delivery, "success", **told)
-        world.job(delivery, "failure" if hours < 40 else "success", downstream="flaky/backend", **told)
-        world.job(delivery, "failure", downstream="probe/one", **told)
-    running = world.delivery(hours_ago=0.5)
-    world.dispatch(running, "gate/one", hours_ago=0.5, level=4)
-    world.job(running, None, downstream="gate/one", state="in_progress", hours_ago=0.4)
-    world.sum_up()
+        store.job(delivery, "success", **told)
+        store.job(delivery, "failure" if hours < 40 else "success", downstream="flaky/backend", **told)
+        store.job(delivery, "failure", downstream="probe/one", **told)
+    running = store.delivery(hours_ago=0.5)
+    store.dispatch(running, "gate/one", hours_ago=0.5, level=4)
+    store.job(running, None, downstream="gate/one", state="in_progress", hours_ago=0.4)
+    store.sum_up()
 
 
 def numbers(figures: Figures | None) -> dict[str, Any] | None:
@@ -79,12 +79,12 @@ def numbers(figures: Figures | None) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("span", [Span.DAY, Span.FORTNIGHT])
-async def test_what_is_read_of_all_backends_is_what_is_read_of_each(world: StoreRows, span: Span) -> None:
-    fill(world)
-    now = world.clock.now()
+async def test_what_is_read_of_all_backends_is_what_is_read_of_each(store: StoreRows, span: Span) -> None:
+    fill(store)
+    now = store.clock.now()
     for kind in ResultKind:
-        full = await world.views.summary(UPSTREAM, span, now, kind=kind)
-        few = await world.views.summary(UPSTREAM, span, now, kind=kind, pick=lambda every: every[:2])
+        full = await store.views.summary(UPSTREAM, span, now, kind=kind)
+        few = await store.views.summary(UPSTREAM, span, now, kind=kind, pick=lambda every: every[:2])
         by_name = {each.name: each for each in full.backends}
         assert [each for each in few.rows if each != by_name[each.name]] == []
         assert {each.name: numbers(each.figures) for each in few.backends} == {
@@ -95,14 +95,14 @@ async def test_what_is_read_of_all_backends_is_what_is_read_of_each(world: Store
             replace(each, **bare) for each in full.backends
         ]
         assert (few.health, few.tally) == (full.health, full.tally)
-        metrics = await world.views.metrics(UPSTREAM, span, now, kind=kind)
+        metrics = await store.views.metrics(UPSTREAM, span, now, kind=kind)
         shown = {each.name: each.figures for each in full.backends if each.figures}
         assert {each.name: each.figures for each in metrics.backends if each.name in shown} == shown
 
 
-async def test_who_does_not_answer_is_silent_on_every_page(world: StoreRows) -> None:
-    fill(world)
-    few = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now(), pick=lambda _: ())
+async def test_who_does_not_answer_is_silent_on_every_page(store: StoreRows) -> None:
+    fill(store)
+    few = await store.views.summary(UPSTREAM, Span.FORTNIGHT, store.clock.now(), pick=lambda _: ())
     assert {each.name.key for each in few.backends if each.silent} == {"silent/backend"}
 
 
@@ -111,13 +111,13 @@ MOST_BYTES = 400_000
 
 
 async def test_ten_thousand_entries_come_in_pages_of_a_hundred(tmp_path: Path) -> None:
-    async with open_store_rows(tmp_path) as world:
+    async with open_store_rows(tmp_path) as store:
         names = [f"org{number % 97}/backend{number:05}" for number in range(MANY - 1)]
-        world.allowlist("L4:\n  - gate/one: [ada]\nL2:\n" + "".join(f"  - {name}\n" for name in names))
-        delivery = world.delivery()
-        world.job(delivery, "failure", downstream=names[7_777].lower())
-        world.sum_up()
-        routes = pages_routes.routes(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+        store.allowlist("L4:\n  - gate/one: [ada]\nL2:\n" + "".join(f"  - {name}\n" for name in names))
+        delivery = store.delivery()
+        store.job(delivery, "failure", downstream=names[7_777].lower())
+        store.sum_up()
+        routes = pages_routes.routes(Frame(store.views, upstreams=(UPSTREAM, OTHER), clock=store.clock))
         transport = httpx.ASGITransport(Starlette(routes=routes))
         async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
             for path in ("/crcr", "/crcr/metrics", "/crcr?sort=last", "/crcr?page=57", "/crcr?page=99999"):
@@ -143,30 +143,30 @@ def _rows(text: str) -> list[str]:
 
 
 async def test_sums_without_a_shortest_and_longest_leave_percentiles_to_the_counted_ranges(
-    world: StoreRows,
+    store: StoreRows,
 ) -> None:
     """Rows that a release before added up have none; those of newer rows do not speak for them."""
-    world.allowlist(LISTED)
+    store.allowlist(LISTED)
     for hours, seconds in ((30.0, 62.0), (1.5, 110.0)):
-        delivery = world.delivery(hours_ago=hours)
-        world.dispatch(delivery, "good/backend", hours_ago=hours)
+        delivery = store.delivery(hours_ago=hours)
+        store.dispatch(delivery, "good/backend", hours_ago=hours)
         for number in range(20):
-            world.job(
+            store.job(
                 delivery, job_name=f"job {number}", hours_ago=hours - 0.5, queue_s=1.0, execution_s=seconds
             )
-    world.sum_up()
+    store.sum_up()
 
     async def p50_s() -> float | None:
-        summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())
+        summary = await store.views.summary(UPSTREAM, Span.FORTNIGHT, store.clock.now())
         figures = next(each.figures for each in summary.backends if each.name.key == "good/backend")
         assert figures is not None
         return figures.execution.p50_s
 
     assert await p50_s() == pytest.approx((62 + 110) / 2)
-    with world.engine.begin() as connection:
+    with store.engine.begin() as connection:
         for table, at in (("hours", "hour_at"), ("days", "day_at")):
             connection.execute(
                 text(f"UPDATE {table} SET execution_low_s = NULL, execution_high_s = NULL WHERE {at} < :at"),  # noqa: S608
-                {"at": world.ago(hours=26)},
+                {"at": store.ago(hours=26)},
             )
     assert await p50_s() == pytest.approx((60 + 120) / 2)

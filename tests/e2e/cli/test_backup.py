@@ -18,7 +18,7 @@ from crcr.record.store.sqlite.database import connect
 from crcr.record.store.sqlite.file import copy_database
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
-from support.data.operator_database import OperatorDatabase, relay_environment
+from support.data.operator_database import OperatorShell, relay_environment
 from support.process import crcr, free_port
 from support.running_relay import UPSTREAM, environment
 from support.services.postgres import binaries, cluster, drop_database, new_database, run_on
@@ -68,8 +68,8 @@ def test_nothing_is_overwritten_and_nothing_broken_is_kept(tmp_path: Path) -> No
 
 
 def test_with_postgresql_it_names_the_tools_that_do_it(tmp_path: Path) -> None:
-    world = OperatorDatabase(tmp_path, relay_environment(tmp_path, CRCR_DATABASE_URL=new_database()))
-    told = world.crcr("backup", str(tmp_path / "copy.db"))
+    shell = OperatorShell(tmp_path, relay_environment(tmp_path, CRCR_DATABASE_URL=new_database()))
+    told = shell.crcr("backup", str(tmp_path / "copy.db"))
     assert (told.exit_code, "pg_dump" in told.stderr) == (1, True)
 
 
@@ -98,7 +98,7 @@ class Installation:
         async with crcr("serve", folder=self.folder, environ=self.environ) as process:
             await process.wait_for_line("crcr is listening on")
             yield
-            assert await process.stopped() == 0
+            assert await process.stop() == 0
 
     async def back_up(self) -> None:
         await self._run(documented("crcr backup" if self.kind == "sqlite" else "pg_dump"))
@@ -136,7 +136,7 @@ class Installation:
             return {guid for (guid,) in store.execute(sql)}
 
 
-def _url_of(database: str) -> str:
+def _role_url(database: str) -> str:
     return cluster().url(database).replace("//crcr@", f"//{ROLE}@")
 
 
@@ -144,7 +144,7 @@ def _plain_database(name: str) -> str:
     """A database of an ordinary role's own, as a careful operator has it; the address is that role's."""
     run_on(cluster().admin_url, f"CREATE ROLE {ROLE} LOGIN")
     run_on(cluster().admin_url, f"CREATE DATABASE {name} OWNER {ROLE} TEMPLATE template0")
-    return _url_of(name)
+    return _role_url(name)
 
 
 @asynccontextmanager
@@ -157,7 +157,7 @@ async def run_installation(kind: str, folder: Path) -> AsyncIterator[Installatio
         installation = Installation(kind, folder, github, url)
         github.webhook_url = f"http://127.0.0.1:{installation.port}/github/webhook"
         if kind == "postgresql":
-            installation.restored_url = _url_of("crcr_restored")
+            installation.restored_url = _role_url("crcr_restored")
         yield installation
         if kind == "postgresql":
             drop_database(installation.restored_url)

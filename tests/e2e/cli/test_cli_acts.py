@@ -5,94 +5,89 @@ from pathlib import Path
 
 import pytest
 
-from support.data.operator_database import OperatorDatabase, database_with_history, relay_environment
+from support.data.operator_database import OperatorShell, relay_environment
 from support.running_relay import UPSTREAM
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> OperatorDatabase:
-    return database_with_history(tmp_path)
-
-
-@pytest.fixture
-def two_upstreams(tmp_path: Path) -> OperatorDatabase:
+def two_upstreams(tmp_path: Path) -> OperatorShell:
     environ = relay_environment(tmp_path)
     del environ["CRCR_UPSTREAM"], environ["CRCR_ALLOWLIST"]
     tables = "".join(
         f'[[upstream]]\nname = "{name}"\nallowlist = "allowlist.yml"\n' for name in ("up/one", "up/two")
     )
     (tmp_path / "crcr.toml").write_text(tables)
-    world = OperatorDatabase(tmp_path, environ)
-    world.ok("migrate", "--config", str(tmp_path / "crcr.toml"))
-    return world
+    shell = OperatorShell(tmp_path, environ)
+    shell.ok("migrate", "--config", str(tmp_path / "crcr.toml"))
+    return shell
 
 
-def acts(world: OperatorDatabase) -> list[tuple[str, str, str]]:
-    return [(each["who"], each["act"], each["subject"]) for each in world.json("audit", "list")]
+def acts(shell: OperatorShell) -> list[tuple[str, str, str]]:
+    return [(each["who"], each["act"], each["subject"]) for each in shell.json("audit", "list")]
 
 
-def test_a_suspension_holds_until_it_is_lifted(world: OperatorDatabase) -> None:
-    assert "org/reporter is suspended" in world.ok("suspend", "org/reporter", "--reason", "noisy")
-    assert "suspended" in world.ok("repos", "list")
-    assert "no longer suspended" in world.ok("suspend", "org/reporter", "--lift")
-    known = {each["name"]: each["suspended_at"] for each in world.json("repos", "list")}
+def test_a_suspension_holds_until_it_is_lifted(shell: OperatorShell) -> None:
+    assert "org/reporter is suspended" in shell.ok("suspend", "org/reporter", "--reason", "noisy")
+    assert "suspended" in shell.ok("repos", "list")
+    assert "no longer suspended" in shell.ok("suspend", "org/reporter", "--lift")
+    known = {each["name"]: each["suspended_at"] for each in shell.json("repos", "list")}
     assert known["Org/Reporter"] is None
     me = getpass.getuser()
-    assert acts(world) == [(me, "resume", "org/reporter"), (me, "suspend", "org/reporter")]
-    assert "reason noisy" in world.ok("audit", "list")
+    assert acts(shell) == [(me, "resume", "org/reporter"), (me, "suspend", "org/reporter")]
+    assert "reason noisy" in shell.ok("audit", "list")
 
 
-def test_suspending_somebody_unlisted_is_done_with_a_warning(world: OperatorDatabase) -> None:
-    result = world.crcr("suspend", "org/unknown")
+def test_suspending_somebody_unlisted_is_done_with_a_warning(shell: OperatorShell) -> None:
+    result = shell.crcr("suspend", "org/unknown")
     assert (result.exit_code, "not on the allowlist" in result.stderr) == (0, True)
 
 
-def test_dispatching_is_paused_and_goes_on(world: OperatorDatabase) -> None:
-    world.ok("pause", "--reason", "GitHub is down")
-    assert world.rows("SELECT paused_at FROM upstreams")[0]["paused_at"] is not None
-    world.ok("pause", "--lift")
-    assert world.rows("SELECT paused_at FROM upstreams")[0]["paused_at"] is None
-    assert [act for _, act, _ in acts(world)] == ["unpause", "pause"]
+def test_dispatching_is_paused_and_goes_on(shell: OperatorShell) -> None:
+    shell.ok("pause", "--reason", "GitHub is down")
+    assert shell.rows("SELECT paused_at FROM upstreams")[0]["paused_at"] is not None
+    shell.ok("pause", "--lift")
+    assert shell.rows("SELECT paused_at FROM upstreams")[0]["paused_at"] is None
+    assert [act for _, act, _ in acts(shell)] == ["unpause", "pause"]
 
 
-def test_a_test_dispatch_is_recorded_as_one(world: OperatorDatabase) -> None:
-    out = world.ok("dispatch", "--test", "org/reporter")
+def test_a_test_dispatch_is_recorded_as_one(shell: OperatorShell) -> None:
+    out = shell.ok("dispatch", "--test", "org/reporter")
     guid = out.split()[4]
     assert f"crcr deliveries show {guid}" in out
-    [dispatch] = world.json("deliveries", "show", guid)["dispatches"]
+    [dispatch] = shell.json("deliveries", "show", guid)["dispatches"]
     assert (dispatch["test"], dispatch["state"]) == (True, "waiting")
 
 
-def test_waiting_for_a_dispatch_that_nobody_sends_ends(world: OperatorDatabase) -> None:
-    result = world.crcr("dispatch", "--test", "org/reporter", "--wait", "--timeout", "0.3s")
+def test_waiting_for_a_dispatch_that_nobody_sends_ends(shell: OperatorShell) -> None:
+    result = shell.crcr("dispatch", "--test", "org/reporter", "--wait", "--timeout", "0.3s")
     assert (result.exit_code, "not sent yet" in result.stderr) == (1, True)
 
 
-def test_only_tests_are_dispatched_by_hand_and_only_to_the_listed(world: OperatorDatabase) -> None:
-    assert world.crcr("dispatch", "org/reporter").exit_code == 2
-    assert world.crcr("dispatch", "--test", "org/unknown").exit_code == 1
-    world.ok("suspend", "org/reporter")
-    assert "is suspended" in world.crcr("dispatch", "--test", "org/reporter").stderr
+def test_only_tests_are_dispatched_by_hand_and_only_to_the_listed(shell: OperatorShell) -> None:
+    assert shell.crcr("dispatch", "org/reporter").exit_code == 2
+    assert shell.crcr("dispatch", "--test", "org/unknown").exit_code == 1
+    shell.ok("suspend", "org/reporter")
+    assert "is suspended" in shell.crcr("dispatch", "--test", "org/reporter").stderr
 
 
-def test_a_changed_identity_is_accepted_after_a_question(world: OperatorDatabase) -> None:
-    refused = world.crcr("repos", "rebind", "org/secret", "77", given="n\n")
+def test_a_changed_identity_is_accepted_after_a_question(shell: OperatorShell) -> None:
+    refused = shell.crcr("repos", "rebind", "org/secret", "77", given="n\n")
     assert refused.exit_code == 1
     assert "is bound to id 70" in refused.output
-    assert world.crcr("repos", "rebind", "org/secret", "77", given="y\n").exit_code == 0
-    world.ok("repos", "rebind", "org/secret", "78", "--yes")
-    known = {each["name"]: each["repository_id"] for each in world.json("repos", "list")}
+    assert shell.crcr("repos", "rebind", "org/secret", "77", given="y\n").exit_code == 0
+    shell.ok("repos", "rebind", "org/secret", "78", "--yes")
+    known = {each["name"]: each["repository_id"] for each in shell.json("repos", "list")}
     assert known["org/secret"] == 78
-    details = [each["detail"] for each in world.json("audit", "list")]
+    details = [each["detail"] for each in shell.json("audit", "list")]
     assert [(each["before"] > 78, each["after"]) for each in details] == [(False, 78), (True, 77)]
 
 
-def test_an_unknown_repository_is_not_bound(world: OperatorDatabase) -> None:
-    result = world.crcr("repos", "rebind", "org/unknown", "77", "--yes")
+def test_an_unknown_repository_is_not_bound(shell: OperatorShell) -> None:
+    result = shell.crcr("repos", "rebind", "org/unknown", "77", "--yes")
     assert (result.exit_code, "is not known" in result.stderr) == (1, True)
 
 
-def test_of_several_upstreams_none_is_guessed_for_an_act(two_upstreams: OperatorDatabase) -> None:
+def test_of_several_upstreams_none_is_guessed_for_an_act(two_upstreams: OperatorShell) -> None:
     config = ("--config", str(two_upstreams.folder / "crcr.toml"))
     result = two_upstreams.crcr("pause", *config)
     assert result.exit_code == 2
@@ -103,5 +98,5 @@ def test_of_several_upstreams_none_is_guessed_for_an_act(two_upstreams: Operator
     assert two_upstreams.crcr("pause", *config, "-u", "no/one").exit_code == 2
 
 
-def test_the_only_upstream_needs_no_naming(world: OperatorDatabase) -> None:
-    assert f"dispatching for {UPSTREAM} paused;" in world.ok("pause")
+def test_the_only_upstream_needs_no_naming(shell: OperatorShell) -> None:
+    assert f"dispatching for {UPSTREAM} paused;" in shell.ok("pause")

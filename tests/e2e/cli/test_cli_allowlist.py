@@ -3,20 +3,14 @@
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from crcr.cli.main import app
-from support.data.operator_database import ALLOWLIST, OperatorDatabase, database_with_history
+from support.data.operator_database import ALLOWLIST, OperatorShell
 from support.paths import ROOT
 
 PUBLIC = ROOT / "tests" / "data" / "pytorch-allowlist.yml"
 BAD = "L1:\n  - a/b\nL5:\n  - x\nL4:\n  - c/d\n"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> OperatorDatabase:
-    return database_with_history(tmp_path)
 
 
 def check(*words: str, given: str | None = None) -> tuple[int, str]:
@@ -59,11 +53,11 @@ def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None
     assert "save the file as UTF-8" in out
 
 
-def test_a_file_without_any_level_is_an_error(world: OperatorDatabase) -> None:
+def test_a_file_without_any_level_is_an_error(shell: OperatorShell) -> None:
     code, out = check("check", "-", given="# nobody yet\n")
     assert (code, "<stdin>:1: error the file holds no level" in out, "`crcr pause`" in out) == (1, True, True)
-    (world.folder / "allowlist.yml").write_text("# nobody yet\n")
-    result = world.crcr("allowlist", "refresh")
+    (shell.folder / "allowlist.yml").write_text("# nobody yet\n")
+    result = shell.crcr("allowlist", "refresh")
     assert (result.exit_code, "version 1 stays in force" in result.stderr) == (1, True)
 
 
@@ -93,41 +87,41 @@ def test_a_bad_file_is_not_compared(tmp_path: Path) -> None:
     assert (code, "bad.yml:3: error" in out) == (1, True)
 
 
-def test_what_is_in_force_is_shown_hidden_ones_included(world: OperatorDatabase) -> None:
-    out = world.ok("allowlist", "show")
+def test_what_is_in_force_is_shown_hidden_ones_included(shell: OperatorShell) -> None:
+    out = shell.ok("allowlist", "show")
     assert "version 1 from" in out
     assert "Org/Reporter" in out
     assert "org/secret" in out
-    listed = world.json("allowlist", "show")["backends"]
+    listed = shell.json("allowlist", "show")["backends"]
     assert [each["repository"] for each in listed] == ["org/refused", "Org/Reporter", "org/secret"]
 
 
-def test_into_a_pipe_what_is_in_force_is_shown_whole(world: OperatorDatabase) -> None:
+def test_into_a_pipe_what_is_in_force_is_shown_whole(shell: OperatorShell) -> None:
     oncalls, hardware = [f"somebody-{each}" for each in range(12)], "8 x Ascend 910B, 64 GB each; " * 8
     entry = f"  - new/comer: {{oncalls: [{', '.join(oncalls)}], hardware: '{hardware.strip()}'}}\n"
-    (world.folder / "allowlist.yml").write_text(ALLOWLIST + entry)
-    world.ok("allowlist", "refresh")
-    [line] = [line for line in world.ok("allowlist", "show").splitlines() if "new/comer" in line]
+    (shell.folder / "allowlist.yml").write_text(ALLOWLIST + entry)
+    shell.ok("allowlist", "refresh")
+    [line] = [line for line in shell.ok("allowlist", "show").splitlines() if "new/comer" in line]
     assert ", ".join(oncalls) in line
     assert hardware.strip() in line
     assert line.rstrip().endswith("public")
 
 
-def test_a_refresh_reads_the_source_now_and_is_audited(world: OperatorDatabase) -> None:
-    assert "unchanged" in world.ok("allowlist", "refresh")
-    (world.folder / "allowlist.yml").write_text(ALLOWLIST + "  - new/comer\n")
-    assert "version 2 is in force; 4 repositories" in world.ok("allowlist", "refresh")
-    assert "new/comer" in world.ok("allowlist", "show")
-    acts = [each["act"] for each in world.json("audit", "list")]
+def test_a_refresh_reads_the_source_now_and_is_audited(shell: OperatorShell) -> None:
+    assert "unchanged" in shell.ok("allowlist", "refresh")
+    (shell.folder / "allowlist.yml").write_text(ALLOWLIST + "  - new/comer\n")
+    assert "version 2 is in force; 4 repositories" in shell.ok("allowlist", "refresh")
+    assert "new/comer" in shell.ok("allowlist", "show")
+    acts = [each["act"] for each in shell.json("audit", "list")]
     assert acts.count("refresh_allowlist") == 2
 
 
-def test_a_bad_source_changes_nothing_and_says_so(world: OperatorDatabase) -> None:
-    (world.folder / "allowlist.yml").write_text(BAD)
+def test_a_bad_source_changes_nothing_and_says_so(shell: OperatorShell) -> None:
+    (shell.folder / "allowlist.yml").write_text(BAD)
     for _ in range(2):
-        result = world.crcr("allowlist", "refresh")
+        result = shell.crcr("allowlist", "refresh")
         assert result.exit_code == 1
         assert "unknown level 'L5'" in result.stderr
         assert "version 1 stays in force" in result.stderr
-    shown = world.crcr("allowlist", "show")
+    shown = shell.crcr("allowlist", "show")
     assert (shown.exit_code, "org/secret" in shown.stdout, "L5" in shown.stderr) == (0, True, True)

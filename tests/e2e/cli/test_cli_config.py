@@ -5,38 +5,38 @@ from pathlib import Path
 
 import pytest
 
-from support.data.operator_database import OperatorDatabase, relay_environment
+from support.data.operator_database import OperatorShell, relay_environment
 
 PROBLEMS = {"CRCR_PORT": "99999", "CRCR_OIDC_AUDIENCE": "", "CRCR_TYPO": "x"}
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OperatorDatabase:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OperatorShell:
     monkeypatch.chdir(tmp_path)
-    return OperatorDatabase(tmp_path, relay_environment(tmp_path))
+    return OperatorShell(tmp_path, relay_environment(tmp_path))
 
 
-def test_effective_settings_are_shown_with_their_origin_and_without_secrets(world: OperatorDatabase) -> None:
-    (world.folder / "crcr.toml").write_text('job_timeout = "90m"\n[log]\nlevel = "warning"\n')
-    out = world.ok("check-config")
-    told = world.json("check-config")
+def test_effective_settings_are_shown_with_their_origin_and_without_secrets(shell: OperatorShell) -> None:
+    (shell.folder / "crcr.toml").write_text('job_timeout = "90m"\n[log]\nlevel = "warning"\n')
+    out = shell.ok("check-config")
+    told = shell.json("check-config")
     found = {each["name"]: (each["value"], each["from"]) for each in told["settings"]}
     assert found["CRCR_JOB_TIMEOUT"] == ("90m", "crcr.toml")
     assert found["CRCR_LOG_LEVEL"] == ("warning", "crcr.toml")
     assert found["CRCR_PORT"] == ("8000", "default")
     assert found["CRCR_DRAIN_S"] == ("0s", "default")
     assert found["CRCR_GITHUB_WEBHOOK_SECRET"] == ("(hidden)", "CRCR_GITHUB_WEBHOOK_SECRET")
-    for secret in (world.environ["CRCR_GITHUB_WEBHOOK_SECRET"], "PRIVATE KEY-----"):
+    for secret in (shell.environ["CRCR_GITHUB_WEBHOOK_SECRET"], "PRIVATE KEY-----"):
         assert secret not in out + json.dumps(told)
 
 
-def test_addresses_of_stores_are_shown_without_user_and_password(world: OperatorDatabase) -> None:
+def test_addresses_of_stores_are_shown_without_user_and_password(shell: OperatorShell) -> None:
     urls = {
         "CRCR_DATABASE_URL": "postgresql://ada:hunter2@db.example:5433/relay",
         "CRCR_REDIS_URL": "rediss://ada:hunter2@redis.example:6380/1",
         "CRCR_CLICKHOUSE_URL": "clickhouses://ada:hunter2@ch.example:8443/relay",
     }
-    stored = OperatorDatabase(world.folder, {**world.environ, **urls})
+    stored = OperatorShell(shell.folder, {**shell.environ, **urls})
     told = stored.json("check-config")
     found = {each["name"]: each["value"] for each in told["settings"]}
     assert [found[name] for name in urls] == [
@@ -50,17 +50,17 @@ def test_addresses_of_stores_are_shown_without_user_and_password(world: Operator
 
 @pytest.mark.parametrize("words", [("migrate",), ("serve", "--port", "0"), ("effects", "list")])
 def test_a_server_that_is_away_is_told_with_what_to_check(
-    world: OperatorDatabase, words: tuple[str, ...]
+    shell: OperatorShell, words: tuple[str, ...]
 ) -> None:
     away = {"CRCR_DATABASE_URL": "postgresql://ada:hunter2@127.0.0.1:1/relay"}
-    result = OperatorDatabase(world.folder, {**world.environ, **away}).crcr(*words)
+    result = OperatorShell(shell.folder, {**shell.environ, **away}).crcr(*words)
     assert result.exit_code == 1
     assert "hint: check the address (CRCR_DATABASE_URL)" in result.stderr
     assert [word for word in ("hunter2", "Traceback") if word in result.output] == []
 
 
-def test_all_problems_are_told_together(world: OperatorDatabase) -> None:
-    bad = OperatorDatabase(world.folder, {**world.environ, **PROBLEMS})
+def test_all_problems_are_told_together(shell: OperatorShell) -> None:
+    bad = OperatorShell(shell.folder, {**shell.environ, **PROBLEMS})
     result = bad.crcr("check-config")
     assert result.exit_code == 2
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
@@ -71,40 +71,40 @@ def test_all_problems_are_told_together(world: OperatorDatabase) -> None:
 
 @pytest.mark.parametrize("words", [("serve",), ("worker",), ("migrate",), ("deliveries", "list"), ("pause",)])
 def test_bad_settings_stop_every_command_with_2_and_no_traceback(
-    world: OperatorDatabase, words: tuple[str, ...]
+    shell: OperatorShell, words: tuple[str, ...]
 ) -> None:
-    result = OperatorDatabase(world.folder, {**world.environ, **PROBLEMS}).crcr(*words)
+    result = OperatorShell(shell.folder, {**shell.environ, **PROBLEMS}).crcr(*words)
     assert result.exit_code == 2
     assert result.stderr.count("error: ") == 3
     assert "Traceback" not in result.output
 
 
-def test_warnings_are_told_and_do_not_fail(world: OperatorDatabase) -> None:
-    unwise = OperatorDatabase(world.folder, {**world.environ, "CRCR_PUBLIC_URL": "http://relay.example"})
+def test_warnings_are_told_and_do_not_fail(shell: OperatorShell) -> None:
+    unwise = OperatorShell(shell.folder, {**shell.environ, "CRCR_PUBLIC_URL": "http://relay.example"})
     result = unwise.crcr("check-config")
     assert (result.exit_code, "unencrypted" in result.stderr) == (0, True)
 
 
-def test_a_migration_tells_before_and_after(world: OperatorDatabase) -> None:
-    assert "empty → 0" in world.ok("migrate")
-    assert "already at revision" in world.ok("migrate")
+def test_a_migration_tells_before_and_after(shell: OperatorShell) -> None:
+    assert "empty → 0" in shell.ok("migrate")
+    assert "already at revision" in shell.ok("migrate")
 
 
-def test_a_command_does_not_make_a_database_by_mistake(world: OperatorDatabase) -> None:
-    result = world.crcr("deliveries", "list")
+def test_a_command_does_not_make_a_database_by_mistake(shell: OperatorShell) -> None:
+    result = shell.crcr("deliveries", "list")
     assert (result.exit_code, "there is no database" in result.stderr) == (1, True)
-    assert not (world.folder / "crcr.db").exists()
+    assert not (shell.folder / "crcr.db").exists()
 
 
-def test_a_file_that_is_no_database_is_told_in_a_sentence(world: OperatorDatabase) -> None:
-    (world.folder / "crcr.db").write_text("this is something else entirely, and long enough to look at" * 10)
+def test_a_file_that_is_no_database_is_told_in_a_sentence(shell: OperatorShell) -> None:
+    (shell.folder / "crcr.db").write_text("this is something else entirely, and long enough to look at" * 10)
     for words in (("migrate",), ("serve", "--port", "0"), ("deliveries", "list")):
-        result = world.crcr(*words)
+        result = shell.crcr(*words)
         assert (result.exit_code, "file is not a database" in result.stderr) == (1, True)
         assert "Traceback" not in result.output
 
 
-def test_a_database_of_another_release_says_how_to_go_on(world: OperatorDatabase) -> None:
-    (world.folder / "crcr.db").touch()
-    result = world.crcr("deliveries", "list")
+def test_a_database_of_another_release_says_how_to_go_on(shell: OperatorShell) -> None:
+    (shell.folder / "crcr.db").touch()
+    result = shell.crcr("deliveries", "list")
     assert (result.exit_code, "crcr migrate" in result.stderr) == (1, True)

@@ -1,36 +1,29 @@
 """`crcr deliveries` and `crcr effects`: the history of one relay, seen and replayed from a terminal."""
 
-from pathlib import Path
-
 import pytest
 
-from support.data.operator_database import OperatorDatabase, database_with_history
+from support.data.operator_database import OperatorShell
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> OperatorDatabase:
-    return database_with_history(tmp_path)
-
-
-def test_deliveries_are_listed_with_what_became_of_them(world: OperatorDatabase) -> None:
-    out = world.ok("deliveries", "list")
-    assert world.delivery in out
+def test_deliveries_are_listed_with_what_became_of_them(shell: OperatorShell) -> None:
+    out = shell.ok("deliveries", "list")
+    assert shell.delivery in out
     assert "pull_request opened" in out
     assert "1 parked, 2 sent" in out
-    [line] = world.json("deliveries", "list")
-    assert (line["guid"], line["dispatches"]) == (world.delivery, {"parked": 1, "sent": 2})
+    [line] = shell.json("deliveries", "list")
+    assert (line["guid"], line["dispatches"]) == (shell.delivery, {"parked": 1, "sent": 2})
 
 
-def test_deliveries_are_found_by_state(world: OperatorDatabase) -> None:
-    assert world.json("deliveries", "list", "--state", "superseded") == []
-    assert len(world.json("deliveries", "list", "--state", "accepted")) == 1
-    assert world.crcr("deliveries", "list", "--state", "lost").exit_code == 2
+def test_deliveries_are_found_by_state(shell: OperatorShell) -> None:
+    assert shell.json("deliveries", "list", "--state", "superseded") == []
+    assert len(shell.json("deliveries", "list", "--state", "accepted")) == 1
+    assert shell.crcr("deliveries", "list", "--state", "lost").exit_code == 2
 
 
-def test_one_delivery_shows_dispatches_attempts_errors_and_jobs(world: OperatorDatabase) -> None:
-    out = world.ok("deliveries", "show", world.delivery)
+def test_one_delivery_shows_dispatches_attempts_errors_and_jobs(shell: OperatorShell) -> None:
+    out = shell.ok("deliveries", "show", shell.delivery)
     assert "The App is not installed on org/refused." in out
-    detail = world.json("deliveries", "show", world.delivery)
+    detail = shell.json("deliveries", "show", shell.delivery)
     found = {
         each["downstream"]: (each["state"], len(each["effects"]), [job["conclusion"] for job in each["jobs"]])
         for each in detail["dispatches"]
@@ -42,55 +35,55 @@ def test_one_delivery_shows_dispatches_attempts_errors_and_jobs(world: OperatorD
     }
 
 
-def test_the_body_is_shown_while_it_is_kept(world: OperatorDatabase) -> None:
-    detail = world.json("deliveries", "show", world.delivery, "--body")
+def test_the_body_is_shown_while_it_is_kept(shell: OperatorShell) -> None:
+    detail = shell.json("deliveries", "show", shell.delivery, "--body")
     assert detail["body"]["pull_request"]["title"] == "Add an operator"
-    assert '"title": "Add an operator"' in world.ok("deliveries", "show", world.delivery, "--body")
+    assert '"title": "Add an operator"' in shell.ok("deliveries", "show", shell.delivery, "--body")
 
 
-def test_an_unknown_delivery_is_told_with_a_hint(world: OperatorDatabase) -> None:
-    result = world.crcr("deliveries", "show", "no-such-guid")
+def test_an_unknown_delivery_is_told_with_a_hint(shell: OperatorShell) -> None:
+    result = shell.crcr("deliveries", "show", "no-such-guid")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "there is no delivery no-such-guid" in result.stderr
 
 
-def test_a_replay_goes_to_those_who_did_not_get_it(world: OperatorDatabase) -> None:
-    assert "sent again to 1" in world.ok("deliveries", "replay", world.delivery)
-    assert "nothing to send" in world.ok("deliveries", "replay", world.delivery)
-    states = {each["state"] for each in world.json("effects", "list", "--kind", "send_dispatch")}
+def test_a_replay_goes_to_those_who_did_not_get_it(shell: OperatorShell) -> None:
+    assert "sent again to 1" in shell.ok("deliveries", "replay", shell.delivery)
+    assert "nothing to send" in shell.ok("deliveries", "replay", shell.delivery)
+    states = {each["state"] for each in shell.json("effects", "list", "--kind", "send_dispatch")}
     assert states == {"waiting"}
-    assert world.crcr("deliveries", "replay", "no-such-guid").exit_code == 1
+    assert shell.crcr("deliveries", "replay", "no-such-guid").exit_code == 1
 
 
-def test_a_replay_for_everyone_goes_to_all(world: OperatorDatabase) -> None:
-    assert "sent again to 3" in world.ok("deliveries", "replay", world.delivery, "--everyone")
-    acts = [(each["act"], each["detail"]["dispatches"]) for each in world.json("audit", "list")]
+def test_a_replay_for_everyone_goes_to_all(shell: OperatorShell) -> None:
+    assert "sent again to 3" in shell.ok("deliveries", "replay", shell.delivery, "--everyone")
+    acts = [(each["act"], each["detail"]["dispatches"]) for each in shell.json("audit", "list")]
     assert acts == [("replay", 3)]
 
 
-def test_what_was_cancelled_while_a_backend_was_cut_off_is_replayed_together(world: OperatorDatabase) -> None:
-    world.ok("deliveries", "replay", world.delivery)
-    world.ok("suspend", "org/refused")
+def test_what_was_cancelled_while_a_backend_was_cut_off_is_replayed_together(shell: OperatorShell) -> None:
+    shell.ok("deliveries", "replay", shell.delivery)
+    shell.ok("suspend", "org/refused")
     words = ("deliveries", "replay", "--cancelled", "--since", "2026-01-01")
-    assert "nothing to send" in world.ok(*words)
-    world.ok("suspend", "org/refused", "--lift")
-    assert "nothing to send" in world.ok("deliveries", "replay", "--cancelled")  # the last 24 hours
-    assert "1 dispatch of 1 delivery sent again" in world.ok(*words)
+    assert "nothing to send" in shell.ok(*words)
+    shell.ok("suspend", "org/refused", "--lift")
+    assert "nothing to send" in shell.ok("deliveries", "replay", "--cancelled")  # the last 24 hours
+    assert "1 dispatch of 1 delivery sent again" in shell.ok(*words)
 
 
 @pytest.mark.parametrize(
     "words", [[], ["guid", "--cancelled"], ["--cancelled", "--everyone"], ["guid", "--since", "2h"]]
 )
-def test_a_replay_says_exactly_which(world: OperatorDatabase, words: list[str]) -> None:
-    assert world.crcr("deliveries", "replay", *words).exit_code == 2
+def test_a_replay_says_exactly_which(shell: OperatorShell, words: list[str]) -> None:
+    assert shell.crcr("deliveries", "replay", *words).exit_code == 2
 
 
-def test_effects_are_listed_by_state_target_and_kind(world: OperatorDatabase) -> None:
-    assert "The App is not installed" in world.ok("effects", "list")
-    kinds = [each["kind"] for each in world.json("effects", "list", "--parked")]
+def test_effects_are_listed_by_state_target_and_kind(shell: OperatorShell) -> None:
+    assert "The App is not installed" in shell.ok("effects", "list")
+    kinds = [each["kind"] for each in shell.json("effects", "list", "--parked")]
     assert kinds == ["send_dispatch", "identify_repository"]
-    assert len(world.json("effects", "list", "--target", "Org/Refused", "--kind", "send_dispatch")) == 1
-    assert world.json("effects", "list", "--target", "org/reporter") == []
+    assert len(shell.json("effects", "list", "--target", "Org/Refused", "--kind", "send_dispatch")) == 1
+    assert shell.json("effects", "list", "--target", "org/reporter") == []
 
 
 @pytest.mark.parametrize(
@@ -103,33 +96,31 @@ def test_effects_are_listed_by_state_target_and_kind(world: OperatorDatabase) ->
         (["1", "4"], 2),
     ],
 )
-def test_parked_effects_are_retried_and_audited(
-    world: OperatorDatabase, words: list[str], retried: int
-) -> None:
-    assert f"{retried} retried" in world.ok("effects", "retry", *words)
-    assert len(world.json("effects", "list", "--parked")) == 2 - retried
-    ids = [each["detail"]["ids"] for each in world.json("audit", "list") if each["act"] == "retry"]
+def test_parked_effects_are_retried_and_audited(shell: OperatorShell, words: list[str], retried: int) -> None:
+    assert f"{retried} retried" in shell.ok("effects", "retry", *words)
+    assert len(shell.json("effects", "list", "--parked")) == 2 - retried
+    ids = [each["detail"]["ids"] for each in shell.json("audit", "list") if each["act"] == "retry"]
     assert sum(map(len, ids)) == retried
 
 
 @pytest.mark.parametrize("words", [["99"], ["--target", "org/reporter"], ["--until", "2025-01-01"]])
-def test_nothing_like_that_is_a_problem_found(world: OperatorDatabase, words: list[str]) -> None:
-    result = world.crcr("effects", "retry", *words)
+def test_nothing_like_that_is_a_problem_found(shell: OperatorShell, words: list[str]) -> None:
+    result = shell.crcr("effects", "retry", *words)
     assert (result.exit_code, "no parked effect matches" in result.stdout) == (1, True)
 
 
 @pytest.mark.parametrize("words", [[], ["1", "--all"], ["--all", "--target", "org/refused"]])
-def test_a_retry_says_exactly_which(world: OperatorDatabase, words: list[str]) -> None:
-    assert world.crcr("effects", "retry", *words).exit_code == 2
+def test_a_retry_says_exactly_which(shell: OperatorShell, words: list[str]) -> None:
+    assert shell.crcr("effects", "retry", *words).exit_code == 2
 
 
-def test_many_are_retried_in_parts(world: OperatorDatabase) -> None:
-    world.copy_effect(4, times=1_200)
-    assert "1,202 retried" in world.ok("effects", "retry", "--all")
-    assert world.json("effects", "list", "--parked") == []
+def test_many_are_retried_in_parts(shell: OperatorShell) -> None:
+    shell.copy_effect(4, times=1_200)
+    assert "1,202 retried" in shell.ok("effects", "retry", "--all")
+    assert shell.json("effects", "list", "--parked") == []
 
 
-def test_who_is_suspended_is_not_sent_what_was_parked(world: OperatorDatabase) -> None:
-    world.ok("suspend", "org/refused")
-    assert "1 retried" in world.ok("effects", "retry", "--all")
-    assert [each["kind"] for each in world.json("effects", "list", "--parked")] == ["send_dispatch"]
+def test_who_is_suspended_is_not_sent_what_was_parked(shell: OperatorShell) -> None:
+    shell.ok("suspend", "org/refused")
+    assert "1 retried" in shell.ok("effects", "retry", "--all")
+    assert [each["kind"] for each in shell.json("effects", "list", "--parked")] == ["send_dispatch"]

@@ -13,13 +13,13 @@ from crcr.demo.history.generate import HistoryPlan
 from crcr.join.findings.finding import SetupFinding, State
 from crcr.record.store.times import to_us
 from crcr.settings import load_settings
-from support.data.operator_database import OperatorDatabase, relay_environment
+from support.data.operator_database import OperatorShell, relay_environment
 from support.running_relay import UPSTREAM
 from support.services.clickhouse import new_database
 
 
 @pytest.fixture
-def grown(tmp_path: Path) -> OperatorDatabase:
+def grown(tmp_path: Path) -> OperatorShell:
     plan = HistoryPlan(
         upstream=UPSTREAM,
         backends=(BackendSpec("org/backend", 3, 6),),
@@ -28,17 +28,17 @@ def grown(tmp_path: Path) -> OperatorDatabase:
         jobs=5_000,
     )
     fill_database(tmp_path / "crcr.db", plan)
-    return OperatorDatabase(tmp_path, relay_environment(tmp_path, CRCR_CLICKHOUSE_URL=new_database()))
+    return OperatorShell(tmp_path, relay_environment(tmp_path, CRCR_CLICKHOUSE_URL=new_database()))
 
 
-def findings(world: OperatorDatabase, **more: str) -> dict[str, SetupFinding]:
-    settings = load_settings(config=None, environ={**world.environ, **more}, cwd=world.folder)
+def findings(shell: OperatorShell, **more: str) -> dict[str, SetupFinding]:
+    settings = load_settings(config=None, environ={**shell.environ, **more}, cwd=shell.folder)
     return {
         each.name: each for each in asyncio.run(history_findings(settings, datetime.now(UTC), store=True))
     }
 
 
-def test_a_grown_installation_is_filled_up_and_may_be_again(grown: OperatorDatabase) -> None:
+def test_a_grown_installation_is_filled_up_and_may_be_again(grown: OperatorShell) -> None:
     assert findings(grown)["clickhouse_fed"].state is State.WARNING
     jobs = grown.rows("SELECT count(*) AS n FROM jobs WHERE ended_as IS NOT NULL")[0]["n"]
     assert jobs > 4_000
@@ -52,16 +52,16 @@ def test_a_grown_installation_is_filled_up_and_may_be_again(grown: OperatorDatab
     assert set(said) == {"clickhouse", "clickhouse_schema", "clickhouse_lag"}
 
 
-def test_without_clickhouse_there_is_nothing_to_fill(grown: OperatorDatabase) -> None:
+def test_without_clickhouse_there_is_nothing_to_fill(grown: OperatorShell) -> None:
     environ = {name: value for name, value in grown.environ.items() if name != "CRCR_CLICKHOUSE_URL"}
-    plain = OperatorDatabase(grown.folder, environ)
+    plain = OperatorShell(grown.folder, environ)
     result = plain.crcr("history", "backfill")
     assert (result.exit_code, "CRCR_CLICKHOUSE_URL" in result.stderr) == (1, True)
     assert findings(plain)["clickhouse"].state is State.OK
 
 
-def test_what_cannot_be_reached_is_said_without_its_password(grown: OperatorDatabase) -> None:
-    away = OperatorDatabase(
+def test_what_cannot_be_reached_is_said_without_its_password(grown: OperatorShell) -> None:
+    away = OperatorShell(
         grown.folder, {**grown.environ, "CRCR_CLICKHOUSE_URL": "clickhouse://u:hunter2@127.0.0.1:1"}
     )
     result = away.crcr("history", "backfill")
@@ -71,6 +71,6 @@ def test_what_cannot_be_reached_is_said_without_its_password(grown: OperatorData
     assert "hunter2" not in result.output + result.stderr + said.text
 
 
-def test_how_long_it_keeps_is_compared_with_the_setting(grown: OperatorDatabase) -> None:
+def test_how_long_it_keeps_is_compared_with_the_setting(grown: OperatorShell) -> None:
     grown.ok("history", "backfill")
     assert findings(grown, CRCR_CLICKHOUSE_KEEP_DAYS="200")["clickhouse_schema"].state is State.WARNING

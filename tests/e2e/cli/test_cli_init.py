@@ -1,6 +1,5 @@
 """`crcr init` in a repository: what it writes, what it leaves alone, what it refuses and what it says is next."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,50 +7,36 @@ import pytest
 from crcr.join.files import generate
 from support.downstream.init_command import (
     FLAGS,
-    NOBODY,
-    OWN,
+    LOCAL_RELAY,
     REPORTER,
-    TOLD,
+    UNREACHABLE_RELAY,
     WORKFLOW,
-    checkout,
-    init,
     plain_text,
-    serve_facts,
+    run_init_in,
     written_files,
 )
 from support.downstream.join_requests import join_request
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return checkout(tmp_path / "backend")
-
-
-@pytest.fixture
-def relay() -> Iterator[str]:
-    with serve_facts(TOLD) as url:
-        yield url
-
-
-def test_it_writes_what_the_generator_makes_and_says_what_is_next(repository: Path, relay: str) -> None:
-    code, out = init(repository, "--relay", relay)
+def test_it_writes_what_the_generator_makes_and_says_what_is_next(repository: Path, relay_url: str) -> None:
+    code, out = run_init_in(repository, "--relay", relay_url)
     assert code == 0
     assert written_files(repository) == {
-        each.path: each.text for each in generate(join_request(relay_url=OWN))
+        each.path: each.text for each in generate(join_request(relay_url=LOCAL_RELAY))
     }
     for words in (
         f"written    {WORKFLOW}",
         "https://github.com/apps/crcr",
         "- org/backend",
-        f"crcr doctor --relay {OWN} --repo org/backend",
+        f"crcr doctor --relay {LOCAL_RELAY} --repo org/backend",
     ):
         assert words in out
 
 
 def test_a_second_time_nothing_is_touched(repository: Path) -> None:
-    init(repository, *FLAGS)
+    run_init_in(repository, *FLAGS)
     before = {path: (repository / path).stat().st_mtime_ns for path in written_files(repository)}
-    code, out = init(repository, *FLAGS)
+    code, out = run_init_in(repository, *FLAGS)
     assert code == 0
     assert "written" not in out
     assert f"unchanged  {WORKFLOW}" in out
@@ -59,25 +44,25 @@ def test_a_second_time_nothing_is_touched(repository: Path) -> None:
 
 
 def test_what_was_edited_is_shown_and_stays_unless_forced(repository: Path) -> None:
-    init(repository, *FLAGS)
+    run_init_in(repository, *FLAGS)
     edited = repository / WORKFLOW
     edited.write_text(edited.read_text().replace("timeout-minutes: 360", "timeout-minutes: 60"))
     (repository / REPORTER).unlink()
-    code, out = init(repository, *FLAGS)
+    code, out = run_init_in(repository, *FLAGS)
     assert code == 1
     assert "-    timeout-minutes: 60" in out
     assert "+    timeout-minutes: 360" in out
     assert "--force" in out
     assert "timeout-minutes: 60" in edited.read_text()
     assert not (repository / REPORTER).exists()  # all or nothing
-    assert init(repository, *FLAGS, "--force")[0] == 0
+    assert run_init_in(repository, *FLAGS, "--force")[0] == 0
     assert written_files(repository) == {
-        each.path: each.text for each in generate(join_request(relay_url=NOBODY))
+        each.path: each.text for each in generate(join_request(relay_url=UNREACHABLE_RELAY))
     }
 
 
 def test_a_dry_run_shows_everything_and_writes_nothing(repository: Path) -> None:
-    code, out = init(repository, *FLAGS, "--nightly", "--dry-run")
+    code, out = run_init_in(repository, *FLAGS, "--nightly", "--dry-run")
     assert code == 0
     assert written_files(repository) == {}
     assert "+name: upstream nightly" in out
@@ -86,7 +71,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(repository: Path) -> None
 
 def test_it_writes_for_another_ci_and_says_what_to_register(repository: Path) -> None:
     place = ("--place", "organization=acme", "--place", "pipeline=crcr")
-    code, out = init(repository, *FLAGS, "--ci", "buildkite", *place)
+    code, out = run_init_in(repository, *FLAGS, "--ci", "buildkite", *place)
     assert code == 0
     assert set(written_files(repository)) == {
         *(".github/workflows/crcr-bridge.yml", ".buildkite/crcr.yml", ".crcr/bridge.py", REPORTER)
@@ -100,8 +85,8 @@ def test_it_writes_for_another_ci_and_says_what_to_register(repository: Path) ->
     ("words", "told"),
     [
         ((), "--relay"),
-        (("--relay", NOBODY), "--upstream"),
-        (("--relay", NOBODY, "--upstream", "pytorch/pytorch"), "--audience"),
+        (("--relay", UNREACHABLE_RELAY), "--upstream"),
+        (("--relay", UNREACHABLE_RELAY, "--upstream", "pytorch/pytorch"), "--audience"),
         ((*FLAGS, "--ci", "gitlab"), "--place project_id=…"),
         ((*FLAGS, "--level", "L3"), "--device"),
         ((*FLAGS, "--level", "L4"), "--oncall"),
@@ -115,7 +100,7 @@ def test_it_writes_for_another_ci_and_says_what_to_register(repository: Path) ->
 def test_what_is_missing_or_wrong_is_told_and_nothing_is_written(
     repository: Path, words: tuple[str, ...], told: str
 ) -> None:
-    code, out = init(repository, *words)
+    code, out = run_init_in(repository, *words)
     assert code == 2
     assert told in plain_text(out)
     assert written_files(repository) == {}
@@ -125,7 +110,7 @@ def test_a_link_that_leads_out_of_the_repository_is_not_followed(repository: Pat
     outside = tmp_path / "outside"
     outside.mkdir()
     (repository / ".crcr").symlink_to(outside)
-    code, out = init(repository, *FLAGS)
+    code, out = run_init_in(repository, *FLAGS)
     assert code == 1
     assert "is outside" in out
     assert list(outside.iterdir()) == []
@@ -134,7 +119,7 @@ def test_a_link_that_leads_out_of_the_repository_is_not_followed(repository: Pat
 
 def test_a_folder_in_a_files_place_ends_it_and_leaves_no_rest(repository: Path) -> None:
     (repository / REPORTER).mkdir(parents=True)
-    code, out = init(repository, *FLAGS)
+    code, out = run_init_in(repository, *FLAGS)
     assert code == 1
     assert "cannot be read" in out
     assert written_files(repository) == {}
@@ -142,6 +127,6 @@ def test_a_folder_in_a_files_place_ends_it_and_leaves_no_rest(repository: Path) 
 
 def test_a_place_that_cannot_be_written_leaves_no_half_file(repository: Path) -> None:
     (repository / ".crcr").write_text("a file where the folder should be")
-    code, _ = init(repository, *FLAGS)
+    code, _ = run_init_in(repository, *FLAGS)
     assert code == 1
     assert set(written_files(repository)) == {".crcr"}

@@ -11,7 +11,7 @@ from crcr.decide.model import Level
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
 from crcr.join.request import JoinRequest
-from support.downstream.init_command import FLAGS, REPORTER, WORKFLOW, checkout, init, written_files
+from support.downstream.init_command import FLAGS, REPORTER, WORKFLOW, run_init_in, written_files
 from support.downstream.join_requests import all_join_requests, join_request
 
 TOLD = ("--command", 'make test A="$B" # all', "--job-name", "build (cuda, 3.12)", "--junit", "out/**/*.xml")
@@ -23,11 +23,6 @@ PLACES = {
 }
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return checkout(tmp_path / "backend")
-
-
 def write(folder: Path, wanted: JoinRequest) -> None:
     for each in generate(wanted):
         (folder / each.path).parent.mkdir(parents=True, exist_ok=True)
@@ -37,9 +32,9 @@ def write(folder: Path, wanted: JoinRequest) -> None:
 @pytest.mark.parametrize("ci", Ci)
 def test_without_flags_it_reverts_nothing(repository: Path, ci: Ci) -> None:
     first = ("--ci", ci.value, *PLACES[ci], *TOLD, "--runs-on", "gpu", "--branch", "dev", "--nightly")
-    assert init(repository, *FLAGS, *first)[0] == 0
+    assert run_init_in(repository, *FLAGS, *first)[0] == 0
     before = written_files(repository)
-    code, out = init(repository, *FLAGS)
+    code, out = run_init_in(repository, *FLAGS)
     assert (code, written_files(repository)) == (0, before), out
     assert "written" not in out
     assert "from the files here" in out
@@ -48,12 +43,12 @@ def test_without_flags_it_reverts_nothing(repository: Path, ci: Ci) -> None:
 
 @pytest.mark.parametrize("ci", Ci)
 def test_what_is_said_now_counts_more(repository: Path, ci: Ci) -> None:
-    init(repository, *FLAGS, "--ci", ci.value, *PLACES[ci], *TOLD, "--runs-on", "gpu")
+    run_init_in(repository, *FLAGS, "--ci", ci.value, *PLACES[ci], *TOLD, "--runs-on", "gpu")
     now = ("--command", "make", "--job-name", "x", "--junit", "", "--runs-on", "cpu", "--force")
-    assert init(repository, *FLAGS, *now)[0] == 0
+    assert run_init_in(repository, *FLAGS, *now)[0] == 0
     assert (
         "from the files here"
-        not in init(repository, *FLAGS, *now, "--ci", ci.value, *PLACES[ci], "--branch", "main")[1]
+        not in run_init_in(repository, *FLAGS, *now, "--ci", ci.value, *PLACES[ci], "--branch", "main")[1]
     )
     found = read_previous_answers(repository, ci).values
     assert {name: found.get(name) for name in ("command", "job_name", "junit", "runs_on")} == {
@@ -65,8 +60,8 @@ def test_what_is_said_now_counts_more(repository: Path, ci: Ci) -> None:
 
 
 def test_the_build_moves_to_another_ci_with_its_command_and_not_with_its_machine(repository: Path) -> None:
-    init(repository, *FLAGS, *TOLD, "--runs-on", "gpu")
-    code, _ = init(repository, *FLAGS, "--ci", "buildkite", *PLACES[Ci.BUILDKITE])
+    run_init_in(repository, *FLAGS, *TOLD, "--runs-on", "gpu")
+    code, _ = run_init_in(repository, *FLAGS, "--ci", "buildkite", *PLACES[Ci.BUILDKITE])
     assert code == 0
     found = read_previous_answers(repository, Ci.BUILDKITE).values
     assert (found["command"], found["job_name"], found["junit"]) == TOLD[1::2]
@@ -88,20 +83,20 @@ def test_the_build_moves_to_another_ci_with_its_command_and_not_with_its_machine
 )
 def test_what_is_not_as_we_write_it_is_not_taken_up(repository: Path, edit: object) -> None:
     assert callable(edit)
-    init(repository, *FLAGS, "--command", "make")
+    run_init_in(repository, *FLAGS, "--command", "make")
     path = repository / WORKFLOW
     path.write_text(edit(path.read_text()))
     (repository / REPORTER).unlink()
     assert "command" not in read_previous_answers(repository, Ci.GITHUB).values
-    assert init(repository, *FLAGS)[0] == 1  # it is different, and is shown
+    assert run_init_in(repository, *FLAGS)[0] == 1  # it is different, and is shown
     assert not (repository / REPORTER).exists()
 
 
 def test_a_gate_is_not_lost_in_silence(repository: Path) -> None:
-    init(repository, *FLAGS, "--level", "L4", "--oncall", "ada")
-    code, out = init(repository, *FLAGS)
+    run_init_in(repository, *FLAGS, "--level", "L4", "--oncall", "ada")
+    code, out = run_init_in(repository, *FLAGS)
     assert (code, "pass --level L4 to keep that" in out) == (1, True), out
-    assert "--level L4" not in init(repository, *FLAGS, "--level", "L2", "--force")[1]
+    assert "--level L4" not in run_init_in(repository, *FLAGS, "--level", "L2", "--force")[1]
 
 
 def test_every_kind_of_file_is_read_back(tmp_path: Path) -> None:

@@ -1,39 +1,24 @@
 """`crcr init` on a terminal: what it asks for, and that a bad answer is asked for again, with the reason."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.downstream.init_command import (
     FLAGS,
-    NOBODY,
-    TOLD,
+    UNREACHABLE_RELAY,
     WORKFLOW,
     Terminal,
-    checkout,
-    init,
-    serve_facts,
+    run_init_in,
     written_files,
 )
 
 NIGHTLY = ".github/workflows/crcr-nightly.yml"
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return checkout(tmp_path / "backend")
-
-
-@pytest.fixture
-def relay() -> Iterator[str]:
-    with serve_facts(TOLD) as url:
-        yield url
-
-
-def test_it_asks_for_what_is_missing(repository: Path, relay: str) -> None:
+def test_it_asks_for_what_is_missing(repository: Path, relay_url: str) -> None:
     with Terminal(repository, "init") as terminal:
-        terminal.answer("the relay's URL", relay)
+        terminal.answer("the relay's URL", relay_url)
         terminal.answer("the CI that runs the build", "")
         terminal.answer("the level", "L4")
         terminal.answer("this repository, as owner/name [org/backend]", "")
@@ -51,12 +36,12 @@ def test_it_asks_for_what_is_missing(repository: Path, relay: str) -> None:
     assert "assumed" not in terminal.seen
 
 
-def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay: str) -> None:
+def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay_url: str) -> None:
     with Terminal(repository, "init") as terminal:
         terminal.answer("the relay's URL", "relay")
-        terminal.answer("write https://host", NOBODY)
+        terminal.answer("write https://host", UNREACHABLE_RELAY)
         terminal.answer("cannot be reached", "n")
-        terminal.answer("the relay's URL", relay)
+        terminal.answer("the relay's URL", relay_url)
         terminal.answer("the CI that runs the build", "jenkins")
         terminal.answer("which runs anywhere", "buildkite")
         terminal.answer("the level", "L9")
@@ -84,7 +69,7 @@ def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay
 
 def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path) -> None:
     with Terminal(repository, "init", "--ci", "github", "--level", "L2", "--command", "make") as terminal:
-        terminal.answer("the relay's URL", NOBODY)
+        terminal.answer("the relay's URL", UNREACHABLE_RELAY)
         terminal.answer("use it anyway? [y/N]", "y")
         terminal.answer("this repository", "")
         terminal.answer("the upstream (owner/name)", "pytorch/pytorch")
@@ -94,12 +79,12 @@ def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path)
         terminal.answer("every night too?", "")
         terminal.answer("the default branch", "")
         assert terminal.end() == 0
-    assert NOBODY in written_files(repository)[WORKFLOW]
+    assert UNREACHABLE_RELAY in written_files(repository)[WORKFLOW]
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
 def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) -> None:
-    init(repository, *FLAGS)
+    run_init_in(repository, *FLAGS)
     edited = repository / WORKFLOW
     edited.write_text("mine\n")
     given = ("--ci", "github", "--level", "L2", "--command", "make", "--junit", "", "--no-nightly")
@@ -110,10 +95,12 @@ def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) 
     assert (edited.read_text() == "mine\n") is (answer == "n")
 
 
-def test_what_was_said_before_is_offered(repository: Path, relay: str) -> None:
-    init(repository, "--relay", relay, "--command", "make test", "--junit", "out/*.xml", "--nightly")
+def test_what_was_said_before_is_offered(repository: Path, relay_url: str) -> None:
+    run_init_in(
+        repository, "--relay", relay_url, "--command", "make test", "--junit", "out/*.xml", "--nightly"
+    )
     before = written_files(repository)
-    with Terminal(repository, "init", "--relay", relay) as terminal:
+    with Terminal(repository, "init", "--relay", relay_url) as terminal:
         terminal.answer("the CI that runs the build (github, buildkite, gitlab, circleci) [github]", "")
         terminal.answer("the level", "")
         terminal.answer("this repository", "")

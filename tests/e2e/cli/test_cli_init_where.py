@@ -9,19 +9,14 @@ from support.downstream.init_command import (
     WORKFLOW,
     checkout,
     git,
-    init,
     plain_text,
-    run,
+    run_init,
+    run_init_in,
     written_files,
 )
 
 BRIDGE = ".github/workflows/crcr-bridge.yml"
 BUILDKITE = ("--ci", "buildkite", "--place", "organization=acme", "--place", "pipeline=crcr")
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return checkout(tmp_path / "backend")
 
 
 def next_steps(out: str) -> list[str]:
@@ -34,7 +29,7 @@ def test_below_the_top_it_writes_at_the_top_and_says_so(
     deep = repository / "sub" / "deep"
     deep.mkdir(parents=True)
     monkeypatch.chdir(deep)
-    code, out = run(*FLAGS)
+    code, out = run_init(*FLAGS)
     assert code == 0
     assert f"writing to the top of the repository, {repository.resolve()}" in out
     assert (repository / WORKFLOW).is_file()
@@ -44,7 +39,7 @@ def test_below_the_top_it_writes_at_the_top_and_says_so(
 def test_a_named_folder_below_the_top_is_refused(repository: Path) -> None:
     deep = repository / "sub"
     deep.mkdir()
-    code, out = init(deep, *FLAGS)
+    code, out = run_init_in(deep, *FLAGS)
     assert code == 2
     assert "only at its top" in plain_text(out)
     assert "--folder" in out
@@ -52,7 +47,7 @@ def test_a_named_folder_below_the_top_is_refused(repository: Path) -> None:
 
 
 def test_without_a_repository_it_writes_with_a_warning(tmp_path: Path) -> None:
-    code, out = init(tmp_path, *FLAGS, "--repo", "org/backend")
+    code, out = run_init_in(tmp_path, *FLAGS, "--repo", "org/backend")
     assert code == 0
     assert "not a git repository" in out
     assert "assumed to be main" in out
@@ -60,13 +55,13 @@ def test_without_a_repository_it_writes_with_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
-    code, out = init(tmp_path / "nowhere", *FLAGS)
+    code, out = run_init_in(tmp_path / "nowhere", *FLAGS)
     assert (code, "is not a folder" in plain_text(out)) == (2, True)
 
 
 def test_the_branch_of_a_fresh_repository_is_the_one_it_is_on_and_assumed(tmp_path: Path) -> None:
     folder = checkout(tmp_path / "fresh", branch="trunk")
-    code, out = init(folder, *FLAGS, *BUILDKITE)
+    code, out = run_init_in(folder, *FLAGS, *BUILDKITE)
     assert code == 0
     assert "commit the files to your default branch, assumed to be trunk because" in out
     assert "the remote `origin` did not answer" in out
@@ -79,7 +74,7 @@ def test_the_branch_of_a_clone_is_known(tmp_path: Path, repository: Path) -> Non
     git(repository, "branch", "-q", "--move", "trunk")
     git(tmp_path, "clone", "-q", str(repository), "clone")
     git(tmp_path / "clone", "switch", "-q", "--create", "topic")
-    _, out = init(tmp_path / "clone", *FLAGS, "--repo", "org/backend")
+    _, out = run_init_in(tmp_path / "clone", *FLAGS, "--repo", "org/backend")
     assert "commit the files to trunk, your default branch" in out
 
 
@@ -94,29 +89,34 @@ def test_the_branch_is_the_remotes_head_and_not_what_git_init_or_an_old_clone_na
     fresh = checkout(tmp_path / "fresh", branch="master")
     git(fresh, "remote", "set-url", "origin", str(repository))
     for folder in (tmp_path / "clone", fresh):
-        _, out = init(folder, *FLAGS, "--repo", "org/backend")
+        _, out = run_init_in(folder, *FLAGS, "--repo", "org/backend")
         assert "commit the files to trunk, your default branch" in out
 
 
 def test_a_branch_that_was_assumed_once_is_still_assumed(repository: Path) -> None:
-    init(repository, *FLAGS, *BUILDKITE, "--branch", "dev")
-    assert "assumed to be dev" in init(repository, *FLAGS)[1]
+    run_init_in(repository, *FLAGS, *BUILDKITE, "--branch", "dev")
+    assert "assumed to be dev" in run_init_in(repository, *FLAGS)[1]
 
 
 def test_a_branch_that_was_said_is_not_assumed(repository: Path) -> None:
-    assert "commit the files to dev, your default branch" in init(repository, *FLAGS, "--branch", "dev")[1]
+    assert (
+        "commit the files to dev, your default branch"
+        in run_init_in(repository, *FLAGS, "--branch", "dev")[1]
+    )
 
 
 def test_a_build_that_is_not_there_is_the_first_thing_to_do(repository: Path) -> None:
     program = repository / "ci" / "build-and-test"
-    assert next_steps(init(repository, *FLAGS)[1])[0].startswith(
+    assert next_steps(run_init_in(repository, *FLAGS)[1])[0].startswith(
         "write ./ci/build-and-test: the build command does not exist yet"
     )
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
-    assert next_steps(init(repository, *FLAGS)[1])[0].startswith("make ./ci/build-and-test executable: chmod")
+    assert next_steps(run_init_in(repository, *FLAGS)[1])[0].startswith(
+        "make ./ci/build-and-test executable: chmod"
+    )
     program.chmod(0o755)
-    assert next_steps(init(repository, *FLAGS)[1])[0].startswith("commit")
+    assert next_steps(run_init_in(repository, *FLAGS)[1])[0].startswith("commit")
 
 
 @pytest.mark.parametrize(
@@ -124,24 +124,24 @@ def test_a_build_that_is_not_there_is_the_first_thing_to_do(repository: Path) ->
     ["make test", "/usr/bin/make", "bash ci/none", "../x/none", "$HOME/none", "~/none", "none", "cd a && ./none", "'"],
 )  # fmt: skip
 def test_of_other_commands_nothing_is_said(repository: Path, command: str) -> None:
-    assert next_steps(init(repository, *FLAGS, "--command", command)[1])[0].startswith("commit")
+    assert next_steps(run_init_in(repository, *FLAGS, "--command", command)[1])[0].startswith("commit")
 
 
 @pytest.mark.parametrize("command", ["ci/none", "A=1 B=2 ./ci/none --fast", "./ci/none;true", "'./ci/none'"])
 def test_a_program_of_the_repository_is_found_in_a_command(repository: Path, command: str) -> None:
-    first = next_steps(init(repository, *FLAGS, "--command", command)[1])[0]
+    first = next_steps(run_init_in(repository, *FLAGS, "--command", command)[1])[0]
     assert first.startswith(("write ci/none:", "write ./ci/none:"))
 
 
 def test_after_a_change_of_the_ci_the_files_left_over_are_named_and_stay(repository: Path) -> None:
-    init(repository, *FLAGS)
-    code, out = init(repository, *FLAGS, *BUILDKITE)
+    run_init_in(repository, *FLAGS)
+    code, out = run_init_in(repository, *FLAGS, *BUILDKITE)
     assert code == 0
     assert "remove the files of an earlier `crcr init`" in out
     assert f"     - {WORKFLOW}\n" in out
     assert WORKFLOW in written_files(repository)
     (repository / WORKFLOW).unlink()
-    _, out = init(repository, *FLAGS, "--ci", "github")
+    _, out = run_init_in(repository, *FLAGS, "--ci", "github")
     for path in (BRIDGE, ".buildkite/crcr.yml", ".crcr/bridge.py"):
         assert f"     - {path}\n" in out
 
@@ -149,9 +149,9 @@ def test_after_a_change_of_the_ci_the_files_left_over_are_named_and_stay(reposit
 def test_a_workflow_of_ones_own_is_not_called_left_over(repository: Path) -> None:
     (repository / BRIDGE).parent.mkdir(parents=True)
     (repository / BRIDGE).write_text("name: mine\n")
-    assert "remove the files" not in init(repository, *FLAGS)[1]
+    assert "remove the files" not in run_init_in(repository, *FLAGS)[1]
 
 
 def test_a_nightly_that_is_not_wanted_any_more_is_left_over(repository: Path) -> None:
-    init(repository, *FLAGS, "--nightly")
-    assert "- .github/workflows/crcr-nightly.yml" in init(repository, *FLAGS, "--no-nightly")[1]
+    run_init_in(repository, *FLAGS, "--nightly")
+    assert "- .github/workflows/crcr-nightly.yml" in run_init_in(repository, *FLAGS, "--no-nightly")[1]

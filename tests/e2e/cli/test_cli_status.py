@@ -7,7 +7,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from support.data.operator_database import OperatorDatabase
+from support.data.operator_database import OperatorShell
 from support.github.gated_upstream import (
     finish_jobs,
     gate_state,
@@ -29,17 +29,15 @@ def minute(at: datetime) -> str:
     return f"{day}{at:%H:%M} UTC"
 
 
-def held(at: datetime) -> str:
+def held_back_text(at: datetime) -> str:
     """GitHub's hour begins with the first call, and the relay waits a moment longer."""
     until = minute(at + timedelta(minutes=61))
     return f"held back by GitHub's rate limit until {until} (requests per hour)"
 
 
-def relay_with(
-    folder: Path, at: datetime, *, calls_left: int, gate_shown: str = "success"
-) -> OperatorDatabase:
+def relay_with(folder: Path, at: datetime, *, calls_left: int, gate_shown: str = "success") -> OperatorShell:
     """A backend has passed, when so many calls of the upstream's hour were left; then the relay has ended."""
-    return OperatorDatabase(folder, asyncio.run(_live(folder, at, calls_left, gate_shown)))
+    return OperatorShell(folder, asyncio.run(_live(folder, at, calls_left, gate_shown)))
 
 
 async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) -> dict[str, str]:
@@ -54,20 +52,20 @@ async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) ->
 
 
 def test_a_relay_in_order_is_green(tmp_path: Path) -> None:
-    world = relay_with(tmp_path, now(), calls_left=5_000)
-    assert world.ok("status") == f"{UPSTREAM}: green\n  Nothing delayed, nothing undelivered.\n"
-    [found] = world.json("status")
+    shell = relay_with(tmp_path, now(), calls_left=5_000)
+    assert shell.ok("status") == f"{UPSTREAM}: green\n  Nothing delayed, nothing undelivered.\n"
+    [found] = shell.json("status")
     assert (found["upstream"], found["health"]["state"]) == (UPSTREAM, "green")
 
 
 def test_what_is_held_back_is_told_with_its_end(tmp_path: Path) -> None:
     at = now()
-    world = relay_with(tmp_path, at, calls_left=200)
-    out = world.ok("status")
+    shell = relay_with(tmp_path, at, calls_left=200)
+    out = shell.ok("status")
     assert f"{UPSTREAM}: amber" in out
-    assert f"  Backend checks of 1 commit are {held(at)}." in out
-    assert held(at) in world.ok("effects", "list")
-    effects = world.json("effects", "list")
+    assert f"  Backend checks of 1 commit are {held_back_text(at)}." in out
+    assert held_back_text(at) in shell.ok("effects", "list")
+    effects = shell.json("effects", "list")
     assert {(each["target"], each["held_by"], each["fault"]) for each in effects} == {
         ("checks/backend", "hour", None)
     }
@@ -75,10 +73,10 @@ def test_what_is_held_back_is_told_with_its_end(tmp_path: Path) -> None:
 
 def test_red_is_a_failure_for_scripts(tmp_path: Path) -> None:
     at = now()
-    world = relay_with(tmp_path, at, calls_left=0, gate_shown="pending")
-    result = world.crcr("status")
+    shell = relay_with(tmp_path, at, calls_left=0, gate_shown="pending")
+    result = shell.crcr("status")
     assert result.exit_code == 1
     assert f"{UPSTREAM}: red" in result.stdout
-    late = f"1 gate is decided and not yet published on GitHub, since {minute(at)}: {held(at)}."
+    late = f"1 gate is decided and not yet published on GitHub, since {minute(at)}: {held_back_text(at)}."
     assert f"  {late}\n" in result.stdout
-    assert world.crcr("status", "--upstream", "no/such").exit_code == 2
+    assert shell.crcr("status", "--upstream", "no/such").exit_code == 2

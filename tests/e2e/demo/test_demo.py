@@ -35,7 +35,7 @@ async def different_looks(url: str) -> set[str]:
             await asyncio.sleep(0.1)
 
 
-async def told(address: str, *words: str) -> str:
+async def wait_for_page(address: str, *words: str) -> str:
     """The simulated GitHub's page, once it says all of these words."""
     accept = {"accept": "text/html"}
     async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), headers=accept) as http:
@@ -61,7 +61,7 @@ async def test_backends_in_more_than_one_state_and_a_clean_end(tmp_path: Path) -
         async with asyncio.timeout(8):
             assert len(await different_looks(f"http://127.0.0.1:{port}")) > 1
         await demo.wait_for_line("the demo has ended")
-        assert await demo.ended() == 0
+        assert await demo.wait() == 0
         assert await demo.errors() == ""
     assert list((tmp_path / "temporary").iterdir()) == []
 
@@ -77,13 +77,15 @@ async def test_a_gate_blocks_is_waived_and_lets_the_queue_merge(tmp_path: Path) 
         assert blocked in said
         assert labelled in said
         async with asyncio.timeout(90):
-            await told(blocked, "Merging is blocked: crcr/gate: failure", "novagpu/tensorium-nova failed")
-            await told(labelled, "ciflow/crcr/npu", "crcr/accel-npu/tensorium-npu")
-            refused = await told(blocked, "needs the maintain role")
+            await wait_for_page(
+                blocked, "Merging is blocked: crcr/gate: failure", "novagpu/tensorium-nova failed"
+            )
+            await wait_for_page(labelled, "ciflow/crcr/npu", "crcr/accel-npu/tensorium-npu")
+            refused = await wait_for_page(blocked, "needs the maintain role")
             assert "/crcr status" in refused
-            await told(blocked, "novagpu/tensorium-nova waived by")
-            await told(blocked, "Merged as")
-        assert await demo.stopped() == 0
+            await wait_for_page(blocked, "novagpu/tensorium-nova waived by")
+            await wait_for_page(blocked, "Merged as")
+        assert await demo.stop() == 0
         assert await demo.errors() == ""
 
 
@@ -102,7 +104,7 @@ async def test_it_stops_when_asked_and_keeps_data_where_told(tmp_path: Path, by:
     ) as demo:
         await demo.wait_for_line("to stop")
         await asyncio.sleep(1)
-        assert await demo.stopped(by) == 0
+        assert await demo.stop(by) == 0
         assert await demo.errors() == ""
     assert (kept / "crcr.db").exists()
 
@@ -119,14 +121,14 @@ async def test_old_data_and_a_port_in_use_are_told_with_a_way_out(tmp_path: Path
         ):
             async with crcr("demo", *words, folder=tmp_path, environ=environ) as demo:
                 errors = await demo.errors()
-                assert (await demo.ended(), hint in errors, "Traceback" in errors) == (1, True, False)
+                assert (await demo.wait(), hint in errors, "Traceback" in errors) == (1, True, False)
 
 
 async def test_verbose_logs_what_is_done(tmp_path: Path) -> None:
     words = ("demo", "--for", "2s", "--speed", "10", "--port", "0", "--github-port", "0", "--verbose")
     async with crcr(*words, folder=tmp_path, environ=demo_environ(tmp_path)) as demo:
         lines = [json.loads(line) for line in (await demo.errors()).splitlines()]
-        assert await demo.ended() == 0
+        assert await demo.wait() == 0
     events = {line["event"] for line in lines}
     assert {"delivery_taken", "effect_done"} <= events
     assert [line for line in lines if line["level"] in {"warning", "error"}] == []

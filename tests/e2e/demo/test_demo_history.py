@@ -26,7 +26,7 @@ async def test_the_pages_show_the_past_and_life_goes_on_from_it(tmp_path: Path) 
         assert told["novagpu/tensorium-nova"]["tally"]["success"] > 20
         assert sum(each["figures"]["tally"]["total"] for each in nightly["backends"] if each["figures"]) > 20
         assert (older.status_code, page.status_code) == (200, 200)
-        assert await demo.stopped() == 0
+        assert await demo.stop() == 0
         assert await demo.errors() == ""
     first = next(line for line in demo.lines if "checks by label" in line)
     assert "/pull/1 " not in first

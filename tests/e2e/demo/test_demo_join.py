@@ -59,7 +59,7 @@ async def test_from_an_empty_folder_to_a_result_on_the_dashboard(tmp_path: Path)
         assert f"{relay}/crcr/me/my-backend" in said
         result = await first_result(relay, "me/my-backend")
         assert result["figures"]["last_result"]["job_name"] == "build"
-        assert await demo.stopped() == 0
+        assert await demo.stop() == 0
         assert await demo.errors() == ""
     assert empty(tmp_path / "temporary")
     assert empty(tmp_path / "cache")
@@ -88,14 +88,14 @@ async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(tmp_path: Pat
         await demo.wait_for_line("to stop")
         async with crcr(*join, folder=mine, environ=env) as early:
             errors = await early.errors()
-            assert await early.ended() == 1
+            assert await early.wait() == 1
         assert f"crcr init --relay {relay} --repo me/newcomer" in errors
         await succeeded(("init", "--relay", relay, "--repo", "me/newcomer", "--yes"), mine, env)
         said = await succeeded(join, mine, env)
         assert f"{relay}/crcr/sandbox" in said
         job = await first_trial(relay)
         assert (job["job_name"], job["event_type"], job["conclusion"]) == ("build", "crcr_test", "skipped")
-        assert await demo.stopped() == 0
+        assert await demo.stop() == 0
         assert await demo.errors() == ""
 
 
@@ -107,6 +107,6 @@ async def test_without_a_demo_it_says_what_to_do(tmp_path: Path, address: str, w
     join = ("demo-join", "me/my-backend", "--github", address)
     async with crcr(*join, folder=tmp_path, environ=environ(tmp_path)) as command:
         errors = await command.errors()
-        assert await command.ended() == 1
+        assert await command.wait() == 1
     assert words in errors
     assert "hint:" in errors

@@ -80,4 +80,4 @@ async def test_the_commands_lead_from_nothing_to_a_result_on_the_page(tmp_path: 
             )
         assert "upstream" in page.text
         assert "build" in page.text
-        assert await demo.stopped() == 0
+        assert await demo.stop() == 0

@@ -156,7 +156,7 @@ async def test_fault_56_a_generated_workflow_ends_red_for_a_strangers_dispatch_a
             url = f"{stranger.url}/github/callback"
             for audience in (CLOUD, AUDIENCE):
                 await downstream.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, audience))
-                await downstream.go()
+                await downstream.run_to_end()
             runs = downstream.github.runs(DOWNSTREAM)
             logs = "".join(step.log for run in runs for job in run.jobs for step in job.steps)
             assert [run.conclusion for run in runs] == ["failure", "failure"], logs
@@ -170,8 +170,8 @@ async def test_fault_56_a_generated_workflow_ends_red_for_a_strangers_dispatch_a
             assert "ran-the-build" not in logs
 
             await downstream.github.open_pr(UPSTREAM)
-            await downstream.go()
-            assert downstream.heard() == [("build", "success")], logs
+            await downstream.run_to_end()
+            assert downstream.job_conclusions() == [("build", "success")], logs
             assert (stranger.got, downstream.runner.problems) == ([], [])
 
 
@@ -181,8 +181,8 @@ async def test_fault_56_the_action_refuses_a_strangers_dispatch_too(tmp_path: Pa
             downstream.runner.actions[ACTION_USED.partition("@")[0]] = ACTION
             url = f"{stranger.url}/github/callback"
             (run,) = await downstream.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, CLOUD))
-            await downstream.go()
+            await downstream.run_to_end()
             assert (run.conclusion, stranger.got, minted(downstream)) == ("failure", [], 0)
             await downstream.github.open_pr(UPSTREAM)
-            await downstream.go()
-            assert downstream.heard() == [("build", "success")]
+            await downstream.run_to_end()
+            assert downstream.job_conclusions() == [("build", "success")]

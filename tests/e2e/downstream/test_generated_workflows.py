@@ -27,7 +27,7 @@ exit 1"""
 WAITS = 'echo begun > "%s"; sleep 120'
 
 
-def said(downstream: RunningDownstream) -> str:
+def job_logs(downstream: RunningDownstream) -> str:
     """Everything that the jobs wrote, for a failing test to show."""
     runs = [step.log for run in downstream.github.runs(DOWNSTREAM) for job in run.jobs for step in job.steps]
     builds = [job.log for build in downstream.builds for job in build.jobs.values()]
@@ -52,11 +52,11 @@ async def test_a_pull_request_is_built_and_reported(tmp_path: Path, ci: Ci) -> N
         tmp_path, downstream_request(ci), build='echo "testing $UPSTREAM_SHA"'
     ) as downstream:
         pull = await downstream.github.open_pr(UPSTREAM)
-        await downstream.go()
-        assert downstream.heard() == [("build", "success")], said(downstream)
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "success")], job_logs(downstream)
         (job,) = downstream.jobs()
         assert job["in_progress_at"] is not None
-        assert f"testing {pull.head_sha}" in said(downstream)
+        assert f"testing {pull.head_sha}" in job_logs(downstream)
         assert downstream.runner.problems == []
 
 
@@ -64,8 +64,8 @@ async def test_a_pull_request_is_built_and_reported(tmp_path: Path, ci: Ci) -> N
 async def test_a_build_that_fails_is_reported_as_failed(tmp_path: Path, ci: Ci) -> None:
     async with running_downstream(tmp_path, downstream_request(ci), build="exit 3") as downstream:
         await downstream.github.push(UPSTREAM)
-        await downstream.go()
-        assert downstream.heard() == [("build", "failure")], said(downstream)
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "failure")], job_logs(downstream)
 
 
 @EVERY_CI
@@ -75,9 +75,9 @@ async def test_a_test_dispatch_reports_without_building(tmp_path: Path, ci: Ci) 
         await downstream.relay.services.acts.dispatch_test(
             RepoName(UPSTREAM), target, "round-trip", now=now, who="anja"
         )
-        await downstream.go()
-        assert downstream.heard() == [("build", "skipped")], said(downstream)
-        assert "never-built" not in said(downstream)
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "skipped")], job_logs(downstream)
+        assert "never-built" not in job_logs(downstream)
 
 
 @EVERY_CI
@@ -89,9 +89,9 @@ async def test_titles_and_branches_of_strangers_do_nothing(tmp_path: Path, ci: C
         tmp_path, downstream_request(ci), build="env; cat .crcr/* > /dev/null"
     ) as downstream:
         await downstream.github.open_pr(UPSTREAM, title=hostile, body=hostile, head="x;echo${IFS}pwn''ed")
-        await downstream.go()
-        assert downstream.heard() == [("build", "success")], said(downstream)
-        assert "pwned" not in said(downstream)
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "success")], job_logs(downstream)
+        assert "pwned" not in job_logs(downstream)
 
 
 async def test_a_closed_pull_request_ends_what_runs_for_it(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ async def test_a_closed_pull_request_ends_what_runs_for_it(tmp_path: Path) -> No
         await begun(downstream, place)
         await downstream.github.close_pr(pull)
         async with asyncio.timeout(60):
-            await downstream.go()
+            await downstream.run_to_end()
         first, second = downstream.github.runs(DOWNSTREAM)
         assert (first.conclusion, second.conclusion) == ("cancelled", "skipped")
-        assert downstream.heard() == [("build", "cancelled")], said(downstream)
+        assert downstream.job_conclusions() == [("build", "cancelled")], job_logs(downstream)
 
 
 async def test_a_newer_head_ends_the_older_ones_build(tmp_path: Path) -> None:
@@ -115,8 +115,10 @@ async def test_a_newer_head_ends_the_older_ones_build(tmp_path: Path) -> None:
         await begun(downstream, place)
         await downstream.github.push_to_pr(pull)
         async with asyncio.timeout(60):
-            await downstream.go()
-        assert sorted(downstream.heard()) == [("build", "cancelled"), ("build", "success")], said(downstream)
+            await downstream.run_to_end()
+        assert sorted(downstream.job_conclusions()) == [("build", "cancelled"), ("build", "success")], (
+            job_logs(downstream)
+        )
 
 
 async def test_a_buildkite_build_of_a_closed_pull_request_is_cancelled(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ async def test_a_buildkite_build_of_a_closed_pull_request_is_cancelled(tmp_path:
         await begun(downstream, place)
         await downstream.github.close_pr(pull)
         async with asyncio.timeout(60):
-            await downstream.go()
+            await downstream.run_to_end()
         assert [build.state for build in downstream.builds] == ["canceled"]
 
 
@@ -138,10 +140,10 @@ async def test_failed_tests_are_counted_from_junit(tmp_path: Path, ci: Ci) -> No
         tmp_path, downstream_request(ci, junit="out/*.xml"), build=JUNIT
     ) as downstream:
         await downstream.github.open_pr(UPSTREAM)
-        await downstream.go()
+        await downstream.run_to_end()
         (job,) = downstream.jobs()
-        assert (job["tests_passed"], job["tests_failed"]) == (1, 1), said(downstream)
-        assert downstream.heard() == [("build", "failure")], said(downstream)
+        assert (job["tests_passed"], job["tests_failed"]) == (1, 1), job_logs(downstream)
+        assert downstream.job_conclusions() == [("build", "failure")], job_logs(downstream)
         assert downstream.runner.problems == []
 
 
@@ -150,9 +152,9 @@ async def test_the_code_of_a_pull_request_cannot_ask_for_a_token(tmp_path: Path)
         tmp_path, downstream_request(), build='echo "url=${ACTIONS_ID_TOKEN_REQUEST_URL-none}"'
     ) as downstream:
         await downstream.github.open_pr(UPSTREAM)
-        await downstream.go()
+        await downstream.run_to_end()
         (run,) = downstream.github.runs(DOWNSTREAM)
-        assert "url=none" in said(downstream)
+        assert "url=none" in job_logs(downstream)
         assert downstream.github.request_tokens.minted[run.job("build").id] == 0
 
 
@@ -163,9 +165,9 @@ async def test_the_newest_commit_is_tested_at_night_and_reported(tmp_path: Path,
     ) as downstream:
         head = downstream.github.repository(UPSTREAM).head_sha
         downstream.github.start_run(DOWNSTREAM, event="schedule")
-        await downstream.go()
-        assert f"testing {head}" in said(downstream)
-        assert downstream.heard() == [("build", "success")], said(downstream)
+        await downstream.run_to_end()
+        assert f"testing {head}" in job_logs(downstream)
+        assert downstream.job_conclusions() == [("build", "success")], job_logs(downstream)
         [job] = downstream.relay.jobs()
         assert json.loads(job["untrusted"])["workflow"]["started_at"]
 
@@ -175,8 +177,8 @@ async def test_the_composite_action_reports_as_well(tmp_path: Path) -> None:
     async with running_downstream(tmp_path, downstream_request(action=action)) as downstream:
         downstream.runner.actions["acme/relay/action"] = ROOT / "action"
         await downstream.github.open_pr(UPSTREAM)
-        await downstream.go()
-        assert downstream.heard() == [("build", "success")], said(downstream)
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "success")], job_logs(downstream)
 
 
 @pytest.mark.parametrize(("build", "verdict"), [("true", "success"), ("false", "failure")])
@@ -187,18 +189,18 @@ async def test_a_gating_backend_decides_by_its_generated_workflow(
     async with running_downstream(tmp_path, wish, build=build) as downstream:
         downstream.github.repository(DOWNSTREAM).sends_run_webhooks = True
         pull = await downstream.github.open_pr(UPSTREAM)
-        await downstream.go()
+        await downstream.run_to_end()
         await downstream.relay.pass_time(5)
-        assert gate_state(downstream.relay, pull) == verdict, said(downstream)
+        assert gate_state(downstream.relay, pull) == verdict, job_logs(downstream)
 
 
 async def test_a_rerun_from_github_is_reported_as_its_next_attempt(tmp_path: Path) -> None:
     build = 'test "$GITHUB_RUN_ATTEMPT" = 2'
     async with running_downstream(tmp_path, downstream_request(), build=build) as downstream:
         await downstream.github.open_pr(UPSTREAM)
-        await downstream.go()
+        await downstream.run_to_end()
         (run,) = downstream.github.runs(DOWNSTREAM)
         await downstream.github.rerun(run)
-        await downstream.go()
+        await downstream.run_to_end()
         found = [(job["attempt"], job["conclusion"]) for job in downstream.jobs()]
-        assert found == [(1, "failure"), (2, "success")], said(downstream)
+        assert found == [(1, "failure"), (2, "success")], job_logs(downstream)

@@ -65,7 +65,7 @@ ENVIRONMENTS = {
 NAMES = {"buildkite": ":linux: build", "gitlab": "build 1/2", "circleci": "build (2/4)"}
 
 
-def token_of(github: GitHub, ci: str) -> str:
+def issue_token(github: GitHub, ci: str) -> str:
     if ci == "buildkite":
         return github.buildkite.token(AUDIENCE, wanted=("organization_id", "pipeline_id"))
     if ci == "gitlab":
@@ -147,7 +147,7 @@ async def test_another_ci_reports_with_its_own_token_and_words(tmp_path: Path, c
         "CRCR_OIDC_REGISTRATIONS": json.dumps([registration]),
     }
     async with reporter_world(tmp_path, LISTED, **more) as world:
-        own = asking(tmp_path, ci, token_of(world.relay.github, ci))
+        own = asking(tmp_path, ci, issue_token(world.relay.github, ci))
         env = {**ENVIRONMENTS[ci], **world.dispatch_env(), **own}
         for status in ("in_progress", "completed"):
             code, said = await world.report("--strict", "--status", status, env=env)
@@ -213,7 +213,7 @@ async def test_a_leg_without_its_own_name_is_told_what_it_is_called_now(tmp_path
         assert set(world.results()) == {"leg", "leg (2)"}
 
 
-def everything_said(said: str) -> str:
+def visible_log(said: str) -> str:
     """What a reader of GitHub's log sees: the line that hides the token is taken out by the runner."""
     return "\n".join(line for line in said.splitlines() if not line.startswith("::add-mask::"))
 
@@ -225,7 +225,7 @@ async def test_the_token_is_hidden_and_never_said(tmp_path: Path) -> None:
         [masked] = [line for line in said.splitlines() if line.startswith("::add-mask::")]
         token = masked.removeprefix("::add-mask::")
         assert token.count(".") == 2
-        assert token not in everything_said(said)
+        assert token not in visible_log(said)
         assert env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"] not in said
 
 

@@ -99,7 +99,7 @@ async def test_a_relay_that_is_away_for_a_minute_loses_nothing(tmp_path: Path) -
 
         ended = await all_at_once(world, ThreadClock(2, move), "in_progress", "completed")
         assert [said for code, said in ended if code] == []
-        assert all("cannot take it now" in said for _, said in ended)
+        assert all("is not available" in said for _, said in ended)
         assert world.results() == {"build": "success", "test": "success"}
         assert [job_marks(job) for job in world.relay.jobs(BACKEND)] == [set(), set()]
 

@@ -180,7 +180,7 @@ def test_an_answer_that_breaks_off_is_no_answer() -> None:
     with listening(answering) as relay:
         found = ask(relay.url)
         assert (found.status, found.body) == (0, b"")
-        assert reporter.worth_another_try(found)
+        assert reporter.is_retryable(found)
 
 
 @pytest.mark.parametrize("status", [200, 403])

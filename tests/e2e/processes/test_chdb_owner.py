@@ -38,7 +38,7 @@ RAW = ("Traceback", "DB::Exception", "EmbeddedServer", "Cannot lock")
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     out: str
     errors: str
@@ -48,11 +48,11 @@ class Said:
         return dict(found)
 
 
-async def run(*words: str, folder: Path, env: dict[str, str]) -> Said:
+async def run(*words: str, folder: Path, env: dict[str, str]) -> CommandResult:
     async with crcr(*words, folder=folder, environ=env) as command:
         async with asyncio.timeout(60):
             out, errors = await command.process.communicate()
-        said = Said(command.process.returncode or 0, out.decode(), errors.decode())
+        said = CommandResult(command.process.returncode or 0, out.decode(), errors.decode())
     assert not [words for words in RAW if words in said.out + said.errors], said
     return said
 
@@ -93,7 +93,7 @@ async def test_a_relay_lives_on_chdb_and_the_doctor_finds_it_well(tmp_path: Path
             doctor = await run("doctor", "--json", folder=tmp_path, env=env)
             found = doctor.finding("clickhouse")
             assert (doctor.code, found["state"]) == (0, "unknown"), doctor.out
-            assert await relay.stopped() == 0
+            assert await relay.stop() == 0
             assert '"level":"error"' not in await relay.errors()
     assert not is_locked(engine)
 

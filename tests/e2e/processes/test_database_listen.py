@@ -42,7 +42,7 @@ async def test_without_listen_a_webhook_at_one_process_reaches_worker_and_live_p
                 assert await next_change(lines) > 0
             await wait_until(lambda: all(github.dispatches(name) for name in TARGETS))
             for process in (relay, pages, worker):
-                assert await process.stopped() == 0
+                assert await process.stop() == 0
                 assert (await process.errors()).count("store_polling") == 1
 
 

@@ -210,7 +210,7 @@ async def relay(folder: Path, **more: str) -> AsyncIterator[tuple[GitHub, int]]:
         async with crcr("serve", folder=folder, environ=environ) as process:
             await process.wait_for_line("crcr is listening on")
             yield github, port
-            assert await process.stopped() == 0
+            assert await process.stop() == 0
             assert '"level":"error"' not in await process.errors()
 
 

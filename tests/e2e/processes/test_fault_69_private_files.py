@@ -33,8 +33,8 @@ async def test_fault_69_the_database_its_log_its_copy_and_the_history_are_privat
         await relay.wait_for_line("crcr is listening on")
         assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, 0o600)
         async with crcr("backup", "copy.db", folder=tmp_path, environ=env, umask=0) as backup:
-            assert await backup.ended() == 0
-        assert await relay.stopped() == 0
+            assert await backup.wait() == 0
+        assert await relay.stop() == 0
     assert mode(tmp_path / "copy.db") == 0o600
     assert list(history.iterdir())
     assert open_to_others(history) == []
@@ -53,13 +53,13 @@ async def test_fault_69_a_world_readable_database_is_taken_back_and_a_group_keep
         warned = "file_mode" in {each.name for each in sqlite_findings(tmp_path / "crcr.db")}
         assert warned == (found != left)
         async with crcr("migrate", folder=tmp_path, environ=relay_environment(tmp_path), umask=0) as command:
-            assert await command.ended() == 0
+            assert await command.wait() == 0
         assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, left)
 
 
 async def test_fault_69_files_for_a_repository_keep_the_umask_of_who_writes_them(tmp_path: Path) -> None:
     repository = checkout(tmp_path / "backend")
     async with crcr("init", *FLAGS, "--yes", folder=repository, environ=LOCAL_GIT, umask=0o022) as init:
-        assert await init.ended() == 0
+        assert await init.wait() == 0
     assert mode(repository / WORKFLOW) == 0o644
     assert mode((repository / WORKFLOW).parent) == 0o755

@@ -132,14 +132,14 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
             first.process.send_signal(signal.SIGCONT)
             await asyncio.sleep(3)
             await freeze_at_work(second, url)
-            await second.stopped(signal.SIGKILL)
+            await second.stop(signal.SIGKILL)
             await asyncio.sleep(GONE_S)
 
             load.stop()
             await under_load
             await wait_until(lambda: query_value(url, OPEN) == 0)
-            assert await first.stopped() == 0
-            assert await relay.stopped() == 0
+            assert await first.stop() == 0
+            assert await relay.stop() == 0
 
         waits = waits_s(github)
         heads = {pull.head_sha for pull in github.world.pulls.values()}

@@ -42,7 +42,7 @@ async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_pa
             relay.process.send_signal(signal.SIGTERM)
             await until_not_ready(client, port)
             taken = await github.open_pr(UPSTREAM)
-            assert await relay.ended() == 0
+            assert await relay.wait() == 0
             assert '"level":"error"' not in await relay.errors()
         [delivery] = [each for each in github.deliveries() if each.event == "pull_request"]
         assert (taken.number, delivery.ok) == (1, True)
@@ -84,7 +84,7 @@ async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_i
                 relay.process.send_signal(signal.SIGTERM)
                 rest = [line async for line in lines]  # to its end, which is no broken connection
             assert all(line.startswith(("id:", "event:", "data:", ":")) or not line for line in rest)
-            assert await relay.ended() == 0
+            assert await relay.wait() == 0
             seen = max([seen, *(int(line[3:]) for line in rest if line.startswith("id:"))])
 
             await github.open_pr(UPSTREAM)  # while the page listens to nobody
@@ -93,7 +93,7 @@ async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_i
                 "GET", f"http://127.0.0.1:{there}/api/v1/events", headers=again
             ) as stream:
                 assert await _number_after(stream.aiter_lines(), seen) > seen
-            assert await other.stopped() == 0
+            assert await other.stop() == 0
 
 
 async def _number_after(lines: AsyncIterator[str], seen: int) -> int:
@@ -129,7 +129,7 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
             )
             assert back.process.returncode is None  # two dispatches are under way
             gate.release()
-            assert await back.ended() == 0
+            assert await back.wait() == 0
             assert '"level":"error"' not in await back.errors()
             states = query_rows(url, "SELECT state, unsure FROM dispatches ORDER BY state")
             assert [tuple(row.values()) for row in states] == [("sent", 0)] * 2 + [("waiting", 0)] * 2
@@ -137,7 +137,7 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
             async with crcr("worker", folder=tmp_path, environ=env) as successor:
                 await successor.wait_for_line("crcr is processing")
                 await wait_until(lambda: query_value(url, OPEN) == 0)
-                assert await successor.stopped() == 0
-            assert await front.stopped() == 0
+                assert await successor.stop() == 0
+            assert await front.stop() == 0
         assert [len(github.dispatches(name)) for name in TARGETS] == [1] * len(TARGETS)
         assert query_value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1") == 0

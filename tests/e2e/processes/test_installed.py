@@ -90,7 +90,7 @@ class Relay:
         async with self.start("serve", "--port", str(self.port), *words) as process:
             await process.wait_for_line("crcr is listening on")
             yield
-            assert await process.stopped() == 0
+            assert await process.stop() == 0
             assert '"level":"error"' not in await process.errors()
 
     @asynccontextmanager
@@ -98,7 +98,7 @@ class Relay:
         async with self.start("worker") as process:
             await process.wait_for_line("crcr is processing")
             yield
-            assert await process.stopped() == 0
+            assert await process.stop() == 0
             assert '"level":"error"' not in await process.errors()
 
     async def receive_result(self) -> WorkflowRun:

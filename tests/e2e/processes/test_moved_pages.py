@@ -18,14 +18,14 @@ import pytest_asyncio
 
 from support.github.gated_upstream import GATING, INFORMING
 from support.running_relay import RELAY_URL, RunningRelay
-from support.served_relay import ADMIN, ONLY_TOLD, SECRET
+from support.served_relay import ADMIN, HIDDEN_BACKEND, L1_BACKEND
 from support.stores.moved_installation import moved_relay, relay_with_long_history
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 RANGES = ("24h", "7d", "14d", "30d", "90d")
 KINDS = ("pull_request", "push", "nightly", "ingested")
-BACKENDS = (GATING, INFORMING, ONLY_TOLD, SECRET)
+BACKENDS = (GATING, INFORMING, L1_BACKEND, HIDDEN_BACKEND)
 OF_ONE_PROCESS = ("/metrics", "/api/v1/events", "/static/{name}")
 """Counts of its own requests, a stream that does not end, and files that no database has to do with."""
 MOST_PER_ROUTE = 40
@@ -36,7 +36,7 @@ _LINK = re.compile(r'(?:href|action|src)="([^"]+)"')
 
 
 @dataclass(frozen=True)
-class House:
+class MovedRelay:
     old: RunningRelay
     new: httpx.AsyncClient
 
@@ -121,28 +121,30 @@ class House:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+async def moved(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MovedRelay]:
     async with (
-        relay_with_long_history(tmp_path_factory.mktemp("house"), jobs=3000) as relay,
+        relay_with_long_history(tmp_path_factory.mktemp("moved"), jobs=3000) as relay,
         moved_relay(relay) as new,
     ):
-        yield House(relay, new)
+        yield MovedRelay(relay, new)
 
 
 @pytest.mark.parametrize("reader", ["anybody", "administrator"])
-async def test_every_page_answer_and_export_is_the_same_before_and_after(house: House, reader: str) -> None:
+async def test_every_page_answer_and_export_is_the_same_before_and_after(
+    moved: MovedRelay, reader: str
+) -> None:
     headers = {"authorization": f"Bearer {ADMIN}"} if reader == "administrator" else {}
-    routes, first = _routes(house.old), list(house.addresses())
+    routes, first = _routes(moved.old), list(moved.addresses())
     Random(reader).shuffle(first)
     asked, per_route, different = dict.fromkeys(first), dict.fromkeys(routes, 0), []
     waiting = deque(asked)
     while waiting:
         address = waiting.popleft()
-        route = _route_of(address, routes)
+        route = _find_route(address, routes)
         if route in OF_ONE_PROCESS or per_route.get(route, 0) >= MOST_PER_ROUTE:
             continue
         per_route[route] = per_route.get(route, 0) + 1
-        before, after = await _both(house, address, headers)
+        before, after = await _get_both(moved, address, headers)
         if before != after:
             different.append(_difference(address, before, after))
         for found in _links(address, before):
@@ -154,15 +156,22 @@ async def test_every_page_answer_and_export_is_the_same_before_and_after(house: 
     assert sum(per_route.values()) > 800
 
 
-Told = tuple[int, dict[str, str], bytes]
+ComparableResponse = tuple[int, dict[str, str], bytes]
 
 
-async def _both(house: House, address: str, headers: dict[str, str]) -> tuple[Told, Told]:
+async def _get_both(
+    house: MovedRelay, address: str, headers: dict[str, str]
+) -> tuple[ComparableResponse, ComparableResponse]:
     accepting = {**headers, "accept": "text/html" if address.startswith("/crcr") else "*/*"}
-    return tuple([_told(await http.get(address, headers=accepting)) for http in (house.old.http, house.new)])  # type: ignore[return-value]
+    return tuple(
+        [
+            _comparable_response(await http.get(address, headers=accepting))
+            for http in (house.old.http, house.new)
+        ]
+    )  # type: ignore[return-value]
 
 
-def _told(answer: httpx.Response) -> Told:
+def _comparable_response(answer: httpx.Response) -> ComparableResponse:
     assert answer.status_code < 500, (str(answer.url), answer.text[:400])
     body = MASKED.sub(b"~", answer.content) if answer.is_error else answer.content
     kept = {
@@ -171,7 +180,7 @@ def _told(answer: httpx.Response) -> Told:
     return answer.status_code, kept, body
 
 
-def _difference(address: str, before: Told, after: Told) -> str:
+def _difference(address: str, before: ComparableResponse, after: ComparableResponse) -> str:
     if before[:2] != after[:2]:
         return f"{address}: {before[:2]} became {after[:2]}"
     old, new = (told[2].decode(errors="replace") for told in (before, after))
@@ -181,7 +190,7 @@ def _difference(address: str, before: Told, after: Told) -> str:
     return f"{address}: {old[max(0, at - 120) : at + 80]!r} became {new[max(0, at - 120) : at + 80]!r}"
 
 
-def _links(address: str, told: Told) -> Iterator[str]:
+def _links(address: str, told: ComparableResponse) -> Iterator[str]:
     status, headers, body = told
     found = re.findall(r"<([^>]+)>", headers.get("link", ""))
     if "location" in headers:
@@ -209,7 +218,7 @@ def _api(relay: RunningRelay) -> list[str]:
     return [path for path, item in relay.app.inner.openapi()["paths"].items() if "get" in item]
 
 
-def _route_of(address: str, routes: list[str]) -> str:
+def _find_route(address: str, routes: list[str]) -> str:
     path = urlsplit(address).path
     fitting = [each for each in routes if re.fullmatch(_pattern(each), path)]
     return max(fitting, key=lambda each: (len(re.sub(r"\{[^}]*\}", "", each)), -each.count("{")), default="")

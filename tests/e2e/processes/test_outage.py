@@ -71,7 +71,7 @@ class Outage:
     async def command(self, *words: str) -> tuple[int, str, str]:
         async with crcr(*words, folder=self.folder, environ=self.environ) as process:
             out, errors = await process.process.communicate()
-            return await process.ended(), out.decode(), errors.decode()
+            return await process.wait(), out.decode(), errors.decode()
 
     def rows(self, sql: str) -> list[Any]:
         with closing(sqlite3.connect(self.folder / "crcr.db")) as connection:
@@ -177,19 +177,19 @@ async def test_five_hundred_webhooks_sent_while_the_relay_was_away_are_each_proc
             await until(
                 lambda: len(outage.github.dispatches()) == 8 and outage.one("SELECT count(*) FROM watermarks")
             )
-            assert await relay.stopped(signal.SIGKILL) == -signal.SIGKILL
+            assert await relay.stop(signal.SIGKILL) == -signal.SIGKILL
         await five_hundred(outage, pulls)
         assert len(unanswered(outage.github)) == 500
         outage.clock.seconds = 0
 
         async with outage.relay() as (relay, log):  # killed once more, in the middle of its recovery
             await until(lambda: outage.one("SELECT count(*) FROM recovered") > 100)
-            assert await relay.stopped(signal.SIGKILL) == -signal.SIGKILL
+            assert await relay.stop(signal.SIGKILL) == -signal.SIGKILL
         assert any("recovery_progress" in line for line in log)
         async with outage.relay() as (relay, log):
             await until(lambda: any("recovery_done" in line for line in log))
             await until(lambda: idle(outage))
-            assert await relay.stopped() == 0
+            assert await relay.stop() == 0
 
         check_that_each_was_processed_once(outage, pulls)
         assert [line for line in log if '"level":"error"' in line] == []
@@ -200,7 +200,7 @@ async def test_the_same_by_hand_shows_how_far_it_is_and_what_it_found(tmp_path: 
         async with outage.relay() as (relay, _):
             pull = await outage.github.open_pr(UPSTREAM)
             await until(lambda: outage.one("SELECT count(*) FROM watermarks"))
-            assert await relay.stopped() == 0
+            assert await relay.stop() == 0
         for _ in range(120):
             outage.clock.seconds += 1
             await outage.github.push_to_pr(pull)

@@ -47,10 +47,10 @@ async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, plac
             leader = leading(url)
             assert leader in workers
             assert query_value(url, "SELECT count(*) FROM allowlist_versions") == 1
-            await workers[leader].stopped(signal.SIGKILL)
+            await workers[leader].stop(signal.SIGKILL)
             other = next(pid for pid in workers if pid != leader)
             await wait_until(lambda: leading(url) == other)  # at once: it runs on the same machine
-            assert await workers[other].stopped() == 0
+            assert await workers[other].stop() == 0
             assert query_value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
 
 
@@ -72,7 +72,7 @@ async def test_two_that_start_at_once_on_nothing_are_both_ready(tmp_path: Path, 
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             ready = [(await http.get(f"http://127.0.0.1:{port}/readyz")).status_code for port in ports]
         assert ready == [200, 200]
-        assert await asyncio.gather(*(relay.stopped() for relay in relays)) == [0, 0]
+        assert await asyncio.gather(*(relay.stop() for relay in relays)) == [0, 0]
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Fleet:
 
     async def stop(self, name: str) -> None:
         process = self.running.pop(name)
-        assert await process.stopped() == 0
+        assert await process.stop() == 0
         self.errors += [line for line in (await process.errors()).splitlines() if '"level":"error"' in line]
 
 

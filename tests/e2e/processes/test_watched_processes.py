@@ -82,7 +82,7 @@ async def test_a_worker_with_a_port_tells_what_it_does_and_nothing_else(tmp_path
         assert "crcr_store_up 1.0" in told
         assert (await http.get("/crcr")).status_code == 404
         assert (await http.post("/github/webhook")).status_code == 404
-        assert (await back.stopped(), await front.stopped()) == (0, 0)
+        assert (await back.stop(), await front.stop()) == (0, 0)
 
 
 async def test_a_worker_without_a_port_listens_nowhere_and_one_in_use_is_told(tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ async def test_a_worker_without_a_port_listens_nowhere_and_one_in_use_is_told(tm
         async with world(tmp_path) as (_, env):
             async with crcr("worker", folder=tmp_path, environ={**env, "CRCR_METRICS_PORT": port}) as refused:
                 errors = await refused.errors()
-                assert await refused.ended() == 1
+                assert await refused.wait() == 1
             assert f"port {port} is in use" in errors
             assert "CRCR_METRICS_PORT" in errors
             async with crcr("worker", folder=tmp_path, environ=env) as back:
                 assert "metrics" not in await back.wait_for_line("crcr is processing")
-                assert await back.stopped() == 0
+                assert await back.stop() == 0
 
 
 async def test_a_delivery_that_two_processes_work_on_is_one_trace(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ async def test_a_delivery_that_two_processes_work_on_is_one_trace(tmp_path: Path
             await until_dispatched(github)
             answer = await github.report(github.runs(BACKEND)[0], "build")
             assert answer.status_code == 200
-            assert (await back.stopped(), await front.stopped()) == (0, 0)
+            assert (await back.stop(), await front.stop()) == (0, 0)
     [webhook], [dispatch], [callback] = map(collected.named, ("webhook", "dispatch", "callback"))
     assert webhook.trace_id == dispatch.trace_id == callback.trace_id
     assert (dispatch.parent_span_id, callback.parent_span_id) == (webhook.span_id, dispatch.span_id)

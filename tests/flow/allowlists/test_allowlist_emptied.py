@@ -24,7 +24,7 @@ async def replay(relay: RunningRelay, guid: str) -> int:
     return await relay.services.acts.replay(repo(UPSTREAM), guid, who="ann", now=relay.clock.now())
 
 
-def guid_of(pull: PullRequest) -> str:
+def last_delivery_guid(pull: PullRequest) -> str:
     assert pull.last_delivery is not None
     return pull.last_delivery.guid
 
@@ -66,13 +66,13 @@ async def test_what_an_allowlist_change_cancelled_is_sent_to_the_backend_that_is
         await relay.drain()
         await list_backends(relay, ONLY_TWO)
         assert row_states(relay, "dispatches", downstream="org/one") == ["cancelled"] * 3
-        assert [await replay(relay, guid_of(pull)) for pull in pulls] == [0, 0, 0]
+        assert [await replay(relay, last_delivery_guid(pull)) for pull in pulls] == [0, 0, 0]
 
         await list_backends(relay, TWO)
         await relay.github.close_pr(pulls[2])
         await relay.pass_time(3600)
         found = await relay.services.acts.find_cut_off(repo(UPSTREAM), begun)
-        assert found == [guid_of(pull) for pull in pulls[:2]]
+        assert found == [last_delivery_guid(pull) for pull in pulls[:2]]
         assert [await replay(relay, guid) for guid in found] == [1, 1]
         await relay.drain()
 
@@ -90,7 +90,7 @@ async def test_a_replay_sends_nothing_that_still_waits_for_an_approval(tmp_path:
         await relay.drain()
         await list_backends(relay, ONLY_TWO)
         await list_backends(relay, APPROVED)
-        assert await replay(relay, guid_of(pull)) == 0
+        assert await replay(relay, last_delivery_guid(pull)) == 0
         await relay.pass_time(3600)
 
         assert dispatched_events(relay.github, "org/one") == []

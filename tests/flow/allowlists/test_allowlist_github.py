@@ -18,7 +18,7 @@ def with_meta(github: GitHub) -> None:
     github.create_repository("org/meta", private=True, files={"lists/allowlist.yml": TWO})
 
 
-async def listed(relay: RunningRelay) -> list[str]:
+async def listed_backends(relay: RunningRelay) -> list[str]:
     return [str(entry.name) for entry in (await relay.services.allowlists.current(repo(UPSTREAM))).entries]
 
 
@@ -44,7 +44,7 @@ async def test_what_has_not_changed_is_asked_for_by_etag(tmp_path: Path) -> None
         await relay.refresh()
 
         assert [call.status for call in relay.github.calls_to("GET", CONTENTS)] == [200, 304, 200]
-        assert await listed(relay) == ["org/two"]
+        assert await listed_backends(relay) == ["org/two"]
 
 
 async def test_a_push_to_it_is_followed_at_once_though_its_repository_is_no_upstream(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ async def test_a_push_to_it_is_followed_at_once_though_its_repository_is_no_upst
         assert pushed is not None
         assert "ignored" in pushed.answer_body
         await relay.drain()
-        assert await listed(relay) == ["org/two"]
+        assert await listed_backends(relay) == ["org/two"]
 
 
 async def test_a_push_elsewhere_does_not_read_it_again(tmp_path: Path) -> None:
@@ -96,10 +96,10 @@ async def test_it_is_read_again_every_five_minutes(tmp_path: Path) -> None:
         relay.github.write_file("org/meta", "lists/allowlist.yml", ONLY_TWO)
         relay.clock.advance(REFRESH_EVERY_S - 1)
         await wait_until_true(lambda: relay.clock.sleeping >= 4)
-        assert await listed(relay) == ["org/one", "org/two"]
+        assert await listed_backends(relay) == ["org/one", "org/two"]
         relay.clock.advance(1)
         await wait_until_true(lambda: len(relay.rows("SELECT version FROM allowlist_versions")) == 2)
-        assert await listed(relay) == ["org/two"]
+        assert await listed_backends(relay) == ["org/two"]
         await company.stop()
 
 
@@ -129,7 +129,7 @@ async def test_fault_50_a_file_that_github_refuses_to_show_is_recorded_as_bad(tm
         versions = relay.rows("SELECT good, problems FROM allowlist_versions")
         assert [each["good"] for each in versions] == [1, 0, 0]  # its token is refused first, then the App
         assert "The App is not installed on org/meta." in versions[-1]["problems"]
-        assert await listed(relay) == ["org/one", "org/two"]
+        assert await listed_backends(relay) == ["org/one", "org/two"]
 
 
 async def test_fault_50_a_refresh_after_a_push_is_tried_again_when_github_is_away(tmp_path: Path) -> None:
@@ -139,6 +139,6 @@ async def test_fault_50_a_refresh_after_a_push_is_tried_again_when_github_is_awa
         relay.github.faults.answer(502, on=Match("GET", CONTENTS), times=1)
         await relay.github.push("org/meta", files={"lists/allowlist.yml": ONLY_TWO})
         await relay.drain()
-        assert await listed(relay) == ["org/one", "org/two"]
+        assert await listed_backends(relay) == ["org/one", "org/two"]
         await relay.pass_time(2)
-        assert await listed(relay) == ["org/two"]
+        assert await listed_backends(relay) == ["org/two"]

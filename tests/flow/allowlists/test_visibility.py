@@ -77,7 +77,7 @@ async def lists(relay: RunningRelay) -> list[str]:
     return found
 
 
-def cursor_of(answer: httpx.Response) -> str | None:
+def next_cursor(answer: httpx.Response) -> str | None:
     if answer.headers["content-type"].startswith("application/json"):
         body: dict[str, Any] = answer.json()
         following: str | None = body["next"] if "next" in body else body["matrix"]["next"]
@@ -105,7 +105,7 @@ async def test_no_cursor_holds_anything_of_a_backend_that_is_not_shown(
                     if answer.status_code == 400:
                         break  # this list has no such choice
                     assert answer.status_code == 200, answer.text
-                    cursor = cursor_of(answer)
+                    cursor = next_cursor(answer)
                     place = decoded(cursor) if cursor else ""
                     for text in (answer.text, place, str(answer.headers)):
                         assert not TELLING.search(text), (path, asked, place)

@@ -6,17 +6,19 @@ from typing import Any
 import pytest
 
 from github_sim.world.faults import Match
-from support.downstream.callbacks import BACKEND, LISTED, report_outcome
-from support.downstream.self_reports import nightly_run, recorded_standing, send_self_report, upstream_head
+from support.downstream.callbacks import BACKEND, report_outcome
+from support.downstream.self_reports import (
+    nightly_run,
+    recorded_standing,
+    relay_with_backend,
+    send_self_report,
+    upstream_head,
+)
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 MADE_UP = "5" * 40
 COMPARE, COMMITS = Match(path="*/compare/*"), Match(path="*/git/commits/*")
 REPOSITORY = Match(path=f"/repos/{UPSTREAM}")
-
-
-def alone(folder: Path, allowlist: str = LISTED, **more: Any) -> Any:
-    return running_relay(folder, allowlist, downstreams=(BACKEND,), **more)
 
 
 async def verified(relay: RunningRelay, sha: str) -> tuple[str, str | None]:
@@ -32,7 +34,7 @@ def questions(relay: RunningRelay, sha: str = "%") -> list[dict[str, Any]]:
     return relay.rows(f"SELECT target, lane, state FROM effects WHERE {wanted} ORDER BY effect_id", sha)  # noqa: S608
 
 
-def asked(relay: RunningRelay) -> list[str]:
+def compare_calls(relay: RunningRelay) -> list[str]:
     return [call.path for call in relay.github.calls if "/compare/" in call.path]
 
 
@@ -43,7 +45,7 @@ async def on_branch(relay: RunningRelay, branch: str) -> str:
 
 
 async def test_the_newest_commit_and_what_it_stands_on_are_base_history(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         old = upstream_head(relay)
         await relay.github.push(UPSTREAM, commits=3)
         assert await verified(relay, old) == ("base", "main")
@@ -52,19 +54,19 @@ async def test_the_newest_commit_and_what_it_stands_on_are_base_history(tmp_path
 
 @pytest.mark.parametrize("branch", ["nightly", "release/2.1", "release/2.1/hotfix"])
 async def test_nightly_and_release_branches_are_base_history(tmp_path: Path, branch: str) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         sha = await on_branch(relay, branch)
         assert await verified(relay, sha) == ("base", branch)
 
 
 @pytest.mark.parametrize("branch", ["release-notes", "gh/ada/1", "nightly-old", "releases/2"])
 async def test_any_other_branch_is_not(tmp_path: Path, branch: str) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         assert await verified(relay, await on_branch(relay, branch)) == ("elsewhere", None)
 
 
 async def test_the_default_branch_is_the_one_that_github_names(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         repository = relay.github.repository(UPSTREAM)
         sha = await on_branch(relay, "trunk")
         repository.default_branch = "trunk"
@@ -75,7 +77,7 @@ async def test_the_default_branch_is_the_one_that_github_names(tmp_path: Path) -
 async def test_fault_24_a_commit_that_github_only_knows_is_not_base_history(
     tmp_path: Path, fork: bool
 ) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         pull = await relay.github.open_pr(UPSTREAM, fork=fork)
         assert await verified(relay, pull.head_sha) == ("elsewhere", None)
         shown = await relay.http.get(f"/crcr/commit/{pull.head_sha}")
@@ -85,7 +87,7 @@ async def test_fault_24_a_commit_that_github_only_knows_is_not_base_history(
 
 
 async def test_fault_24_a_made_up_commit_is_unknown(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         assert await verified(relay, MADE_UP) == ("unknown", None)
         asked = [call.route for call in relay.github.calls if "/compare/" in call.path]
         assert len(asked) == 1
@@ -96,7 +98,7 @@ async def test_fault_24_a_made_up_commit_is_unknown(tmp_path: Path) -> None:
 
 
 async def test_only_the_newest_release_branches_are_asked(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         oldest = await on_branch(relay, "release/1.9")
         for minor in range(12):
             await relay.github.push(UPSTREAM, ref=f"refs/heads/release/2.{minor}")
@@ -130,7 +132,7 @@ async def test_a_commit_is_asked_about_once_however_many_report_it(tmp_path: Pat
 @pytest.mark.parametrize("where", [COMPARE, COMMITS, REPOSITORY], ids=["compare", "commit", "repository"])
 @pytest.mark.parametrize("status", [500, 502, 429])
 async def test_an_outage_is_no_verdict(tmp_path: Path, where: Match, status: int) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         away = relay.github.faults.answer(status, on=where)
         assert await verified(relay, MADE_UP) == ("unchecked", None)
         assert "being checked" in (await relay.http.get(f"/crcr/{BACKEND}?kind=nightly")).text
@@ -142,7 +144,7 @@ async def test_an_outage_is_no_verdict(tmp_path: Path, where: Match, status: int
 @pytest.mark.parametrize("status", [403, 404, 422])
 async def test_a_refusal_that_is_not_about_the_commit_is_no_verdict(tmp_path: Path, status: int) -> None:
     """The App may be gone from the upstream, or may not read it: that says nothing about a commit."""
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         gone = relay.github.faults.answer(status, on=REPOSITORY, message="Not for you")
         assert await verified(relay, MADE_UP) == ("unchecked", None)
         relay.github.faults.remove(gone)
@@ -156,12 +158,12 @@ async def test_the_app_not_being_installed_is_no_verdict(tmp_path: Path) -> None
     def uninstalled(github: Any) -> None:
         github.installation(UPSTREAM).repository_ids.discard(github.repository(UPSTREAM).id)
 
-    async with alone(tmp_path, prepare=uninstalled) as relay:
+    async with relay_with_backend(tmp_path, prepare=uninstalled) as relay:
         assert await verified(relay, upstream_head(relay)) == ("unchecked", None)
 
 
 async def test_a_commit_that_comes_to_the_base_later_is_found_there(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         sha = await on_branch(relay, "topic")
         assert await verified(relay, sha) == ("elsewhere", None)
         relay.github.repository(UPSTREAM).branches["main"] = sha
@@ -175,15 +177,15 @@ async def test_a_commit_that_comes_to_the_base_later_is_found_there(tmp_path: Pa
 
 
 async def test_made_up_commits_are_asked_about_slowly_and_not_without_end(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         run = nightly_run(relay)
         for number in range(120):
             await send_self_report(relay, run, commit=f"{number + 1:040x}")
         assert len(questions(relay)) == 20
         await relay.drain()
-        assert len(asked(relay)) == 1
+        assert len(compare_calls(relay)) == 1
         await relay.pass_time(61)
-        assert len(asked(relay)) == 11
+        assert len(compare_calls(relay)) == 11
 
 
 async def test_one_backends_made_up_commits_take_no_turn_of_anothers(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ async def test_one_backends_made_up_commits_take_no_turn_of_anothers(tmp_path: P
 
 
 async def test_what_found_no_room_is_asked_later_the_oldest_first(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         run = nightly_run(relay)
         shas = [f"{number + 1:040x}" for number in range(50)]
         for sha in reversed(shas):
@@ -225,7 +227,7 @@ async def test_what_found_no_room_is_asked_later_the_oldest_first(tmp_path: Path
 
 
 async def test_a_question_that_was_given_up_is_asked_again_by_itself(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         gone = relay.github.faults.answer(403, on=REPOSITORY, message="Not for you")
         assert await verified(relay, upstream_head(relay)) == ("unchecked", None)
         assert [row["state"] for row in questions(relay)] == ["parked"]
@@ -240,7 +242,7 @@ async def test_a_question_that_was_given_up_is_asked_again_by_itself(tmp_path: P
 
 
 async def test_nothing_is_being_checked_for_ever(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         relay.github.faults.answer(403, on=REPOSITORY, message="Not for you")
         assert await verified(relay, MADE_UP) == ("unchecked", None)
         for _ in range(16):
@@ -262,7 +264,7 @@ async def test_nothing_is_being_checked_for_ever(tmp_path: Path) -> None:
 
 
 async def test_pages_follow_what_github_said(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         await send_self_report(relay, nightly_run(relay), commit=upstream_head(relay))
         before = relay.rows("SELECT max(change_id) AS id FROM changes")[0]["id"]
         await relay.drain()

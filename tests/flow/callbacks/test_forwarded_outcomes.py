@@ -26,7 +26,7 @@ from support.downstream.callbacks import (
     report_outcome,
     workflow_with_jobs,
 )
-from support.downstream.other_cis import EVERY
+from support.downstream.other_cis import ALL_OTHER_CIS
 from support.downstream.other_hud import HOST, SETTINGS, OtherHud
 from support.downstream.reporter import TOKEN as REPORTER_TOKEN
 from support.downstream.reporter import ScriptedNetwork, run_reporter
@@ -482,7 +482,7 @@ REPORTERS = {
 
 @pytest.mark.parametrize("name", REPORTERS)
 async def test_a_nightly_that_our_reporter_sends_from_another_ci_is_found(tmp_path: Path, name: str) -> None:
-    hud, ci = OtherHud(), EVERY[name]
+    hud, ci = OtherHud(), ALL_OTHER_CIS[name]
     settings = {**SETTINGS, **ci.settings()}
     async with running_relay(
         tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **settings

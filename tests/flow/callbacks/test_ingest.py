@@ -64,7 +64,7 @@ def rows(relay: RunningRelay) -> list[dict[str, Any]]:
     return relay.rows("SELECT * FROM ingested ORDER BY delivery, workflow_name, job_name, check_run")
 
 
-def counted(relay: RunningRelay, *names: str) -> list[tuple[Any, ...]]:
+def ingested_sums(relay: RunningRelay, *names: str) -> list[tuple[Any, ...]]:
     return [
         tuple(row[name] for name in names)
         for row in relay.rows("SELECT * FROM hours WHERE kind = 'ingested'")
@@ -77,7 +77,7 @@ async def test_a_result_is_kept_counted_and_told_to_open_pages(tmp_path: Path) -
             relay, envelope(url="https://ci.test/77", test_results={"passed": 4, "failed": 0})
         )
         [row] = rows(relay)
-        sums = counted(
+        sums = ingested_sums(
             relay, "upstream", "downstream", "success", "failure", "queue_sum_s", "execution_sum_s"
         )
         changes = relay.rows("SELECT * FROM changes WHERE kind = 'ingested'")
@@ -97,10 +97,10 @@ async def test_a_result_is_kept_counted_and_told_to_open_pages(tmp_path: Path) -
 async def test_the_same_again_is_success_and_changes_nothing(tmp_path: Path) -> None:
     async with hud(tmp_path) as relay:
         await send(relay, envelope())
-        before = rows(relay), counted(relay, "success"), relay.rows("SELECT * FROM changes")
+        before = rows(relay), ingested_sums(relay, "success"), relay.rows("SELECT * FROM changes")
         relay.clock.advance(90)
         answer = await send(relay, envelope())
-        after = rows(relay), counted(relay, "success"), relay.rows("SELECT * FROM changes")
+        after = rows(relay), ingested_sums(relay, "success"), relay.rows("SELECT * FROM changes")
 
     assert answer.json()["repeat"] is True
     assert [{**row, "updated_at": 0} for row in after[0]] == [{**row, "updated_at": 0} for row in before[0]]
@@ -258,7 +258,7 @@ async def test_a_time_that_cannot_be_one_is_not_known(
     async with hud(tmp_path) as relay:
         answer = await send(relay, body.encode())
         [row] = rows(relay)
-        sums = counted(relay, "queue_sum_s", "execution_sum_s")
+        sums = ingested_sums(relay, "queue_sum_s", "execution_sum_s")
     assert answer.status_code == 200
     assert (row["queue_s"], row["execution_s"]) == (kept, 60.0)
     assert sums == [(kept or 0.0, 60.0)]
@@ -365,7 +365,7 @@ async def test_a_result_belongs_to_the_upstream_it_names_or_the_one_that_lists_i
         assert [row["upstream"] for row in rows(relay)] == ["first/up", "second/up", "first/up"]
 
 
-def outcome_of(number: int, conclusion: str, *, disputed: bool = False) -> dict[str, Any]:
+def envelope_with_outcome(number: int, conclusion: str, *, disputed: bool = False) -> dict[str, Any]:
     """A result of a relay that counts the outcomes of each job."""
     told = envelope(conclusion=conclusion)
     told["trusted"]["outcome"] = {"number": number, "disputed": disputed}
@@ -376,9 +376,9 @@ async def test_of_a_relay_that_counts_outcomes_the_later_one_counts_and_only_its
     tmp_path: Path,
 ) -> None:
     stories = {
-        "late": [outcome_of(2, "timed_out"), outcome_of(3, "success")],
-        "out of order": [outcome_of(3, "success"), outcome_of(2, "timed_out")],
-        "disputed": [outcome_of(2, "success"), outcome_of(3, "failure", disputed=True)],
+        "late": [envelope_with_outcome(2, "timed_out"), envelope_with_outcome(3, "success")],
+        "out of order": [envelope_with_outcome(3, "success"), envelope_with_outcome(2, "timed_out")],
+        "disputed": [envelope_with_outcome(2, "success"), envelope_with_outcome(3, "failure", disputed=True)],
     }
     async with hud(tmp_path) as relay:
         for name, sent in stories.items():
@@ -414,7 +414,7 @@ async def test_fault_44_a_result_that_lost_its_start_is_there(tmp_path: Path) ->
         await send(relay, envelope(conclusion="failure", started_at="2025-12-31T23:10:00Z"))
         late = await send(relay, envelope("in_progress", url="https://ci.test/77"))
         [row] = rows(relay)
-        sums = counted(relay, "failure", "success")
+        sums = ingested_sums(relay, "failure", "success")
     assert late.json() == {"ok": True, "status": "in_progress", "repeat": False, "shown": True}
     assert (row["state"], row["conclusion"], row["url"]) == ("completed", "failure", "https://ci.test/77")
     assert sums == [(1, 0)]

@@ -27,7 +27,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e=HYPERLINK(1)"
 EYES = {"authorization": f"Bearer {ADMIN}"}
 
 
-async def told(relay: RunningRelay, path: str = API, **headers: str) -> list[dict[str, Any]]:
+async def read_refusals(relay: RunningRelay, path: str = API, **headers: str) -> list[dict[str, Any]]:
     answer = await relay.http.get(path, headers=headers)
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["refusals"]
@@ -41,7 +41,7 @@ async def test_a_refused_report_stands_on_its_senders_page_and_in_the_api(tmp_pa
         answer = await post_report(relay, run, "build", "completed")
         assert refusal_code(answer) == (409, "no_in_progress")
 
-        [one] = await told(relay)
+        [one] = await read_refusals(relay)
         error = answer.json()["error"]
         assert (one["code"], one["detail"], one["hint"]) == (error["code"], error["detail"], error["hint"])
         assert (one["run_id"], one["job_name"], one["workflow_name"]) == (
@@ -61,11 +61,11 @@ async def test_a_refusal_is_settled_when_the_same_jobs_result_is_taken_afterward
     async with dispatched_run(tmp_path) as (relay, run):
         assert refusal_code(await post_report(relay, run, "build", "completed")) == (409, "no_in_progress")
         await post_report(relay, run, "build", "in_progress")
-        assert [each["settled"] for each in await told(relay)] == [False]
+        assert [each["settled"] for each in await read_refusals(relay)] == [False]
         assert "Next step:" in (await relay.http.get(f"/crcr/{BACKEND}")).text
         assert report_outcome(await post_report(relay, run, "build", "completed")) == "applied"
 
-        assert [each["settled"] for each in await told(relay)] == [True]
+        assert [each["settled"] for each in await read_refusals(relay)] == [True]
         page = (await relay.http.get(f"/crcr/{BACKEND}")).text
         assert "Settled: the result was accepted." in page
         assert "Next step:" not in page
@@ -83,21 +83,21 @@ async def test_a_result_that_came_before_settles_no_contradiction(tmp_path: Path
             409,
             "conflicting_result",
         )
-        assert [each["settled"] for each in await told(relay)] == [False]
+        assert [each["settled"] for each in await read_refusals(relay)] == [False]
 
 
 async def test_what_was_taken_or_is_ours_to_mend_is_no_refusal(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "repeat"
-        assert await told(relay) == []
+        assert await read_refusals(relay) == []
 
 
 async def test_a_body_that_cannot_be_read_has_no_run_to_name(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         token = relay.github.oidc_token(run, "build", audience=AUDIENCE)
         await relay.http.post(CALLBACK, content=b"{nonsense", headers=bearer(token))
-        [one] = await told(relay)
+        [one] = await read_refusals(relay)
         assert (one["code"], one["run_id"], one["job_name"], one["delivery"]) == (
             "bad_report",
             None,
@@ -111,7 +111,7 @@ async def test_a_token_that_only_came_too_late_or_to_the_wrong_place_is_told_of(
         for kind in (HostileToken.OTHER_AUDIENCE, HostileToken.EXPIRED):
             token = relay.github.hostile_token(kind, run, "build")
             await relay.github.report(run, "build", token=token)
-            [one] = await told(relay)
+            [one] = await read_refusals(relay)
             assert one["code"] == "not_authentic"
             assert token not in str(one)
         assert "expired" in one["detail"]
@@ -129,12 +129,12 @@ async def test_who_is_on_no_list_writes_nothing(tmp_path: Path) -> None:
         github.create_repository("new/comer", workflows=[WORKFLOW])
 
     async with dispatched_run(tmp_path, prepare=prepare) as (relay, _):
-        run = started(relay, "new/comer")
+        run = start_unknown_run(relay, "new/comer")
         assert refusal_code(await say(relay, run)) == (403, "not_allowlisted")
         assert relay.rows("SELECT * FROM refusals") == []
 
 
-def started(relay: RunningRelay, name: str = BACKEND) -> WorkflowRun:
+def start_unknown_run(relay: RunningRelay, name: str = BACKEND) -> WorkflowRun:
     """A run that the relay knows nothing of."""
     return relay.github.start_run(name, event="repository_dispatch", event_type="pull_request")
 
@@ -150,14 +150,14 @@ async def test_fault_26_who_took_over_the_name_leaves_one_line_and_none_of_its_w
     async with dispatched_run(tmp_path) as (relay, run):
         await post_report(relay, run, "build", "completed")
         relay.github.replace_repository(BACKEND)
-        stranger = started(relay)
+        stranger = start_unknown_run(relay)
         evil = {"run_id": stranger.id, "job_name": "EVIL", "status": "in_progress", "name": "EVIL"}
         for number in range(60):
             relay.clock.advance(3)
             said = {"workflow": evil if number % 2 else {**evil, "status": f"EVIL {number}"}}
             await say(relay, stranger, **said)
 
-        found = await told(relay)
+        found = await read_refusals(relay)
         assert [each["code"] for each in found] == ["identity_changed", "no_in_progress"]
         assert "EVIL" not in str(found)
         page = (await relay.http.get(f"/crcr/{BACKEND}")).text
@@ -195,12 +195,12 @@ async def test_hidden_is_never_shown_and_name_only_shows_none_but_to_admins(tmp_
             await relay.github.report(relay.github.runs(name)[0], "build", status="completed")
         shy, hush = (f"/api/v1/backends/{name}/refusals" for name in names)
 
-        assert await told(relay, shy) == []
+        assert await read_refusals(relay, shy) == []
         assert "Refused" not in (await relay.http.get("/crcr/org/shy")).text
         for path in (hush, f"{hush}.csv", "/crcr/org/hush"):
             assert (await relay.http.get(path)).status_code == 404
         for path in (shy, hush):
-            assert [each["code"] for each in await told(relay, path, **EYES)] == ["no_in_progress"]
+            assert [each["code"] for each in await read_refusals(relay, path, **EYES)] == ["no_in_progress"]
 
 
 async def test_a_repository_sees_its_own_refusals_of_each_upstream_that_lists_it(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_repository_sees_its_own_refusals_of_each_upstream_that_lists_it
         "up/three": "L2: [org/other]\n",
     }
     async with running_relay(tmp_path, lists, downstreams=(BACKEND, "org/other")) as relay:
-        run = started(relay)
+        run = start_unknown_run(relay)
         answer = await say(relay, run)
         assert refusal_code(answer) == (404, "unknown_delivery")
         for upstream, number in (("up/one", 200), ("up/two", 200), ("up/three", 404)):
@@ -230,7 +230,7 @@ def beside_a_hidden_listing(more: str = "") -> dict[str, str]:
     }
 
 
-async def shown(relay: RunningRelay) -> str:
+async def read_public_texts(relay: RunningRelay) -> str:
     """All that everybody can read about the refusals of the public listing."""
     paths = (f"{API}?", f"{API}.csv?", f"/crcr/{BACKEND}?", f"/api/v1/setup/{BACKEND}?")
     return "".join([(await relay.http.get(f"{path}upstream={UPSTREAM}")).text for path in paths])
@@ -241,11 +241,11 @@ async def test_which_upstreams_list_it_is_not_told_when_none_was_named(tmp_path:
         answer = await send_self_report(relay, nightly_run(relay), commit="a" * 40)
         assert refusal_code(answer) == (400, "bad_report")
         assert SECRET not in answer.text
-        [one] = await told(relay, f"{API}?upstream={UPSTREAM}")
+        [one] = await read_refusals(relay, f"{API}?upstream={UPSTREAM}")
         assert "names no upstream" in one["detail"]
         assert SECRET not in str(one)
         assert (one["run_id"], one["workflow_name"], one["job_name"]) == (None, None, None)
-        [theirs] = await told(relay, f"{API}?upstream={SECRET}", **EYES)
+        [theirs] = await read_refusals(relay, f"{API}?upstream={SECRET}", **EYES)
         assert theirs["job_name"] == "build"
 
 
@@ -260,10 +260,10 @@ async def test_a_refusal_stands_with_the_upstream_that_it_is_about_and_nowhere_e
         [run] = [each for each in relay.github.runs(BACKEND) if each.delivery_id]
         assert refusal_code(await post_report(relay, run, "build", "completed")) == (409, "no_in_progress")
 
-        assert await told(relay, f"{API}?upstream={UPSTREAM}") == []
+        assert await read_refusals(relay, f"{API}?upstream={UPSTREAM}") == []
         for code in ("not_allowlisted", "no_in_progress"):
-            assert code not in await shown(relay)
-        theirs = await told(relay, f"{API}?upstream={SECRET}", **EYES)
+            assert code not in await read_public_texts(relay)
+        theirs = await read_refusals(relay, f"{API}?upstream={SECRET}", **EYES)
         assert [each["code"] for each in theirs] == ["no_in_progress", "not_allowlisted"]
 
 
@@ -274,10 +274,10 @@ async def test_no_more_than_thirty_a_minute_are_written_down(tmp_path: Path) -> 
                 409,
                 "no_in_progress",
             )
-        assert len(await told(relay)) == 30
+        assert len(await read_refusals(relay)) == 30
 
 
 async def test_access_is_as_everywhere(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path, CRCR_HUD_ACCESS="token", **TOKENS) as (relay, _):
         assert (await relay.http.get(API)).status_code == 401
-        assert await told(relay, **EYES) == []
+        assert await read_refusals(relay, **EYES) == []

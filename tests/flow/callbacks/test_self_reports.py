@@ -15,21 +15,23 @@ from support.downstream.callbacks import (
     refusal_code,
     report_outcome,
 )
-from support.downstream.self_reports import NIGHTLY, nightly_run, send_self_report, upstream_head
+from support.downstream.self_reports import (
+    NIGHTLY,
+    nightly_run,
+    relay_with_backend,
+    send_self_report,
+    upstream_head,
+)
 from support.running_relay import UPSTREAM, running_relay
 
 OTHER = "other-up/core"
-
-
-def alone(folder: Path, allowlist: str = LISTED, **more: Any) -> Any:
-    return running_relay(folder, allowlist, downstreams=(BACKEND,), **more)
 
 
 @pytest.mark.parametrize("event_type", ["nightly", "periodic"])
 async def test_fault_46_a_self_report_is_a_completed_job_of_its_commit(
     tmp_path: Path, event_type: str
 ) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         run, sha = nightly_run(relay), upstream_head(relay)
         answer = await send_self_report(
             relay, run, commit=sha.upper(), event_type=event_type, test_results={"passed": 3}
@@ -59,7 +61,7 @@ async def test_fault_46_a_self_report_is_a_completed_job_of_its_commit(
 
 
 async def test_a_self_report_is_never_in_progress(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         answer = await send_self_report(
             relay, nightly_run(relay), commit=upstream_head(relay), status="in_progress"
         )
@@ -78,7 +80,7 @@ async def test_a_self_report_is_never_in_progress(tmp_path: Path) -> None:
     ],
 )
 async def test_the_commit_is_found_wherever_reporters_put_it(tmp_path: Path, where: dict[str, Any]) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         assert report_outcome(await send_self_report(relay, nightly_run(relay), **where)) == "applied"
         assert [job["head_sha"] for job in relay.jobs()] == ["a" * 40]
 
@@ -89,7 +91,7 @@ async def test_the_commit_is_found_wherever_reporters_put_it(tmp_path: Path, whe
 async def test_without_a_commit_the_report_is_taken_as_of_its_run(
     tmp_path: Path, where: dict[str, Any]
 ) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         run = nightly_run(relay)
         assert report_outcome(await send_self_report(relay, run, **where)) == "applied"
         assert report_outcome(await send_self_report(relay, run, "test", "failure", **where)) == "applied"
@@ -138,7 +140,7 @@ async def test_fault_28_a_run_may_answer_a_dispatch_and_report_on_its_own(tmp_pa
 
 @pytest.mark.parametrize("claims", [{"run_id": "1"}, {"run_attempt": "2"}])
 async def test_fault_28_a_run_speaks_for_itself_only(tmp_path: Path, claims: dict[str, Any]) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         answer = await send_self_report(relay, nightly_run(relay), commit=upstream_head(relay), claims=claims)
         assert refusal_code(answer) == (403, "claim_mismatch")
         assert relay.jobs() == []
@@ -146,7 +148,7 @@ async def test_fault_28_a_run_speaks_for_itself_only(tmp_path: Path, claims: dic
 
 @pytest.mark.parametrize("event", ["repository_dispatch", "schedule", "workflow_dispatch", "push"])
 async def test_who_may_start_a_run_that_reports_on_its_own(tmp_path: Path, event: str) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         assert (
             report_outcome(await send_self_report(relay, nightly_run(relay), claims={"event_name": event}))
             == "applied"
@@ -155,14 +157,14 @@ async def test_who_may_start_a_run_that_reports_on_its_own(tmp_path: Path, event
 
 @pytest.mark.parametrize("event", ["pull_request", "pull_request_target", "issue_comment"])
 async def test_fault_27_what_a_stranger_can_start_does_not_report(tmp_path: Path, event: str) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         answer = await send_self_report(relay, nightly_run(relay), claims={"event_name": event})
         assert refusal_code(answer) == (403, "wrong_event")
 
 
 async def test_an_entry_can_allow_further_events(tmp_path: Path) -> None:
     allowed = f"L2:\n  - {BACKEND}: {{allow_events: [release]}}\n"
-    async with alone(tmp_path, allowed) as relay:
+    async with relay_with_backend(tmp_path, allowed) as relay:
         assert (
             report_outcome(
                 await send_self_report(relay, nightly_run(relay), claims={"event_name": "release"})
@@ -184,7 +186,7 @@ async def test_who_is_not_listed_is_refused_and_who_only_listens_is_ignored(tmp_
 
 
 async def test_an_event_that_its_entry_does_not_list_is_refused_plainly(tmp_path: Path) -> None:
-    async with alone(tmp_path, f"L2:\n  - {BACKEND}: {{events: [push, nightly]}}\n") as relay:
+    async with relay_with_backend(tmp_path, f"L2:\n  - {BACKEND}: {{events: [push, nightly]}}\n") as relay:
         assert report_outcome(await send_self_report(relay, nightly_run(relay))) == "applied"
         answer = await send_self_report(relay, nightly_run(relay), event_type="periodic")
         assert refusal_code(answer) == (403, "not_allowlisted")
@@ -192,7 +194,7 @@ async def test_an_event_that_its_entry_does_not_list_is_refused_plainly(tmp_path
 
 
 async def test_who_is_suspended_is_refused(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         upstream, backend = relay.services.upstreams[0], relay.services.allowlists
         listed = (await backend.current(upstream)).entries[0].name
         await relay.services.targets.suspend(upstream, listed, who="ann", now=relay.clock.now())
@@ -200,7 +202,7 @@ async def test_who_is_suspended_is_refused(tmp_path: Path) -> None:
 
 
 async def test_fault_26_a_released_name_taken_by_a_stranger_is_refused_with_an_alarm(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         await send_self_report(relay, nightly_run(relay))
         stranger = relay.github.replace_repository(BACKEND)
         answer = await send_self_report(relay, nightly_run(relay))
@@ -215,14 +217,14 @@ async def test_fault_26_a_first_self_report_binds_the_name(tmp_path: Path) -> No
     def uninstall(github: Any) -> None:
         github.installation(BACKEND).repository_ids.clear()
 
-    async with alone(tmp_path, prepare=uninstall) as relay:
+    async with relay_with_backend(tmp_path, prepare=uninstall) as relay:
         await send_self_report(relay, nightly_run(relay))
         [row] = relay.rows("SELECT repository_id, confirmed FROM repositories")
         assert row == {"repository_id": relay.github.repository(BACKEND).id, "confirmed": 0}
 
 
 async def test_self_reports_count_against_the_rate_limit(tmp_path: Path) -> None:
-    async with alone(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2") as relay:
+    async with relay_with_backend(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2") as relay:
         run = nightly_run(relay)
         told = [await send_self_report(relay, run, job_name=f"job {number}") for number in range(3)]
         assert [each.status_code for each in told] == [200, 200, 429]
@@ -232,7 +234,7 @@ async def test_self_reports_count_against_the_rate_limit(tmp_path: Path) -> None
 
 
 async def test_the_same_again_is_a_repeat_and_another_result_a_dispute(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         run, sha = nightly_run(relay), upstream_head(relay)
         answers = [
             await send_self_report(relay, run, conclusion=each, commit=sha)
@@ -250,7 +252,7 @@ async def test_the_same_again_is_a_repeat_and_another_result_a_dispute(tmp_path:
 
 
 async def test_legs_of_a_matrix_are_told_apart_by_what_github_signs(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         jobs = (JobSpec("build", matrix=("a", "b")),)
         run = nightly_run(relay, workflow=replace(NIGHTLY, jobs=jobs))
         told = [await send_self_report(relay, run, job, job_name="build") for job in run.jobs]
@@ -260,7 +262,7 @@ async def test_legs_of_a_matrix_are_told_apart_by_what_github_signs(tmp_path: Pa
 
 
 async def test_one_job_may_report_for_all_of_its_run(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         run = nightly_run(relay)
         for name in ("linux", "windows", "linux"):
             await send_self_report(relay, run, "build", job_name=name)
@@ -270,7 +272,7 @@ async def test_one_job_may_report_for_all_of_its_run(tmp_path: Path) -> None:
 async def test_fault_45_a_second_attempt_takes_the_first_ones_place_whichever_comes_first(
     tmp_path: Path,
 ) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         run, sha = nightly_run(relay), upstream_head(relay)
         first = run.job("build")
         await relay.github.rerun(run)
@@ -285,7 +287,7 @@ async def test_fault_45_a_second_attempt_takes_the_first_ones_place_whichever_co
 
 
 async def test_fault_47_one_run_of_65_jobs_is_one_nightly_however_its_jobs_are_keyed(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         run, sha = nightly_run(relay), upstream_head(relay)
         for number in range(65):
             key = (sha, None, f"guid-{number}")[number % 3]
@@ -340,7 +342,7 @@ async def test_a_self_report_says_nothing_on_pull_requests(tmp_path: Path) -> No
 
 
 async def test_the_store_being_away_is_told_as_such(tmp_path: Path) -> None:
-    async with alone(tmp_path, "L2: [org/backend\n") as relay:
+    async with relay_with_backend(tmp_path, "L2: [org/backend\n") as relay:
         answer = await send_self_report(relay, nightly_run(relay))
         assert refusal_code(answer) == (503, "no_allowlist")
 

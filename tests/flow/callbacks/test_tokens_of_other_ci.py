@@ -26,13 +26,13 @@ from support.downstream.callbacks import (
     refusal_code,
     report_outcome,
 )
-from support.downstream.other_cis import EVERY, IDS, ORGANIZATION, OURS, SIM, OtherCi
+from support.downstream.other_cis import ALL_OTHER_CIS, IDS, ORGANIZATION, ORIGIN, SIM, OtherCi
 from support.running_relay import AUDIENCE, RunningRelay
 
 
-@pytest.fixture(params=EVERY)
+@pytest.fixture(params=ALL_OTHER_CIS)
 def ci(request: pytest.FixtureRequest) -> OtherCi:
-    return EVERY[request.param]
+    return ALL_OTHER_CIS[request.param]
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def test_fault_25_a_token_ends_with_the_age_that_its_kind_may_have(tmp_pat
 async def test_fault_25_a_token_that_lives_longer_than_its_kind_should_is_old_all_the_same(
     tmp_path: Path, name: str, max_age_s: int
 ) -> None:
-    ci = EVERY[name]
+    ci = ALL_OTHER_CIS[name]
     async with registered(tmp_path, ci) as (relay, run):
         now = int(relay.clock.now().timestamp())
         token = ci.token(relay.github, exp=now + 7 * 86_400)
@@ -131,15 +131,15 @@ FORKS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "circleci, a fork's change": ("circleci", {}),
     "circleci, a fork's origin on our branch": ("circleci", {"vcs_ref": "refs/heads/main"}),
-    "circleci, our origin on a pull request's ref": ("circleci", {"vcs_origin": OURS}),
+    "circleci, our origin on a pull request's ref": ("circleci", {"vcs_origin": ORIGIN}),
     "circleci, a tag named like the branch": (
         "circleci",
-        {"vcs_origin": OURS, "vcs_ref": "refs/tags/main"},
+        {"vcs_origin": ORIGIN, "vcs_ref": "refs/tags/main"},
     ),
     "circleci, origin not told": ("circleci", {"vcs_origin": None, "vcs_ref": "refs/heads/main"}),
     "circleci, a person inside": (
         "circleci",
-        {"vcs_origin": OURS, "vcs_ref": "refs/heads/main", "ssh_rerun": True},
+        {"vcs_origin": ORIGIN, "vcs_ref": "refs/heads/main", "ssh_rerun": True},
     ),
 }
 
@@ -147,7 +147,7 @@ FORKS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", FORKS)
 async def test_fault_27_a_forks_build_does_not_report_as_the_project(tmp_path: Path, case: str) -> None:
     name, changes = FORKS[case]
-    ci = EVERY[name]
+    ci = ALL_OTHER_CIS[name]
     async with registered(tmp_path, ci) as (relay, run):
         own = {key: value for key, value in ci.claims.items() if key != "vcs_origin"}
         token = ci.of(relay.github).fork_token(AUDIENCE, **{**own, **changes})
@@ -159,7 +159,7 @@ async def test_fault_27_a_forks_build_does_not_report_as_the_project(tmp_path: P
 async def test_fault_27_a_claim_that_the_operator_asks_for_besides_is_asked_of_every_token(
     tmp_path: Path,
 ) -> None:
-    strict = {**EVERY["buildkite"].registration, "claims": {"build_source": ["api", "schedule"]}}
+    strict = {**ALL_OTHER_CIS["buildkite"].registration, "claims": {"build_source": ["api", "schedule"]}}
     ci = OtherCi("buildkite", strict, {"wanted": IDS})
     async with registered(tmp_path, ci) as (relay, run):
         forks = ci.of(relay.github).fork_token(AUDIENCE, build_branch="main", wanted=IDS)
@@ -191,7 +191,7 @@ async def test_an_unregistered_pipeline_is_told_the_ids_to_register_once_its_tok
     tmp_path: Path, case: str
 ) -> None:
     name, changes, told = STRANGERS[case]
-    ci = EVERY[name]
+    ci = ALL_OTHER_CIS[name]
     async with registered(tmp_path, ci) as (relay, run):
         claims = ci.of(relay.github).claims(AUDIENCE, **{**ci.claims, **changes})
         for kind in FORGERIES:
@@ -207,7 +207,7 @@ async def test_an_unregistered_pipeline_is_told_the_ids_to_register_once_its_tok
 
 
 async def test_a_buildkite_token_without_ids_is_told_how_to_ask_for_them(tmp_path: Path) -> None:
-    ci = EVERY["buildkite"]
+    ci = ALL_OTHER_CIS["buildkite"]
     async with registered(tmp_path, ci) as (relay, run):
         answer = await report(relay, run, relay.github.buildkite.token(AUDIENCE))
 
@@ -243,7 +243,7 @@ async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_t
 
 @pytest.mark.parametrize("name", ["gitlab", "circleci", "generic"])
 async def test_fault_28_a_run_does_not_report_for_another_run(tmp_path: Path, name: str) -> None:
-    ci = EVERY[name]
+    ci = ALL_OTHER_CIS[name]
     async with registered(tmp_path, ci) as (relay, run):
         answer = await report(relay, run, ci.token(relay.github), run_id="somebody-elses")
         assert refusal_code(answer) == (403, "claim_mismatch")
@@ -251,14 +251,14 @@ async def test_fault_28_a_run_does_not_report_for_another_run(tmp_path: Path, na
 
 
 async def test_fault_28_a_generic_issuers_signed_attempt_counts_too(tmp_path: Path) -> None:
-    ci = EVERY["generic"]
+    ci = ALL_OTHER_CIS["generic"]
     async with registered(tmp_path, ci) as (relay, run):
         answer = await report(relay, run, ci.token(relay.github), run_id=ci.run_id, run_attempt=2)
         assert refusal_code(answer) == (403, "claim_mismatch")
 
 
 async def test_fault_28_a_claim_that_is_to_be_read_and_is_missing_proves_nothing(tmp_path: Path) -> None:
-    ci = EVERY["generic"]
+    ci = ALL_OTHER_CIS["generic"]
     async with registered(tmp_path, ci) as (relay, run):
         token = ci.token(relay.github, build_id=None)
         assert refusal_code(await report(relay, run, token, run_id="anything")) == (401, "not_authentic")
@@ -267,7 +267,7 @@ async def test_fault_28_a_claim_that_is_to_be_read_and_is_missing_proves_nothing
 async def test_fault_28_a_buildkite_build_speaks_for_the_run_it_named_first_and_no_other_build_does(
     tmp_path: Path,
 ) -> None:
-    ci = EVERY["buildkite"]
+    ci = ALL_OTHER_CIS["buildkite"]
     async with registered(tmp_path, ci) as (relay, run):
         first, second = ci.token(relay.github), ci.token(relay.github, build_number=1418)
         assert report_outcome(await report(relay, run, first, run_id="uuid-1")) == "applied"
@@ -313,7 +313,7 @@ async def test_a_registration_for_a_repository_that_is_not_listed_opens_nothing(
 
 
 async def test_two_legs_with_one_name_are_told_apart_by_the_signed_job(tmp_path: Path) -> None:
-    ci = EVERY["gitlab"]
+    ci = ALL_OTHER_CIS["gitlab"]
     async with registered(tmp_path, ci) as (relay, run):
         first, second = ci.token(relay.github, job_id="71"), ci.token(relay.github, job_id="72")
         assert report_outcome(await report(relay, run, first, run_id=ci.run_id)) == "applied"
@@ -332,7 +332,7 @@ async def test_two_legs_with_one_name_are_told_apart_by_the_signed_job(tmp_path:
 async def test_keys_of_an_instance_are_found_by_discovery_and_another_issuers_document_is_no_answer(
     tmp_path: Path,
 ) -> None:
-    ci = EVERY["gitlab"]
+    ci = ALL_OTHER_CIS["gitlab"]
     async with registered(tmp_path, ci) as (relay, run):
         relay.github.gitlab.discovery = lambda: {  # type: ignore[method-assign]
             "issuer": "https://gitlab.example",
@@ -344,7 +344,7 @@ async def test_keys_of_an_instance_are_found_by_discovery_and_another_issuers_do
 
 
 async def test_fault_28_a_build_of_another_ci_cannot_take_over_a_run_of_github(tmp_path: Path) -> None:
-    ci = EVERY["buildkite"]
+    ci = ALL_OTHER_CIS["buildkite"]
     async with registered(tmp_path, ci) as (relay, run):
         await relay.github.start_job(run, "build")
         theirs = {"run_id": str(run.id), "name": run.workflow.path, "job_name": "build"}
@@ -360,7 +360,7 @@ async def test_fault_28_a_build_of_another_ci_cannot_take_over_a_run_of_github(t
 
 
 async def test_fault_28_a_build_cannot_name_a_run_of_github_before_that_run_reports(tmp_path: Path) -> None:
-    ci = EVERY["buildkite"]
+    ci = ALL_OTHER_CIS["buildkite"]
     async with registered(tmp_path, ci) as (relay, run):
         token = ci.token(relay.github)
         assert refusal_code(await report(relay, run, token, run_id=str(run.id))) == (403, "claim_mismatch")
@@ -372,7 +372,7 @@ async def test_fault_28_a_build_cannot_name_a_run_of_github_before_that_run_repo
 async def test_fault_28_a_run_that_another_ci_signs_with_the_number_of_a_run_of_github_is_refused(
     tmp_path: Path,
 ) -> None:
-    ci = EVERY["gitlab"]
+    ci = ALL_OTHER_CIS["gitlab"]
     async with registered(tmp_path, ci) as (relay, run):
         await relay.github.start_job(run, "build")
         token = ci.token(relay.github, pipeline_id=str(run.id))

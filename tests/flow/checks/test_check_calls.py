@@ -56,7 +56,7 @@ async def settle(relay: RunningRelay, minutes: int = 10) -> None:
         await relay.pass_time(60)
 
 
-def made(relay: RunningRelay, sha: str) -> Counter[str]:
+def count_checks(relay: RunningRelay, sha: str) -> Counter[str]:
     """How many checks of each name stand on the commit."""
     return Counter(each.name for each in relay.github.checks(UPSTREAM, sha))
 
@@ -74,7 +74,7 @@ async def test_whatever_happens_to_a_creation_exactly_one_check_of_each_name_is_
         await settle(relay)
         await start_jobs(relay, newest_run(relay))
 
-        assert made(relay, pull.head_sha) == dict.fromkeys(
+        assert count_checks(relay, pull.head_sha) == dict.fromkeys(
             [GATE, f"crcr/{INFORMING}", *check_names(GATING, "build", "test")], 1
         )
         assert gate_state(relay, pull) == "pending"
@@ -92,7 +92,7 @@ async def test_a_check_whose_creation_was_not_heard_of_still_gets_its_result(tmp
             "failure",
             "success",
         ]
-        assert set(made(relay, pull.head_sha).values()) == {1}
+        assert set(count_checks(relay, pull.head_sha).values()) == {1}
 
 
 async def crash_during(relay: RunningRelay, *, after_acting: bool) -> None:
@@ -117,7 +117,7 @@ async def test_a_crash_between_the_note_and_the_answer_leaves_one_check_of_each_
         await settle(relay, 3)
 
         [pull] = relay.github.world.pulls.values()
-        assert made(relay, pull.head_sha) == {GATE: 1, f"crcr/{GATING}": 1}
+        assert count_checks(relay, pull.head_sha) == {GATE: 1, f"crcr/{GATING}": 1}
 
 
 @pytest.mark.parametrize("kind", ["lose_answer", "lose_request"])
@@ -133,7 +133,7 @@ async def test_a_lost_update_is_made_again_and_the_check_ends_right(tmp_path: Pa
             check_states(relay, pull.head_sha, [GATE, *check_names(GATING, "build", "test")])
             == ["success"] * 4
         )
-        assert set(made(relay, pull.head_sha).values()) == {1}
+        assert set(count_checks(relay, pull.head_sha).values()) == {1}
 
 
 async def test_a_gate_completed_unheard_is_not_reopened_but_followed_by_a_new_one(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_after_a_rate_limit_every_check_arrives_with_its_result(
             *("failure", "failure", "failure", "success")
         ]
         assert check_states(relay, pull.head_sha, check_names(INFORMING, "build", "test")) == ["success"] * 3
-        assert set(made(relay, pull.head_sha).values()) == {1}
+        assert set(count_checks(relay, pull.head_sha).values()) == {1}
 
 
 async def test_fifty_changes_before_the_worker_runs_make_one_update_of_each_check(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def test_a_check_that_is_gone_is_not_made_anew_to_be_ended(tmp_path: Path)
 # Few writes
 
 
-def written(relay: RunningRelay) -> int:
+def count_check_writes(relay: RunningRelay) -> int:
     return len(check_calls(relay, "POST")) + len(check_calls(relay, "PATCH"))
 
 
@@ -80,21 +80,21 @@ async def test_a_job_that_passes_writes_no_open_check_and_the_first_failure_writ
             named_workflow(*(f"job {number}" for number in range(4)))
         ]
         pull = await open_pull(relay)
-        run, before = newest_run(relay), written(relay)
+        run, before = newest_run(relay), count_check_writes(relay)
         await start_jobs(relay, run, "job 0", "job 1", "job 2")
         await finish_jobs(relay, run, **{"job 0": "success"})
-        assert written(relay) == before
+        assert count_check_writes(relay) == before
         await finish_jobs(relay, run, **{"job 1": "failure"})
         assert gate_state(relay, pull) == "failure"
         assert (
             latest_check(relay, BACKEND, pull.head_sha).output["title"]
             == "failed: job 1, others still waiting"
         )
-        after = written(relay)
+        after = count_check_writes(relay)
         await finish_jobs(relay, run, **{"job 2": "failure"})
 
         assert after == before + 3  # gate, backend, job
-        assert written(relay) == after + 1  # the second failing job
+        assert count_check_writes(relay) == after + 1  # the second failing job
 
 
 async def test_a_new_fact_hastens_what_waits_to_be_published(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from support.github.gated_upstream import (
     latest_check,
     newest_run,
     open_pull,
+    push_to_pull,
     run_all,
     shown_check,
     start_jobs,
@@ -36,16 +37,10 @@ def waivers(relay: RunningRelay) -> list[dict[str, object]]:
     return relay.rows("SELECT * FROM waivers ORDER BY waiver_id")
 
 
-def told(relay: RunningRelay, pull: PullRequest) -> str:
+def gate_text(relay: RunningRelay, pull: PullRequest) -> str:
     """Everything that the gate says."""
     output = latest_check(relay, GATE, pull.head_sha).output
     return f"{output['title']}\n{output['summary']}"
-
-
-async def push(relay: RunningRelay, pull: PullRequest) -> None:
-    relay.clock.advance(60)
-    await relay.github.push_to_pr(pull)
-    await relay.drain()
 
 
 async def test_a_waiver_lets_a_pull_request_merge_that_its_gate_had_blocked(tmp_path: Path) -> None:
@@ -68,7 +63,7 @@ async def test_the_gate_names_who_waived_and_why(tmp_path: Path) -> None:
             "success",
             f"{GATING} waived by @maintainer",
         )
-        assert "because `the runner is on fire`, for this commit on this base only" in told(relay, pull)
+        assert "because `the runner is on fire`, for this commit on this base only" in gate_text(relay, pull)
 
 
 async def test_a_waiver_of_a_backend_need_not_wait_until_it_has_failed(tmp_path: Path) -> None:
@@ -98,7 +93,7 @@ async def test_a_waiver_ends_with_the_head_that_it_was_given_for(tmp_path: Path)
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, WAIVE)
-        await push(relay, pull)
+        await push_to_pull(relay, pull)
         assert gate_state(relay, pull) == "pending"
         await run_all(relay, build="failure")
 
@@ -111,12 +106,12 @@ async def test_a_waiver_until_a_time_holds_across_pushes(tmp_path: Path) -> None
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, FOR_DAYS)
-        await push(relay, pull)
+        await push_to_pull(relay, pull)
         await run_all(relay, test="failure")
 
         assert gate_state(relay, pull) == "success"
         until = relay.clock.now() - timedelta(seconds=60) + timedelta(days=3)
-        assert f"until {until:%Y-%m-%d %H:%M} UTC" in told(relay, pull)
+        assert f"until {until:%Y-%m-%d %H:%M} UTC" in gate_text(relay, pull)
 
 
 async def test_a_waiver_runs_out_by_time_alone_and_the_gate_fails_again(tmp_path: Path) -> None:
@@ -378,7 +373,7 @@ async def test_the_use_of_a_waiver_is_noted_once_however_often_the_gate_is_looke
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, FOR_DAYS)
-        await push(relay, pull)
+        await push_to_pull(relay, pull)
         await run_all(relay, test="failure")
         await sweep_after(relay, 60)
 
@@ -401,7 +396,7 @@ async def test_the_use_of_a_new_heads_waiver_is_not_noted_on_the_old_heads(tmp_p
         for name in (GATING, INFORMING):
             await run_all(relay, name, build="failure")
         await write_comment(relay, pull, WAIVE)
-        await push(relay, pull)
+        await push_to_pull(relay, pull)
         await run_all(relay, build="failure")
         await run_all(relay, INFORMING)
         await write_comment(relay, pull, WAIVE)

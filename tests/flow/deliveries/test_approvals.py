@@ -15,6 +15,7 @@ from support.github.gated_upstream import (
     gated_upstream,
     latest_check,
     open_pull,
+    push_to_pull,
     run_all,
     shown_check,
     write_comment,
@@ -24,19 +25,13 @@ from support.running_relay import UPSTREAM, RunningRelay, running_relay
 APPROVE = "/crcr approve"
 
 
-def listed(options: str, level: str = "L4") -> str:
+def gating_allowlist(options: str, level: str = "L4") -> str:
     entry = f"{GATING}: {{oncalls: [bob], jobs: [build, test], {options}}}"
     return f"L3:\n  npu:\n    {entry}\n" if level == "L3" else f"{level}:\n  - {entry}\n"
 
 
-APPROVED = listed("authors: approved")
-TRUSTED = listed("authors: trusted")
-
-
-async def push(relay: RunningRelay, pull: PullRequest) -> None:
-    relay.clock.advance(60)
-    await relay.github.push_to_pr(pull)
-    await relay.drain()
+APPROVED = gating_allowlist("authors: approved")
+TRUSTED = gating_allowlist("authors: trusted")
 
 
 async def close_and_reopen(relay: RunningRelay, pull: PullRequest) -> None:
@@ -109,7 +104,7 @@ async def test_an_approval_is_valid_for_its_head_only(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         await write_comment(relay, pull, APPROVE)
-        await push(relay, pull)
+        await push_to_pull(relay, pull)
         assert dispatched_actions(relay.github, GATING) == ["opened"]
         assert shown_check(relay, GATE, pull.head_sha) == (
             "in_progress",
@@ -196,7 +191,7 @@ async def test_the_end_of_a_head_that_nobody_approved_is_told_to_nobody(tmp_path
 async def test_a_draft_that_needs_approval_waits_for_both_in_either_order(
     tmp_path: Path, approval_first: bool
 ) -> None:
-    async with gated_upstream(tmp_path, listed("authors: approved, drafts: false")) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("authors: approved, drafts: false")) as relay:
         pull = await open_pull(relay, draft=True)
         reasons = []
         for approving in (approval_first, not approval_first):
@@ -212,7 +207,7 @@ async def test_a_draft_that_needs_approval_waits_for_both_in_either_order(
 
 
 async def test_a_draft_that_only_waits_to_be_ready_says_so(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, listed("drafts: false")) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("drafts: false")) as relay:
         pull = await open_pull(relay, draft=True)
 
         assert shown_check(relay, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
@@ -249,7 +244,9 @@ async def test_a_gate_for_trusted_authors_runs_theirs_at_once(tmp_path: Path, as
 async def test_below_l4_a_backend_for_trusted_authors_just_leaves_outsiders_out(
     tmp_path: Path, level: str
 ) -> None:
-    async with running_relay(tmp_path, listed("authors: trusted", level), downstreams=(GATING,)) as relay:
+    async with running_relay(
+        tmp_path, gating_allowlist("authors: trusted", level), downstreams=(GATING,)
+    ) as relay:
         pull = await open_pull(relay, author="outsider", author_association="FIRST_TIME_CONTRIBUTOR")
         relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
         await write_comment(relay, pull, APPROVE)
@@ -277,7 +274,7 @@ async def test_an_approval_waits_for_nobody_elses_run(tmp_path: Path) -> None:
 
 
 async def test_an_approved_head_still_waits_for_the_answer_about_its_files(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, listed('authors: approved, paths: ["src/**"]')) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist('authors: approved, paths: ["src/**"]')) as relay:
         pull = await open_pull(relay)
         away = relay.github.faults.answer(503, on=Match("GET", "*/compare/*"))
         await write_comment(relay, pull, APPROVE)
@@ -291,7 +288,7 @@ async def test_an_approved_head_still_waits_for_the_answer_about_its_files(tmp_p
 async def test_an_entry_that_no_longer_needs_approval_goes_on_at_the_next_event(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
-        relay.write_allowlist(listed("authors: any"))
+        relay.write_allowlist(gating_allowlist("authors: any"))
         await relay.refresh()
         relay.clock.advance(60)
         await relay.github.label_pr(pull, "triaged")

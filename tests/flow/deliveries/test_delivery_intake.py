@@ -225,13 +225,13 @@ async def test_all_published_examples_are_taken_without_a_5xx(tmp_path: Path) ->
 
         assert len(answers) == EXAMPLES
         assert [each.text for each in answers if each.status_code not in {200, 202}] == []
-        assert {each["event_type"] for each in map(vars_of, relay.github.dispatches())} == {
+        assert {each["event_type"] for each in map(dispatch_fields, relay.github.dispatches())} == {
             "pull_request",
             "push",
         }
 
 
-def vars_of(dispatch: Any) -> dict[str, Any]:
+def dispatch_fields(dispatch: Any) -> dict[str, Any]:
     return dict(vars(dispatch))
 
 

@@ -13,7 +13,7 @@ DISPATCHES = Match(method="POST", path="*/dispatches")
 DAY = 24 * 3600
 
 
-def told(relay: RunningRelay, name: str = "org/one") -> list[str]:
+def dispatched_actions(relay: RunningRelay, name: str = "org/one") -> list[str]:
     return [each.client_payload["payload"]["action"] for each in relay.github.dispatches(name)]
 
 
@@ -27,7 +27,7 @@ async def test_what_waited_a_day_before_its_first_try_has_a_day_left(tmp_path: P
         await relay.drain()
         await relay.pass_time(5)
 
-        assert told(relay) == ["opened"]
+        assert dispatched_actions(relay) == ["opened"]
 
 
 async def test_a_draft_held_longer_than_bodies_are_kept_is_still_sent(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ async def test_a_draft_held_longer_than_bodies_are_kept_is_still_sent(tmp_path: 
         await relay.github.ready_for_review(pr)
         await relay.drain()
 
-        assert told(relay) == ["opened"]
+        assert dispatched_actions(relay) == ["opened"]
 
 
 async def test_a_draft_that_also_needs_approval_is_not_let_out_by_being_ready(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ async def test_a_draft_that_also_needs_approval_is_not_let_out_by_being_ready(tm
         await relay.github.ready_for_review(pr)
         await relay.drain()
 
-        assert told(relay) == []
+        assert dispatched_actions(relay) == []
 
 
 async def test_fault_08_closing_ends_dead_letters_too_so_a_retry_sends_nothing_stale(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_fault_08_closing_ends_dead_letters_too_so_a_retry_sends_nothing_s
         )
         await relay.drain()
 
-        assert (retried, told(relay)) == (0, ["closed"])
+        assert (retried, dispatched_actions(relay)) == (0, ["closed"])
 
 
 async def test_pausing_stops_what_was_claimed_and_not_yet_sent(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ async def test_pausing_stops_what_was_claimed_and_not_yet_sent(tmp_path: Path) -
             await relay.services.acts.pause(CORE, who="ann", now=relay.clock.now())
             gate.release()
             await wait_until_true(lambda: "waiting" in row_states(relay, "effects", kind="send_dispatch"))
-        assert sorted(len(told(relay, name)) for name in BOTH) == [0, 1]
+        assert sorted(len(dispatched_actions(relay, name)) for name in BOTH) == [0, 1]
 
         await relay.services.acts.pause(CORE, who="ann", now=relay.clock.now(), lift=True)
         await relay.pass_time(10)
-        assert [told(relay, name) for name in BOTH] == [["opened"], ["opened"]]
+        assert [dispatched_actions(relay, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_fault_26_an_upstream_whose_name_a_stranger_has_is_not_listened_to(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_fault_26_an_upstream_whose_name_a_stranger_has_is_not_listened_to
 
         assert pr.last_delivery is not None
         assert "another repository id" in pr.last_delivery.answer_body
-        assert told(relay) == ["opened"]
+        assert dispatched_actions(relay) == ["opened"]
         [alarm] = relay.rows("SELECT who FROM audit WHERE act = 'upstream_identity_changed'")
         assert alarm["who"] == "relay"
 
@@ -103,7 +103,7 @@ async def test_fault_26_an_upstream_whose_name_a_stranger_has_is_not_listened_to
         await relay.services.targets.rebind(CORE, CORE, accepted, who="ann", now=relay.clock.now())
         await relay.github.open_pr(UPSTREAM, title="Accepted")
         await relay.drain()
-        assert told(relay) == ["opened", "opened"]
+        assert dispatched_actions(relay) == ["opened", "opened"]
 
 
 async def test_a_hidden_name_is_not_told_by_the_problems_of_a_bad_allowlist(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ async def push(relay: RunningRelay, pull: PullRequest, *files: str) -> None:
     await relay.drain()
 
 
-def asked(relay: RunningRelay) -> int:
+def count_path_lookups(relay: RunningRelay) -> int:
     """How often GitHub was asked what changed."""
     return sum(
         len(relay.github.calls_to("GET", f"/repos/{UPSTREAM}/{path}")) for path in ("compare/*", "pulls/*")
@@ -138,7 +138,7 @@ async def test_one_question_serves_all_entries_of_a_delivery(tmp_path: Path) -> 
     async with gated_upstream(tmp_path, BOTH, downstreams=THEM) as relay:
         await open_pull(relay, files=["docs/a.md", "src/a.py"])
 
-        assert asked(relay) == 1
+        assert count_path_lookups(relay) == 1
         assert (dispatched_actions(relay.github, GATING), dispatched_actions(relay.github, SECOND)) == (
             ["opened"],
             ["opened"],
@@ -149,7 +149,7 @@ async def test_without_paths_nobody_asks(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         await open_pull(relay)
 
-        assert asked(relay) == 0
+        assert count_path_lookups(relay) == 0
 
 
 # One thing after another
@@ -159,7 +159,7 @@ async def test_a_draft_is_held_first_and_asked_about_when_it_is_ready(tmp_path: 
     allowlist = l4("paths: ['docs/**'], drafts: false")
     async with gated_upstream(tmp_path, allowlist, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay, draft=True, files=["src/a.py"])
-        assert (asked(relay), shown_check(relay, GATE, pull.head_sha)) == (
+        assert (count_path_lookups(relay), shown_check(relay, GATE, pull.head_sha)) == (
             0,
             ("in_progress", None, f"{GATING} is held (draft)"),
         )
@@ -167,7 +167,7 @@ async def test_a_draft_is_held_first_and_asked_about_when_it_is_ready(tmp_path: 
         await relay.github.ready_for_review(pull)
         await relay.drain()
 
-        assert asked(relay) == 1
+        assert count_path_lookups(relay) == 1
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
 
 
@@ -192,10 +192,10 @@ async def test_an_approval_is_waited_for_before_the_files_are_asked_for(tmp_path
     allowlist = l4("paths: ['docs/**'], authors: approved")
     async with gated_upstream(tmp_path, allowlist, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay, files=["docs/a.md"])
-        assert (asked(relay), relay.github.dispatches(GATING)) == (0, [])
+        assert (count_path_lookups(relay), relay.github.dispatches(GATING)) == (0, [])
         await write_comment(relay, pull, "/crcr approve")
 
-        assert (asked(relay), dispatched_actions(relay.github, GATING)) == (1, ["opened"])
+        assert (count_path_lookups(relay), dispatched_actions(relay.github, GATING)) == (1, ["opened"])
 
 
 async def test_a_new_push_asks_anew(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_a_new_push_asks_anew(tmp_path: Path) -> None:
         assert gate_state(relay, pull) == "success"
         await push(relay, pull, "docs/a.md")
 
-        assert asked(relay) == 2
+        assert count_path_lookups(relay) == 2
         assert dispatched_actions(relay.github, GATING) == ["synchronize"]
         assert gate_state(relay, pull) == "pending"
 
@@ -270,7 +270,7 @@ async def test_a_push_names_its_files_itself(tmp_path: Path, path: str, pushes: 
         await relay.drain()
 
         assert len(relay.github.dispatches(GATING)) == pushes
-        assert asked(relay) == 0
+        assert count_path_lookups(relay) == 0
 
 
 async def test_a_push_that_names_no_files_concerns_everybody(tmp_path: Path) -> None:

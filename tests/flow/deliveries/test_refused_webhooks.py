@@ -15,7 +15,7 @@ LISTED = "L2: [org/one]"
 
 
 @asynccontextmanager
-async def reporting(folder: Path) -> AsyncIterator[tuple[RunningRelay, list[Any]]]:
+async def relay_with_refusal_log(folder: Path) -> AsyncIterator[tuple[RunningRelay, list[Any]]]:
     """A relay that reports what it refuses, and its warnings and notes about that."""
     async with running_relay(folder, LISTED, downstreams=("org/one",)) as relay:
         stopping = asyncio.Event()
@@ -40,7 +40,7 @@ async def reported(relay: RunningRelay) -> None:
             await settle()
 
 
-def said(lines: list[Any]) -> list[tuple[str, str]]:
+def refusal_lines(lines: list[Any]) -> list[tuple[str, str]]:
     return [(line["log_level"], line["detail"]) for line in lines if line["event"] == "webhooks_refused"]
 
 
@@ -52,17 +52,17 @@ def sentence(number: int, since: str) -> tuple[str, str]:
 async def test_they_are_one_warning_and_one_write_a_minute_with_the_count_since_the_first(
     tmp_path: Path,
 ) -> None:
-    async with reporting(tmp_path) as (relay, lines):
+    async with relay_with_refusal_log(tmp_path) as (relay, lines):
         relay.clock.advance(600)
         await send(relay, 1)
         await reported(relay)
         await send(relay, 13)
         await settle()
-        assert said(lines) == [sentence(1, "00:10")]
+        assert refusal_lines(lines) == [sentence(1, "00:10")]
         relay.clock.advance(60)
         await settle()
         await reported(relay)
-        assert said(lines) == [sentence(1, "00:10"), sentence(14, "00:10")]
+        assert refusal_lines(lines) == [sentence(1, "00:10"), sentence(14, "00:10")]
         health = (await relay.http.get("/api/v1/health")).json()
         assert health["state"] == "amber"
         assert [each["text"] for each in health["reasons"]] == [
@@ -76,17 +76,17 @@ async def test_they_are_one_warning_and_one_write_a_minute_with_the_count_since_
         await relay.clock.pass_time(60)
         await send(relay, 1)
         await reported(relay)
-        assert said(lines)[2] == sentence(1, "01:12")  # a new spell
+        assert refusal_lines(lines)[2] == sentence(1, "01:12")  # a new spell
 
 
 async def test_what_does_not_look_like_githubs_is_no_ones_health(tmp_path: Path) -> None:
-    async with reporting(tmp_path) as (relay, lines):
+    async with relay_with_refusal_log(tmp_path) as (relay, lines):
         await send(relay, 5, X_Hub_Signature_256="")
         await send(relay, 5, X_GitHub_Event="")
         await reported(relay)
         relay.clock.advance(60)
         await settle()
-        assert said(lines) == []
+        assert refusal_lines(lines) == []
         noted = [line for line in lines if line["event"] == "webhooks_unsigned"]
         assert {line["log_level"] for line in noted} == {"info"}
         assert sum(line["number"] for line in noted) == 10
@@ -96,7 +96,7 @@ async def test_what_does_not_look_like_githubs_is_no_ones_health(tmp_path: Path)
 
 
 async def test_beside_webhooks_that_match_they_are_said_not_to_be_githubs(tmp_path: Path) -> None:
-    async with reporting(tmp_path) as (relay, _):
+    async with relay_with_refusal_log(tmp_path) as (relay, _):
         await send(relay, 2)
         await reported(relay)
         relay.clock.advance(5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crcr.record.store.sqlite.database import SqliteDatabase
-from support.running_relay import UPSTREAM, RunningRelay, in_postgresql, running_relay
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 FIRST, SECOND = "org/first", "org/second"
 MOST = 40
@@ -16,8 +16,6 @@ LISTED = {
     "one at L3 without its label": f"L1:\n  - {FIRST}\nL3:\n  npu:\n    {SECOND}: [ann]\n",
     "two at L3 without their labels": f"L3:\n  npu:\n    {FIRST}: [bob]\n    {SECOND}: [ann]\n",
 }
-
-pytestmark = pytest.mark.skipif(in_postgresql(), reason="SQLite itself tells what it executes")
 
 
 @contextmanager
@@ -43,7 +41,11 @@ def executed(relay: RunningRelay) -> Iterator[list[str]]:
 async def test_an_opened_event_sent_to_two_downstreams_costs_at_most_forty_statements(
     tmp_path: Path, allowlist: str
 ) -> None:
-    async with running_relay(tmp_path, allowlist, downstreams=(FIRST, SECOND)) as relay:
+    # Always on SQLite, which reports every statement that it executes.
+    url = f"sqlite:///{tmp_path / 'counted.db'}"
+    async with running_relay(
+        tmp_path, allowlist, downstreams=(FIRST, SECOND), CRCR_DATABASE_URL=url
+    ) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
         with executed(relay) as statements:

@@ -27,7 +27,7 @@ ANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], authors: approved}}\n"
 
 
-async def stack_of(relay: RunningRelay, *paths: str) -> None:
+async def push_stack(relay: RunningRelay, *paths: str) -> None:
     """A branch of the upstream that holds these files; nothing of it was tested."""
     await relay.github.push(
         UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files=dict.fromkeys(paths, "evil")
@@ -42,7 +42,7 @@ async def retarget(relay: RunningRelay, pull: PullRequest, base: str = "main") -
     await relay.drain()
 
 
-def sent(relay: RunningRelay) -> list[tuple[str, str, str | None]]:
+def dispatched_pulls(relay: RunningRelay) -> list[tuple[str, str, str | None]]:
     """(action, base, relay.reason) of every pull request that the backend was told of."""
     bodies: list[dict[str, Any]] = [each.client_payload for each in relay.github.dispatches(GATING)]
     return [
@@ -73,12 +73,12 @@ async def test_fault_54_a_retargeted_pull_request_is_tested_on_its_new_base_befo
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await green_on_stack(relay)
         await retarget(relay, pull)
 
         assert (gate_state(relay, pull), mergeable(relay, pull)) == ("pending", False)
-        assert sent(relay) == [("opened", STACK, None), ("synchronize", "main", "base_changed")]
+        assert dispatched_pulls(relay) == [("opened", STACK, None), ("synchronize", "main", "base_changed")]
         checks = [each for each in relay.github.checks(UPSTREAM, pull.head_sha) if each.name == GATE]
         assert len(checks) == 2
         page = (await relay.http.get(f"/crcr/pr/{pull.number}")).text
@@ -95,13 +95,13 @@ async def test_fault_54_files_of_the_stack_below_concern_a_backend_before_any_re
 ) -> None:
     """The webhook of the retarget never comes: GitHub goes on showing the gate of the stack."""
     async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await open_pull(relay, base=STACK, files=["docs/a.md"])
         relay.github.faults.webhooks.lose(event="pull_request")
         relay.clock.advance(1)
         await relay.github.edit_pr(pull, base="main")
         assert not mergeable(relay, pull)
-        assert [action for action, _, _ in sent(relay)] == ["opened"]
+        assert [action for action, _, _ in dispatched_pulls(relay)] == ["opened"]
 
         await run_all(relay, build="failure")
         assert not mergeable(relay, pull)
@@ -109,10 +109,10 @@ async def test_fault_54_files_of_the_stack_below_concern_a_backend_before_any_re
 
 async def test_fault_54_more_files_than_github_compares_concern_everybody(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as relay:
-        await stack_of(relay, *(f"a/{number:04}.py" for number in range(300)), "aten/evil.cpp")
+        await push_stack(relay, *(f"a/{number:04}.py" for number in range(300)), "aten/evil.cpp")
         await open_pull(relay, base=STACK, files=["docs/a.md"])
 
-        assert [action for action, _, _ in sent(relay)] == ["opened"]
+        assert [action for action, _, _ in dispatched_pulls(relay)] == ["opened"]
 
 
 async def test_fault_54_files_are_asked_for_anew_on_the_new_base(tmp_path: Path) -> None:
@@ -121,17 +121,17 @@ async def test_fault_54_files_are_asked_for_anew_on_the_new_base(tmp_path: Path)
         await relay.github.push(UPSTREAM, ref="refs/heads/release", created=True, commits=0)
         relay.github.write_file(UPSTREAM, "aten/new.cpp", "on main only")
         pull = await open_pull(relay, files=["docs/a.md"])
-        assert (gate_state(relay, pull), sent(relay)) == ("success", [])
+        assert (gate_state(relay, pull), dispatched_pulls(relay)) == ("success", [])
         await retarget(relay, pull, "release")
 
-        assert sent(relay) == [("synchronize", "release", "base_changed")]
+        assert dispatched_pulls(relay) == [("synchronize", "release", "base_changed")]
         assert gate_state(relay, pull) == "pending"
 
 
 async def test_fault_54_whichever_event_comes_first_reveals_the_new_base(tmp_path: Path) -> None:
     """The `edited` is lost; a label later says what the base is."""
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await green_on_stack(relay)
         lost = relay.github.faults.webhooks.lose(event="pull_request")
         relay.clock.advance(1)
@@ -142,7 +142,7 @@ async def test_fault_54_whichever_event_comes_first_reveals_the_new_base(tmp_pat
         await relay.drain()
 
         assert (gate_state(relay, pull), mergeable(relay, pull)) == ("pending", False)
-        assert sent(relay)[1:] == [("synchronize", "main", "base_changed")]
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
         await run_all(relay)
         assert mergeable(relay, pull)
 
@@ -151,7 +151,7 @@ async def test_fault_54_in_whatever_order_push_and_retarget_arrive_the_newest_pa
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await green_on_stack(relay)
         held = relay.github.faults.webhooks.hold(event="pull_request")
         relay.clock.advance(1)
@@ -162,7 +162,7 @@ async def test_fault_54_in_whatever_order_push_and_retarget_arrive_the_newest_pa
         await relay.github.release_webhooks([1, 0])
         await relay.drain()
 
-        assert sent(relay)[1:] == [("synchronize", "main", "base_changed")]
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
         states = relay.rows(
             "SELECT action, state FROM deliveries WHERE number IS NOT NULL ORDER BY received_at, guid"
         )
@@ -176,20 +176,20 @@ async def test_fault_54_two_bases_of_one_second_are_asked_of_github_and_pass_not
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await green_on_stack(relay)
         await relay.github.edit_pr(pull, base="main")
         await relay.services.worker.drain()
 
         assert (gate_state(relay, pull), mergeable(relay, pull)) == ("pending", False)
-        assert sent(relay)[1:] == [("synchronize", "main", "base_changed")]
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
         [row] = relay.rows("SELECT base_ref FROM pulls")
         assert row["base_ref"] == "main"
 
 
 async def test_fault_54_a_waiver_for_one_base_waives_nothing_on_another(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await open_pull(relay, base=STACK)
         await run_all(relay, build="failure")
         await write_comment(relay, pull, WAIVE.replace(" because", " until 3d because"))
@@ -206,16 +206,16 @@ async def test_fault_54_a_waiver_for_one_base_waives_nothing_on_another(tmp_path
 
 async def test_fault_54_an_approval_for_one_base_releases_nothing_on_another(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await open_pull(relay, base=STACK)
         await write_comment(relay, pull, "/crcr approve")
-        assert [action for action, _, _ in sent(relay)] == ["opened"]
+        assert [action for action, _, _ in dispatched_pulls(relay)] == ["opened"]
         await retarget(relay, pull)
 
-        assert [action for action, _, _ in sent(relay)] == ["opened"]
+        assert [action for action, _, _ in dispatched_pulls(relay)] == ["opened"]
         assert not mergeable(relay, pull)
         await write_comment(relay, pull, "/crcr approve")
-        assert sent(relay)[1:] == [("synchronize", "main", "base_changed")]
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
 
 
 async def test_fault_54_the_merge_queue_reuses_no_result_of_another_base(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ async def test_fault_54_the_merge_queue_reuses_no_result_of_another_base(tmp_pat
 
 async def test_fault_54_two_pull_requests_on_one_head_are_judged_each_on_its_own_base(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await green_on_stack(relay)
         twin = await open_twin(relay, pull, base="main")
         assert twin.head_sha == pull.head_sha
@@ -258,7 +258,7 @@ async def test_fault_54_two_pull_requests_on_one_head_are_judged_each_on_its_own
 async def test_fault_54_back_on_the_first_base_everything_is_tested_again(tmp_path: Path) -> None:
     """The news of the way there is lost; the way back says by itself that the base was another."""
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await open_pull(relay)
         await run_all(relay)
         assert mergeable(relay, pull)
@@ -267,12 +267,12 @@ async def test_fault_54_back_on_the_first_base_everything_is_tested_again(tmp_pa
         await retarget(relay, pull)
 
         assert not mergeable(relay, pull)
-        assert sent(relay)[1:] == [("synchronize", "main", "base_changed")]
+        assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
 
 
 async def test_fault_54_an_old_event_does_not_move_the_base_back(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await green_on_stack(relay)
         held = relay.github.faults.webhooks.hold(event="pull_request")
         relay.clock.advance(1)
@@ -284,14 +284,14 @@ async def test_fault_54_an_old_event_does_not_move_the_base_back(tmp_path: Path)
 
         assert not mergeable(relay, pull)
         assert [row["base_ref"] for row in relay.rows("SELECT base_ref FROM pulls")] == ["main"]
-        assert len(sent(relay)) == 2
+        assert len(dispatched_pulls(relay)) == 2
 
 
 async def test_fault_54_what_waits_for_the_old_base_is_not_sent(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as relay:
-        await stack_of(relay, "aten/evil.cpp")
+        await push_stack(relay, "aten/evil.cpp")
         pull = await open_pull(relay, base=STACK)
         await retarget(relay, pull)
         await write_comment(relay, pull, "/crcr approve")
 
-        assert sent(relay) == [("synchronize", "main", "base_changed")]
+        assert dispatched_pulls(relay) == [("synchronize", "main", "base_changed")]

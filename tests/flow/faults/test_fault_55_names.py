@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from github_sim.github import JobSpec, Workflow
+from support.github.checks import named_workflow
 from support.github.gated_upstream import (
     GATING,
     gate_state,
@@ -18,10 +18,6 @@ from support.running_relay import RunningRelay
 MINUTE = 60.0
 
 
-def named(*names: str) -> Workflow:
-    return Workflow(jobs=tuple(JobSpec(name) for name in names), run_name="CI {delivery_id}")
-
-
 def verified(relay: RunningRelay) -> dict[str, tuple[str, str]]:
     """What counts for each job, and how it was verified."""
     return {row["job_name"]: (row["conclusion"], row["verification"]) for row in relay.jobs(GATING)}
@@ -32,7 +28,7 @@ async def test_fault_55_one_job_that_reports_for_two_failed_jobs_is_held_against
     tmp_path: Path, *, sends_run_webhooks: bool
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "test", "report")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "test", "report")]
         relay.github.repository(GATING).sends_run_webhooks = sends_run_webhooks
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -52,7 +48,7 @@ async def test_fault_55_one_job_that_reports_for_two_failed_jobs_is_held_against
 async def test_fault_55_a_job_of_the_same_name_that_nobody_speaks_for_counts_as_well(tmp_path: Path) -> None:
     """Two legs of a matrix share a display name: the one that passed must not vouch for the one that is silent."""
     async with gated_upstream(tmp_path) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "build", "test")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "build", "test")]
         pull = await open_pull(relay)
         run = newest_run(relay)
         passed, silent, test = run.jobs
@@ -75,7 +71,7 @@ async def test_fault_55_a_name_that_github_does_not_show_is_confirmed_by_its_run
 ) -> None:
     """By default a job reports under its id, which is not its display name."""
     async with gated_upstream(tmp_path) as relay:
-        relay.github.repository(GATING).workflows = [named("Build (npu)", "Unit tests")]
+        relay.github.repository(GATING).workflows = [named_workflow("Build (npu)", "Unit tests")]
         pull = await open_pull(relay)
         run = newest_run(relay)
         for job, name in zip(run.jobs, ("build", "test"), strict=True):

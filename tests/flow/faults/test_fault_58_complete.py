@@ -10,7 +10,9 @@ from support.github.gated_upstream import (
     GATING,
     finish_jobs,
     gate_state,
+    gate_summary,
     gated_upstream,
+    gating_allowlist,
     latest_check,
     live_reasons,
     newest_run,
@@ -18,15 +20,10 @@ from support.github.gated_upstream import (
     start_jobs,
     sweep_after,
 )
-from support.running_relay import RunningRelay
 
 MINUTE, HOUR = 60.0, 3600.0
 ONE = (GATING,)
 SHARDS = Workflow(jobs=tuple(JobSpec(f"test-{number}") for number in (1, 2, 3)), run_name="CI {delivery_id}")
-
-
-def l4(options: str) -> str:
-    return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
 
 
 def workflow(name: str, *, run_name: str | None = "{delivery_id}") -> Workflow:
@@ -34,12 +31,8 @@ def workflow(name: str, *, run_name: str | None = "{delivery_id}") -> Workflow:
     return Workflow(name=name, path=path, jobs=(JobSpec("build"),), run_name=run_name)
 
 
-def summary(relay: RunningRelay, sha: str) -> str:
-    return str(latest_check(relay, GATE, sha).output["summary"])
-
-
 async def test_fault_58_one_shard_of_three_does_not_open_the_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: ['test*']"), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [SHARDS]
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -57,7 +50,7 @@ async def test_fault_58_one_shard_of_three_does_not_open_the_gate(tmp_path: Path
 
 
 async def test_fault_58_a_second_workflow_with_the_same_job_name_is_waited_for(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [workflow("first"), workflow("second")]
         pull = await open_pull(relay)
         first, second = relay.github.runs(GATING)
@@ -72,7 +65,7 @@ async def test_fault_58_a_second_workflow_with_the_same_job_name_is_waited_for(t
 
 
 async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [workflow("first")]
         relay.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(relay)
@@ -105,7 +98,7 @@ async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending
 async def test_fault_58_where_actions_cannot_be_read_jobs_must_be_named_literally(
     tmp_path: Path, options: str, shown: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [SHARDS]
         await relay.github.change_permissions(GATING, actions=None)
         pull = await open_pull(relay)
@@ -116,4 +109,4 @@ async def test_fault_58_where_actions_cannot_be_read_jobs_must_be_named_literall
 
         assert gate_state(relay, pull) == shown
         words = "as reported" if shown == "success" else "name its `jobs` literally, or grant Actions: read"
-        assert words in summary(relay, pull.head_sha)
+        assert words in gate_summary(relay, pull.head_sha)

@@ -11,7 +11,7 @@ from support.github.gated_upstream import (
     finish_jobs,
     gate_state,
     gated_upstream,
-    latest_check,
+    gating_allowlist,
     live_reasons,
     newest_run,
     open_pull,
@@ -24,14 +24,6 @@ MINUTE, HOUR = 60.0, 3600.0
 ONE = (GATING,)
 ACTIONS = Match("GET", f"/repos/{GATING}/actions/*")
 LISTS = f"/repos/{GATING}/actions/runs/*/attempts/*/jobs"
-
-
-def l4(options: str) -> str:
-    return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
-
-
-def summary(relay: RunningRelay, sha: str) -> str:
-    return str(latest_check(relay, GATE, sha).output["summary"])
 
 
 async def claim(
@@ -53,7 +45,9 @@ def end(relay: RunningRelay, run: WorkflowRun, conclusion: str = "success") -> N
 async def test_fault_59_no_reported_result_opens_the_gate_before_github_agrees(
     tmp_path: Path, says: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build, test], may_skip: true"), downstreams=ONE) as relay:
+    async with gated_upstream(
+        tmp_path, gating_allowlist("jobs: [build, test], may_skip: true"), downstreams=ONE
+    ) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
         await claim(relay, run, conclusion=says)
@@ -84,7 +78,7 @@ async def test_fault_59_the_gate_opens_within_seconds_of_githubs_agreement(tmp_p
 
 async def test_fault_59_an_expected_failure_counts_only_where_github_saw_it_fail(tmp_path: Path) -> None:
     async with gated_upstream(
-        tmp_path, l4("jobs: [build, test], expect: {test: failure}"), downstreams=ONE
+        tmp_path, gating_allowlist("jobs: [build, test], expect: {test: failure}"), downstreams=ONE
     ) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -123,7 +117,7 @@ async def test_fault_59_github_that_does_not_answer_confirms_nothing(tmp_path: P
 
 
 async def test_fault_59_many_results_within_a_minute_are_looked_up_together(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: ['test*']"), downstreams=ONE) as relay:
         names = [f"test-{number}" for number in range(10)]
         jobs = tuple(JobSpec(name) for name in names)
         relay.github.repository(GATING).workflows = [Workflow(jobs=jobs, run_name="CI {delivery_id}")]

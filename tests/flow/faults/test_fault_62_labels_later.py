@@ -22,7 +22,7 @@ APPROVED = LABELLED.replace("labels:", "authors: approved, labels:")
 ATEN = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], paths: ['aten/**']}}\n"
 
 
-def sent(relay: RunningRelay, downstream: str = GATING) -> list[tuple[str, list[str]]]:
+def dispatched_labels(relay: RunningRelay, downstream: str = GATING) -> list[tuple[str, list[str]]]:
     """(action, labels) of everything that a backend was told."""
     payloads: list[dict[str, Any]] = [
         each.client_payload["payload"] for each in relay.github.dispatches(downstream)
@@ -51,13 +51,17 @@ async def test_fault_62_a_label_added_later_dispatches_the_recorded_delivery_wit
 ) -> None:
     async with gated_upstream(tmp_path, BELOW + LABELLED) as relay:
         pull = await open_pull(relay, labels=["bug"])
-        assert (sent(relay), sent(relay, INFORMING), gate_state(relay, pull)) == ([], [], "success")
+        assert (dispatched_labels(relay), dispatched_labels(relay, INFORMING), gate_state(relay, pull)) == (
+            [],
+            [],
+            "success",
+        )
         await label(relay, pull, "docs")
-        assert (sent(relay), gate_state(relay, pull)) == ([], "success")
+        assert (dispatched_labels(relay), gate_state(relay, pull)) == ([], "success")
         await label(relay, pull)
 
-        assert sent(relay) == [("opened", ["bug", "docs", NPU])]
-        assert sent(relay, INFORMING) == [("opened", ["bug", "docs", NPU])]
+        assert dispatched_labels(relay) == [("opened", ["bug", "docs", NPU])]
+        assert dispatched_labels(relay, INFORMING) == [("opened", ["bug", "docs", NPU])]
         assert not relay.github.merge_state(pull).mergeable
         await run_all(relay, build="failure")
         assert not relay.github.merge_state(pull).mergeable
@@ -74,7 +78,7 @@ async def test_fault_62_a_label_taken_away_before_reopening_takes_no_failure_awa
         await reopen(relay, pull)
 
         assert not relay.github.merge_state(pull).mergeable
-        assert [action for action, _ in sent(relay)] == ["opened", "closed", "reopened"]
+        assert [action for action, _ in dispatched_labels(relay)] == ["opened", "closed", "reopened"]
         await run_all(relay, build="failure")
         assert not relay.github.merge_state(pull).mergeable
 
@@ -89,17 +93,17 @@ async def test_fault_62_a_new_head_without_the_label_is_not_concerned(tmp_path: 
         await relay.drain()
 
         assert gate_state(relay, pull) == "success"
-        assert [action for action, _ in sent(relay)] == ["opened"]
+        assert [action for action, _ in dispatched_labels(relay)] == ["opened"]
 
 
 async def test_fault_62_a_label_releases_nothing_that_an_approval_holds_back(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await label(relay, pull)
-        assert (sent(relay), gate_state(relay, pull)) == ([], "pending")
+        assert (dispatched_labels(relay), gate_state(relay, pull)) == ([], "pending")
         await write_comment(relay, pull, "/crcr approve")
 
-        assert sent(relay) == [("opened", [NPU])]
+        assert dispatched_labels(relay) == [("opened", [NPU])]
 
 
 async def test_fault_62_what_paths_left_out_is_looked_at_again_with_every_edit(tmp_path: Path) -> None:
@@ -109,14 +113,14 @@ async def test_fault_62_what_paths_left_out_is_looked_at_again_with_every_edit(t
         await relay.drain()
         relay.github.world.dispatches.clear()
         pull = await open_pull(relay, base="stack", files=["docs/a.md"])
-        assert (sent(relay), gate_state(relay, pull)) == ([], "success")
+        assert (dispatched_labels(relay), gate_state(relay, pull)) == ([], "success")
         relay.write_allowlist(ATEN.replace("aten/**", "docs/**"))
         await relay.refresh()
         relay.clock.advance(1)
         await relay.github.edit_pr(pull, title="Another title")
         await relay.drain()
 
-        assert [action for action, _ in sent(relay)] == ["opened"]
+        assert [action for action, _ in dispatched_labels(relay)] == ["opened"]
         assert gate_state(relay, pull) == "pending"
 
 
@@ -127,5 +131,5 @@ async def test_fault_62_a_suspended_backend_is_missing_when_a_label_asks_for_it(
         await relay.services.targets.suspend(*where, who="operator", now=relay.clock.now())
         await label(relay, pull)
 
-        assert sent(relay) == []
+        assert dispatched_labels(relay) == []
         assert not relay.github.merge_state(pull).mergeable

@@ -7,8 +7,8 @@ from support.github.gated_upstream import (
     GATE,
     GATING,
     finish_jobs,
+    gate_summary,
     gated_upstream,
-    latest_check,
     open_pull,
     run_all,
     shown_check,
@@ -30,10 +30,6 @@ async def pull_with(relay: RunningRelay, path: str, **conclusions: str) -> PullR
     return pull
 
 
-def why(relay: RunningRelay, head: str) -> str:
-    return str(latest_check(relay, GATE, head).output["summary"])
-
-
 def is_green(relay: RunningRelay, head: str) -> bool:
     found = shown_check(relay, GATE, head)
     return found is not None and found[1] == "success"
@@ -51,8 +47,8 @@ async def test_fault_group_waivers_one_that_fails_does_not_ride_on_the_waiver_of
         await run_all(relay, build="failure")
 
         assert not is_green(relay, head)
-        assert f"the waiver of #{waived.number} does not count here" in why(relay, head)
-        assert f"it is failed for #{rider.number} at its own head" in why(relay, head)
+        assert f"the waiver of #{waived.number} does not count here" in gate_summary(relay, head)
+        assert f"it is failed for #{rider.number} at its own head" in gate_summary(relay, head)
         # The maintainer looks at the other one too, and the group is judged again at once.
         await write_comment(
             relay, rider, f"/crcr waive {GATING}:build until 1d because it is the same runner"
@@ -97,7 +93,7 @@ async def test_fault_group_waivers_who_was_not_concerned_has_not_passed(tmp_path
         await run_all(relay, build="failure")
 
         assert not is_green(relay, head)
-        assert f"#{docs.number}" in why(relay, head)
+        assert f"#{docs.number}" in gate_summary(relay, head)
         await write_comment(relay, docs, WAIVE)
         assert is_green(relay, head)
 
@@ -118,4 +114,4 @@ async def test_fault_group_waivers_a_push_after_the_group_was_made_ends_its_waiv
         await finish_jobs(relay, group_run, build="failure", test="success")
 
         assert not is_green(relay, head)
-        assert f"which head of #{other.number} is in the group is not known" in why(relay, head)
+        assert f"which head of #{other.number} is in the group is not known" in gate_summary(relay, head)

@@ -11,7 +11,9 @@ from support.github.gated_upstream import (
     NAMED,
     finish_jobs,
     gate_state,
+    gate_summary,
     gated_upstream,
+    gating_allowlist,
     latest_check,
     live_reasons,
     newest_run,
@@ -32,14 +34,6 @@ LINT = Workflow(
 )
 
 
-def l4(options: str) -> str:
-    return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
-
-
-def summary(relay: RunningRelay, sha: str) -> str:
-    return str(latest_check(relay, GATE, sha).output["summary"])
-
-
 async def second_run(relay: RunningRelay, run: WorkflowRun, workflow: Workflow) -> WorkflowRun:
     """Another workflow of the backend answers the same delivery, later."""
     relay.github.repository(GATING).workflows = [workflow]
@@ -53,7 +47,9 @@ async def second_run(relay: RunningRelay, run: WorkflowRun, workflow: Workflow) 
 
 
 async def test_every_name_and_every_glob_of_jobs_needs_a_result(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build, 'test (*)']"), downstreams=ONE) as relay:
+    async with gated_upstream(
+        tmp_path, gating_allowlist("jobs: [build, 'test (*)']"), downstreams=ONE
+    ) as relay:
         legs = (JobSpec("build"), JobSpec("test", matrix=("cpu", "npu")))
         relay.github.repository(GATING).workflows = [Workflow(jobs=legs)]
         pull = await open_pull(relay)
@@ -73,7 +69,7 @@ async def test_every_name_and_every_glob_of_jobs_needs_a_result(tmp_path: Path) 
 
 
 async def test_a_known_job_beside_the_named_ones_must_end_too(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
@@ -85,7 +81,7 @@ async def test_a_known_job_beside_the_named_ones_must_end_too(tmp_path: Path) ->
 
 
 async def test_a_job_that_begins_after_the_gate_passed_makes_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [Workflow(jobs=(JobSpec("build"),))]
         pull = await open_pull(relay)
         run = await run_all(relay)
@@ -223,7 +219,7 @@ async def test_without_jobs_and_without_the_right_to_read_actions_the_gate_says_
         await sweep_after(relay, MINUTE)
 
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored")
-        assert "name its `jobs` literally in the allowlist, or grant Actions: read" in summary(
+        assert "name its `jobs` literally in the allowlist, or grant Actions: read" in gate_summary(
             relay, pull.head_sha
         )
 
@@ -286,7 +282,7 @@ async def test_runs_that_ended_without_a_single_report_are_missing_in_the_end(tm
 async def test_the_gate_waits_by_the_entrys_own_patience_and_never_less_than_a_job_may_take(
     tmp_path: Path, options: str, hours: int
 ) -> None:
-    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
         pull = await open_pull(relay)
         await sweep_after(relay, hours * HOUR - 1)
         assert gate_state(relay, pull) == "pending"
@@ -296,7 +292,7 @@ async def test_the_gate_waits_by_the_entrys_own_patience_and_never_less_than_a_j
 
 
 async def test_the_time_out_counts_from_the_dispatch_and_not_from_the_webhook(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
         relay.github.faults.answer(503, on=Match("POST", f"/repos/{GATING}/dispatches"), times=1)
         pull = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -310,12 +306,12 @@ async def test_the_time_out_counts_from_the_dispatch_and_not_from_the_webhook(tm
 
 
 async def test_an_unsent_dispatch_has_no_deadline_but_never_opens_the_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
         relay.github.faults.answer(503, on=Match("POST", f"/repos/{GATING}/dispatches"))
         pull = await open_pull(relay)
         await sweep_after(relay, 20 * HOUR)
         assert gate_state(relay, pull) == "pending"
-        assert "the dispatch waits to be sent" in summary(relay, pull.head_sha)
+        assert "the dispatch waits to be sent" in gate_summary(relay, pull.head_sha)
         for _ in range(3):
             await sweep_after(relay, 5 * HOUR)
 
@@ -323,7 +319,7 @@ async def test_an_unsent_dispatch_has_no_deadline_but_never_opens_the_gate(tmp_p
 
 
 async def test_the_sweeper_alone_fails_a_gate_whose_time_is_over(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("jobs: [build]"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
         pull = await open_pull(relay)
         await relay.pass_time(9 * HOUR)
         assert gate_state(relay, pull) == "pending"

@@ -11,6 +11,7 @@ from support.github.gated_upstream import (
     GATING,
     INFORMING,
     gate_state,
+    gate_title,
     gated_upstream,
     latest_check,
     live_gate,
@@ -27,11 +28,6 @@ NO_L4 = f"L3:\n  npu:\n    {INFORMING}: [ann]\n"
 FIRST = f"  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 OTHER = f"  - {SECOND}: {{oncalls: [cat], jobs: [build, test]}}\n"
 TWO = f"L4:\n{FIRST}{OTHER}"
-
-
-def title(relay: RunningRelay, sha: str) -> str:
-    found = shown_check(relay, GATE, sha)
-    return found[2] if found else "absent"
 
 
 def gates(relay: RunningRelay, sha: str) -> list[tuple[str, str | None]]:
@@ -63,7 +59,7 @@ async def push_back(relay: RunningRelay, pull: PullRequest, sha: str, *, after_s
     await relay.drain()
 
 
-async def twin_of(relay: RunningRelay, pull: PullRequest) -> PullRequest:
+async def open_twin(relay: RunningRelay, pull: PullRequest) -> PullRequest:
     """Another pull request whose head is the same commit."""
 
     def same_head(twin: PullRequest) -> None:
@@ -100,10 +96,10 @@ async def test_the_first_l4_turns_the_gate_on_for_pull_requests_that_are_open_al
     async with gated_upstream(tmp_path, NO_L4) as relay:
         pull = await open_pull(relay)
         await list_anew(relay, GATED)
-        assert title(relay, pull.head_sha) == "no gating backend"
+        assert gate_title(relay, pull.head_sha) == "no gating backend"
         await push(relay, pull)
 
-        assert title(relay, pull.head_sha) == f"waiting for {GATING}"
+        assert gate_title(relay, pull.head_sha) == f"waiting for {GATING}"
 
 
 @pytest.mark.parametrize(
@@ -241,7 +237,7 @@ async def test_while_nobody_knows_which_push_is_the_newest_an_old_green_gate_doe
             ("completed", "cancelled"),
             ("in_progress", None),
         ]
-        assert "asking GitHub which push and base are the newest" in title(relay, first)
+        assert "asking GitHub which push and base are the newest" in gate_title(relay, first)
         relay.github.faults.remove(away)
         await relay.pass_time(60)
         await run_all(relay)
@@ -262,7 +258,7 @@ async def test_a_pull_request_that_is_closed_and_reopened_within_a_second_waits_
         await relay.drain()
         assert gate_state(relay, pull) == "pending"
         await relay.pass_time(60)
-        assert title(relay, pull.head_sha) == f"waiting for {GATING}"
+        assert gate_title(relay, pull.head_sha) == f"waiting for {GATING}"
         await run_all(relay, build="failure")
 
         assert gates(relay, pull.head_sha) == [("completed", "success"), ("completed", "failure")]
@@ -275,7 +271,7 @@ async def test_with_two_pull_requests_on_one_head_the_worse_counts(tmp_path: Pat
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
-        twin = await twin_of(relay, pull)
+        twin = await open_twin(relay, pull)
         assert gate_state(relay, pull) == "pending"
         await run_all(relay, build="failure")
 
@@ -286,7 +282,7 @@ async def test_a_waiver_of_one_pull_request_does_not_open_the_gate_of_its_twin(t
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="failure")
-        twin = await twin_of(relay, pull)
+        twin = await open_twin(relay, pull)
         await run_all(relay, build="failure")
         await write_comment(relay, pull, f"/crcr waive {GATING} because known")
         assert gate_state(relay, twin) == "failure"
@@ -299,7 +295,7 @@ async def test_a_twin_that_is_closed_counts_no_more(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
-        twin = await twin_of(relay, pull)
+        twin = await open_twin(relay, pull)
         await run_all(relay, build="failure")
         relay.clock.advance(1)
         await relay.github.close_pr(twin)
@@ -390,4 +386,4 @@ async def test_only_the_open_pull_requests_are_looked_at_again(tmp_path: Path) -
         await list_anew(relay, NO_L4)
 
         assert gates(relay, closed.head_sha) == [("completed", "cancelled")]
-        assert title(relay, pull.head_sha) == "no gating backend"
+        assert gate_title(relay, pull.head_sha) == "no gating backend"

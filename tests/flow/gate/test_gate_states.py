@@ -11,8 +11,10 @@ from support.github.gated_upstream import (
     GATING,
     finish_jobs,
     gate_state,
+    gate_summary,
+    gate_title,
     gated_upstream,
-    latest_check,
+    gating_allowlist,
     live_gate,
     live_reasons,
     newest_run,
@@ -23,7 +25,7 @@ from support.github.gated_upstream import (
     sweep_after,
     write_comment,
 )
-from support.running_relay import UPSTREAM, RunningRelay, repo
+from support.running_relay import UPSTREAM, repo
 
 HOUR = 3600.0
 SECOND = "org/second"
@@ -33,19 +35,6 @@ TWO = f"""L4:
   - {SECOND}: {{oncalls: [cat], jobs: [build, test]}}
 """
 THEM = (GATING, SECOND)
-
-
-def l4(options: str) -> str:
-    return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
-
-
-def title(relay: RunningRelay, sha: str) -> str:
-    found = shown_check(relay, GATE, sha)
-    return found[2] if found else "absent"
-
-
-def summary(relay: RunningRelay, sha: str) -> str:
-    return str(latest_check(relay, GATE, sha).output["summary"])
 
 
 # passed
@@ -85,17 +74,19 @@ async def test_a_skipped_or_neutral_job_passes_beside_one_that_succeeded(
 async def test_a_backend_that_its_own_options_leave_out_is_not_concerned(
     tmp_path: Path, options: str, reason: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
         pull = await open_pull(relay)
 
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
-        assert f"skipped: {reason}" in summary(relay, pull.head_sha)
+        assert f"skipped: {reason}" in gate_summary(relay, pull.head_sha)
         assert relay.github.dispatches() == []
         await relay.github.merge_pr(pull)
 
 
 async def test_refs_are_about_pushes_and_leave_no_pull_request_out(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("refs: [release/*], jobs: [build]"), downstreams=ONE) as relay:
+    async with gated_upstream(
+        tmp_path, gating_allowlist("refs: [release/*], jobs: [build]"), downstreams=ONE
+    ) as relay:
         pull = await open_pull(relay)
 
         assert gate_state(relay, pull) == "pending"
@@ -114,8 +105,8 @@ async def test_a_maintainers_waiver_lets_a_failing_backend_through_and_names_who
         assert gate_state(relay, pull) == "failure"
         await write_comment(relay, pull, f"/crcr waive {GATING} because the driver is broken")
 
-        assert title(relay, pull.head_sha) == f"{GATING} waived by @maintainer"
-        assert "the driver is broken" in summary(relay, pull.head_sha)
+        assert gate_title(relay, pull.head_sha) == f"{GATING} waived by @maintainer"
+        assert "the driver is broken" in gate_summary(relay, pull.head_sha)
         await relay.github.merge_pr(pull)
 
 
@@ -124,7 +115,7 @@ async def test_a_waiver_of_one_job_does_not_cover_another_that_fails(tmp_path: P
         pull = await open_pull(relay)
         await run_all(relay, build="failure", test="failure")
         await write_comment(relay, pull, f"/crcr waive {GATING}:build because known")
-        assert title(relay, pull.head_sha) == f"{GATING} failed (test)"
+        assert gate_title(relay, pull.head_sha) == f"{GATING} failed (test)"
         await write_comment(relay, pull, f"/crcr waive {GATING}:test because known too")
 
         assert gate_state(relay, pull) == "success"
@@ -136,7 +127,7 @@ async def test_a_waiver_of_what_passes_by_itself_is_not_used(tmp_path: Path) -> 
         await write_comment(relay, pull, f"/crcr waive {GATING}:build because it may fail")
         await run_all(relay)
 
-        assert title(relay, pull.head_sha) == "1 backend passed"
+        assert gate_title(relay, pull.head_sha) == "1 backend passed"
         assert relay.rows("SELECT used_at FROM waivers") == [{"used_at": None}]
 
 
@@ -159,7 +150,7 @@ async def test_a_waiver_of_a_job_covers_it_when_it_is_missing(tmp_path: Path) ->
         assert gate_state(relay, pull) == "pending"
         await sweep_after(relay, 9 * HOUR)
 
-        assert title(relay, pull.head_sha) == f"{GATING} waived by @maintainer"
+        assert gate_title(relay, pull.head_sha) == f"{GATING} waived by @maintainer"
 
 
 async def test_a_waiver_ends_with_the_next_push(tmp_path: Path) -> None:
@@ -198,7 +189,7 @@ async def test_a_dispatched_backend_is_waited_for_with_since_when_and_until_when
         pull = await open_pull(relay)
 
         assert shown_check(relay, GATE, pull.head_sha) == ("in_progress", None, f"waiting for {GATING}")
-        assert "2026-01-01 00:00" in summary(relay, pull.head_sha)
+        assert "2026-01-01 00:00" in gate_summary(relay, pull.head_sha)
         [row] = (await live_gate(relay, pull.head_sha))["subjects"][0]["rows"]
         assert row["deadline"] == "2026-01-01T08:00:00Z"
         with pytest.raises(MergeBlocked, match="crcr/gate: pending"):
@@ -220,11 +211,13 @@ async def test_a_running_job_keeps_the_gate_pending(tmp_path: Path) -> None:
 
 
 async def test_a_draft_holds_the_gate_without_a_deadline_until_it_is_ready(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, l4("drafts: false, jobs: [build, test]"), downstreams=ONE) as relay:
+    async with gated_upstream(
+        tmp_path, gating_allowlist("drafts: false, jobs: [build, test]"), downstreams=ONE
+    ) as relay:
         pull = await open_pull(relay, draft=True)
         await sweep_after(relay, 100 * HOUR)
         assert shown_check(relay, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (draft)")
-        assert "mark the pull request ready for review" in summary(relay, pull.head_sha)
+        assert "mark the pull request ready for review" in gate_summary(relay, pull.head_sha)
         await relay.github.ready_for_review(pull)
         await relay.drain()
         await run_all(relay)
@@ -238,7 +231,7 @@ async def test_a_draft_holds_the_gate_without_a_deadline_until_it_is_ready(tmp_p
 async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approves(
     tmp_path: Path, authors: str, association: str
 ) -> None:
-    allowlist = l4(f"authors: {authors}, jobs: [build, test]")
+    allowlist = gating_allowlist(f"authors: {authors}, jobs: [build, test]")
     async with gated_upstream(tmp_path, allowlist, downstreams=ONE) as relay:
         pull = await open_pull(relay, author_association=association)
         await sweep_after(relay, 100 * HOUR)
@@ -247,9 +240,9 @@ async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approve
             None,
             f"{GATING} is held (approval)",
         )
-        assert f"`/crcr approve at {pull.head_sha[:12]}`" in summary(relay, pull.head_sha)
+        assert f"`/crcr approve at {pull.head_sha[:12]}`" in gate_summary(relay, pull.head_sha)
         await write_comment(relay, pull, "/crcr approve")
-        assert title(relay, pull.head_sha) == f"waiting for {GATING}"
+        assert gate_title(relay, pull.head_sha) == f"waiting for {GATING}"
         await run_all(relay)
 
         assert gate_state(relay, pull) == "success"
@@ -262,13 +255,15 @@ async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approve
 async def test_a_backend_that_skipped_everything_declined_unless_it_may_skip(
     tmp_path: Path, more: str, outcome: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(f"jobs: [build, test]{more}"), downstreams=ONE) as relay:
+    async with gated_upstream(
+        tmp_path, gating_allowlist(f"jobs: [build, test]{more}"), downstreams=ONE
+    ) as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="skipped", test="neutral")
 
         assert gate_state(relay, pull) == outcome
-        declined = title(relay, pull.head_sha) == f"{GATING} declined"
-        assert declined is ("may_skip: true" in summary(relay, pull.head_sha)) is (outcome == "failure")
+        declined = gate_title(relay, pull.head_sha) == f"{GATING} declined"
+        assert declined is ("may_skip: true" in gate_summary(relay, pull.head_sha)) is (outcome == "failure")
 
 
 # missing
@@ -291,8 +286,8 @@ async def test_one_named_job_that_never_came_is_missing_by_name(tmp_path: Path) 
         await finish_jobs(relay, newest_run(relay), build="success")
         await sweep_after(relay, 8 * HOUR)
 
-        assert title(relay, pull.head_sha) == f"{GATING} is missing"
-        assert "`test` nothing arrived in time" in summary(relay, pull.head_sha)
+        assert gate_title(relay, pull.head_sha) == f"{GATING} is missing"
+        assert "`test` nothing arrived in time" in gate_summary(relay, pull.head_sha)
 
 
 async def test_a_parked_dispatch_is_missing_at_once(tmp_path: Path) -> None:
@@ -303,7 +298,7 @@ async def test_a_parked_dispatch_is_missing_at_once(tmp_path: Path) -> None:
 
         assert row_states(relay, "dispatches", downstream=GATING) == ["parked"]
         assert gate_state(relay, pull) == "failure"
-        assert "could not be delivered" in summary(relay, pull.head_sha)
+        assert "could not be delivered" in gate_summary(relay, pull.head_sha)
 
 
 async def test_a_suspended_backend_is_missing_rather_than_forgotten(tmp_path: Path) -> None:
@@ -311,7 +306,7 @@ async def test_a_suspended_backend_is_missing_rather_than_forgotten(tmp_path: Pa
         await relay.services.targets.suspend(repo(UPSTREAM), repo(GATING), who="ann", now=relay.clock.now())
         pull = await open_pull(relay)
 
-        assert title(relay, pull.head_sha) == f"{GATING} is missing"
+        assert gate_title(relay, pull.head_sha) == f"{GATING} is missing"
         assert relay.github.dispatches(GATING) == []
 
 
@@ -327,7 +322,7 @@ async def test_cancelled_and_timed_out_jobs_are_errors_with_what_to_do(
         await run_all(relay, test=conclusion)
 
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored (test)")
-        assert f"`/crcr retry {GATING}`" in summary(relay, pull.head_sha)
+        assert f"`/crcr retry {GATING}`" in gate_summary(relay, pull.head_sha)
 
 
 async def test_a_job_that_still_runs_past_the_gates_time_out_is_an_error(tmp_path: Path) -> None:
@@ -337,8 +332,8 @@ async def test_a_job_that_still_runs_past_the_gates_time_out_is_an_error(tmp_pat
         await start_jobs(relay, newest_run(relay))
         await sweep_after(relay, HOUR)
 
-        assert title(relay, pull.head_sha) == f"{GATING} errored (build, test)"
-        assert "still running past the gate's time-out" in summary(relay, pull.head_sha)
+        assert gate_title(relay, pull.head_sha) == f"{GATING} errored (build, test)"
+        assert "still running past the gate's time-out" in gate_summary(relay, pull.head_sha)
 
 
 async def test_a_result_that_comes_after_the_deadline_still_opens_the_gate(tmp_path: Path) -> None:
@@ -378,7 +373,7 @@ async def test_the_first_failing_job_fails_the_gate_before_the_others_are_throug
         await finish_jobs(relay, newest_run(relay), build="failure")
 
         assert gate_state(relay, pull) == "failure"
-        assert "1 still waiting" in summary(relay, pull.head_sha)
+        assert "1 still waiting" in gate_summary(relay, pull.head_sha)
 
 
 # precedence, with two backends
@@ -401,7 +396,7 @@ async def test_the_worst_backend_is_named_first(
         await run_all(relay, GATING, **first)
         await run_all(relay, SECOND, **second)
 
-        assert title(relay, pull.head_sha).startswith(outcome)
+        assert gate_title(relay, pull.head_sha).startswith(outcome)
         assert relay.github.merge_state(pull).mergeable is (outcome == "2 backends passed")
 
 
@@ -412,7 +407,7 @@ async def test_a_failure_blocks_while_another_backend_is_still_waited_for(tmp_pa
         assert gate_state(relay, pull) == "failure"
         await run_all(relay, SECOND)
 
-        assert title(relay, pull.head_sha) == f"{GATING} failed (build)"
+        assert gate_title(relay, pull.head_sha) == f"{GATING} failed (build)"
 
 
 async def test_one_backend_that_passed_does_not_open_the_gate_for_the_other(tmp_path: Path) -> None:
@@ -424,7 +419,7 @@ async def test_one_backend_that_passed_does_not_open_the_gate_for_the_other(tmp_
         assert live["title"] == f"1 of 2 backends passed, waiting for {SECOND}"
         await sweep_after(relay, 8 * HOUR)
 
-        assert title(relay, pull.head_sha) == f"{SECOND} is missing"
+        assert gate_title(relay, pull.head_sha) == f"{SECOND} is missing"
 
 
 def _dispatches() -> Match:

@@ -9,6 +9,7 @@ from github_sim.github import Match
 from support.github.gated_upstream import (
     GATE,
     GATING,
+    gate_summary,
     gated_upstream,
     latest_check,
     live_gate,
@@ -19,7 +20,7 @@ from support.github.gated_upstream import (
     write_comment,
 )
 from support.github.merge_queue import dispatched_groups, enqueue, enqueue_together, move_base, settle_queue
-from support.running_relay import UPSTREAM, RunningRelay, repo
+from support.running_relay import UPSTREAM, repo
 
 HOUR = 3600.0
 SECOND, LISTENING, OTHER = "org/second", "org/listening", "org/other"
@@ -30,10 +31,6 @@ MIXED = f"L2:\n  - {LISTENING}: {{events: [merge_group]}}\n  - {OTHER}\n{ONE}"
 THEM = (GATING, SECOND)
 ALL = (GATING, LISTENING, OTHER)
 COMPARE = Match("GET", f"/repos/{UPSTREAM}/compare/*")
-
-
-def summary(relay: RunningRelay, sha: str) -> str:
-    return str(latest_check(relay, GATE, sha).output["summary"])
 
 
 # From the queue into the branch, or out
@@ -142,7 +139,7 @@ async def test_a_group_with_the_tree_of_a_head_that_passed_asks_nobody(tmp_path:
             "success",
             "the same tree has passed already",
         )
-        assert f"`{pull.head_sha}`" in summary(relay, group.head_sha)
+        assert f"`{pull.head_sha}`" in gate_summary(relay, group.head_sha)
         assert (dispatched_groups(relay, GATING), dispatched_groups(relay, LISTENING)) == ([], [])
         await settle_queue(relay)
         assert pull.merged
@@ -276,7 +273,7 @@ async def test_in_a_group_of_two_a_waiver_of_either_covers_what_the_other_passed
         await write_comment(relay, first, f"/crcr waive {GATING}:build because known")
         await move_base(relay)
         head = await enqueue_together(relay, first, second)
-        assert f"merge group of #{first.number}, #{second.number}" in summary(relay, head)
+        assert f"merge group of #{first.number}, #{second.number}" in gate_summary(relay, head)
         await run_all(relay, build="failure")
 
         assert shown_check(relay, GATE, head) == ("completed", "success", f"{GATING} waived by @maintainer")
@@ -315,7 +312,7 @@ async def test_without_an_answer_about_its_pull_requests_a_group_has_no_waiver(
             "failure",
             f"{GATING} failed (build)",
         )
-        assert "so no waiver applies" in summary(relay, group.head_sha)
+        assert "so no waiver applies" in gate_summary(relay, group.head_sha)
 
 
 async def test_while_github_does_not_answer_the_group_waits_and_nothing_is_green(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 24 * 3600.0
 RUNS = "*/actions/runs*"
 
 
-def answered(relay: RunningRelay) -> list[str | None]:
+def dispatch_answers(relay: RunningRelay) -> list[str | None]:
     """What is written about the dispatches, oldest first."""
     rows = relay.rows("SELECT answer FROM dispatches WHERE state = 'sent' ORDER BY created_at, delivery")
     return [row["answer"] for row in rows]
@@ -57,10 +57,10 @@ async def test_fault_23_a_dispatch_that_never_started_is_found(tmp_path: Path) -
         await answer_once(relay)
         await open_unheard(relay)
         await reconcile(relay, 5.9)
-        assert answered(relay) == [None, None]
+        assert dispatch_answers(relay) == [None, None]
         await reconcile(relay, 0.2)
 
-        assert answered(relay) == [None, "never_started"]
+        assert dispatch_answers(relay) == [None, "never_started"]
 
 
 async def test_fault_23_a_gating_dispatch_that_never_started_is_found_whatever_was_before(
@@ -70,7 +70,7 @@ async def test_fault_23_a_gating_dispatch_that_never_started_is_found_whatever_w
         relay.github.repository(GATING).workflows = []
         pull = await open_pull(relay)
         await reconcile(relay)
-        assert answered(relay) == ["never_started"]
+        assert dispatch_answers(relay) == ["never_started"]
         await sweep_after(relay, 2 * HOUR)
 
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
@@ -85,7 +85,7 @@ async def test_a_run_that_ended_and_did_not_report_is_found_and_makes_no_results
             relay.github.ci.complete(run, each, "success")
         await reconcile(relay)
 
-        assert answered(relay) == [None, "unreported"]
+        assert dispatch_answers(relay) == [None, "unreported"]
         assert relay.jobs() == results
 
 
@@ -96,7 +96,7 @@ async def test_a_gate_does_not_pass_by_runs_in_which_nobody_reported(tmp_path: P
         for each in run.jobs:
             relay.github.ci.complete(run, each, "success")
         await reconcile(relay)
-        assert (answered(relay), gate_state(relay, pull)) == (["unreported"], "pending")
+        assert (dispatch_answers(relay), gate_state(relay, pull)) == (["unreported"], "pending")
         await sweep_after(relay, 2 * HOUR)
 
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
@@ -107,12 +107,12 @@ async def test_a_run_that_still_waits_at_github_is_looked_at_again_until_it_is_o
         await answer_once(relay)
         [run] = await open_unheard(relay, NAMED)
         await reconcile(relay)
-        assert answered(relay) == [None, "running"]
+        assert dispatch_answers(relay) == [None, "running"]
         for each in run.jobs:
             relay.github.ci.complete(run, each, "failure")
         await reconcile(relay)
 
-        assert answered(relay) == [None, "unreported"]
+        assert dispatch_answers(relay) == [None, "unreported"]
 
 
 async def test_a_run_that_still_waits_is_not_asked_about_at_every_turn(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_runs_that_do_not_name_their_delivery_leave_it_unanswered(tmp_path
             relay.github.ci.complete(run, each, "success")
         await reconcile(relay)
 
-        assert answered(relay) == [None, "unanswered"]
+        assert dispatch_answers(relay) == [None, "unanswered"]
 
 
 async def test_a_backend_that_never_answered_is_not_listening_and_github_is_not_asked(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_a_backend_that_never_answered_is_not_listening_and_github_is_not_
         await open_unheard(relay)
         await reconcile(relay)
 
-        assert answered(relay) == ["not_listening"]
+        assert dispatch_answers(relay) == ["not_listening"]
         assert relay.github.calls_to("GET", RUNS) == []
 
 
@@ -157,7 +157,7 @@ async def test_a_backend_that_answered_more_than_14_days_ago_is_not_listening(tm
         await open_unheard(relay)
         await reconcile(relay)
 
-        assert answered(relay) == [None, "never_started", "not_listening"]
+        assert dispatch_answers(relay) == [None, "never_started", "not_listening"]
 
 
 async def test_who_answers_pull_requests_need_not_answer_pushes(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_who_answers_pull_requests_need_not_answer_pushes(tmp_path: Path) 
         await relay.drain()
         await reconcile(relay)
 
-        assert answered(relay) == [None, "not_listening"]
+        assert dispatch_answers(relay) == [None, "not_listening"]
 
 
 async def test_no_answer_is_expected_of_l1_or_to_the_end_of_a_pull_request_or_to_an_older_head(
@@ -195,10 +195,10 @@ async def test_a_report_that_comes_after_all_is_taken_and_answers_the_dispatch(t
         await answer_once(relay)
         [run] = await open_unheard(relay, WORKFLOW)
         await reconcile(relay)
-        assert answered(relay) == [None, "unanswered"]
+        assert dispatch_answers(relay) == [None, "unanswered"]
 
         assert report_outcome(await relay.github.start_job(run, "build")) == "applied"
-        assert answered(relay) == [None, None]
+        assert dispatch_answers(relay) == [None, None]
 
 
 async def test_whom_github_does_not_let_us_read_is_left_without_an_answer(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ async def test_whom_github_does_not_let_us_read_is_left_without_an_answer(tmp_pa
         await relay.github.change_permissions(BACKEND, actions=None)
         await reconcile(relay)
 
-        assert answered(relay) == [None, None]
+        assert dispatch_answers(relay) == [None, None]
         assert relay.rows("SELECT reads_actions FROM repositories") == [{"reads_actions": 0}]
 
 

@@ -13,6 +13,7 @@ from github_sim.bodies import webhooks
 from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun
 from support.data.events_and_reports import a_caller
 from support.downstream.callbacks import dispatched_run, report_outcome
+from support.github.checks import named_workflow
 from support.github.gated_upstream import (
     GATE,
     GATING,
@@ -36,11 +37,7 @@ ACTIONS = f"/repos/{GATING}/actions/*"
 JOBS = f"/repos/{GATING}/actions/runs/*/attempts/*/jobs"
 
 
-def named(*names: str) -> Workflow:
-    return Workflow(jobs=tuple(JobSpec(name) for name in names), run_name="CI {delivery_id}")
-
-
-def found(relay: RunningRelay, name: str = "build") -> tuple[str, str, str | None, bool]:
+def verified_job(relay: RunningRelay, name: str = "build") -> tuple[str, str, str | None, bool]:
     """What counts for a job, how it was verified, what GitHub said, and whether it is disputed."""
     row = [job for job in relay.jobs(GATING) if job["job_name"] == name][-1]
     return row["conclusion"], row["verification"], row["github_conclusion"], bool(row["disputed"])
@@ -76,7 +73,7 @@ async def test_a_success_that_github_saw_fail_is_a_failure_disputed_and_the_gate
         pull = await open_pull(relay)
         await both_end(relay, says="success", github="failure")
 
-        assert found(relay) == ("failure", "disputed", "failure", True)
+        assert verified_job(relay) == ("failure", "disputed", "failure", True)
         assert gate_state(relay, pull) == "failure"
         assert "disputed: GitHub says otherwise" in latest_check(relay, GATE, pull.head_sha).output["summary"]
 
@@ -86,7 +83,7 @@ async def test_a_failure_that_github_saw_succeed_stays_a_failure_and_is_disputed
         pull = await open_pull(relay)
         await both_end(relay, says="failure", github="success")
 
-        assert found(relay) == ("failure", "disputed", "success", True)
+        assert verified_job(relay) == ("failure", "disputed", "success", True)
         assert gate_state(relay, pull) == "failure"
 
 
@@ -95,7 +92,7 @@ async def test_what_github_saw_as_well_is_confirmed(tmp_path: Path) -> None:
         pull = await open_pull(relay)
         await both_end(relay, says="success", github="success")
 
-        assert found(relay) == ("success", "confirmed", "success", False)
+        assert verified_job(relay) == ("success", "confirmed", "success", False)
         assert gate_state(relay, pull) == "success"
 
 
@@ -107,7 +104,7 @@ async def test_fault_35_a_reported_success_of_a_job_that_was_cancelled_or_timed_
         pull = await open_pull(relay)
         await both_end(relay, says="success", github=github)
 
-        assert found(relay)[1] == "disputed"
+        assert verified_job(relay)[1] == "disputed"
         assert gate_state(relay, pull) == "failure"
 
 
@@ -120,7 +117,7 @@ async def test_a_report_without_a_conclusion_takes_githubs(tmp_path: Path, githu
         await end(relay, run, "test", says="success", github="success")
         await end(relay, run, "build", says=None, github=github)
 
-        assert found(relay) == (github, "confirmed", github, False)
+        assert verified_job(relay) == (github, "confirmed", github, False)
         assert gate_state(relay, pull) == github
 
 
@@ -135,7 +132,7 @@ async def test_a_dispute_between_two_reports_is_still_shown_after_github_has_con
         assert await end(relay, run, "build", says="failure", github="failure") == "conflicting_result"
         await sweep_after(relay, MINUTE)
 
-        assert found(relay) == ("failure", "confirmed", "failure", True)
+        assert verified_job(relay) == ("failure", "confirmed", "failure", True)
 
 
 # When GitHub is asked
@@ -150,11 +147,11 @@ async def test_github_is_asked_again_until_its_own_job_has_ended(tmp_path: Path)
             await end(relay, run, name, says="success", github=None)
         await sweep_after(relay, MINUTE)
         assert relay.github.calls_to("GET", JOBS) != []
-        assert [found(relay, name)[1] for name in ("build", "test")] == ["unchecked", "unchecked"]
+        assert [verified_job(relay, name)[1] for name in ("build", "test")] == ["unchecked", "unchecked"]
         relay.github.ci.complete(run, run.job("build"), "failure")
         await sweep_after(relay, 2 * MINUTE)
 
-        assert (found(relay, "build")[1], found(relay, "test")[1], gate_state(relay, pull)) == (
+        assert (verified_job(relay, "build")[1], verified_job(relay, "test")[1], gate_state(relay, pull)) == (
             "disputed",
             "unchecked",
             "failure",
@@ -200,7 +197,7 @@ async def test_the_report_counts_where_the_app_may_not_look_and_the_gate_says_so
         pull = await open_pull(relay)
         await both_end(relay, says="success", github="failure")
 
-        assert found(relay) == ("success", "not verifiable", None, False)
+        assert verified_job(relay) == ("success", "not verifiable", None, False)
         assert gate_state(relay, pull) == "success"
         assert "2 jobs, as reported" in latest_check(relay, GATE, pull.head_sha).output["summary"]
 
@@ -214,7 +211,7 @@ async def test_a_right_to_look_that_comes_later_has_the_results_checked_after_al
         for _ in range(2):
             await sweep_after(relay, 2 * MINUTE)
 
-        assert (found(relay)[1], gate_state(relay, pull)) == ("disputed", "failure")
+        assert (verified_job(relay)[1], gate_state(relay, pull)) == ("disputed", "failure")
 
 
 async def test_an_outage_of_github_only_delays_the_check(tmp_path: Path) -> None:
@@ -226,7 +223,7 @@ async def test_an_outage_of_github_only_delays_the_check(tmp_path: Path) -> None
         relay.github.faults.remove(away)
         await sweep_after(relay, 15 * MINUTE)
 
-        assert (found(relay)[1], gate_state(relay, pull)) == ("disputed", "failure")
+        assert (verified_job(relay)[1], gate_state(relay, pull)) == ("disputed", "failure")
 
 
 async def test_each_attempt_is_held_against_githubs_own_attempt(tmp_path: Path) -> None:
@@ -270,7 +267,7 @@ async def test_results_of_l2_cost_no_call_to_github(tmp_path: Path) -> None:
 
 async def test_ci_elsewhere_is_self_reported_and_never_looked_up(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB.replace("'*'", "build"), downstreams=(GATING,)) as relay:
-        relay.github.repository(GATING).workflows = [named("bridge")]
+        relay.github.repository(GATING).workflows = [named_workflow("bridge")]
         pull = await open_pull(relay)
         run, there = newest_run(relay), relay.github.repository(GATING)
         caller = a_caller(
@@ -290,7 +287,7 @@ async def test_ci_elsewhere_is_self_reported_and_never_looked_up(tmp_path: Path)
         for _ in range(3):
             await sweep_after(relay, 7 * HOUR)
 
-        assert found(relay) == ("success", "self-reported", None, False)
+        assert verified_job(relay) == ("success", "self-reported", None, False)
         assert gate_state(relay, pull) == "success"
         assert relay.github.calls_to("GET", f"{ACTIONS}/0197*") == relay.github.calls_to("GET", JOBS) == []
 
@@ -318,12 +315,12 @@ async def test_a_job_that_reports_under_another_jobs_name_is_held_against_that_j
         relay.github.ci.complete(run, run.job("test"), "failure")
         await sweep_after(relay, MINUTE)
 
-        assert found(relay, "test") == ("failure", "disputed", "failure", True)
+        assert verified_job(relay, "test") == ("failure", "disputed", "failure", True)
 
 
 async def test_what_a_separate_job_closed_is_matched_by_the_jobs_name(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "report")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "report")]
         await open_pull(relay)
         run = newest_run(relay)
         await relay.github.start_job(run, "build")
@@ -332,12 +329,12 @@ async def test_what_a_separate_job_closed_is_matched_by_the_jobs_name(tmp_path: 
         relay.github.ci.complete(run, run.job("report"), "success")
         await sweep_after(relay, MINUTE)
 
-        assert found(relay) == ("failure", "disputed", "failure", True)
+        assert verified_job(relay) == ("failure", "disputed", "failure", True)
 
 
 async def test_a_name_that_two_of_githubs_jobs_have_counts_as_the_worse_of_them(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "build", "report")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "build", "report")]
         pull = await open_pull(relay)
         run = newest_run(relay)
         first, second, reporter = run.jobs
@@ -347,7 +344,7 @@ async def test_a_name_that_two_of_githubs_jobs_have_counts_as_the_worse_of_them(
             relay.github.ci.complete(run, job, github)
         await sweep_after(relay, MINUTE)
 
-        assert found(relay) == ("failure", "disputed", "failure", True)
+        assert verified_job(relay) == ("failure", "disputed", "failure", True)
         assert gate_state(relay, pull) == "failure"
 
 
@@ -363,14 +360,14 @@ async def test_a_name_that_none_of_githubs_jobs_has_fails_with_its_run(tmp_path:
             relay.github.ci.complete(run, job, "failure")
         await sweep_after(relay, MINUTE)
 
-        assert found(relay, "nightly matrix") == ("success", "not verifiable", None, False)
+        assert verified_job(relay, "nightly matrix") == ("success", "not verifiable", None, False)
         assert gate_state(relay, pull) == "failure"
         assert "GitHub does not agree" in latest_check(relay, GATE, pull.head_sha).output["summary"]
 
 
 async def test_legs_of_one_name_are_each_held_against_their_own_job(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "build")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "build")]
         await open_pull(relay)
         run = newest_run(relay)
         for job in run.jobs:
@@ -379,8 +376,8 @@ async def test_legs_of_one_name_are_each_held_against_their_own_job(tmp_path: Pa
             await end(relay, run, job, says="success", github=github)
         await sweep_after(relay, MINUTE)
 
-        assert found(relay, "build") == ("success", "confirmed", "success", False)
-        assert found(relay, "build (2)") == ("failure", "disputed", "failure", True)
+        assert verified_job(relay, "build") == ("success", "confirmed", "success", False)
+        assert verified_job(relay, "build (2)") == ("failure", "disputed", "failure", True)
 
 
 # What GitHub tells by itself
@@ -396,7 +393,7 @@ async def test_where_github_tells_by_webhook_its_word_counts_at_once_and_jobs_ar
         await start_jobs(relay, run)
         await end(relay, run, "build", says="success", github="failure")
         await end(relay, run, "test", says="success", github="success")
-        assert (found(relay)[1], found(relay, "test")[1], gate_state(relay, pull)) == (
+        assert (verified_job(relay)[1], verified_job(relay, "test")[1], gate_state(relay, pull)) == (
             "disputed",
             "confirmed",
             "failure",
@@ -419,12 +416,12 @@ async def test_githubs_word_before_the_report_is_asked_for_again_and_not_lost(tm
             await end(relay, run, name, says="success", github=None)
         await sweep_after(relay, MINUTE)
 
-        assert (found(relay)[1], gate_state(relay, pull)) == ("disputed", "failure")
+        assert (verified_job(relay)[1], gate_state(relay, pull)) == ("disputed", "failure")
 
 
 async def test_news_of_a_failed_job_that_another_job_closed_counts_at_once(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
-        relay.github.repository(GATING).workflows = [named("build", "report")]
+        relay.github.repository(GATING).workflows = [named_workflow("build", "report")]
         relay.github.repository(GATING).sends_run_webhooks = True
         await open_pull(relay)
         run = newest_run(relay)
@@ -434,7 +431,7 @@ async def test_news_of_a_failed_job_that_another_job_closed_counts_at_once(tmp_p
         relay.github.ci.complete(run, run.job("report"), "success")
         await relay.github.send_queued_webhooks()
 
-        assert found(relay) == ("failure", "disputed", "failure", True)
+        assert verified_job(relay) == ("failure", "disputed", "failure", True)
 
 
 @pytest.mark.parametrize("event", ["workflow_job", "workflow_run"])
@@ -454,7 +451,7 @@ async def test_news_of_a_repository_whose_id_is_not_the_bound_one_is_ignored(
         delivery = await relay.github.send_webhook(event, of.body)
 
         assert "ignored" in json.loads(delivery.answer_body)
-        assert found(relay) == ("success", "unchecked", None, False)
+        assert verified_job(relay) == ("success", "unchecked", None, False)
 
 
 async def test_news_of_runs_that_answer_no_dispatch_is_ignored(tmp_path: Path) -> None:
@@ -495,9 +492,9 @@ async def test_a_confirmed_result_is_not_changed_by_what_github_tells_later(tmp_
         run = newest_run(relay)
         await start_jobs(relay, run)
         await finish_jobs(relay, run)
-        assert found(relay)[1] == "confirmed"
+        assert verified_job(relay)[1] == "confirmed"
         run.job("build").conclusion = "failure"
         await relay.github.send_job_webhook(run, "build")
         await relay.drain()
 
-        assert (found(relay)[0], gate_state(relay, pull)) == ("success", "success")
+        assert (verified_job(relay)[0], gate_state(relay, pull)) == ("success", "success")

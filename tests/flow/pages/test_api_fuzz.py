@@ -24,9 +24,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from support.downstream.callbacks import bearer
 from support.github.gated_upstream import GATING, INFORMING
 from support.running_relay import UPSTREAM
-from support.served_relay import ADMIN, SECRET, serve_relay
+from support.served_relay import ADMIN, HIDDEN_BACKEND, serve_relay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -38,7 +39,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 LISTS = ("jobs", "deliveries", "effects/list", "audit", "waivers", f"backends/{GATING}")
-Known = dict[str, list[Any]]
+SampleValues = dict[str, list[Any]]
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +49,16 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def known(address: str) -> Known:
+def sample_values(address: str) -> SampleValues:
     """What is there to ask for, by the names of parameters; each cursor is of one list and asked of all."""
-    with httpx.Client(base_url=f"{address}/api/v1/", headers=_bearer(ADMIN)) as client:
+    with httpx.Client(base_url=f"{address}/api/v1/", headers=bearer(ADMIN)) as client:
         jobs = client.get("jobs", params={"limit": 200}).json()["jobs"]
         deliveries = client.get("deliveries").json()["deliveries"]
         cursors = [client.get(path, params={"limit": 1}).json()["next"] for path in LISTS]
     owner, _, name = GATING.partition("/")
     return {
         "org": [owner],
-        "repo": [name, INFORMING.partition("/")[2], SECRET.partition("/")[2]],
+        "repo": [name, INFORMING.partition("/")[2], HIDDEN_BACKEND.partition("/")[2]],
         "token": [each["token"] for each in jobs],
         "guid": [each["guid"] for each in deliveries],
         "number": [1, 2, 3, 4],
@@ -77,14 +78,16 @@ def operations(address: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_every_answer_is_as_described(mode: GenerationMode, address: str, known: Known) -> None:
+def test_every_answer_is_as_described(
+    mode: GenerationMode, address: str, sample_values: SampleValues
+) -> None:
     broken: dict[str, Exception] = {}
     with requests.Session() as session:
         for operation in operations(address):
             if mode is GenerationMode.NEGATIVE and not _takes_anything(operation):
                 continue
             try:
-                _ask(operation, mode, known, address, session)
+                _ask(operation, mode, sample_values, address, session)
             except Exception as failure:  # noqa: BLE001  told together below
                 broken[operation.label] = failure
     assert not broken, "\n\n".join(f"{label}:\n{failure}" for label, failure in broken.items())
@@ -95,7 +98,9 @@ def _takes_anything(operation: Any) -> bool:
     return any(operation.iter_parameters()) or bool(operation.body)
 
 
-def _ask(operation: Any, mode: GenerationMode, known: Known, address: str, session: requests.Session) -> None:
+def _ask(
+    operation: Any, mode: GenerationMode, known: SampleValues, address: str, session: requests.Session
+) -> None:
     @settings(
         max_examples=15 if mode is GenerationMode.POSITIVE else 8,
         derandomize=True,
@@ -106,8 +111,8 @@ def _ask(operation: Any, mode: GenerationMode, known: Known, address: str, sessi
     )
     @given(case=operation.as_strategy(mode), data=st.data())
     def ask(case: Any, data: st.DataObject) -> None:
-        _name_what_is_there(case, known, data)
-        headers = _bearer(ADMIN) if data.draw(st.booleans()) else {}
+        _use_sample_values(case, known, data)
+        headers = bearer(ADMIN) if data.draw(st.booleans()) else {}
         response = case.call(base_url=address, session=session, headers=headers)
         case.validate_response(response, checks=CHECKS)
         if response.status_code >= 400:
@@ -118,15 +123,11 @@ def _ask(operation: Any, mode: GenerationMode, known: Known, address: str, sessi
     ask()
 
 
-def _name_what_is_there(case: Any, known: Known, data: st.DataObject) -> None:
+def _use_sample_values(case: Any, known: SampleValues, data: st.DataObject) -> None:
     for given_ in (case.path_parameters, case.query):
         for name in [name for name in given_ or {} if name in known]:
             if data.draw(st.integers(0, 3)):
                 given_[name] = data.draw(st.sampled_from(known[name]))
-
-
-def _bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 WORST = ("%FF", "a%00b", "A" * 20_000)
@@ -136,12 +137,12 @@ ODD = (
 )
 
 
-def test_nothing_unreadable_breaks_anything(address: str, known: Known) -> None:
+def test_nothing_unreadable_breaks_anything(address: str, sample_values: SampleValues) -> None:
     """Bytes that are no text, and far too much of it, as every parameter of every address; odd values in turn."""
     odd = cycle(ODD)
     with httpx.Client(base_url=address) as client:
         for operation in (each for each in operations(address) if each.method.upper() == "GET"):
-            there = {name: str(values[0]) for name, values in known.items()}
+            there = {name: str(values[0]) for name, values in sample_values.items()}
             paths = [each.name for each in operation.path_parameters]
             for name in (*paths, *(each.name for each in operation.query), "unheard_of"):
                 for bad in (*WORST, next(odd), next(odd)):

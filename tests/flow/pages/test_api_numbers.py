@@ -10,7 +10,7 @@ import pytest
 
 from support.github.gated_upstream import GATING, INFORMING
 from support.running_relay import RunningRelay
-from support.served_relay import ADMIN, SECRET, relay_with_history
+from support.served_relay import ADMIN, HIDDEN_BACKEND, relay_with_history
 
 AS_ADMIN = {"Authorization": f"Bearer {ADMIN}"}
 
@@ -93,21 +93,21 @@ async def test_what_is_hidden_is_for_administrators(relay: RunningRelay) -> None
     for path in ("summary", "metrics", "allowlist", "jobs", "deliveries", "effects/list", "audit"):
         for form in ("", ".csv"):
             address = f"/api/v1/{path}{form}".replace("/list.csv", ".csv")
-            assert SECRET not in (await relay.http.get(address)).text, address
+            assert HIDDEN_BACKEND not in (await relay.http.get(address)).text, address
     for path in (
         "summary",
         "summary.csv",
         "jobs",
         "jobs.csv",
-        f"backends/{SECRET}",
-        f"backends/{SECRET}.csv",
+        f"backends/{HIDDEN_BACKEND}",
+        f"backends/{HIDDEN_BACKEND}.csv",
     ):
         shown = await relay.http.get(f"/api/v1/{path}", headers=AS_ADMIN)
         assert shown.status_code == 200
         assert "private" in shown.headers["cache-control"]
         assert "secret" in shown.text
-    hidden = await relay.http.get(f"/api/v1/backends/{SECRET}")
-    assert hidden.json()["error"]["detail"].startswith(f"{SECRET} is not a backend")
+    hidden = await relay.http.get(f"/api/v1/backends/{HIDDEN_BACKEND}")
+    assert hidden.json()["error"]["detail"].startswith(f"{HIDDEN_BACKEND} is not a backend")
 
 
 async def test_an_answer_that_is_known_is_not_sent_again(relay: RunningRelay) -> None:

@@ -9,17 +9,13 @@ from typing import Any
 
 import pytest
 
-from support.downstream.callbacks import BACKEND, LISTED
-from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
-from support.running_relay import UPSTREAM, RunningRelay, running_relay
+from support.downstream.callbacks import BACKEND
+from support.downstream.self_reports import nightly_run, relay_with_backend, send_self_report, upstream_head
+from support.running_relay import UPSTREAM, RunningRelay
 
 MADE_UP = "5" * 40
 NIGHTLY_PAGE = f"/crcr/{BACKEND}?kind=nightly"
 BADGE = f"/api/v1/badges/{BACKEND}?kind=nightly"
-
-
-def alone(folder: Path, **more: Any) -> Any:
-    return running_relay(folder, LISTED, downstreams=(BACKEND,), **more)
 
 
 def text_of(html: str) -> str:
@@ -38,7 +34,7 @@ async def fork_commit(relay: RunningRelay) -> str:
 async def test_fault_46_each_night_stands_on_the_backends_page_with_its_commits_standing(
     tmp_path: Path,
 ) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         fork = await fork_commit(relay)
         for commit in (upstream_head(relay), fork, MADE_UP, None):
             relay.clock.advance(60)
@@ -80,7 +76,7 @@ async def test_fault_46_each_night_stands_on_the_backends_page_with_its_commits_
 async def test_a_jobs_details_say_where_its_commit_stands(
     tmp_path: Path, commit: str | None, said: str
 ) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         await send_self_report(
             relay, nightly_run(relay), commit=upstream_head(relay) if commit == "head" else commit
         )
@@ -94,7 +90,7 @@ async def test_a_jobs_details_say_where_its_commit_stands(
 
 
 async def test_a_dispatched_job_says_nothing_of_the_kind(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         await relay.github.push(UPSTREAM)
         await relay.drain()
         run = relay.github.runs(BACKEND)[0]
@@ -105,7 +101,7 @@ async def test_a_dispatched_job_says_nothing_of_the_kind(tmp_path: Path) -> None
 
 
 async def test_the_commits_page_says_which_branch_has_it(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         await relay.github.push(UPSTREAM, ref="refs/heads/release/2.1")
         sha = relay.github.repository(UPSTREAM).branches["release/2.1"]
         await send_self_report(relay, nightly_run(relay), conclusion="failure", commit=sha)
@@ -117,7 +113,7 @@ async def test_the_commits_page_says_which_branch_has_it(tmp_path: Path) -> None
 
 
 async def test_fault_24_a_badge_speaks_of_base_history_only(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         assert (await api(relay, BADGE))["state"] is None
         await send_self_report(relay, nightly_run(relay), conclusion="success", commit=MADE_UP)
         await send_self_report(relay, nightly_run(relay), conclusion="success")
@@ -146,7 +142,7 @@ async def test_fault_24_a_badge_speaks_of_base_history_only(tmp_path: Path) -> N
 
 
 async def test_fault_41_all_nights_count_in_the_backends_own_numbers_and_only_there(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         for commit in (upstream_head(relay), MADE_UP, None):
             await send_self_report(relay, nightly_run(relay), conclusion="success", commit=commit)
         await send_self_report(
@@ -166,7 +162,7 @@ async def test_fault_41_all_nights_count_in_the_backends_own_numbers_and_only_th
 
 
 async def test_deliveries_know_nothing_of_self_reports(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         await send_self_report(relay, nightly_run(relay), commit=upstream_head(relay))
         await relay.drain()
         assert (await api(relay, "/api/v1/deliveries"))["deliveries"] == []
@@ -174,7 +170,7 @@ async def test_deliveries_know_nothing_of_self_reports(tmp_path: Path) -> None:
 
 
 async def test_hostile_words_of_a_self_report_are_text(tmp_path: Path) -> None:
-    async with alone(tmp_path) as relay:
+    async with relay_with_backend(tmp_path) as relay:
         bad = "<script>alert(1)</script>"
         answer = await send_self_report(
             relay, nightly_run(relay), commit=bad, job_name=bad, payload={"repository": {"full_name": bad}}

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from crcr.record.store.times import to_us
 from support.data.numbers_story import EVERYBODY, LISTED, QUIET, REPORTING, SeededHistory
-from support.data.sums_oracle import HOUR_US, durations, pass_rate, percentile, places
+from support.data.sums_oracle import HOUR_US, durations, job_categories, pass_rate, percentile
 from support.running_relay import RunningRelay, running_relay
 
 RANGES = {"24h": 1, "7d": 7, "14d": 14, "30d": 30, "90d": 90}
@@ -27,7 +27,7 @@ ASKED = [(span, kind) for span in RANGES for kind in KINDS]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PassRate:
     """What must be said of one backend."""
 
     success: int
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def told(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningRelay]:
+async def relay_with_reports(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningRelay]:
     folder = tmp_path_factory.mktemp("story")
     async with running_relay(folder, LISTED, downstreams=EVERYBODY) as relay:
         story = SeededHistory(relay, Random(41))
@@ -64,11 +64,11 @@ def window(span: str, now: datetime) -> tuple[int, int]:
     return to_us(until - timedelta(days=RANGES[span])), to_us(until)
 
 
-def wanted(relay: RunningRelay, backend: str, span: str, kind: str) -> Wanted:
+def expected_rate(relay: RunningRelay, backend: str, span: str, kind: str) -> PassRate:
     since, until = window(span, relay.clock.now())
     jobs, dispatches = relay.rows("SELECT * FROM jobs"), relay.rows("SELECT * FROM dispatches")
     found = pass_rate(jobs, dispatches, downstream=backend, kind=kind, since_us=since, until_us=until)
-    return Wanted(*found)
+    return PassRate(*found)
 
 
 async def page(relay: RunningRelay, path: str, span: str, kind: str) -> str:
@@ -89,52 +89,57 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"(?<=\d),(?=\d{3})", "", text).split())
 
 
-def line_of(html: str, backend: str) -> str:
+def table_row(html: str, backend: str) -> str:
     [found] = re.findall(rf'<tr data-key="{re.escape(backend)}".*?</tr>', html, re.DOTALL)
     return str(found)
 
 
-def cell_of(line: str, label: str) -> str:
+def cell_text(line: str, label: str) -> str:
     [found] = re.findall(rf'<td[^>]*data-label="{label}"[^>]*>(.*?)</td>', line, re.DOTALL)
     return words(found)
 
 
-def rate_of(line: str) -> str:
+def rate_text(line: str) -> str:
     [found] = re.findall(r'<td class="num ratecell[^>]*>(.*?)</td>', line, re.DOTALL)
     return words(found)
 
 
-def said(tally: dict[str, Any]) -> Wanted:
-    return Wanted(tally["success"], tally["failure"], tally["pass_rate"])
+def rate_in_json(tally: dict[str, Any]) -> PassRate:
+    return PassRate(tally["success"], tally["failure"], tally["pass_rate"])
 
 
-async def test_the_story_has_everything_that_could_be_counted_wrongly(told: RunningRelay) -> None:
-    jobs = told.rows("SELECT * FROM jobs")
-    placed = set(places(jobs, told.rows("SELECT * FROM dispatches")).values())
+async def test_the_story_has_everything_that_could_be_counted_wrongly(
+    relay_with_reports: RunningRelay,
+) -> None:
+    jobs = relay_with_reports.rows("SELECT * FROM jobs")
+    placed = set(job_categories(jobs, relay_with_reports.rows("SELECT * FROM dispatches")).values())
     assert placed >= {"success", "failure", "timed_out", "silent", "other", "superseded", "earlier", None}
     for mark in ("late", "disputed", "superseded"):
         assert any(job[mark] for job in jobs), mark
     assert {job["event"] for job in jobs} == {"pull_request", "push"}
     assert {job["downstream"] for job in jobs} == set(REPORTING)
     for span, kind in ASKED[2:]:
-        rates = {wanted(told, each, span, kind).rate for each in REPORTING}
+        rates = {expected_rate(relay_with_reports, each, span, kind).rate for each in REPORTING}
         assert len(rates) > 1, "a rate that all share would hide a mistake"
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_page_of_all_backends(told: RunningRelay, span: str, kind: str) -> None:
-    html = await page(told, "/crcr", span, kind)
+async def test_the_page_of_all_backends(relay_with_reports: RunningRelay, span: str, kind: str) -> None:
+    html = await page(relay_with_reports, "/crcr", span, kind)
     for each in (*REPORTING, QUIET):
-        right, line = wanted(told, each, span, kind), line_of(html, each)
-        assert rate_of(line) == right.percent
-        assert (cell_of(line, "success"), cell_of(line, "failed")) == (str(right.success), str(right.failure))
+        right, line = expected_rate(relay_with_reports, each, span, kind), table_row(html, each)
+        assert rate_text(line) == right.percent
+        assert (cell_text(line, "success"), cell_text(line, "failed")) == (
+            str(right.success),
+            str(right.failure),
+        )
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_backends_own_page(told: RunningRelay, span: str, kind: str) -> None:
+async def test_the_backends_own_page(relay_with_reports: RunningRelay, span: str, kind: str) -> None:
     for each in (*REPORTING, QUIET):
-        right = wanted(told, each, span, kind)
-        html = words(await page(told, f"/crcr/{each}", span, kind))
+        right = expected_rate(relay_with_reports, each, span, kind)
+        html = words(await page(relay_with_reports, f"/crcr/{each}", span, kind))
         if right.rate is None:
             assert "Pass rate — no results" in html
         else:
@@ -145,14 +150,16 @@ async def test_the_backends_own_page(told: RunningRelay, span: str, kind: str) -
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_json_of_all_backends_and_of_one(told: RunningRelay, span: str, kind: str) -> None:
-    summary = await answer(told, "/api/v1/summary", span, kind)
+async def test_the_json_of_all_backends_and_of_one(
+    relay_with_reports: RunningRelay, span: str, kind: str
+) -> None:
+    summary = await answer(relay_with_reports, "/api/v1/summary", span, kind)
     by_name = {each["name"].lower(): each for each in summary["backends"]}
     for each in (*REPORTING, QUIET):
-        right = wanted(told, each, span, kind)
-        assert said(by_name[each]["figures"]["tally"]) == right
-        own = await answer(told, f"/api/v1/backends/{each}", span, kind)
-        assert said(own["backend"]["figures"]["tally"]) == right
+        right = expected_rate(relay_with_reports, each, span, kind)
+        assert rate_in_json(by_name[each]["figures"]["tally"]) == right
+        own = await answer(relay_with_reports, f"/api/v1/backends/{each}", span, kind)
+        assert rate_in_json(own["backend"]["figures"]["tally"]) == right
         jobs = [job["tally"] for job in own["jobs"]]
         assert sum(job["success"] for job in jobs) == right.success
         assert sum(job["failure"] for job in jobs) == right.failure
@@ -162,14 +169,21 @@ async def test_the_json_of_all_backends_and_of_one(told: RunningRelay, span: str
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_total_is_of_all_but_the_probes(told: RunningRelay, span: str, kind: str) -> None:
-    each = [wanted(told, name, span, kind) for name in REPORTING if name != "org/probe"]
+async def test_the_total_is_of_all_but_the_probes(
+    relay_with_reports: RunningRelay, span: str, kind: str
+) -> None:
+    each = [expected_rate(relay_with_reports, name, span, kind) for name in REPORTING if name != "org/probe"]
     success, failure = sum(one.success for one in each), sum(one.failure for one in each)
-    right = Wanted(success, failure, success / (success + failure) if success + failure else None)
-    assert said((await answer(told, "/api/v1/summary", span, kind))["tally"]) == right
-    assert said((await answer(told, "/api/v1/metrics", span, kind))["total"]["tally"]) == right
-    assert rate_of(_total(await page(told, "/crcr/metrics", span, kind))) == right.percent
-    [card] = re.findall(r'data-key="rate".*?</div>', await page(told, "/crcr", span, kind), re.DOTALL)
+    right = PassRate(success, failure, success / (success + failure) if success + failure else None)
+    assert rate_in_json((await answer(relay_with_reports, "/api/v1/summary", span, kind))["tally"]) == right
+    assert (
+        rate_in_json((await answer(relay_with_reports, "/api/v1/metrics", span, kind))["total"]["tally"])
+        == right
+    )
+    assert rate_text(_total(await page(relay_with_reports, "/crcr/metrics", span, kind))) == right.percent
+    [card] = re.findall(
+        r'data-key="rate".*?</div>', await page(relay_with_reports, "/crcr", span, kind), re.DOTALL
+    )
     assert right.rate is None or f"{right.percent} {success} of {success + failure} jobs" in words(card)
 
 
@@ -179,41 +193,51 @@ def _total(html: str) -> str:
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_csv(told: RunningRelay, span: str, kind: str) -> None:
-    rows = list(csv.DictReader(io.StringIO(await page(told, "/api/v1/summary.csv", span, kind))))
+async def test_the_csv(relay_with_reports: RunningRelay, span: str, kind: str) -> None:
+    rows = list(
+        csv.DictReader(io.StringIO(await page(relay_with_reports, "/api/v1/summary.csv", span, kind)))
+    )
     by_name = {row["name"].lower(): row for row in rows}
-    metrics = list(csv.DictReader(io.StringIO(await page(told, "/api/v1/metrics.csv", span, kind))))
+    metrics = list(
+        csv.DictReader(io.StringIO(await page(relay_with_reports, "/api/v1/metrics.csv", span, kind)))
+    )
     whole = {
         row["name"].lower(): row for row in metrics if (row["scope"], row["part"]) == ("backend", "whole")
     }
     for each in (*REPORTING, QUIET):
-        right = wanted(told, each, span, kind)
+        right = expected_rate(relay_with_reports, each, span, kind)
         for row in (by_name[each], whole[each]):
             assert (int(row["success"]), int(row["failure"])) == (right.success, right.failure)
             assert row["pass_rate"] == ("" if right.rate is None else repr(right.rate))
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_badge(told: RunningRelay, span: str, kind: str) -> None:
+async def test_the_badge(relay_with_reports: RunningRelay, span: str, kind: str) -> None:
     for each in REPORTING:
-        right = wanted(told, each, span, kind)
-        svg = words(await page(told, f"/badge/{each}.svg", span, kind))
-        assert said((await answer(told, f"/api/v1/badges/{each}", span, kind))["tally"]) == right
+        right = expected_rate(relay_with_reports, each, span, kind)
+        svg = words(await page(relay_with_reports, f"/badge/{each}.svg", span, kind))
+        assert (
+            rate_in_json((await answer(relay_with_reports, f"/api/v1/badges/{each}", span, kind))["tally"])
+            == right
+        )
         shown = re.findall(r"· ([0-9.]+%)", svg)
         assert set(shown) == ({right.percent} if right.rate is not None else set())
-    assert "silent" in words(await page(told, f"/badge/{QUIET}.svg", span, kind))
+    assert "silent" in words(await page(relay_with_reports, f"/badge/{QUIET}.svg", span, kind))
 
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
-async def test_the_metrics(told: RunningRelay, span: str, kind: str) -> None:
-    html = await page(told, "/crcr/metrics", span, kind)
-    metrics = await answer(told, "/api/v1/metrics", span, kind)
+async def test_the_metrics(relay_with_reports: RunningRelay, span: str, kind: str) -> None:
+    html = await page(relay_with_reports, "/crcr/metrics", span, kind)
+    metrics = await answer(relay_with_reports, "/api/v1/metrics", span, kind)
     by_name = {each["name"].lower(): each["figures"]["tally"] for each in metrics["backends"]}
     for each in (*REPORTING, QUIET):
-        right, line = wanted(told, each, span, kind), line_of(html, each)
-        assert said(by_name[each]) == right
-        assert rate_of(line) == right.percent
-        assert (cell_of(line, "success"), cell_of(line, "failed")) == (str(right.success), str(right.failure))
+        right, line = expected_rate(relay_with_reports, each, span, kind), table_row(html, each)
+        assert rate_in_json(by_name[each]) == right
+        assert rate_text(line) == right.percent
+        assert (cell_text(line, "success"), cell_text(line, "failed")) == (
+            str(right.success),
+            str(right.failure),
+        )
 
 
 def counted_s(relay: RunningRelay, backend: str, span: str, kind: str) -> dict[str, list[float]]:
@@ -230,19 +254,21 @@ def counted_s(relay: RunningRelay, backend: str, span: str, kind: str) -> dict[s
 
 @pytest.mark.parametrize(("span", "kind"), ASKED)
 async def test_percentiles_are_the_same_everywhere_and_of_few_jobs_they_are_theirs(
-    told: RunningRelay, span: str, kind: str
+    relay_with_reports: RunningRelay, span: str, kind: str
 ) -> None:
-    summary = await answer(told, "/api/v1/summary", span, kind)
-    metrics = await answer(told, "/api/v1/metrics", span, kind)
-    lines = list(csv.DictReader(io.StringIO(await page(told, "/api/v1/summary.csv", span, kind))))
-    html = await page(told, "/crcr/metrics", span, kind)
+    summary = await answer(relay_with_reports, "/api/v1/summary", span, kind)
+    metrics = await answer(relay_with_reports, "/api/v1/metrics", span, kind)
+    lines = list(
+        csv.DictReader(io.StringIO(await page(relay_with_reports, "/api/v1/summary.csv", span, kind)))
+    )
+    html = await page(relay_with_reports, "/crcr/metrics", span, kind)
     for backend in REPORTING:
-        own = await answer(told, f"/api/v1/backends/{backend}", span, kind)
+        own = await answer(relay_with_reports, f"/api/v1/backends/{backend}", span, kind)
         [one] = [each["figures"] for each in summary["backends"] if each["name"].lower() == backend]
         [other] = [each["figures"] for each in metrics["backends"] if each["name"].lower() == backend]
         [line] = [each for each in lines if each["name"].lower() == backend]
-        card = words(await page(told, f"/crcr/{backend}", span, kind))
-        for what, seconds in counted_s(told, backend, span, kind).items():
+        card = words(await page(relay_with_reports, f"/crcr/{backend}", span, kind))
+        for what, seconds in counted_s(relay_with_reports, backend, span, kind).items():
             shown = one[what]
             assert shown == other[what] == own["backend"]["figures"][what]
             exact = (percentile(seconds, 0.5), percentile(seconds, 0.95))
@@ -250,6 +276,6 @@ async def test_percentiles_are_the_same_everywhere_and_of_few_jobs_they_are_thei
             for name in ("p50_s", "p95_s"):
                 assert line[f"{what}_{name}"] == ("" if shown[name] is None else repr(shown[name]))
             word = "queue" if what == "queue" else "run"
-            row = line_of(html, backend)
-            p50, p95 = (cell_of(row, f"{word} {each}") for each in ("P50", "P95"))
+            row = table_row(html, backend)
+            p50, p95 = (cell_text(row, f"{word} {each}") for each in ("P50", "P95"))
             assert f"P50 {p50} · P95 {p95}" in card.partition(f"{word.capitalize()}, average")[2]

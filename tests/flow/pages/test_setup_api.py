@@ -31,7 +31,7 @@ HIDDEN = f"L2:\n  - {BACKEND}: {{visibility: hidden}}\n"
 NAMED = f"L2:\n  - {BACKEND}: {{visibility: name}}\n"
 
 
-def asked_of(relay: RunningRelay, tail: str) -> int:
+def count_calls(relay: RunningRelay, tail: str) -> int:
     return sum(call.method == "GET" and tail in call.path for call in relay.github.calls)
 
 
@@ -189,7 +189,7 @@ async def test_nothing_is_kept_of_a_repository_that_took_over_the_name(tmp_path:
         assert (str(stranger.id) in said, str(bound_id) in said) == (True, True)
         [row] = relay.rows("SELECT found FROM inspections")
         assert ("strange" in row["found"], "permissions" in row["found"]) == (False, False)
-        assert asked_of(relay, "strange.yml") == 0
+        assert count_calls(relay, "strange.yml") == 0
 
         rebound = {"repository": BACKEND, "repository_id": stranger.id}
         answer = await relay.http.post("/api/v1/admin/rebind", json=rebound, headers=EYES)
@@ -218,12 +218,12 @@ async def test_asking_again_within_a_minute_asks_nobody_and_later_reads_no_file_
         await relay.drain()
         await relay.http.post(SETUP)
         await relay.drain()
-        assert asked_of(relay, "/contents/.github/workflows/crcr.yml") == 1
-        assert asked_of(relay, f"{BACKEND}/actions/workflows") == 1
+        assert count_calls(relay, "/contents/.github/workflows/crcr.yml") == 1
+        assert count_calls(relay, f"{BACKEND}/actions/workflows") == 1
         relay.clock.advance(61)
         await examine_again(relay)
-        assert asked_of(relay, f"{BACKEND}/actions/workflows") == 2
-        assert asked_of(relay, "/contents/.github/workflows/crcr.yml") == 1
+        assert count_calls(relay, f"{BACKEND}/actions/workflows") == 2
+        assert count_calls(relay, "/contents/.github/workflows/crcr.yml") == 1
         assert "on:" not in str(relay.rows("SELECT found FROM inspections"))
 
 
@@ -241,7 +241,7 @@ async def test_what_an_earlier_release_noted_is_still_told_and_its_files_are_rea
         assert finding_state(await setup_findings(relay), "workflow") == "ok"
         relay.clock.advance(61)
         await examine_again(relay)
-        assert asked_of(relay, "/contents/.github/workflows/crcr.yml") == 2
+        assert count_calls(relay, "/contents/.github/workflows/crcr.yml") == 2
 
 
 async def test_one_address_cannot_have_everybody_looked_at_for_ever(tmp_path: Path) -> None:

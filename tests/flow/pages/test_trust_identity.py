@@ -197,12 +197,14 @@ async def test_fault_26_an_operator_may_accept_the_new_repository(tmp_path: Path
         assert relay.rows("SELECT alarm FROM repositories") == [{"alarm": None}]
 
 
-def cannot_be_asked(github: GitHub) -> None:
+def fail_repository_lookup(github: GitHub) -> None:
     github.faults.answer(503, on=Match(method="GET", path=f"/repos/{BACKEND}"))
 
 
 async def test_fault_26_a_first_caller_is_bound_unconfirmed_until_github_tells(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), prepare=cannot_be_asked) as relay:
+    async with running_relay(
+        tmp_path, LISTED, downstreams=(BACKEND,), prepare=fail_repository_lookup
+    ) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
         binding = "SELECT repository_id, confirmed FROM repositories"
@@ -223,7 +225,9 @@ async def test_fault_26_a_first_caller_is_bound_unconfirmed_until_github_tells(t
 
 
 async def test_fault_26_a_refused_first_caller_is_not_bound(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), prepare=cannot_be_asked) as relay:
+    async with running_relay(
+        tmp_path, LISTED, downstreams=(BACKEND,), prepare=fail_repository_lookup
+    ) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
         run = relay.github.runs(BACKEND)[0]

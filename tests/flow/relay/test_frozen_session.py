@@ -38,7 +38,7 @@ def _on_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRCR_TEST_TIMEOUTS", "real")
 
 
-def url_of(relay: RunningRelay) -> str:
+def postgres_url(relay: RunningRelay) -> str:
     database = relay.services.settings.database
     assert isinstance(database, PostgresSetting)
     return database.url.get_secret_value()
@@ -50,7 +50,7 @@ async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callbac
     async with dispatched_run(tmp_path) as (relay, run):
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
         frozen = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", FREEZING, url_of(relay), stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", FREEZING, postgres_url(relay), stdout=asyncio.subprocess.PIPE
         )
         try:
             assert frozen.stdout is not None
@@ -75,7 +75,7 @@ async def test_a_lock_that_somebody_else_never_gives_back_is_503_in_time_with_th
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
-        session = await asyncpg.connect(url_of(relay))
+        session = await asyncpg.connect(postgres_url(relay))
         await session.execute(LOCK)
         began = time.monotonic()
         with capture_logs() as logged:

@@ -113,7 +113,7 @@ async def test_repeats_are_still_repeats(tmp_path: Path) -> None:
         assert len(relay.github.dispatches(BACKEND)) == sent
 
 
-async def heard(relay: RunningRelay, after: str) -> list[int]:
+async def replayed_change_ids(relay: RunningRelay, after: str) -> list[int]:
     """The ids that a page hears which reconnects at this place, up to the newest."""
     [row] = relay.rows("SELECT max(change_id) AS newest FROM changes")
     text, gone = "", asyncio.Event()
@@ -156,12 +156,12 @@ async def test_a_live_page_goes_on_where_it_was(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
-        before = await heard(relay, after="0")
+        before = await replayed_change_ids(relay, after="0")
         assert before
         await move_and_go_on(relay)
-        assert (await heard(relay, after=str(before[0])))[: len(before) - 1] == before[1:]
+        assert (await replayed_change_ids(relay, after=str(before[0])))[: len(before) - 1] == before[1:]
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
-        fresh = await heard(relay, after=str(before[-1]))
+        fresh = await replayed_change_ids(relay, after=str(before[-1]))
         assert fresh
         assert min(fresh) > before[-1]

@@ -41,13 +41,13 @@ async def new_pull(relay: RunningRelay) -> PullRequest:
     return await open_pull(relay, files=["src/a.py"])
 
 
-def waiting(relay: RunningRelay) -> list[dict[str, Any]]:
+def open_effects(relay: RunningRelay) -> list[dict[str, Any]]:
     return relay.rows(
         "SELECT * FROM effects WHERE state IN ('waiting', 'claimed', 'parked') ORDER BY effect_id"
     )
 
 
-def sent(relay: RunningRelay) -> int:
+def count_dispatches(relay: RunningRelay) -> int:
     return len(relay.github.dispatches(OWN))
 
 
@@ -59,7 +59,7 @@ async def test_from_the_reserve_gates_dispatches_files_and_answers_go_on_while_c
         relay.github.spend_hour(UPSTREAM, leave=RESERVE + 1)
         resets_at = relay.clock.now().timestamp() + 3600
         pull = await new_pull(relay)
-        assert (gate_state(relay, pull), sent(relay)) == ("pending", 2)
+        assert (gate_state(relay, pull), count_dispatches(relay)) == ("pending", 2)
         files = relay.github.calls_to("GET", f"/repos/{UPSTREAM}/compare/*{pull.head_sha}")
         assert [call.status for call in files] == [200]
 
@@ -74,7 +74,7 @@ async def test_from_the_reserve_gates_dispatches_files_and_answers_go_on_while_c
             "absent",
         )
 
-        held = waiting(relay)
+        held = open_effects(relay)
         assert {(row["target"], row["held_by"]) for row in held} == {
             ("checks/backend", "hour"),
             ("checks/job", "hour"),
@@ -84,7 +84,7 @@ async def test_from_the_reserve_gates_dispatches_files_and_answers_go_on_while_c
 
         await run_all(relay, OWN)
         await relay.pass_time(resets_at - relay.clock.now().timestamp())
-        await seconds_until(relay, lambda: not waiting(relay), most=60)
+        await seconds_until(relay, lambda: not open_effects(relay), most=60)
         assert (gate_state(relay, pull), check_state(relay, BACKEND, pull.head_sha)) == ("success", "success")
         assert gate_state(relay, old) == "pending"
 
@@ -111,9 +111,9 @@ async def test_a_limit_on_everything_is_obeyed_and_gates_come_back_first(
         await relay.pass_time(wait_s - 1)
         assert len(relay.github.calls) == calls
         assert [gate_state(relay, each) for each in (old, *pulls)] == ["pending", "absent", "absent"]
-        assert {row["held_by"] for row in waiting(relay)} == {held_by}
+        assert {row["held_by"] for row in open_effects(relay)} == {held_by}
 
-        await seconds_until(relay, lambda: not waiting(relay), most=60)
+        await seconds_until(relay, lambda: not open_effects(relay), most=60)
         came = [(call_body(call)["name"], call.at.timestamp() - began) for call in check_calls(relay, "POST")]
         back = [(name, at) for name, at in came if at >= wait_s]
         assert [name for name, _ in back[:2]] == [GATE, GATE]
@@ -133,17 +133,17 @@ async def test_in_an_hour_with_too_few_calls_every_gate_is_in_time_and_checks_ar
             pulls.append(await new_pull(relay))
             await seconds_until(
                 relay,
-                lambda: sent(relay) > number and gate_state(relay, pulls[-1]) == "pending",  # noqa: B023
+                lambda: count_dispatches(relay) > number and gate_state(relay, pulls[-1]) == "pending",  # noqa: B023
             )
             await run_all(relay, OWN, build="failure")
             await seconds_until(relay, lambda: gate_state(relay, pulls[-1]) == "failure")
-            held |= {(row["target"], row["held_by"]) for row in waiting(relay)}
+            held |= {(row["target"], row["held_by"]) for row in open_effects(relay)}
             await relay.pass_time(60)
 
         assert held == {("checks/backend", "hour"), ("checks/job", "hour")}
         relay.github.limits.primary_per_hour = 5_000
         await relay.pass_time(3600)
-        await seconds_until(relay, lambda: not waiting(relay), most=60)
+        await seconds_until(relay, lambda: not open_effects(relay), most=60)
         for pull in pulls:
             assert (check_state(relay, BACKEND, pull.head_sha), check_state(relay, JOB, pull.head_sha)) == (
                 "failure",

@@ -35,13 +35,13 @@ async def verified(github: GitHub, api: httpx.AsyncClient, token: str) -> dict[s
 
 
 async def test_a_job_reports_with_the_body_of_the_protocol(
-    github: GitHub, run: WorkflowRun, heard: list[httpx.Request], clock: ManualClock
+    github: GitHub, run: WorkflowRun, received_requests: list[httpx.Request], clock: ManualClock
 ) -> None:
     await github.start_job(run, "build (cuda)")
     clock.advance(60)
     failed = [{"name": "test_a", "file": "a.py", "message": "no"}]
     await github.complete_job(run, "build (cuda)", "failure", tests={"failed": 1}, failed_tests=failed)
-    started, completed = (json.loads(each.content) for each in heard)
+    started, completed = (json.loads(each.content) for each in received_requests)
     assert (started["delivery_id"], started["event_type"], started["payload"]) == (
         "guid-1",
         "push",
@@ -51,7 +51,7 @@ async def test_a_job_reports_with_the_body_of_the_protocol(
     assert completed["workflow"]["conclusion"] == "failure"
     assert completed["workflow"]["run_id"] == str(run.id)
     assert completed["workflow"]["failed_tests"] == failed
-    assert str(heard[0].url) == RELAY["callback_url"]
+    assert str(received_requests[0].url) == RELAY["callback_url"]
 
 
 async def test_a_token_has_githubs_claims_as_strings(
@@ -126,12 +126,12 @@ async def test_rerunning_failed_jobs_keeps_the_good_ones(github: GitHub, run: Wo
 
 
 async def test_cancelling_reports_the_jobs_that_had_started(
-    github: GitHub, run: WorkflowRun, heard: list[httpx.Request]
+    github: GitHub, run: WorkflowRun, received_requests: list[httpx.Request]
 ) -> None:
     await github.start_job(run, "lint")
     await github.cancel(run)
-    told = json.loads(heard[-1].content)["workflow"]
-    assert (len(heard), told["job_name"], told["conclusion"]) == (2, "lint", "cancelled")
+    told = json.loads(received_requests[-1].content)["workflow"]
+    assert (len(received_requests), told["job_name"], told["conclusion"]) == (2, "lint", "cancelled")
     assert run.conclusion == "cancelled"
 
 
@@ -150,12 +150,14 @@ async def test_what_the_relay_answered_is_kept(
     )
 
 
-async def test_a_nightly_run_starts_without_a_dispatch(github: GitHub, heard: list[httpx.Request]) -> None:
+async def test_a_nightly_run_starts_without_a_dispatch(
+    github: GitHub, received_requests: list[httpx.Request]
+) -> None:
     github.ci.callback_url = RELAY["callback_url"]
     github.repository("acme/backend").workflows[:] = [Workflow(listens=("schedule",))]
     nightly = github.start_run("acme/backend", event="schedule")
     body = {"event_type": "nightly", "delivery_id": "a" * 40, "workflow": {"status": "completed"}}
     await github.report(nightly, "build", body=body)
-    assert json.loads(heard[-1].content) == body
+    assert json.loads(received_requests[-1].content) == body
     claims = jwt.decode(github.oidc_token(nightly, "build"), options={"verify_signature": False})
     assert claims["event_name"] == "schedule"

@@ -25,7 +25,7 @@ def unverified(token: str) -> dict[str, Any]:
     return found
 
 
-async def read(api: httpx.AsyncClient, issuer: OtherIssuer, token: str) -> dict[str, Any]:
+async def verified_claims(api: httpx.AsyncClient, issuer: OtherIssuer, token: str) -> dict[str, Any]:
     """The claims, by what the issuer publishes over HTTP alone."""
     document = (await api.get(f"{issuer.url}/.well-known/openid-configuration")).raise_for_status().json()
     assert document["issuer"] == issuer.url
@@ -41,7 +41,7 @@ async def test_a_token_is_verified_by_what_its_issuer_publishes(
     github: GitHub, api: httpx.AsyncClient, name: str
 ) -> None:
     issuer = github.others[name]
-    claims = await read(api, issuer, issuer.token(AUDIENCE))
+    claims = await verified_claims(api, issuer, issuer.token(AUDIENCE))
     assert claims["iss"] == issuer.url
     assert issuer.jwks_url.endswith(KEYS_AT[name])
     github.finish()
@@ -54,11 +54,11 @@ async def test_a_rotated_key_is_published_and_a_retired_one_is_gone(
     issuer = github.others[name]
     old = issuer.token(AUDIENCE)
     issuer.rotate()
-    await read(api, issuer, issuer.token(AUDIENCE))
-    await read(api, issuer, old)
+    await verified_claims(api, issuer, issuer.token(AUDIENCE))
+    await verified_claims(api, issuer, old)
     issuer.rotate(retire_old=True)
     with pytest.raises(KeyError):
-        await read(api, issuer, old)
+        await verified_claims(api, issuer, old)
 
 
 def test_no_two_issuers_share_a_key(github: GitHub) -> None:

@@ -10,22 +10,22 @@ from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub, JobSpec, Workflow, WorkflowRun
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
-Told = Callable[[], list[tuple[str, str, str | None]]]
+NewWebhooks = Callable[[], list[tuple[str, str, str | None]]]
 DISPATCHES = "/repos/acme/backend/dispatches"
 
 
 @pytest.fixture
-def told(heard: list[httpx.Request]) -> Told:
+def new_webhooks(received_requests: list[httpx.Request]) -> NewWebhooks:
     """What the App heard since the last question: event, action and job."""
 
     def since() -> list[tuple[str, str, str | None]]:
         found = []
-        for each in heard:
+        for each in received_requests:
             body = json.loads(each.content)
             event = each.headers.get("x-github-event", "callback")
             action = body["action"] if "action" in body else body["workflow"]["status"]
             found.append((event, action, body.get("workflow_job", {}).get("name")))
-        heard.clear()
+        received_requests.clear()
         return found
 
     return since
@@ -49,25 +49,25 @@ async def dispatched(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 
 
 async def test_a_run_is_told_from_its_dispatch_to_its_end(
-    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, told: Told
+    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
 ) -> None:
     run = await dispatched(telling, api, token_for)
-    assert told() == [
+    assert new_webhooks() == [
         ("workflow_run", "requested", None),
         ("workflow_job", "queued", "build"),
         ("workflow_job", "queued", "lint"),
     ]
     await telling.start_job(run, "build")
-    assert told() == [
+    assert new_webhooks() == [
         ("workflow_run", "in_progress", None),
         ("workflow_job", "in_progress", "build"),
         ("callback", "in_progress", None),
     ]
     await telling.complete_job(run, "build", "timed_out")
     await telling.start_job(run, "lint")
-    told()
+    new_webhooks()
     await telling.complete_job(run, "lint", "success")
-    assert told() == [
+    assert new_webhooks() == [
         ("callback", "completed", None),
         ("workflow_job", "completed", "lint"),
         ("workflow_run", "completed", None),
@@ -75,13 +75,15 @@ async def test_a_run_is_told_from_its_dispatch_to_its_end(
     assert run.conclusion == "timed_out"
 
 
-async def test_an_event_tells_how_it_stood_then(telling: GitHub, heard: list[httpx.Request]) -> None:
+async def test_an_event_tells_how_it_stood_then(
+    telling: GitHub, received_requests: list[httpx.Request]
+) -> None:
     run = telling.start_run("acme/backend", event="repository_dispatch")
     telling.ci.start(run, run.job("build"))
     telling.ci.cancel(run)
-    assert heard == []
+    assert received_requests == []
     await telling.send_queued_webhooks()
-    bodies = [json.loads(each.content) for each in heard]
+    bodies = [json.loads(each.content) for each in received_requests]
     builds = [each["workflow_job"] for each in bodies if each.get("workflow_job", {}).get("name") == "build"]
     assert [(each["status"], each["conclusion"]) for each in builds] == [
         ("queued", None),
@@ -92,42 +94,45 @@ async def test_an_event_tells_how_it_stood_then(telling: GitHub, heard: list[htt
 
 
 async def test_a_rerun_is_told_by_its_new_jobs_alone(
-    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, told: Told
+    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
 ) -> None:
     run = await dispatched(telling, api, token_for)
     await telling.complete_job(run, "build", "success")
     await telling.complete_job(run, "lint", "failure")
-    told()
+    new_webhooks()
     path = f"/repos/acme/backend/actions/runs/{run.id}/rerun-failed-jobs"
     assert (await api.post(path, headers=await token_for("acme/backend"))).status_code == 201
-    assert told() == [("workflow_job", "queued", "lint")]
+    assert new_webhooks() == [("workflow_job", "queued", "lint")]
     assert run.status == "queued"
     await telling.start_job(run, "lint")
-    assert told()[:2] == [("workflow_run", "in_progress", None), ("workflow_job", "in_progress", "lint")]
+    assert new_webhooks()[:2] == [
+        ("workflow_run", "in_progress", None),
+        ("workflow_job", "in_progress", "lint"),
+    ]
 
 
 async def test_cancelling_by_the_api_is_told(
-    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, told: Told
+    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
 ) -> None:
     run = await dispatched(telling, api, token_for)
-    told()
+    new_webhooks()
     await api.post(
         f"/repos/acme/backend/actions/runs/{run.id}/cancel", headers=await token_for("acme/backend")
     )
-    assert told()[-1] == ("workflow_run", "completed", None)
+    assert new_webhooks()[-1] == ("workflow_run", "completed", None)
 
 
 async def test_other_repositories_tell_nothing(
-    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, heard: list[httpx.Request]
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, received_requests: list[httpx.Request]
 ) -> None:
     run = await dispatched(github, api, token_for)
     await github.cancel(run)
     await github.send_queued_webhooks()
-    assert heard == []
+    assert received_requests == []
 
 
 async def test_automatic_runs_tell_too(
-    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, told: Told
+    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
 ) -> None:
     async def at_once(_seconds: float) -> None:
         return None
@@ -137,15 +142,18 @@ async def test_automatic_runs_tell_too(
     WorkflowAutoplay(telling)
     await dispatched(telling, api, token_for)
     await asyncio.gather(*telling._tasks)
-    assert {each[:2] for each in told()} >= {("workflow_run", "completed"), ("workflow_job", "in_progress")}
+    assert {each[:2] for each in new_webhooks()} >= {
+        ("workflow_run", "completed"),
+        ("workflow_job", "in_progress"),
+    }
 
 
-async def test_the_app_hears_only_what_it_subscribed_to(telling: GitHub, told: Told) -> None:
+async def test_the_app_hears_only_what_it_subscribed_to(telling: GitHub, new_webhooks: NewWebhooks) -> None:
     installation = telling.installation("acme/backend")
     installation.events = ("workflow_job",)
     telling.start_run("acme/backend", event="repository_dispatch")
     await telling.send_queued_webhooks()
-    assert {event for event, _, _ in told()} == {"workflow_job"}
+    assert {event for event, _, _ in new_webhooks()} == {"workflow_job"}
     assert await telling.push("acme/backend") is None
 
 

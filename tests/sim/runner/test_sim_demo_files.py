@@ -11,7 +11,7 @@ PIN = "https://relay.example.org/github/callback crcr"
 SILENT = "edge-labs/edge-runtime"
 
 
-async def file_of(name: str) -> tuple[str, str]:
+async def read_workflow_file(name: str) -> tuple[str, str]:
     """Path and text on the default branch."""
     async with GitHub(seed=1) as github:
         demo_world(github, PIN)
@@ -22,7 +22,7 @@ async def file_of(name: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("name", BACKENDS)
 async def test_it_listens_and_may_report_if_its_backend_does(name: str) -> None:
-    path, text = await file_of(name)
+    path, text = await read_workflow_file(name)
     facts = workflow_facts(path, "", text)
     assert (path, facts.problem, facts.listens) == (BACKENDS[name][1].path, None, True)
     assert all(facts.takes(each) for each in ("pull_request", "push", "merge_group", "crcr_test"))
@@ -32,6 +32,6 @@ async def test_it_listens_and_may_report_if_its_backend_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", BACKENDS)
 async def test_it_has_the_jobs_that_its_backend_runs(name: str) -> None:
-    path, text = await file_of(name)
+    path, text = await read_workflow_file(name)
     found = read_workflow(text, path)
     assert [each for each in found.jobs if each != "report"] == [job.name for job in BACKENDS[name][1].jobs]

@@ -52,7 +52,7 @@ def alive(place: Path, name: str) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def gone(folder: Path) -> bool:
+def is_removed(folder: Path) -> bool:
     return not folder.exists()
 
 
@@ -112,7 +112,7 @@ async def two_dispatches(
     return [job_conclusions(run) for run in (first, second, third, other)]
 
 
-def waiting(place: Path) -> str:
+def waiting_job(place: Path) -> str:
     return f"""
     build:
       runs-on: x
@@ -126,7 +126,7 @@ def waiting(place: Path) -> str:
 async def test_a_newer_run_of_the_group_cancels_the_older(github: GitHub, tmp_path: Path) -> None:
     place = tmp_path / "seen"
     place.mkdir()
-    files = workflow(waiting(place), head=GROUP % "true")
+    files = workflow(waiting_job(place), head=GROUP % "true")
     async with runner_harness(github, tmp_path / "files", files) as harness:
         found = await two_dispatches(harness, place, ends_first=True)
     words = [each["build"] for each in found]
@@ -139,7 +139,7 @@ async def test_without_that_the_running_one_ends_and_only_the_newest_waits(
 ) -> None:
     place = tmp_path / "seen"
     place.mkdir()
-    files = workflow(waiting(place), head=GROUP % "${{ github.event.client_payload.number == 9 }}")
+    files = workflow(waiting_job(place), head=GROUP % "${{ github.event.client_payload.number == 9 }}")
     async with runner_harness(github, tmp_path / "files", files) as harness:
         found = await two_dispatches(harness, place, ends_first=False)
     assert [each["build"] for each in found] == ["success", "cancelled", "success", "success"]
@@ -172,4 +172,4 @@ async def test_the_end_of_the_simulation_leaves_no_child_and_no_folder(
         root = harness.runner.folders.root
         await github.aclose()
     assert not alive(place, "shell")
-    assert gone(root)
+    assert is_removed(root)

@@ -231,37 +231,37 @@ async def test_old_records_are_dropped(github: GitHub) -> None:
 
 
 async def test_a_silent_simulator_answers_on_and_tells_nothing(
-    github: GitHub, heard: list[httpx.Request]
+    github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     await github.push("org/upstream")
     await github.stop_activity()
     told = await github.push("org/upstream")
     assert told is not None
-    assert (len(heard), told.status_code) == (1, 502)
+    assert (len(received_requests), told.status_code) == (1, 502)
     github.spawn(asyncio.sleep(3600))
     github.finish()
 
 
 async def test_a_night_is_told_where_the_backend_was_dispatched_from() -> None:
-    heard: list[Json] = []
+    received_requests: list[Json] = []
 
     def hear(request: httpx.Request) -> httpx.Response:
-        heard.append({"url": str(request.url), **json.loads(request.content)})
+        received_requests.append({"url": str(request.url), **json.loads(request.content)})
         return httpx.Response(200, json={"ok": True})
 
     async with GitHub(seed=1, transport=httpx.MockTransport(hear)) as github:
         demo_world(github)
         nights, backend = NightlyRuns(github, UPSTREAM, 1), "quantix/tpu-bridge"
         await nights.one(backend)
-        assert heard == [], "nobody has told it of a relay yet"
+        assert received_requests == [], "nobody has told it of a relay yet"
         relay = {"callback_url": "http://relay.test/github/callback", "audience": "relay"}
         repository = github.repository(backend)
         told = RepositoryDispatch(repository.id, "push", {"relay": relay}, github.clock.now(), None, 10)
         github.world.dispatches.append(told)
         for _ in range(8):
             await nights.one(backend)
-        assert {each["url"] for each in heard} == {relay["callback_url"]}
-        assert {each["event_type"] for each in heard} == {"nightly"}
-        assert {each["workflow"]["status"] for each in heard} == {"completed"}
-        assert github.repository(UPSTREAM).head_sha in {each["delivery_id"] for each in heard}
+        assert {each["url"] for each in received_requests} == {relay["callback_url"]}
+        assert {each["event_type"] for each in received_requests} == {"nightly"}
+        assert {each["workflow"]["status"] for each in received_requests} == {"completed"}
+        assert github.repository(UPSTREAM).head_sha in {each["delivery_id"] for each in received_requests}
         assert repository.workflows.count(NIGHTLY) == 1

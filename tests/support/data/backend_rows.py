@@ -12,19 +12,19 @@ NOW = datetime(2026, 1, 20, 12, 30, tzinfo=UTC)
 PROBING = "L2:\n  - good/backend: {expect: {'*': failure}}\n"
 
 
-async def backend_page(world: StoreRows, name: RepoName = GOOD, **asked: Any) -> BackendPage:
-    world.sum_up()
-    return await world.views.backend(
-        BackendQuery(upstream=UPSTREAM, downstream=name, **asked), world.clock.now()
+async def backend_page(store: StoreRows, name: RepoName = GOOD, **asked: Any) -> BackendPage:
+    store.sum_up()
+    return await store.views.backend(
+        BackendQuery(upstream=UPSTREAM, downstream=name, **asked), store.clock.now()
     )
 
 
-async def all_deliveries(world: StoreRows, **asked: Any) -> list[str]:
+async def all_deliveries(store: StoreRows, **asked: Any) -> list[str]:
     """The deliveries of all pages, one after the other."""
     found: list[str] = []
     after: tuple[str | int, ...] | None = None
     while True:
-        matrix = (await backend_page(world, after=after, **asked)).matrix
+        matrix = (await backend_page(store, after=after, **asked)).matrix
         found += [row.delivery for row in matrix.rows]
         after = matrix.next
         if after is None:
@@ -32,16 +32,16 @@ async def all_deliveries(world: StoreRows, **asked: Any) -> list[str]:
         assert len(matrix.rows) <= asked.get("limit", 50)
 
 
-def dispatched_delivery(world: StoreRows, **more: Any) -> str:
+def dispatched_delivery(store: StoreRows, **more: Any) -> str:
     """A delivery that was dispatched to the good backend."""
     hours_ago = more.pop("hours_ago", 2)
     number = more.get("number", 7)
     ref = more.pop("ref", None)
-    guid = world.delivery(number=number, hours_ago=hours_ago, ref=ref)
-    world.dispatch(guid, hours_ago=hours_ago, **{"number": number, **more})
+    guid = store.delivery(number=number, hours_ago=hours_ago, ref=ref)
+    store.dispatch(guid, hours_ago=hours_ago, **{"number": number, **more})
     return guid
 
 
-def dispatched_push(world: StoreRows, **more: Any) -> str:
+def dispatched_push(store: StoreRows, **more: Any) -> str:
     told = {"number": None, "event": "push", "action": None, "ref": "refs/heads/main"}
-    return dispatched_delivery(world, **{**told, **more})
+    return dispatched_delivery(store, **{**told, **more})

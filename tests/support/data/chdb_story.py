@@ -15,7 +15,7 @@ from crcr.record.clickhouse.tables import TABLES, ensure_schema
 from crcr.record.store.times import from_us
 
 
-async def story(asked: dict[str, Any]) -> dict[str, Any]:
+async def run_queries(asked: dict[str, Any]) -> dict[str, Any]:
     link = ClickHouseLink(ClickHouseLocation(asked["url"]))
     await ensure_schema(link, 365)
     for table in TABLES:
@@ -30,4 +30,4 @@ async def story(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asyncio.run(story(json.load(sys.stdin)))))
+    sys.stdout.write(json.dumps(asyncio.run(run_queries(json.load(sys.stdin)))))

@@ -1,10 +1,13 @@
 """Events, callers and reports as tests want them: whole and plain, with only what the story is about changed."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from crcr.decide.events import PullRequestEvent, PushEvent
+from crcr.decide.jobs.judge import RejectedReport
 from crcr.decide.jobs.report import Report, ReportStatus
 from crcr.decide.model import RepoName
 from crcr.decide.oidc.identity import Identity, IssuerKind
@@ -96,3 +99,11 @@ def ref_claims(ref: str = "refs/heads/main", repository: RepoName | None = None)
 
 def a_start(**changes: Any) -> Report:
     return replace(_START, **changes)
+
+
+def count_outcomes(outcomes: Iterable[object]) -> Counter[str]:
+    """Count outcomes by their type, rejections by their code."""
+    return Counter(
+        outcome.code if isinstance(outcome, RejectedReport) else type(outcome).__name__
+        for outcome in outcomes
+    )

@@ -18,8 +18,8 @@ from crcr.record.clickhouse.history import ClickHouseHistory
 from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.times import from_us
-from crcr.record.views.backends.figures import make_figures, read_figures
-from crcr.record.views.backends.jobs import jobs_by_name, worst_first
+from crcr.record.views.backends.figures import FigureScope, make_figures, read_figures
+from crcr.record.views.backends.jobs import read_jobs_by_name, sort_worst_first
 from crcr.record.views.logs.search import JOBS_BACK, search
 from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_start
@@ -122,8 +122,8 @@ async def collect_answers(now: datetime, asked: Asked) -> Answers:
 async def answers_by_sql(stores: Stores, now: datetime) -> Answers:
     async def asked(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
         async def unit(tx: Tx) -> tuple[Figures, Any]:
-            figures = await read_figures(tx, CORE.key, downstream, kind, window)
-            jobs, _ = await jobs_by_name(tx, CORE, RepoName(downstream), kind, window)
+            figures = await read_figures(tx, FigureScope(CORE.key, downstream, kind, window))
+            jobs, _ = await read_jobs_by_name(tx, CORE, RepoName(downstream), kind, window)
             return figures, jobs
 
         return await stores.database.read(unit)
@@ -141,7 +141,7 @@ async def answers_by_clickhouse(history: ClickHouseHistory, now: datetime) -> An
 
     async def asked(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
         rows = figures[kind, spans[window]].get(downstream, [])
-        jobs, _ = worst_first(await history.by_name(CORE.key, downstream, kind, window))
+        jobs, _ = sort_worst_first(await history.by_name(CORE.key, downstream, kind, window))
         return make_figures(rows, window), jobs
 
     return await collect_answers(now, asked)

@@ -32,7 +32,7 @@ L2:
 
 
 @dataclass(frozen=True)
-class OperatorDatabase:
+class OperatorShell:
     folder: Path
     environ: dict[str, str]
     delivery: str = ""
@@ -95,9 +95,9 @@ def relay_environment(folder: Path, **more: str) -> dict[str, str]:
     }
 
 
-def database_with_history(folder: Path) -> OperatorDatabase:
+def database_with_history(folder: Path) -> OperatorShell:
     """Let the relay live for a while, and stop it."""
-    return OperatorDatabase(folder, relay_environment(folder), asyncio.run(_live(folder)))
+    return OperatorShell(folder, relay_environment(folder), asyncio.run(_live(folder)))
 
 
 async def _live(folder: Path) -> str:

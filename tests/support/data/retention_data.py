@@ -18,14 +18,14 @@ from support.stores.databases import Stores
 
 T = TypeVar("T")
 
-OF_DELIVERIES = ("deliveries", "dispatches", "runs", "jobs")
+DELIVERY_TABLES = ("deliveries", "dispatches", "runs", "jobs")
 SUMS = ("hours", "days", "job_days")
 ENDED: dict[str, Any] = {"status": ReportStatus.COMPLETED, "conclusion": Conclusion.SUCCESS}
 
 DAY = timedelta(days=1)
-FOR_EVER = RetentionPeriods(bodies=30 * DAY, effects=7 * DAY, jobs=None, audit=None)
+KEEP_ALL = RetentionPeriods(bodies=30 * DAY, effects=7 * DAY, jobs=None, audit=None)
 """As an installation that keeps all it can."""
-A_WHILE = RetentionPeriods(bodies=30 * DAY, effects=7 * DAY, jobs=100 * DAY, audit=30 * DAY)
+KEEP_SOME = RetentionPeriods(bodies=30 * DAY, effects=7 * DAY, jobs=100 * DAY, audit=30 * DAY)
 
 
 class CountingTx:
@@ -80,7 +80,7 @@ class CountingDatabase:
 
 
 def retention(
-    database: Database | CountingDatabase, keeps: RetentionPeriods = A_WHILE, **more: Any
+    database: Database | CountingDatabase, keeps: RetentionPeriods = KEEP_SOME, **more: Any
 ) -> Retention:
     return Retention(cast("Database", database), keeps, **more)
 

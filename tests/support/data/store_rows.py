@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Table, delete, insert
 
 from crcr.decide.model import RepoName
@@ -222,12 +223,18 @@ async def open_store_rows(
     engine, database = open_table_engine(where), open_handle(where)
     lists = Allowlists(database, Downstreams(database, CheckRefresher({})), CheckRefresher({}), check)
     clock = ManualClock(now) if now else ManualClock()
-    world = StoreRows(engine, database, SqlViews(database, lists, upstreams), clock)
+    store = StoreRows(engine, database, SqlViews(database, lists, upstreams), clock)
     for each in upstreams:
-        row = {"upstream": each.key, "name": each.full_name, "created_at": world.ago(days=1)}
-        world.add(main_tables.upstreams, row)
+        row = {"upstream": each.key, "name": each.full_name, "created_at": store.ago(days=1)}
+        store.add(main_tables.upstreams, row)
     try:
-        yield world
+        yield store
     finally:
         await database.close()
         engine.dispose()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[StoreRows]:
+    async with open_store_rows(tmp_path) as rows:
+        yield rows

@@ -40,7 +40,7 @@ def read_rows(path: Path, table: str) -> list[dict[str, Any]]:
         connection.close()
 
 
-def places(jobs: Iterable[Row], dispatches: Iterable[Row]) -> dict[tuple[Any, ...], str | None]:
+def job_categories(jobs: Iterable[Row], dispatches: Iterable[Row]) -> dict[tuple[Any, ...], str | None]:
     """Where each job stands, by its key; None for what runs and for tests."""
     rows = list(jobs)
     sent_for = {_dispatch_key(each): each for each in dispatches}
@@ -48,7 +48,7 @@ def places(jobs: Iterable[Row], dispatches: Iterable[Row]) -> dict[tuple[Any, ..
     for row in rows:
         newest[_name_key(row)] = max(newest[_name_key(row)], row["attempt"])
     return {
-        job_key(row): _place(row, sent_for.get(_dispatch_key(row), OWN), newest[_name_key(row)])
+        job_key(row): _job_category(row, sent_for.get(_dispatch_key(row), OWN), newest[_name_key(row)])
         for row in rows
     }
 
@@ -56,7 +56,7 @@ def places(jobs: Iterable[Row], dispatches: Iterable[Row]) -> dict[tuple[Any, ..
 def backend_sums(jobs: Iterable[Row], dispatches: Iterable[Row], width_us: int) -> Sums:
     """By upstream, backend, kind and hour or day; only what is not zero."""
     rows, sends = list(jobs), list(dispatches)
-    where, found = places(rows, sends), _empty()
+    where, found = job_categories(rows, sends), _empty()
     for row in rows:
         place, kind = where[job_key(row)], KINDS.get(row["event"])
         if place is None or kind is None:
@@ -82,7 +82,7 @@ def backend_sums(jobs: Iterable[Row], dispatches: Iterable[Row], width_us: int) 
 def day_sums(jobs: Iterable[Row], dispatches: Iterable[Row]) -> Sums:
     """By upstream, backend, kind, day, workflow and job."""
     rows = list(jobs)
-    where, found = places(rows, dispatches), _empty()
+    where, found = job_categories(rows, dispatches), _empty()
     for row in rows:
         place, kind = where[job_key(row)], KINDS.get(row["event"])
         if place is None or kind is None:
@@ -129,7 +129,7 @@ def durations(
         list(jobs),
         defaultdict[tuple[Any, ...], dict[str, list[float]]](lambda: {"queue": [], "execution": []}),
     )
-    where = places(rows, dispatches)
+    where = job_categories(rows, dispatches)
     for row in rows:
         place, kind = where[job_key(row)], KINDS.get(row["event"])
         if place not in DECIDED or kind is None:
@@ -176,7 +176,7 @@ def pass_rate(
 ) -> tuple[int, int, float | None]:
     """Passes, failures and their rate of one backend, over the jobs that began in the window."""
     rows = list(jobs)
-    where = places(rows, dispatches)
+    where = job_categories(rows, dispatches)
     counted = [
         where[job_key(row)]
         for row in rows
@@ -189,7 +189,7 @@ def pass_rate(
     return passed, failed, passed / (passed + failed) if passed + failed else None
 
 
-def shown(
+def page_counts(
     jobs: Iterable[Row],
     dispatches: Iterable[Row],
     *,
@@ -201,7 +201,7 @@ def shown(
     """All that a page counts of one backend: what ended in the window, what runs now, when the last result came."""
     sends = [each for each in dispatches if each["downstream"] == downstream]
     rows = [row for row in jobs if row["downstream"] == downstream]
-    where = places(rows, sends)
+    where = job_categories(rows, sends)
     own = [row for row in rows if KINDS.get(row["event"]) == kind]
     counted = [where[job_key(row)] for row in own if since_us <= row["in_progress_at"] < until_us]
     newest = {_name_key(row): row["attempt"] for row in sorted(own, key=lambda row: row["attempt"])}
@@ -235,7 +235,7 @@ def job_key(row: Row) -> tuple[Any, ...]:
     return (*_name_key(row), row["attempt"])
 
 
-def _place(job: Row, dispatch: Row, newest_attempt: int) -> str | None:
+def _job_category(job: Row, dispatch: Row, newest_attempt: int) -> str | None:
     if dispatch["test"] or job["state"] == "in_progress":
         return None
     if job["superseded"] or dispatch["superseded_at"] is not None:

@@ -31,8 +31,8 @@ def container_stages() -> list[list[Instruction]]:
     return found
 
 
-def instructions(word: str, running_relay: int = -1) -> list[str]:
-    return [rest for each, rest in container_stages()[running_relay] if each == word]
+def instructions(word: str, stage: int = -1) -> list[str]:
+    return [rest for each, rest in container_stages()[stage] if each == word]
 
 
 def last_instruction(word: str) -> str:

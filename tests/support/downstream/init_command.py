@@ -21,17 +21,17 @@ from crcr.cli.main import app
 from support.process import environment
 
 WORKFLOW, REPORTER = ".github/workflows/crcr.yml", ".crcr/report.py"
-NOBODY = "https://127.0.0.1:1"
-OWN = "http://localhost:8000"
-TOLD = {
+UNREACHABLE_RELAY = "https://127.0.0.1:1"
+LOCAL_RELAY = "http://localhost:8000"
+ONBOARDING_FACTS = {
     "upstreams": ["pytorch/pytorch"],
     "audience": "crcr",
-    "callback_url": f"{OWN}/github/callback",
+    "callback_url": f"{LOCAL_RELAY}/github/callback",
     "app_url": "https://github.com/apps/crcr",
 }
 LOCAL_GIT = {"GIT_ALLOW_PROTOCOL": "file"}
 """The remote of a checkout is asked for its HEAD: no test asks a real one."""
-FLAGS = ("--relay", NOBODY, "--upstream", "pytorch/pytorch", "--audience", "crcr")
+FLAGS = ("--relay", UNREACHABLE_RELAY, "--upstream", "pytorch/pytorch", "--audience", "crcr")
 
 
 def checkout(folder: Path, *, branch: str = "main") -> Path:
@@ -70,11 +70,11 @@ def serve_facts(told: Any, *, under: str = "", status: int = 200) -> Iterator[st
         server.server_close()
 
 
-def init(folder: Path, *words: str) -> tuple[int, str]:
-    return run("--folder", str(folder), *words)
+def run_init_in(folder: Path, *words: str) -> tuple[int, str]:
+    return run_init("--folder", str(folder), *words)
 
 
-def run(*words: str) -> tuple[int, str]:
+def run_init(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["init", *words], env=LOCAL_GIT)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.exit_code, result.output

@@ -11,7 +11,7 @@ from crcr.join.request import Ci, JoinRequest
 
 RELAY = "https://relay.example.org"
 ACTION = f"pytorch/crcr/action@{'a' * 40}"
-PLACES: dict[Ci, dict[str, str]] = {
+CI_PROJECTS: dict[Ci, dict[str, str]] = {
     Ci.GITHUB: {},
     Ci.BUILDKITE: {"organization": "acme", "pipeline": "crcr"},
     Ci.GITLAB: {"project_id": "42"},
@@ -29,7 +29,7 @@ def join_request(ci: Ci = Ci.GITHUB, **changes: Any) -> JoinRequest:
         "audience": "crcr",
         "device": "npu" if level is Level.L3 else None,
         "oncalls": ("ada",) if level >= Level.L3 else (),
-        "place": PLACES[ci],
+        "place": CI_PROJECTS[ci],
     }
     return JoinRequest(**{**made, **changes})
 

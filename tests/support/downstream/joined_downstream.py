@@ -23,7 +23,7 @@ from support.other_cis.projects import OtherCis
 from support.running_relay import AUDIENCE, UPSTREAM, RunningRelay, running_relay
 
 DOWNSTREAM = "acme/backend"
-PLACES = {
+CI_PROJECTS = {
     Ci.BUILDKITE: ("acme-inc", "backend"),
     Ci.GITLAB: ("20617", "acme/backend"),
     Ci.CIRCLECI: ("gh/acme/backend", ""),
@@ -45,15 +45,15 @@ class RunningDownstream:
         self.folder = folder
         self.relay_url = relay_url
 
-    async def go(self) -> None:
-        """Let the relay and everything that it starts come to an end."""
+    async def run_to_end(self) -> None:
+        """Run the relay and the jobs that it starts until nothing is left to do."""
         while await self.relay.drain() or self.runner.busy:
             await self.runner.settle()
 
     def jobs(self) -> list[dict[str, Any]]:
         return self.relay.jobs(DOWNSTREAM)
 
-    def heard(self) -> list[tuple[str, str | None]]:
+    def job_conclusions(self) -> list[tuple[str, str | None]]:
         return [(job["job_name"], job["conclusion"]) for job in self.jobs()]
 
 
@@ -61,13 +61,13 @@ def ci_project(ci: Ci) -> dict[str, str]:
     """What a maintainer tells `crcr init` of another CI; ids are those of the simulated issuers."""
     if ci is Ci.BUILDKITE:
         ids = {"organization_id": BuildkiteIssuer.organization_id, "pipeline_id": BuildkiteIssuer.pipeline_id}
-        return {"organization": PLACES[ci][0], "pipeline": PLACES[ci][1], **ids}
+        return {"organization": CI_PROJECTS[ci][0], "pipeline": CI_PROJECTS[ci][1], **ids}
     if ci is Ci.GITLAB:
-        return {"project_id": PLACES[ci][0]}
+        return {"project_id": CI_PROJECTS[ci][0]}
     if ci is Ci.CIRCLECI:
         circle = CircleCiIssuer
         ids = {"organization_id": circle.organization_id, "project_id": circle.project_id}
-        return {"project": PLACES[ci][0], "context_id": circle.context_id(), **ids}
+        return {"project": CI_PROJECTS[ci][0], "context_id": circle.context_id(), **ids}
     return {}
 
 
@@ -142,7 +142,7 @@ async def running_downstream(
         made = runner.join(relay.github.repository(DOWNSTREAM), checkout)
         other_cis = OtherCis(runner)
         if wish.ci is not Ci.GITHUB:
-            other_cis.connect(wish.ci.value, made, PLACES[wish.ci])
+            other_cis.connect(wish.ci.value, made, CI_PROJECTS[wish.ci])
         for server in (relay_server, github_server):
             await server.start()
         try:

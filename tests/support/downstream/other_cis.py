@@ -12,7 +12,7 @@ from support.running_relay import AUDIENCE
 SIM = "http://127.0.0.1:9"
 IDS = ("organization_id", "pipeline_id")
 ORGANIZATION = "d1f8a4a3-0f6c-4b3e-9f6d-000000000001"
-OURS = "github.com/org/backend"
+ORIGIN = "github.com/org/backend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def all_other_cis() -> tuple[OtherCi, ...]:
                 "project_id": circleci.project_id,
                 "branches": ["main"],
             },
-            {"vcs_origin": OURS, "workflow_id": "wf-1"},
+            {"vcs_origin": ORIGIN, "workflow_id": "wf-1"},
             run_id="wf-1",
             max_age_s=3600,
         ),
@@ -83,4 +83,4 @@ def all_other_cis() -> tuple[OtherCi, ...]:
     )
 
 
-EVERY = {ci.name: ci for ci in all_other_cis()}
+ALL_OTHER_CIS = {ci.name: ci for ci in all_other_cis()}

@@ -50,7 +50,7 @@ class OtherHud:
         await response(scope, receive, send)
 
     def _take(self, envelope: dict[str, Any]) -> Response:
-        record = read(envelope)
+        record = parse_forward(envelope)
         if record is None:
             return Response(status_code=400)
         key = record.pop("key")
@@ -81,13 +81,13 @@ class OtherHud:
         return [row for row in rows if _time(row.get("started_at")) > since]
 
 
-def read(envelope: dict[str, Any]) -> Record | None:
+def parse_forward(envelope: dict[str, Any]) -> Record | None:
     """The record that a forward becomes; None when it is refused."""
     trusted, callback = envelope["trusted"], envelope["untrusted"]["callback_payload"]
     workflow, payload = callback["workflow"], _object(callback.get("payload"))
     if not workflow.get("job_name") or workflow.get("check_run_id") is None:
         return None
-    number, sha = _pull_of(payload)
+    number, sha = _pull_and_commit(payload)
     names = (
         trusted["verified_repo"],
         callback["delivery_id"],
@@ -119,7 +119,7 @@ def read(envelope: dict[str, Any]) -> Record | None:
     return record | {name: value for name, value in optional.items() if value not in ("", None)}
 
 
-def _pull_of(payload: dict[str, Any]) -> tuple[int, str]:
+def _pull_and_commit(payload: dict[str, Any]) -> tuple[int, str]:
     """Pull request and commit: of the pull request, or of a push, whose tag may name a pull request."""
     pull = _object(payload.get("pull_request"))
     sha = _object(pull.get("head")).get("sha")

@@ -50,7 +50,7 @@ TOKEN = "header.claims.signature"
 
 def http_answer(status: int, body: Any = None, **headers: str) -> Any:
     content = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-    return reporter.Answer(
+    return reporter.HttpAnswer(
         status, {name.replace("_", "-"): value for name, value in headers.items()}, content
     )
 
@@ -60,7 +60,7 @@ def refusal(status: int, code: str, **more: str) -> Any:
 
 
 RECORDED = http_answer(200, {"ok": True, "status": "completed", "repeat": False})
-NO_ANSWER = reporter.Answer(0, fault="ConnectionRefusedError: refused")
+NO_ANSWER = reporter.HttpAnswer(0, fault="ConnectionRefusedError: refused")
 
 
 @dataclass

@@ -1,12 +1,14 @@
 """Helpers for tests of self-reports: a run on the backend's own schedule, and its reports."""
 
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from github_sim.github import Workflow, WorkflowJob, WorkflowRun
-from support.downstream.callbacks import BACKEND, CALLBACK, bearer
-from support.running_relay import AUDIENCE, UPSTREAM, WORKFLOW, RunningRelay
+from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer
+from support.running_relay import AUDIENCE, UPSTREAM, WORKFLOW, RunningRelay, running_relay
 
 NIGHTLY = Workflow(
     name="Nightly", path=".github/workflows/nightly.yml", listens=("schedule",), jobs=WORKFLOW.jobs
@@ -50,3 +52,10 @@ def upstream_head(relay: RunningRelay, upstream: str = UPSTREAM) -> str:
 def recorded_standing(relay: RunningRelay, sha: str) -> tuple[str, str | None]:
     [row] = relay.rows("SELECT standing, branch FROM commits WHERE sha = ?", sha)
     return row["standing"], row["branch"]
+
+
+def relay_with_backend(
+    folder: Path, allowlist: str = LISTED, **settings: Any
+) -> AbstractAsyncContextManager[RunningRelay]:
+    """A relay with one backend and no pull request."""
+    return running_relay(folder, allowlist, downstreams=(BACKEND,), **settings)

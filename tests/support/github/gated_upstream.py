@@ -122,3 +122,24 @@ async def sweep_after(relay: RunningRelay, seconds: float = 0.0) -> None:
     await relay.drain()
     await relay.services.sweeper.sweep()
     await relay.drain()
+
+
+def gating_allowlist(options: str) -> str:
+    """An allowlist with the gating backend at L4 and these options."""
+    return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
+
+
+def gate_summary(relay: RunningRelay, sha: str) -> str:
+    return str(latest_check(relay, GATE, sha).output["summary"])
+
+
+def gate_title(relay: RunningRelay, sha: str) -> str:
+    check = shown_check(relay, GATE, sha)
+    return check[2] if check else "absent"
+
+
+async def push_to_pull(relay: RunningRelay, pull: PullRequest) -> None:
+    """Push a new head to the pull request a minute later; the relay does what follows."""
+    relay.clock.advance(60)
+    await relay.github.push_to_pr(pull)
+    await relay.drain()

@@ -169,10 +169,10 @@ class _Pipeline:
         return needs
 
     def _stage(self, job: Json) -> int:
-        running_relay = job.get("stage", "test")
-        if running_relay not in self._stages:
-            raise WorkflowError(f"there is no stage {running_relay}")
-        return self._stages.index(running_relay)
+        stage = job.get("stage", "test")
+        if stage not in self._stages:
+            raise WorkflowError(f"there is no stage {stage}")
+        return self._stages.index(stage)
 
     def _steps(self, name: str, job: Json, env: Mapping[str, str]) -> list[Shell | Deed]:
         steps: list[Shell | Deed] = []

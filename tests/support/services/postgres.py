@@ -8,7 +8,6 @@ import atexit
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ import asyncpg
 
 from crcr.record.migrations.run import migrate
 from crcr.record.store.database import PostgresLocation, PostgresTimeouts
+from support.process import free_port
 
 _QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 _ALWAYS = (
@@ -49,7 +49,7 @@ class Cluster:
     @classmethod
     def make(cls, *, durable: bool = False) -> "Cluster":
         folder = Path(mkdtemp(prefix="crcr-postgres-"))
-        made = cls(folder, _free_port(), durable)
+        made = cls(folder, free_port(), durable)
         if (user := _other_user()) is not None:
             shutil.chown(folder, user, user)
         arguments = (
@@ -137,12 +137,6 @@ def _other_user() -> str | None:
         return pwd.getpwnam("postgres").pw_name
     except KeyError:
         return "nobody"
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 @cache

@@ -18,6 +18,7 @@ from tempfile import mkdtemp
 from typing import Self
 
 from support.deploy.certificates import Authority
+from support.process import free_port
 
 _NAMES = count(1)
 _START_S = 10.0
@@ -34,7 +35,7 @@ class RedisServer:
     @classmethod
     def make(cls, *, authority: Authority | None = None, password: str | None = None) -> Self:
         """Start a new one; with an authority it speaks TLS alone, and its certificate is signed by that."""
-        made = cls(Path(mkdtemp(prefix="crcr-redis-")), _free_port(), authority, password)
+        made = cls(Path(mkdtemp(prefix="crcr-redis-")), free_port(), authority, password)
         atexit.register(made.remove)
         made.start()
         return made
@@ -142,9 +143,3 @@ def _binary() -> str:
     if found is None:
         raise RuntimeError("there is no Redis server: install the Debian package redis-server")
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])

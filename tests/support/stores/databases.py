@@ -70,6 +70,8 @@ DATABASES: dict[str, Callable[[Path], OpenDatabase]] = {
     "postgresql": _postgresql,
 }
 """How each kind is made empty; what comes back opens one more handle on it."""
+SHARED_DATABASES = ("sqlite", "postgresql")
+"""The kinds that another process can open."""
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ from support.clock import ManualClock
 from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
 from support.github.gated_upstream import GATING, INFORMING
 from support.running_relay import RELAY_URL, UPSTREAM, RunningRelay
-from support.served_relay import ONLY_TOLD, SECRET, relay_with_history
+from support.served_relay import HIDDEN_BACKEND, L1_BACKEND, relay_with_history
 from support.services.postgres import new_database
 
 INGEST = "ingest-token-0123456789"
 _BACKENDS = (
     BackendSpec(GATING, 4, ["build", "test"]),
     BackendSpec(INFORMING, 3, ["build", "test", "lint"]),
-    BackendSpec(SECRET, 2, ["build"]),
-    BackendSpec(ONLY_TOLD, 1, []),
+    BackendSpec(HIDDEN_BACKEND, 2, ["build"]),
+    BackendSpec(L1_BACKEND, 1, []),
 )
 
 
@@ -57,12 +57,12 @@ async def relay_with_long_history(folder: Path, *, jobs: int) -> AsyncIterator[R
     fill_database(folder / "crcr.db", plan)
     settings = {"CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}", "CRCR_HUD_INGEST_TOKEN": INGEST}
     async with relay_with_history(folder, **settings) as relay:
-        await _nights(relay)
-        await _told_by_others(relay)
+        await _report_nightly_runs(relay)
+        await _ingest_from_other_relays(relay)
         yield relay
 
 
-async def _nights(relay: RunningRelay) -> None:
+async def _report_nightly_runs(relay: RunningRelay) -> None:
     for conclusion in ("success", "failure"):
         answer = await send_self_report(
             relay, nightly_run(relay, INFORMING), conclusion=conclusion, commit=upstream_head(relay)
@@ -72,7 +72,7 @@ async def _nights(relay: RunningRelay) -> None:
     await relay.drain()
 
 
-async def _told_by_others(relay: RunningRelay) -> None:
+async def _ingest_from_other_relays(relay: RunningRelay) -> None:
     for number, conclusion in enumerate(("success", "failure", "cancelled")):
         answer = await relay.http.post(
             "/api/crcr/results", json=_envelope(number, conclusion), headers={"x-hud-internal-bot": INGEST}

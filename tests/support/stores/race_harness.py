@@ -42,7 +42,7 @@ class Process:
     reports: Reports
 
     @classmethod
-    def at(cls, url: str, *, connections: int = 10) -> "Process":
+    def connect(cls, url: str, *, connections: int = 10) -> "Process":
         database = PostgresDatabase(PostgresLink(PostgresLocation(url, connections)), Signals())
         stores = Stores.over(database)
         reports = Reports(
@@ -65,17 +65,17 @@ class Process:
         standing = (await self.reports.read_standings(caller.repository, guid))[0]
         return await self.reports.take(parse_report(body), caller, standing, body, NOW)
 
-    async def pull(self, number: int) -> str:
-        """A pull request arrives; return its delivery."""
+    async def open_pull(self, number: int) -> str:
+        """Record the webhook of a new pull request; return its delivery."""
         event = a_pull(upstream=CORE, number=number, updated_at=NOW, head_sha=f"{number:040x}")
         await self.stores.inbox.take(
             ReceivedDelivery(f"d{number}", "pull_request", "test", b"", 0, NOW), event
         )
         return f"d{number}"
 
-    async def sent(self, number: int) -> str:
-        """The same, and all that it brought about is done."""
-        guid, outbox = await self.pull(number), self.stores.outbox("sender")
+    async def open_and_send(self, number: int) -> str:
+        """Record a new pull request, and finish all effects that it queued."""
+        guid, outbox = await self.open_pull(number), self.stores.outbox("sender")
         while claimed := await outbox.claim(50, NOW):
             for effect in claimed:
                 await outbox.finish(effect, began_at=NOW, now=NOW)
@@ -85,7 +85,7 @@ class Process:
 @asynccontextmanager
 async def processes(number: int, listed: str) -> AsyncIterator[list[Process]]:
     url = new_database()
-    running = [Process.at(url) for _ in range(number)]
+    running = [Process.connect(url) for _ in range(number)]
     try:
         await running[0].stores.prepare({CORE: listed}, NOW)
         yield running

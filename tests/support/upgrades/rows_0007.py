@@ -127,7 +127,7 @@ def _dispatch(guid: str, number: int, head_sha: str, state: str, **more: object)
     return "dispatches", _DISPATCH | {"delivery": guid, "state": state, **place, **more}
 
 
-def _ended(
+def _failed_run(
     guid: str, number: int, head_sha: str, run_id: str, verification: str = "confirmed", **asked: int
 ) -> Facts:
     """A dispatch that was sent, and its run, of which one job has failed."""
@@ -186,7 +186,7 @@ FACTS: Facts = [
     ),
     ("repositories", {"upstream": UP, "downstream": NEWCOMER, "name": NEWCOMER, "confirmed": 0}),
     # Decided: its gate is red, and nothing of it was written on GitHub yet.
-    *_ended(DECIDED, 1, "$decided", "$decided_run"),
+    *_failed_run(DECIDED, 1, "$decided", "$decided_run"),
     (
         "gates",
         {
@@ -218,9 +218,9 @@ FACTS: Facts = [
     _pull(DOUBTED, 3, "$doubted", "in_doubt")[1],
     _dispatch(DOUBTED, 3, "$doubted", "held", reason="head in doubt"),
     # Reported, and not yet compared with GitHub's view.
-    *_ended(REPORTED, 4, "$reported", "$reported_run", "unchecked"),
+    *_failed_run(REPORTED, 4, "$reported", "$reported_run", "unchecked"),
     # Failed, and to be run again.
-    *_ended(AGAIN, 5, "$again", "$again_run", rerun_from=1, rerun_at=AT),
+    *_failed_run(AGAIN, 5, "$again", "$again_run", rerun_from=1, rerun_at=AT),
     # A merge group.
     (
         "deliveries",

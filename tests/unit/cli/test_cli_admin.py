@@ -12,7 +12,7 @@ from crcr.settings.readers.locations import tokens
 from crcr.settings.setting import RawValue
 
 
-def made(*words: str) -> Result:
+def run_admin_token(*words: str) -> Result:
     return CliRunner().invoke(app, ["admin", "token", *words])
 
 
@@ -23,7 +23,7 @@ def made(*words: str) -> Result:
 def test_the_line_it_prints_is_taken_as_it_stands(
     tmp_path: Path, words: tuple[str, ...], variable: str
 ) -> None:
-    printed = made(*words).stdout
+    printed = run_admin_token(*words).stdout
     token = re.findall(r"^  (crcr_\S+)$", printed, re.MULTILINE)[0]
     line = re.findall(rf"^  CRCR_{variable}=(\S+)$", printed, re.MULTILINE)[0]
     (setting,) = tokens("")(RawValue(line, variable, tmp_path))
@@ -32,11 +32,11 @@ def test_the_line_it_prints_is_taken_as_it_stands(
 
 
 def test_no_two_tokens_are_alike() -> None:
-    assert made("ann").stdout != made("ann").stdout
+    assert run_admin_token("ann").stdout != run_admin_token("ann").stdout
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a=b", "a,b", "x" * 65, "é"])
 def test_a_name_that_settings_cannot_hold_is_refused(name: str) -> None:
-    result = made(name)
+    result = run_admin_token(name)
     assert result.exit_code == 2
     assert "crcr_" not in result.output

@@ -89,17 +89,17 @@ def test_webhooks_that_never_arrived_are_counted_once(
     assert (found.state, words in found.text) == (state, True), found.text
 
 
-def of(*states: State) -> str:
+def summary_text(*states: State) -> str:
     return str(format_summary([SetupFinding("x", state, "y") for state in states]))
 
 
 def test_the_last_line_says_what_it_all_comes_to() -> None:
-    assert of(State.OK, State.OK) == "No problems: 2 of 2 checks passed"
+    assert summary_text(State.OK, State.OK) == "No problems: 2 of 2 checks passed"
     assert (
-        of(State.PROBLEM, State.PROBLEM, State.WARNING, State.OK)
+        summary_text(State.PROBLEM, State.PROBLEM, State.WARNING, State.OK)
         == "2 problems, 1 warning; 1 of 4 checks passed"
     )
-    assert of(State.UNKNOWN, State.UNKNOWN) == "2 unknown; 0 of 2 checks passed"
+    assert summary_text(State.UNKNOWN, State.UNKNOWN) == "2 unknown; 0 of 2 checks passed"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ BEGAN = "2026-08-03T12:00:00Z"
 REFUSAL = {"name": "refusal", "state": "problem", "text": "A report was refused.", "hint": "do this"}
 
 
-def told(refusals: Any) -> list[str]:
+def finding_names(refusals: Any) -> list[str]:
     """The names of what is found when a test was sent and no job was reported."""
     sent = {"state": "sent", "level": "L2", "created_at": BEGAN, "sent_at": BEGAN, "jobs": []}
     answers: dict[str, Any] = {
@@ -35,7 +35,7 @@ def refused(at: Any, *, settled: bool = False) -> dict[str, Any]:
 
 def test_a_refusal_since_the_test_began_is_told() -> None:
     before = refused("2026-08-03T11:00:00Z")
-    assert told({"refusals": [refused("2026-08-03T12:00:01.5Z"), before]}) == ["test", "refusal"]
+    assert finding_names({"refusals": [refused("2026-08-03T12:00:01.5Z"), before]}) == ["test", "refusal"]
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_a_refusal_since_the_test_began_is_told() -> None:
     ],
 )
 def test_older_ones_and_what_cannot_be_read_explain_nothing(refusals: Any) -> None:
-    assert told(refusals) == ["test"]
+    assert finding_names(refusals) == ["test"]

@@ -17,7 +17,7 @@ NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 EVERY = timedelta(minutes=1)
 
 
-class Told:
+class FakeRelay:
     """A relay that asks GitHub at once, and at most once a minute; time passes only while somebody sleeps."""
 
     def __init__(self, inspected_at: datetime | None = None) -> None:
@@ -51,7 +51,7 @@ class Told:
             self.waiting, self.inspected_at = False, self.now
 
 
-def seen(
+def read_setup(
     told: Callable[[httpx.Request], httpx.Response], *, waits: bool, sleep: Callable[[float], None]
 ) -> FindingSection:
     relay = RelayClient(DownstreamRequest("https://relay.example.org", RepoName("org/backend"), waits=waits))
@@ -62,23 +62,23 @@ def seen(
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_what_is_asked_anew_is_told_without_an_age(waits: bool) -> None:
-    told = Told(NOW - timedelta(hours=1))
-    section = seen(told, waits=waits, sleep=told.sleep)
+    told = FakeRelay(NOW - timedelta(hours=1))
+    section = read_setup(told, waits=waits, sleep=told.sleep)
     assert (section.note, section.facts) == (None, {"inspected_at": NOW.isoformat()})
     assert (told.posts, told.slept_s) == (1, 0.0)
 
 
 def test_a_script_is_told_how_old_the_answer_is() -> None:
-    told = Told(NOW - timedelta(seconds=40))
-    section = seen(told, waits=False, sleep=told.sleep)
+    told = FakeRelay(NOW - timedelta(seconds=40))
+    section = read_setup(told, waits=False, sleep=told.sleep)
     assert section.note == "GitHub's state 40 s ago; it is asked at most once a minute"
     assert section.facts == {"inspected_at": (NOW - timedelta(seconds=40)).isoformat()}
     assert told.slept_s == 0.0
 
 
 def test_at_a_terminal_the_rest_of_the_minute_is_waited_for() -> None:
-    told = Told(NOW - timedelta(seconds=40))
-    section = seen(told, waits=True, sleep=told.sleep)
+    told = FakeRelay(NOW - timedelta(seconds=40))
+    section = read_setup(told, waits=True, sleep=told.sleep)
     assert section.note is None
     assert told.inspected_at == told.now
     assert (told.posts, 20 <= told.slept_s <= 22) == (2, True)
@@ -92,14 +92,14 @@ def test_whatever_a_relay_says_a_minute_is_the_longest_wait(at: str | None) -> N
         told: dict[str, Any] = {"listed": True, "inspected_at": at, "asked": False, "findings": []}
         return httpx.Response(200, json=told, headers={"date": format_datetime(NOW, usegmt=True)})
 
-    seen(odd, waits=True, sleep=slept.append)
+    read_setup(odd, waits=True, sleep=slept.append)
     assert 0 < sum(slept) <= 61
 
 
 def test_what_somebody_else_has_just_asked_is_as_good() -> None:
-    told = Told(NOW - timedelta(days=3))
+    told = FakeRelay(NOW - timedelta(days=3))
     told.waiting = True
-    section = seen(told, waits=True, sleep=told.sleep)
+    section = read_setup(told, waits=True, sleep=told.sleep)
     assert (section.note, told.posts) == (None, 1)
 
 
@@ -109,12 +109,12 @@ def test_a_time_that_cannot_be_read_is_no_time(at: object) -> None:
         told: dict[str, Any] = {"listed": True, "inspected_at": at, "asked": False, "findings": []}
         return httpx.Response(200, json=told)
 
-    section = seen(odd, waits=False, sleep=lambda _: None)
+    section = read_setup(odd, waits=False, sleep=lambda _: None)
     assert (section.note, section.facts) == (None, {"inspected_at": None})
 
 
 def test_a_relay_that_asks_to_wait_is_told_with_the_age_of_what_it_knows() -> None:
-    told = Told(NOW - timedelta(hours=5))
+    told = FakeRelay(NOW - timedelta(hours=5))
 
     def full(request: httpx.Request) -> httpx.Response:
         if request.method == "POST":
@@ -123,7 +123,7 @@ def test_a_relay_that_asks_to_wait_is_told_with_the_age_of_what_it_knows() -> No
             )
         return told(request)
 
-    section = seen(full, waits=True, sleep=told.sleep)
+    section = read_setup(full, waits=True, sleep=told.sleep)
     assert section.note == "GitHub's state 5 h ago; it is asked at most once a minute"
     assert [each.name for each in section.findings] == ["inspection"]
     assert told.slept_s == 0.0

@@ -27,11 +27,11 @@ def test_the_help_lists_the_names_of_its_place(ci: Ci) -> None:
 @pytest.mark.parametrize("ci", OTHERS)
 def test_the_guide_lists_them_with_their_meaning(ci: Ci) -> None:
     [[needed, later]] = re.findall(rf"^\| `{ci.value}` \| (.*) \| (.*) \|$", GUIDE, re.MULTILINE)
-    assert needed == written([each for each in CI_LOCATION_PARTS[ci] if each.required])
-    assert later == written([each for each in CI_LOCATION_PARTS[ci] if not each.required])
+    assert needed == describe_parts([each for each in CI_LOCATION_PARTS[ci] if each.required])
+    assert later == describe_parts([each for each in CI_LOCATION_PARTS[ci] if not each.required])
 
 
-def written(parts: list[LocationPart]) -> str:
+def describe_parts(parts: list[LocationPart]) -> str:
     return ", ".join(f"`{each.name}` ({each.meaning.removeprefix('the ')})" for each in parts)
 
 

@@ -31,19 +31,19 @@ def ahead(**by: float) -> datetime:
     return NOW + timedelta(**by)
 
 
-def waiting(effects: EffectClass = EffectClass.DETAILS, number: int = 1, **more: Any) -> OpenEffects:
+def waiting_effects(effects: EffectClass = EffectClass.DETAILS, number: int = 1, **more: Any) -> OpenEffects:
     plain = {"created_at": NOW, "due_at": NOW, "until": NOW}
     return OpenEffects(effects=effects, number=number, **{**plain, **more})
 
 
-def held(effects: EffectClass, number: int, until: datetime, **more: Any) -> OpenEffects:
-    return waiting(effects, number, until=until, due_at=until, **{"held_by": HeldBy.HOUR, **more})
+def held_effects(effects: EffectClass, number: int, until: datetime, **more: Any) -> OpenEffects:
+    return waiting_effects(effects, number, until=until, due_at=until, **{"held_by": HeldBy.HOUR, **more})
 
 
 def failing(
     effects: EffectClass, since: datetime, fault: EffectFault = EffectFault.UNANSWERED
 ) -> OpenEffects:
-    return waiting(
+    return waiting_effects(
         effects, 2, due_at=ahead(seconds=9), until=ahead(seconds=9), fault=fault, fault_since=since
     )
 
@@ -57,7 +57,7 @@ HOUR_ENDS = ahead(minutes=23)
 
 CASES: dict[str, tuple[HealthFacts, str, str | None]] = {
     "nothing waits": (HealthFacts(last_delivery_at=ago(hours=3)), "green", None),
-    "effects wait for their turn": (HealthFacts(open_effects=(waiting(number=900),)), "green", None),
+    "effects wait for their turn": (HealthFacts(open_effects=(waiting_effects(number=900),)), "green", None),
     "a gate on its way": (HealthFacts(gates=(gates(since=ago(seconds=4)),)), "green", None),
     "a gate that is late": (
         HealthFacts(gates=(gates(since=ago(seconds=50)),)),
@@ -91,31 +91,37 @@ CASES: dict[str, tuple[HealthFacts, str, str | None]] = {
         ),
     ),
     "backend checks held back": (
-        HealthFacts(open_effects=(held(EffectClass.BACKEND_CHECKS, 12, HOUR_ENDS),)),
+        HealthFacts(open_effects=(held_effects(EffectClass.BACKEND_CHECKS, 12, HOUR_ENDS),)),
         "amber",
         "Backend checks of 12 commits are held back by GitHub's rate limit until 05:35 UTC (requests per hour).",
     ),
     "one dispatch held back by a secondary limit": (
         HealthFacts(
-            open_effects=(held(EffectClass.DISPATCHES, 1, ahead(minutes=1), held_by=HeldBy.SECONDARY),)
+            open_effects=(
+                held_effects(EffectClass.DISPATCHES, 1, ahead(minutes=1), held_by=HeldBy.SECONDARY),
+            )
         ),
         "amber",
         "1 dispatch is held back by GitHub's rate limit until 05:13:00 UTC (secondary limit).",
     ),
     "details paced for seconds": (
-        HealthFacts(open_effects=(held(EffectClass.DETAILS, 40, ahead(seconds=20)),)),
+        HealthFacts(open_effects=(held_effects(EffectClass.DETAILS, 40, ahead(seconds=20)),)),
         "green",
         None,
     ),
     "details that pacing has held for long": (
         HealthFacts(
-            open_effects=(held(EffectClass.DETAILS, 1_204, ahead(seconds=20), created_at=ago(minutes=5)),)
+            open_effects=(
+                held_effects(EffectClass.DETAILS, 1_204, ahead(seconds=20), created_at=ago(minutes=5)),
+            )
         ),
         "amber",
         "1,204 job checks and look-ups are held back by GitHub's rate limit until 05:12:20 UTC (requests per hour).",
     ),
     "a limit that has ended": (
-        HealthFacts(open_effects=(held(EffectClass.DETAILS, 2, ago(seconds=1), created_at=ago(minutes=5)),)),
+        HealthFacts(
+            open_effects=(held_effects(EffectClass.DETAILS, 2, ago(seconds=1), created_at=ago(minutes=5)),)
+        ),
         "amber",
         "2 job checks and look-ups are held back by GitHub's rate limit (requests per hour), about to be tried again.",
     ),
@@ -150,18 +156,19 @@ CASES: dict[str, tuple[HealthFacts, str, str | None]] = {
         "GitHub refuses the App's credentials: check the App's id, its private key and this machine's clock.",
     ),
     "effects are behind": (
-        HealthFacts(open_effects=(waiting(due_at=ago(minutes=4)),)),
+        HealthFacts(open_effects=(waiting_effects(due_at=ago(minutes=4)),)),
         "amber",
         "Outgoing calls are behind: the oldest has been due since 05:08 UTC. Is a worker running?",
     ),
     "nothing is delivered": (
-        HealthFacts(open_effects=(waiting(due_at=ago(minutes=16)),)),
+        HealthFacts(open_effects=(waiting_effects(due_at=ago(minutes=16)),)),
         "red",
         "Nothing is delivered: the oldest has been due since 04:56 UTC. Is a worker running?",
     ),
     "paused dispatches are not behind": (
         HealthFacts(
-            open_effects=(waiting(EffectClass.DISPATCHES, due_at=ago(hours=1)),), paused_at=ago(hours=1)
+            open_effects=(waiting_effects(EffectClass.DISPATCHES, due_at=ago(hours=1)),),
+            paused_at=ago(hours=1),
         ),
         "amber",
         "Dispatching has been paused by an administrator since 04:12 UTC.",
@@ -229,7 +236,10 @@ def test_the_most_serious_reason_comes_first_and_gives_the_state() -> None:
         allowlist_bad=True,
         parked=((EffectClass.DISPATCHES, 1),),
         gates=(gates(since=ago(minutes=9), until=HOUR_ENDS, held_by=HeldBy.HOUR),),
-        open_effects=(held(EffectClass.GATES, 1, HOUR_ENDS), held(EffectClass.DETAILS, 7, HOUR_ENDS)),
+        open_effects=(
+            held_effects(EffectClass.GATES, 1, HOUR_ENDS),
+            held_effects(EffectClass.DETAILS, 7, HOUR_ENDS),
+        ),
     )
     health = judge_health(facts, NOW)
     assert [reason.code.value for reason in health.reasons] == [
@@ -243,7 +253,7 @@ def test_the_most_serious_reason_comes_first_and_gives_the_state() -> None:
 
 def test_pages_are_read_anew_for_another_end_of_a_limit_and_not_for_another_number_of_details() -> None:
     def signature(number: int, until: datetime) -> tuple[str, ...]:
-        facts = HealthFacts(open_effects=(held(EffectClass.DETAILS, number, until),))
+        facts = HealthFacts(open_effects=(held_effects(EffectClass.DETAILS, number, until),))
         return judge_health(facts, NOW).signature
 
     assert signature(7, HOUR_ENDS) == signature(900, HOUR_ENDS)

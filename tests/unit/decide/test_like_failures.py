@@ -10,7 +10,7 @@ from crcr.decide.views.overview import JobView
 from support.data.backend_views import a_failure, a_job_view
 
 
-def told(*jobs: JobView) -> list[tuple[str, str, int]]:
+def grouped_failures(*jobs: JobView) -> list[tuple[str, str, int]]:
     return [(group.alike.value, group.what, len(group.jobs)) for group in group_similar_failures(jobs)]
 
 
@@ -24,35 +24,42 @@ def test_the_same_test_in_two_backends_is_one_group() -> None:
 
 
 def test_one_failure_alone_is_no_group() -> None:
-    assert told(a_failure("a", ("test_add", "boom")), a_failure("b", ("test_sub", "other words here"))) == []
+    assert (
+        grouped_failures(
+            a_failure("a", ("test_add", "boom")), a_failure("b", ("test_sub", "other words here"))
+        )
+        == []
+    )
 
 
 def test_a_test_that_fails_twice_in_one_job_is_one_job() -> None:
-    assert told(a_failure("a", ("test_add", "x"), ("test_add", "y"))) == []
+    assert grouped_failures(a_failure("a", ("test_add", "x"), ("test_add", "y"))) == []
 
 
 def test_parameters_of_a_test_make_no_difference() -> None:
-    assert told(a_failure("a", ("test_add[cpu]", None)), a_failure("b", ("test_add[npu-3]", None))) == [
-        ("test", "test_add", 2)
-    ]
+    assert grouped_failures(
+        a_failure("a", ("test_add[cpu]", None)), a_failure("b", ("test_add[npu-3]", None))
+    ) == [("test", "test_add", 2)]
 
 
 def test_the_same_message_of_other_tests_is_a_group() -> None:
     one = a_failure("a", ("test_a", "RuntimeError: no kernel on device 3 at /home/x/y.py:12"))
     two = a_failure("b", ("test_b", "RuntimeError: no kernel on device 7 at /opt/w/z.py:99\nmore"))
-    assert told(one, two) == [("message", "runtimeerror: no kernel on device <n> at <path>:<n>", 2)]
+    assert grouped_failures(one, two) == [
+        ("message", "runtimeerror: no kernel on device <n> at <path>:<n>", 2)
+    ]
 
 
 def test_a_message_that_says_no_more_than_a_test_is_left_out() -> None:
     one = a_failure("a", ("test_a", "RuntimeError: no kernel on device 3"))
     two = a_failure("b", ("test_a", "RuntimeError: no kernel on device 4"))
-    assert told(one, two) == [("test", "test_a", 2)]
+    assert grouped_failures(one, two) == [("test", "test_a", 2)]
 
 
 def test_the_biggest_group_is_first_and_the_same_jobs_are_told_once() -> None:
     many = [a_failure(str(each), ("test_z", None), ("test_y", None)) for each in range(3)]
     few = [a_failure(f"few {each}", ("test_a", None)) for each in range(2)]
-    assert told(*few, *many) == [("test", "test_z", 3), ("test", "test_a", 2)]
+    assert grouped_failures(*few, *many) == [("test", "test_z", 3), ("test", "test_a", 2)]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +72,7 @@ def test_the_biggest_group_is_first_and_the_same_jobs_are_told_once() -> None:
     ],
 )
 def test_only_jobs_that_failed_and_say_how_are_compared(job: JobView) -> None:
-    assert told(a_failure("a", ("test_add", None)), job) == []
+    assert grouped_failures(a_failure("a", ("test_add", None)), job) == []
 
 
 @pytest.mark.parametrize(

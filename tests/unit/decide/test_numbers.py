@@ -70,10 +70,12 @@ def test_every_ended_job_has_exactly_one_place_and_no_running_one_has_any(
 ) -> None:
     for conclusion, expected in product(CONCLUDED, CONCLUDED):
         ended = ended_as(state, conclusion, expected, superseded=superseded, earlier=earlier)
-        assert ended == _place(state, conclusion, expected, superseded=superseded, earlier=earlier)
+        assert ended == _expected_category(
+            state, conclusion, expected, superseded=superseded, earlier=earlier
+        )
 
 
-def _place(
+def _expected_category(
     state: JobState,
     conclusion: Conclusion | None,
     expected: Conclusion | None,

@@ -111,7 +111,7 @@ def moments(*arrivals: Arrival, backends: tuple[CommitBackend, ...] = (), **know
     return list(build_timeline(TimelineFacts(arrivals=arrivals, backends=backends, **known))[0])
 
 
-def told(found: list[Moment]) -> list[tuple[MomentKind, str | None, float]]:
+def timeline_rows(found: list[Moment]) -> list[tuple[MomentKind, str | None, float]]:
     return [(each.kind, each.subject, (each.at - NOON) / timedelta(minutes=1)) for each in found]
 
 
@@ -122,7 +122,7 @@ def test_a_commit_is_told_from_its_webhook_to_its_last_result() -> None:
         a_backend("org/mute", 1.5),
         a_backend("org/held"),
     )
-    assert told(moments(an_arrival(sent=3), backends=backends)) == [
+    assert timeline_rows(moments(an_arrival(sent=3), backends=backends)) == [
         (MomentKind.ENDED, "org/slow", 40),
         (MomentKind.ENDED, "org/quick", 8),
         (MomentKind.STARTED, "org/quick", 3),
@@ -213,7 +213,7 @@ def test_a_waiver_is_told_when_given_used_and_taken_back() -> None:
 
 
 def test_merge_groups_are_told() -> None:
-    assert told(moments(groups=(a_group(25),))) == [
+    assert timeline_rows(moments(groups=(a_group(25),))) == [
         (MomentKind.UNQUEUED, None, 25),
         (MomentKind.QUEUED, None, 20),
     ]

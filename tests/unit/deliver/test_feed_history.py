@@ -15,7 +15,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass
-class Made:
+class FakeFeeder:
     """What is unfed of an upstream, and ClickHouse, which may be broken."""
 
     unfed: int = 0
@@ -56,13 +56,13 @@ def effect(tried_for: timedelta = timedelta()) -> ClaimedEffect:
 
 @pytest.mark.parametrize("unfed", [0, 1, 999, 1_000, 1_001, 15_500])
 async def test_all_that_is_unfed_is_fed_in_batches(unfed: int) -> None:
-    made = Made(unfed)
+    made = FakeFeeder(unfed)
     assert await FeedHistory(made, ManualClock(NOW))(effect())
     assert (made.unfed, made.asked_again) == (0, [])
 
 
 async def test_a_long_queue_is_left_to_the_next_effect() -> None:
-    made = Made(25_000)
+    made = FakeFeeder(25_000)
     assert await FeedHistory(made, ManualClock(NOW))(effect())
     assert (made.unfed, made.asked_again) == (5_000, [NOW])
 
@@ -78,7 +78,7 @@ FAULTS = [
 async def test_whatever_is_wrong_it_is_tried_again_in_half_a_minute(
     fault: OutsideFault | NotPossible,
 ) -> None:
-    made = Made(5, fault)
+    made = FakeFeeder(5, fault)
     with pytest.raises(OutsideLimited, match=str(fault.detail)) as caught:
         await FeedHistory(made, ManualClock(NOW))(effect(timedelta(hours=11)))
     assert (caught.value.retry_after_s, made.unfed) == (30.0, 5)
@@ -88,6 +88,6 @@ async def test_whatever_is_wrong_it_is_tried_again_in_half_a_minute(
 async def test_before_an_effect_is_given_up_another_takes_its_place(
     fault: OutsideFault | NotPossible,
 ) -> None:
-    made = Made(5, fault)
+    made = FakeFeeder(5, fault)
     assert not await FeedHistory(made, ManualClock(NOW))(effect(timedelta(hours=12)))
     assert (made.unfed, made.asked_again) == (5, [NOW + timedelta(seconds=30)])

@@ -13,7 +13,7 @@ from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.worker_presence import GONE_AFTER
 from crcr.deliver.held_effects import LEASE
-from crcr.deliver.worker import Worker
+from crcr.deliver.worker import Worker, WorkerMonitoring
 from crcr.ports import check_lease
 from support.clock import ManualClock, settle
 from support.data.events_and_reports import NOW
@@ -44,7 +44,7 @@ class Store(OneEffect):
         raise AssertionError(failure.error)
 
 
-class Seen:
+class FakePresence:
     """Whether the others still see this worker."""
 
     def __init__(self, clock: ManualClock, store: Store) -> None:
@@ -66,12 +66,12 @@ class Seen:
             await self.beat()
 
 
-class Working:
+class WorkerSetup:
     """A worker in the middle of effects whose handlers wait, and then call outside once more."""
 
     def __init__(self, targets: int = 1, concurrency: int = 64) -> None:
         self.clock, self.store = ManualClock(NOW), Store(targets)
-        self.seen = Seen(self.clock, self.store)
+        self.seen = FakePresence(self.clock, self.store)
         self.go_on = asyncio.Event()
         self.calls = 0
         self._worker = Worker(
@@ -79,7 +79,7 @@ class Working:
             {EffectKind.SEND_DISPATCH: self._handle},
             clock=self.clock,
             chance=lambda: 0.5,
-            tally=Counted(),
+            monitoring=WorkerMonitoring(counters=Counted()),
             concurrency=concurrency,
             presence=self.seen,
         )
@@ -104,7 +104,7 @@ class Working:
 
 
 async def test_a_lease_is_renewed_for_as_long_as_its_handler_takes() -> None:
-    setup = Working()
+    setup = WorkerSetup()
     async with setup.running():
         await setup.clock.pass_time(300)
     times = [NOW, *setup.store.renewed_at, setup.clock.now()]
@@ -117,7 +117,7 @@ async def test_a_lease_is_renewed_for_as_long_as_its_handler_takes() -> None:
 async def test_fault_72_a_thawed_worker_whose_claim_was_taken_over_calls_nobody_and_records_nothing(
     frozen_s: float,
 ) -> None:
-    setup = Working()
+    setup = WorkerSetup()
     async with setup.running():
         setup.store.taken_over = True
         setup.go_on.set()
@@ -130,7 +130,7 @@ async def test_fault_72_a_claim_that_another_worker_took_by_its_lease_is_found_l
     None
 ):
     """Nobody counted this worker as gone, and yet its lease was over."""
-    setup = Working()
+    setup = WorkerSetup()
     async with setup.running():
         setup.store.taken_over = True
         setup.seen.lapses = -1  # what `attend` adds for the row that was missing is taken away again
@@ -142,7 +142,7 @@ async def test_fault_72_a_claim_that_another_worker_took_by_its_lease_is_found_l
 
 
 async def test_a_pause_that_nobody_used_changes_nothing() -> None:
-    setup = Working()
+    setup = WorkerSetup()
     async with setup.running():
         setup.go_on.set()
         setup.clock.advance(60)
@@ -151,7 +151,7 @@ async def test_a_pause_that_nobody_used_changes_nothing() -> None:
 
 
 async def test_fault_72_what_was_claimed_and_not_begun_is_given_back_after_a_pause() -> None:
-    setup = Working(targets=3, concurrency=1)
+    setup = WorkerSetup(targets=3, concurrency=1)
     async with setup.running():
         setup.store.taken_over = True
         setup.clock.advance(GONE_AFTER)

@@ -85,7 +85,7 @@ class Intake:
         return RecoveryOutcome.TAKEN
 
 
-class World:
+class RecoverySetup:
     def __init__(self, count: int, *, repository_id: Callable[[int], int] = lambda _: 1) -> None:
         self.clock = ManualClock()
         self.began_at = self.clock.now()
@@ -117,7 +117,7 @@ class World:
 
 
 async def test_all_that_was_missed_is_taken_and_the_watermark_is_when_the_run_began() -> None:
-    world = World(25)
+    world = RecoverySetup(25)
     report = await world.recovery.run(world.told.append)
 
     assert (report.logged, report.missed, report.taken, report.left, report.stopped) == (25, 25, 25, 0, None)
@@ -128,7 +128,7 @@ async def test_all_that_was_missed_is_taken_and_the_watermark_is_when_the_run_be
 
 
 async def test_a_second_run_finds_nothing_and_fetches_nothing() -> None:
-    world = World(3)
+    world = RecoverySetup(3)
     await world.recovery.run()
     world.clock.advance(180)
     report = await world.recovery.run()
@@ -138,7 +138,7 @@ async def test_a_second_run_finds_nothing_and_fetches_nothing() -> None:
 
 
 async def test_pages_older_than_what_was_read_before_are_not_asked_for() -> None:
-    world = World(45)
+    world = RecoverySetup(45)
     world.store.read_to = world.clock.now() - timedelta(seconds=80)  # 15 minutes back from there: the last 20
     await world.recovery.run()
 
@@ -147,7 +147,7 @@ async def test_pages_older_than_what_was_read_before_are_not_asked_for() -> None
 
 
 async def test_what_cannot_be_parsed_is_noted_and_the_rest_goes_on() -> None:
-    world = World(3)
+    world = RecoverySetup(3)
     world.intake.trouble["g2"] = BadRequest("$.ref is missing")
     report = await world.recovery.run()
 
@@ -157,7 +157,7 @@ async def test_what_cannot_be_parsed_is_noted_and_the_rest_goes_on() -> None:
 
 
 async def test_a_webhook_that_breaks_us_breaks_no_run_and_is_told() -> None:
-    world = World(3)
+    world = RecoverySetup(3)
     world.intake.trouble["g1"] = crash = ZeroDivisionError()
     report = await world.recovery.run()
 
@@ -165,7 +165,7 @@ async def test_a_webhook_that_breaks_us_breaks_no_run_and_is_told() -> None:
 
 
 async def test_what_github_has_no_more_is_let_go() -> None:
-    world = World(3)
+    world = RecoverySetup(3)
     world.log.trouble[2] = [OutsideRefused("gone", status=404)]
     report = await world.recovery.run()
 
@@ -173,7 +173,7 @@ async def test_what_github_has_no_more_is_let_go() -> None:
 
 
 async def test_a_store_that_is_away_ends_the_run_and_the_next_goes_on_there() -> None:
-    world = World(3)
+    world = RecoverySetup(3)
     world.intake.trouble["g2"] = StoreUnavailable("no store")
     report = await world.recovery.run()
     assert (report.taken, report.left, report.stopped) == (1, 2, "no store")
@@ -192,7 +192,7 @@ async def test_a_log_that_cannot_be_read_to_its_end_moves_nothing() -> None:
         OutsideRefused("no", status=401),
         OutsideLimited("wait", retry_after_s=600),
     ):
-        world = World(25)
+        world = RecoverySetup(25)
         world.log.trouble[0] = [trouble]
         report = await world.recovery.run()
 
@@ -201,7 +201,7 @@ async def test_a_log_that_cannot_be_read_to_its_end_moves_nothing() -> None:
 
 
 async def test_an_upstream_without_an_allowlist_keeps_no_other_from_its_own() -> None:
-    world = World(6, repository_id=lambda number: number % 2)
+    world = RecoverySetup(6, repository_id=lambda number: number % 2)
     world.intake.trouble |= {f"g{number}": NoAllowlist("no list") for number in (1, 3, 5)}
     report = await world.recovery.run()
 
@@ -211,7 +211,7 @@ async def test_an_upstream_without_an_allowlist_keeps_no_other_from_its_own() ->
 
 
 async def test_a_short_limit_is_waited_for() -> None:
-    world = World(3)
+    world = RecoverySetup(3)
     world.log.trouble[2] = [OutsideLimited("wait", retry_after_s=30)]
     run = asyncio.create_task(world.recovery.run())
     await settle()
@@ -222,7 +222,7 @@ async def test_a_short_limit_is_waited_for() -> None:
 
 
 async def test_a_relay_that_stops_waits_for_no_limit_and_loses_nothing() -> None:
-    world = World(3)
+    world = RecoverySetup(3)
     world.log.trouble[2] = [OutsideLimited("wait", retry_after_s=30)]
     run = asyncio.create_task(world.recovery.run())
     await settle()
@@ -234,7 +234,7 @@ async def test_a_relay_that_stops_waits_for_no_limit_and_loses_nothing() -> None
 
 
 async def test_one_answer_that_does_not_come_is_left_for_the_next_run() -> None:
-    world = World(3)
+    world = RecoverySetup(3)
     world.log.trouble[2] = [OutsideUnsure("500")]
     report = await world.recovery.run()
     assert (report.taken, report.left, report.stopped) == (2, 1, "500")
@@ -244,7 +244,7 @@ async def test_one_answer_that_does_not_come_is_left_for_the_next_run() -> None:
 
 
 async def test_a_github_that_answers_nothing_is_not_asked_for_everything() -> None:
-    world = World(9)
+    world = RecoverySetup(9)
     world.log.trouble |= {number: [OutsideUnsure("500")] for number in range(1, 10)}
     report = await world.recovery.run()
 
@@ -253,7 +253,7 @@ async def test_a_github_that_answers_nothing_is_not_asked_for_everything() -> No
 
 
 async def test_an_answer_that_can_never_be_read_does_not_hold_the_watermark_for_ever() -> None:
-    world = World(2)
+    world = RecoverySetup(2)
     world.log.trouble[1] = [OutsideUnsure("no payload")] * 5
     for _ in range(4):
         assert (await world.recovery.run()).left == 1

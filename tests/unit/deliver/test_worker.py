@@ -8,7 +8,7 @@ import pytest
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.retry import FIRST_PAUSE_S, TRIPS_AT, TryAgain
-from crcr.deliver.worker import Worker
+from crcr.deliver.worker import Worker, WorkerMonitoring
 from crcr.errors import (
     NotFound,
     OutsideLimited,
@@ -85,7 +85,11 @@ async def work(outbox: OneEffect, error: Exception | None = None) -> tuple[int, 
     handlers = {EffectKind.SEND_DISPATCH: handle}
     clock = ManualClock(NOW)
     worker = Worker(
-        outbox, handlers, clock=clock, chance=lambda: 0.5, tally=Counted(), on_crash=crashes.append
+        outbox,
+        handlers,
+        clock=clock,
+        chance=lambda: 0.5,
+        monitoring=WorkerMonitoring(counters=Counted(), on_crash=crashes.append),
     )
     stopping = asyncio.Event()
     running = asyncio.create_task(worker.run(asyncio.Event(), stopping))
@@ -142,7 +146,13 @@ class OneTarget:
         self._result: Exception | bool = True
         self._begun = False
         handlers = {EffectKind.SEND_DISPATCH: self._handle}
-        self._worker = Worker(self._outbox, handlers, clock=self.clock, chance=lambda: 0.5, tally=Counted())
+        self._worker = Worker(
+            self._outbox,
+            handlers,
+            clock=self.clock,
+            chance=lambda: 0.5,
+            monitoring=WorkerMonitoring(counters=Counted()),
+        )
 
     async def _handle(self, _: ClaimedEffect) -> bool:
         self._begun = True
@@ -215,7 +225,9 @@ async def test_fault_05_an_outcome_is_written_down_as_soon_as_the_store_is_back_
         begun.append(effect)
 
     handlers = {EffectKind.SEND_DISPATCH: handle}
-    worker = Worker(outbox, handlers, clock=clock, chance=lambda: 0.5, tally=Counted())
+    worker = Worker(
+        outbox, handlers, clock=clock, chance=lambda: 0.5, monitoring=WorkerMonitoring(counters=Counted())
+    )
     draining = asyncio.create_task(worker.drain())
     for _ in range(130):
         await settle()

@@ -14,7 +14,7 @@ RUN = "run: python3 .crcr/report.py"
 ACTION = f"uses: acme/relay/action@{'a' * 40}"
 
 
-def found(text: str) -> tuple[Pinning | None, tuple[str, ...]]:
+def pinning_in(text: str) -> tuple[Pinning | None, tuple[str, ...]]:
     facts = workflow_facts(".github/workflows/crcr.yml", "1", f"on: repository_dispatch\n{text}")
     return facts.pinning, facts.pins
 
@@ -42,7 +42,7 @@ def steps(*each: str, top: str = "", job: str = "") -> str:
     ],
 )
 def test_a_pin_is_found_wherever_it_may_stand(text: str) -> None:
-    assert found(text) == (Pinning.PINNED, (PIN,))
+    assert pinning_in(text) == (Pinning.PINNED, (PIN,))
 
 
 @pytest.mark.parametrize(
@@ -59,20 +59,20 @@ def test_a_script_that_pins_in_another_way_is_not_taken_for_pinned_by_what_stand
     script: str, pinning: Pinning
 ) -> None:
     run = f"jobs:\n  a:\n    steps:\n    - run: |\n        python3 .crcr/report.py {script}\n"
-    assert found(f"env: {{CRCR_RELAYS: {PIN}}}\n{run}")[0] is pinning
+    assert pinning_in(f"env: {{CRCR_RELAYS: {PIN}}}\n{run}")[0] is pinning
 
 
 def test_a_step_that_sets_the_variable_for_those_after_it_is_found() -> None:
     top = f"env: {{CRCR_RELAYS: {PIN}}}"
     sets = 'run: \'echo "CRCR_RELAYS=$OTHER" >> "$GITHUB_ENV"\''
-    assert found(steps(sets, f"{ACTION}, with: {{status: completed}}", top=top))[0] is Pinning.UNKNOWN
-    assert found(steps(sets, "run: make", top=top))[0] is Pinning.NONE
+    assert pinning_in(steps(sets, f"{ACTION}, with: {{status: completed}}", top=top))[0] is Pinning.UNKNOWN
+    assert pinning_in(steps(sets, "run: make", top=top))[0] is Pinning.NONE
 
 
 def test_an_input_counts_in_any_case() -> None:
     top = f"env: {{CRCR_RELAYS: {PIN}}}"
     given = "with: {status: completed, Relays: '${{ github.event.client_payload.relays }}'}"
-    assert found(steps(f"{ACTION}, {given}", top=top))[0] is Pinning.EVENT
+    assert pinning_in(steps(f"{ACTION}, {given}", top=top))[0] is Pinning.EVENT
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_an_input_counts_in_any_case() -> None:
     ],
 )
 def test_a_step_that_reports_without_a_pin_is_found(text: str, pinning: Pinning) -> None:
-    assert found(text)[0] is pinning
+    assert pinning_in(text)[0] is pinning
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,11 @@ def test_a_file_that_repeats_itself_by_aliases_is_too_large_to_be_read() -> None
     lines += ["  - {run: *r, env: {CRCR_RELAYS: *p}}"] * 2_000
     lines += ["jobs:", *(f"  j{number}: {{steps: *steps}}" for number in range(1_000))]
     began = time.perf_counter()
-    pinning, pins = found("\n".join(lines))
+    pinning, pins = pinning_in("\n".join(lines))
     assert time.perf_counter() - began < 10
     assert (pinning, len(pins)) == (None, 0)
     many = "\n".join(f"      https://r{number}.example.org x" for number in range(1_000))
-    assert len(found(steps(RUN, top=f"env:\n  CRCR_RELAYS: |\n{many}"))[1]) == MOST_PINS
+    assert len(pinning_in(steps(RUN, top=f"env:\n  CRCR_RELAYS: |\n{many}"))[1]) == MOST_PINS
 
 
 @pytest.mark.parametrize(
@@ -153,5 +153,5 @@ def test_addresses_are_compared_as_the_reporter_and_the_bridge_do(address: str) 
 
 def test_pins_are_read_as_the_reporter_does() -> None:
     text = f'\n {PIN}\n\thttps://second.example.org/  it\'s "ours" \n{PIN}\n'
-    pinned = [f"{pin.url} {pin.audience}" for pin in reporter.pinned_relays(text)]
+    pinned = [f"{pin.url} {pin.audience}" for pin in reporter.parse_relays(text)]
     assert list(read_pins(text)) == pinned

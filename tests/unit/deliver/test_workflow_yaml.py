@@ -6,7 +6,7 @@ from crcr.decide.github.repository_setup import WorkflowFacts
 from crcr.deliver.handlers.workflow_yaml import MAX_DEPTH, MAX_NODES, workflow_facts
 
 
-def read(text: str) -> WorkflowFacts:
+def read_facts(text: str) -> WorkflowFacts:
     return workflow_facts(".github/workflows/a.yml", "1", text)
 
 
@@ -29,7 +29,7 @@ JOBS = "jobs:\n  report:\n    steps:\n      - run: make\n"
     ],
 )
 def test_listening_is_seen_in_every_way_to_write_it(on: str, types: tuple[str, ...] | None) -> None:
-    facts = read(f"{on}\n{JOBS}")
+    facts = read_facts(f"{on}\n{JOBS}")
     assert (facts.problem, facts.dispatch_types) == (None, types)
 
 
@@ -47,7 +47,7 @@ def test_listening_is_seen_in_every_way_to_write_it(on: str, types: tuple[str, .
     ],
 )
 def test_a_jobs_permissions_take_the_place_of_the_workflows(text: str, granted: bool) -> None:
-    assert read(f"on: repository_dispatch\n{text}").id_token is granted
+    assert read_facts(f"on: repository_dispatch\n{text}").id_token is granted
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_jobs_permissions_take_the_place_of_the_workflows(text: str, granted: 
     ],
 )
 def test_what_reports_and_what_calls_others_is_seen(job: str, reports: bool, calls: bool) -> None:
-    facts = read(f"on: repository_dispatch\njobs: {{a: {job}}}")
+    facts = read_facts(f"on: repository_dispatch\njobs: {{a: {job}}}")
     assert (facts.reports, facts.calls_others) == (reports, calls)
 
 
@@ -80,19 +80,19 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("text", "problem"), HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_file_is_told_and_breaks_nothing(text: str, problem: str) -> None:
-    facts = read(text)
+    facts = read_facts(text)
     assert (facts.problem, facts.dispatch_types) == (problem, None)
 
 
 def test_aliases_of_aliases_do_not_grow() -> None:
     lines = ["on: repository_dispatch", "a0: &a0 [x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 60)]
-    facts = read("\n".join([*lines, "jobs: *a59"]))
+    facts = read_facts("\n".join([*lines, "jobs: *a59"]))
     assert (facts.problem, facts.dispatch_types) == ("too large to be read", None)
 
 
 def test_a_merge_key_is_a_key_like_any_other() -> None:
-    facts = read(
+    facts = read_facts(
         "base: &base {id-token: write}\non: repository_dispatch\njobs: {a: {permissions: {<<: *base}}}"
     )
     assert facts.id_token is False
@@ -100,7 +100,7 @@ def test_a_merge_key_is_a_key_like_any_other() -> None:
 
 def test_the_depth_that_is_read_is_more_than_a_workflow_has() -> None:
     text = "on: repository_dispatch\nx: " + "[" * (MAX_DEPTH - 2) + "]" * (MAX_DEPTH - 2)
-    assert read(text).problem is None
+    assert read_facts(text).problem is None
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_the_depth_that_is_read_is_more_than_a_workflow_has() -> None:
     ],
 )
 def test_a_bridge_is_known_by_what_it_is_told(text: str, bridge_to: str) -> None:
-    assert read(f"on: repository_dispatch\n{text}").bridge_to == bridge_to
+    assert read_facts(f"on: repository_dispatch\n{text}").bridge_to == bridge_to

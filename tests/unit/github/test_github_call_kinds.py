@@ -13,8 +13,16 @@ from crcr.decide.checks.check_run import CheckContent, CheckStatus
 from crcr.decide.github.requests_and_answers import Budget, CallKind, FileLocation, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideFault
-from crcr.github.api import actions, checks, comments_and_roles, commits, core, delivery_log, setup
-from crcr.github.api.core import Request
+from crcr.github.api import (
+    actions,
+    checks,
+    comments_and_roles,
+    commits,
+    delivery_log,
+    request_response,
+    setup,
+)
+from crcr.github.api.request_response import Request
 from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
 from crcr.github.http.rate_limiter import GitHubRateLimiter
@@ -22,20 +30,19 @@ from crcr.github.http.transport import GitHubTransport, call_kind, status_class
 from support.clock import ManualClock
 from support.github.fake_github import PEM, FakeGitHub
 
-MODULES = (core, actions, delivery_log, checks, commits, comments_and_roles, setup)
+MODULES = (request_response, actions, delivery_log, checks, commits, comments_and_roles, setup)
 SHOWN = CheckContent(status=CheckStatus.QUEUED, conclusion=None, title="t", summary="s")
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 BY_NAME: dict[str, Any] = {
     "repo": RepoName("actions/dispatches"),
     "file": FileLocation(RepoName("app/pulls"), "main", "a.yml"),
-    "shown": SHOWN,
     "permissions": (("contents", "read"),),
     "repository_ids": (1,),
     "since": NOW,
     "until": NOW,
     "failed_only": True,
 }
-NOT_CALLS = {"listing", "for_page", "follow_redirect"}
+NOT_CALLS = {"list_first_page", "with_page", "follow_redirect"}
 
 
 def calls() -> list[tuple[str, Any]]:
@@ -55,7 +62,7 @@ def _is_call(module: ModuleType, name: str, function: Any) -> bool:
 def _argument(parameter: inspect.Parameter) -> Any:
     if parameter.name in BY_NAME:
         return BY_NAME[parameter.name]
-    return {int: 7, str: "text", bytes: b"{}"}.get(parameter.annotation)
+    return {int: 7, str: "text", bytes: b"{}", CheckContent: SHOWN}.get(parameter.annotation)
 
 
 @pytest.mark.parametrize(("name", "call"), calls(), ids=lambda value: value if isinstance(value, str) else "")
@@ -87,7 +94,7 @@ def test_statuses_are_counted_by_their_class(status: int, told: str) -> None:
     assert status_class(status) == told
 
 
-class Counted:
+class RecordedMetrics:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.pauses: list[tuple[str, Urgency]] = []
@@ -102,9 +109,9 @@ class Counted:
 
 async def ask(
     *answers: httpx.Response | Exception, times: int = 1
-) -> tuple[Counted, GitHubRateLimiter, ManualClock]:
+) -> tuple[RecordedMetrics, GitHubRateLimiter, ManualClock]:
     """Dispatch so often to a GitHub that answers so."""
-    clock, tally, governor = ManualClock(), Counted(), GitHubRateLimiter()
+    clock, tally, governor = ManualClock(), RecordedMetrics(), GitHubRateLimiter()
     github = FakeGitHub(clock)
     github.will("/repos/org/repo/dispatches", *answers)
     async with httpx.AsyncClient(transport=httpx.MockTransport(github)) as http:

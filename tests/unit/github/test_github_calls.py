@@ -18,10 +18,10 @@ from crcr.decide.github.requests_and_answers import (
 )
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
-from crcr.github.api.core import MAX_LIST_BYTES
+from crcr.github.api.request_response import MAX_LIST_BYTES
 from crcr.github.client import GitHubClient
 from support.clock import ManualClock
-from support.github.fake_github import FakeGitHub, connect
+from support.github.fake_github import FakeGitHub
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REPO = RepoName("org/up")
@@ -39,34 +39,19 @@ RUN = {"id": 3, "event": "push", "created_at": "2026-01-01T00:00:00Z"}
 Call = Callable[[GitHubClient], Awaitable[object]]
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def server(clock: ManualClock) -> FakeGitHub:
-    return FakeGitHub(clock)
-
-
-@pytest.fixture
-def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
-    return connect(server, clock)
-
-
 def page(body: object, *, more: bool = False) -> httpx.Response:
     # An address elsewhere: it is never asked.
     headers = {"Link": '<https://evil.test/?page=2>; rel="next"'} if more else {}
     return httpx.Response(200, json=body, headers=headers)
 
 
-def asked_at(server: FakeGitHub, path: str) -> list[str]:
+def requested_pages(server: FakeGitHub, path: str) -> list[str]:
     return [str(r.url.params.get("page", "1")) for r in server.asked if r.url.path == path]
 
 
 async def create(github: GitHubClient, urgency: Urgency = Urgency.FIRST) -> int:
     return await github.checks.create(
-        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", shown=SHOWN, urgency=urgency
+        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", content=SHOWN, urgency=urgency
     )
 
 
@@ -184,7 +169,7 @@ async def test_pages_are_read_to_the_last(github: GitHubClient, server: FakeGitH
     pages = [page({"check_runs": [{"id": n, "external_id": "e"}]}, more=n < 3) for n in (1, 2, 3)]
     server.will(FOUND, *pages)
     assert await github.checks.find(HERE, "abc", "crcr/gate") == tuple(ListedCheck(n, "e") for n in (1, 2, 3))
-    assert asked_at(server, FOUND) == ["1", "2", "3"]
+    assert requested_pages(server, FOUND) == ["1", "2", "3"]
     assert {request.url.host for request in server.asked} == {"api.github.test"}
     assert server.asked[-1].url.params["check_name"] == "crcr/gate"
 
@@ -221,7 +206,7 @@ async def test_a_list_without_an_end_is_left(
 ) -> None:
     server.will(path, page(body, more=True))
     await call(github)
-    assert asked_at(server, path) == [str(number) for number in range(1, most + 1)]
+    assert requested_pages(server, path) == [str(number) for number in range(1, most + 1)]
 
 
 async def test_a_fault_on_a_later_page_is_the_fault_of_the_call(
@@ -243,7 +228,7 @@ async def test_changes_too_large_to_read_are_said_to_be_incomplete(
     between = await github.commits.compare(HERE, "a", "b")
     assert (changed.paths, changed.complete) == (("a",), False)
     assert (between.files.complete, between.complete) == (False, False)
-    assert asked_at(server, files) == ["1", "2"]
+    assert requested_pages(server, files) == ["1", "2"]
 
 
 async def test_a_list_of_another_kind_that_is_too_large_is_no_answer(

@@ -19,7 +19,7 @@ from crcr.errors import (
     OutsideUnreachable,
     OutsideUnsure,
 )
-from crcr.github.api.core import MAX_ANSWER_BYTES
+from crcr.github.api.request_response import MAX_ANSWER_BYTES
 from crcr.github.client import GitHubClient
 from crcr.ports import check_lease
 from support.clock import ManualClock
@@ -30,21 +30,6 @@ TARGET = Target(REPO, 9, 5)
 BODY = '{"event_type":"push","client_payload":{"é":1}}'.encode()
 DISPATCHES = "/repos/org/backend/dispatches"
 MINT = "/app/installations/5/access_tokens"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def server(clock: ManualClock) -> FakeGitHub:
-    return FakeGitHub(clock)
-
-
-@pytest.fixture
-def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
-    return connect(server, clock)
 
 
 async def test_the_client_keeps_its_tokens_out_of_its_repr(github: GitHubClient) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crcr.decide.github.requests_and_answers import Urgency
 from crcr.errors import HeldBy, OutsideLimited
-from crcr.github.api.core import READ_POINTS, WRITE_POINTS
+from crcr.github.api.request_response import READ_POINTS, WRITE_POINTS
 from crcr.github.http.hour_budget import ANSWER_S, RETURN_AFTER_S
 from crcr.github.http.rate_limiter import APP, KEPT_POINTS, LEAST_WAIT_S, GitHubRateLimiter
 from support.clock import settle
@@ -27,7 +27,9 @@ def wait_s(governor: GitHubRateLimiter, installation_id: int, cost: int, now: fl
     return 0.0 if hold is None else hold.wait_s
 
 
-def sent_at(governor: GitHubRateLimiter, steps: list[tuple[float, int]]) -> list[tuple[float, int]]:
+def send_within_limits(
+    governor: GitHubRateLimiter, steps: list[tuple[float, int]]
+) -> list[tuple[float, int]]:
     now, sent = T, []
     for pause, cost in steps:
         now += pause
@@ -38,14 +40,16 @@ def sent_at(governor: GitHubRateLimiter, steps: list[tuple[float, int]]) -> list
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.sampled_from([WRITE_POINTS, READ_POINTS])), max_size=400))
 def test_no_minute_ever_holds_more_points_than_the_budget(steps: list[tuple[float, int]]) -> None:
-    sent = sent_at(GitHubRateLimiter(points_per_minute=60), steps)
+    sent = send_within_limits(GitHubRateLimiter(points_per_minute=60), steps)
     for start, _ in sent:
         assert sum(cost for at, cost in sent if start <= at < start + 60) <= 60
 
 
 @given(st.lists(st.floats(0, 2), min_size=200, max_size=600))
 def test_no_minute_ever_holds_more_than_180_writes(pauses: list[float]) -> None:
-    sent = [at for at, _ in sent_at(GitHubRateLimiter(), [(pause, WRITE_POINTS) for pause in pauses])]
+    sent = [
+        at for at, _ in send_within_limits(GitHubRateLimiter(), [(pause, WRITE_POINTS) for pause in pauses])
+    ]
     for index, start in enumerate(sent):
         assert index + 180 >= len(sent) or sent[index + 180] >= start + 60
 

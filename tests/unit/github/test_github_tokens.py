@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crcr.errors import OutsideUnsure
-from crcr.github.api.core import CONTENTS_READ, CONTENTS_WRITE, Token
+from crcr.github.api.request_response import CONTENTS_READ, CONTENTS_WRITE, Token
 from crcr.github.app_auth import TokenCache, TokenScope
 from support.clock import ManualClock, settle
 
@@ -29,11 +29,6 @@ class Mint:
         if self.broken:
             raise OutsideUnsure("no answer")
         return Token(f"ghs_{len(self.scopes)}", self.clock.now() + timedelta(hours=1))
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

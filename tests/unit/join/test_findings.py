@@ -21,7 +21,7 @@ from crcr.decide.github.repository_setup import (
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.overview import DispatchAnswer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
-from crcr.github.api.core import Response, dispatch
+from crcr.github.api.request_response import Response, create_dispatch
 from crcr.github.http.errors import error_from_response
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
@@ -88,7 +88,7 @@ def examine(facts: SetupFacts, now: datetime) -> tuple[SetupFinding, ...]:
     return examine_for(facts, now, HERE)
 
 
-def found(name: str, facts: SetupFacts) -> SetupFinding:
+def find_finding(name: str, facts: SetupFacts) -> SetupFinding:
     return next(each for each in examine(facts, NOW) if each.name == name)
 
 
@@ -137,7 +137,7 @@ def test_hints_are_complete_addresses_and_commands_and_on_the_page_its_own_steps
     assert "step 2" in (examine_for(new, NOW, page_hint_links(PIN))[0].hint or "")
     quiet = replace(GOOD, last_dispatch=None)
     command = "crcr doctor --relay https://relay.example.org --repo Org/backend"
-    assert f"`{command} --test`" in (found("dispatch", quiet).hint or "")
+    assert f"`{command} --test`" in (find_finding("dispatch", quiet).hint or "")
     named = hint_links("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=True)
     [told] = [each for each in examine_for(quiet, NOW, named) if each.name == "dispatch"]
     assert f"{command} --upstream up/stream --test" in (told.hint or "")
@@ -147,7 +147,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("standing", State.PROBLEM, "Suspended", {"suspended_at": EARLIER}),
     ("standing", State.WARNING, "paused 2 hours ago", {"paused_at": EARLIER}),
     ("app", State.UNKNOWN, "were not checked yet", {"inspection": None, "asked_at": None, "inspected_at": None}),
-    ("app", State.UNKNOWN, "is being asked", {"inspection": None, "inspected_at": None}),
+    ("app", State.UNKNOWN, "is in progress", {"inspection": None, "inspected_at": None}),
     ("app", State.UNKNOWN, "cannot be reached", {"inspection": Inspection(installed=None, trouble="GitHub cannot be reached")}),
     ("app", State.PROBLEM, "not installed on Org/backend", {"inspection": Inspection(installed=False)}),
     (
@@ -206,7 +206,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("events", State.PROBLEM, "pull_request and push", {"inspection": workflows(replace(WORKFLOW, dispatch_types=("other",)))}),
     ("events", State.WARNING, "No workflow listens to push", {"inspection": workflows(replace(WORKFLOW, dispatch_types=("pull_request",)))}),
     ("events", State.OK, "pull_request", {"inspection": workflows(replace(WORKFLOW, dispatch_types=()))}),
-    ("id_token", State.PROBLEM, "may not ask for an OIDC token", {"inspection": workflows(replace(WORKFLOW, id_token=False))}),
+    ("id_token", State.PROBLEM, "may not request an OIDC token", {"inspection": workflows(replace(WORKFLOW, id_token=False))}),
     ("id_token", State.UNKNOWN, "reusable", {"inspection": workflows(replace(WORKFLOW, id_token=False, calls_others=True))}),
     ("dispatch", State.UNKNOWN, "Nothing has been sent", {"last_dispatch": None}),
     ("dispatch", State.OK, "crcr test", {"last_dispatch": None, "last_test": replace(SENT, event="crcr_test")}),
@@ -272,7 +272,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("callback", State.OK, "still runs", {"last_callback": replace(TAKEN, state=JobState.IN_PROGRESS, conclusion=None)}),
     ("refusal", State.PROBLEM, "claim_mismatch: run_id differs.", {"last_refusal": REFUSED}),
     ("refusal", State.WARNING, "Later reports were accepted", {"last_refusal": REFUSED, "last_callback": replace(TAKEN, at=NOW)}),
-    ("refusal", State.OK, "settled: the result was taken.", {"last_refusal": replace(REFUSED, settled=True)}),
+    ("refusal", State.OK, "settled: the result was accepted.", {"last_refusal": replace(REFUSED, settled=True)}),
     (
         "refusal",
         State.OK,
@@ -287,7 +287,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "state", "words", "facts"), CASES)
 def test_each_finding_is_told_as_it_is(name: str, state: State, words: str, facts: dict[str, Any]) -> None:
-    finding = found(name, replace(GOOD, **facts))
+    finding = find_finding(name, replace(GOOD, **facts))
     assert (finding.state, words in finding.text) == (state, True), finding.text
     assert finding.hint or state is State.OK or "more were not read" in finding.text
 
@@ -307,7 +307,9 @@ def test_every_text_is_a_sentence_and_no_hint_points_to_nowhere() -> None:
 
 def test_every_problem_says_what_to_do() -> None:
     problems = [
-        found(name, replace(GOOD, **facts)) for name, state, _, facts in CASES if state is State.PROBLEM
+        find_finding(name, replace(GOOD, **facts))
+        for name, state, _, facts in CASES
+        if state is State.PROBLEM
     ]
     assert all(each.hint for each in problems)
 
@@ -337,7 +339,7 @@ def test_behind_a_bridge_reports_come_from_the_other_ci_and_nobody_is_sent_to_gi
     ci: Ci,
 ) -> None:
     told = replace(GOOD, inspection=generated(ci))
-    finding = found("id_token", told)
+    finding = find_finding("id_token", told)
     assert (finding.state, finding.hint) == (State.OK, None), finding
     assert finding.text.startswith(f"Reports come from {ci.title}; its tokens count once the operator")
     assert {each.state for each in examine(told, NOW)} == {State.OK}
@@ -345,7 +347,8 @@ def test_behind_a_bridge_reports_come_from_the_other_ci_and_nobody_is_sent_to_gi
 
 def test_generated_workflows_of_github_report_themselves() -> None:
     assert (
-        "may ask for an OIDC token" in found("id_token", replace(GOOD, inspection=generated(Ci.GITHUB))).text
+        "may request an OIDC token"
+        in find_finding("id_token", replace(GOOD, inspection=generated(Ci.GITHUB))).text
     )
 
 
@@ -357,7 +360,7 @@ def test_neither_a_private_repositorys_ci_nor_a_word_of_its_file_is_told(
 ) -> None:
     branch = BranchFacts(repository_id=7, full_name="Org/backend", default_branch="main", private=private)
     bridge = replace(WORKFLOW, id_token=False, bridge_to=bridge_to)
-    finding = found("id_token", replace(GOOD, inspection=workflows(bridge, branch=branch)))
+    finding = find_finding("id_token", replace(GOOD, inspection=workflows(bridge, branch=branch)))
     assert (finding.state, "come from another CI;" in finding.text) == (State.OK, True), finding.text
 
 
@@ -385,7 +388,7 @@ def test_what_pins_no_relay_or_another_is_found_in_every_workflow_that_reports(
     """A nightly listens to no dispatch, and is told of all the same."""
     nightly = replace(WORKFLOW, path="n.yml", dispatch_types=None, pinning=pinning, pins=pins)
     branch = BranchFacts(repository_id=7, full_name="Org/backend", default_branch="main", private=private)
-    finding = found("pins", replace(GOOD, inspection=workflows(WORKFLOW, nightly, branch=branch)))
+    finding = find_finding("pins", replace(GOOD, inspection=workflows(WORKFLOW, nightly, branch=branch)))
     assert finding.state is state
     assert ("n.yml" in finding.text) is not private
     if state is not State.OK:
@@ -413,17 +416,24 @@ def test_of_pins_that_nobody_looked_for_nothing_is_told() -> None:
     ],
 )
 def test_what_github_answered_is_understood_as_the_client_words_it(status: int, words: str) -> None:
-    fault = error_from_response(dispatch(REPO, b"{}"), Response(status, {}, b'{"message": "secret"}'), NOW)
+    fault = error_from_response(
+        create_dispatch(REPO, b"{}"), Response(status, {}, b'{"message": "secret"}'), NOW
+    )
     assert fault is not None
     for said in (fault.detail, str(fault)):
         parked = replace(SENT, state=DispatchState.PARKED, error=said)
-        assert f"is undelivered: {words}." in found("dispatch", replace(GOOD, last_dispatch=parked)).text
+        assert (
+            f"is undelivered: {words}." in find_finding("dispatch", replace(GOOD, last_dispatch=parked)).text
+        )
 
 
 def test_what_github_said_is_for_administrators_only() -> None:
     said = "GitHub answered 422 to POST /repos/org/backend/dispatches: secret words"
     parked = replace(GOOD, last_dispatch=replace(SENT, state=DispatchState.PARKED, error=said))
-    public, admin = found("dispatch", parked), found("dispatch", replace(parked, for_admin=True))
+    public, admin = (
+        find_finding("dispatch", parked),
+        find_finding("dispatch", replace(parked, for_admin=True)),
+    )
     assert "secret words" not in public.text
     assert "secret words" in admin.text
 
@@ -436,14 +446,14 @@ def test_a_workflow_that_does_not_seem_to_report_is_a_hint_and_no_more() -> None
         first_sent_at=long_ago,
         inspection=workflows(replace(WORKFLOW, reports=False)),
     )
-    finding = found("callback", quiet)
+    finding = find_finding("callback", quiet)
     assert finding.state is State.WARNING
     assert "crcr init" in (finding.hint or "")
 
 
 def test_the_test_event_is_offered_where_nobody_listens_to_it() -> None:
     only = workflows(replace(WORKFLOW, dispatch_types=("pull_request", "push")))
-    finding = found("events", replace(GOOD, inspection=only))
+    finding = find_finding("events", replace(GOOD, inspection=only))
     assert (finding.state, "crcr_test" in (finding.hint or "")) == (State.OK, True)
 
 

@@ -34,7 +34,7 @@ PLACES = {
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     method: str
     path: str
     headers: dict[str, str]
@@ -46,10 +46,10 @@ class Ci:
     """Another CI's API; answers with the next of `answers`, or with success."""
 
     url: str = ""
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ReceivedRequest] = field(default_factory=list)
     answers: list[tuple[int, Any]] = field(default_factory=list)
 
-    def answer(self, asked: Asked) -> tuple[int, Any]:
+    def answer(self, asked: ReceivedRequest) -> tuple[int, Any]:
         self.asked.append(asked)
         return self.answers.pop(0) if self.answers else (200, [] if asked.method == "GET" else {})
 
@@ -62,7 +62,7 @@ def ci() -> Iterator[Ci]:
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            status, found = there.answer(Asked(self.command, self.path, dict(self.headers), body))
+            status, found = there.answer(ReceivedRequest(self.command, self.path, dict(self.headers), body))
             text = json.dumps(found).encode()
             self.send_response(status)
             if status == 302:

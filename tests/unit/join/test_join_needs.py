@@ -27,7 +27,7 @@ def test_github_actions_takes_nothing_more() -> None:
 def test_elsewhere_nothing_is_claimed_that_does_not_hold(ci: Ci) -> None:
     said = f"{describe_effort(ci)} {describe_safety(ci)}"
     assert "one workflow" not in said
-    assert "Safe as it stands" not in said
+    assert "Safe by default" not in said
     for word in ("bridge", "secret of your repository", "registration"):
         assert word in describe_effort(ci)
     assert ("every" in describe_safety(ci)) is (ci is not Ci.GITLAB)

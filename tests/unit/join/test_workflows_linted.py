@@ -34,12 +34,12 @@ jobs:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def generated_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return distinct(write_all_files(tmp_path_factory.mktemp("wishes")))
 
 
 @pytest.fixture(scope="module")
-def workflows(written: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def workflows(generated_files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("documented") / ".github" / "workflows"
     folder.mkdir(parents=True)
     documented = []
@@ -47,7 +47,7 @@ def workflows(written: list[Path], tmp_path_factory: pytest.TempPathFactory) -> 
         documented.append(folder / f"{number}.yml")
         documented[-1].write_text(text, encoding="utf-8")
     own = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-    return [path for path in written if path.parent.name == "workflows"] + documented + own
+    return [path for path in generated_files if path.parent.name == "workflows"] + documented + own
 
 
 def distinct(paths: Sequence[Path]) -> list[Path]:
@@ -136,21 +136,21 @@ def test_the_action_has_githubs_form() -> None:
     [(".buildkite", "vendor.buildkite"), (".gitlab", "vendor.gitlab-ci"), (".circleci", "vendor.circle-ci")],
 )
 def test_the_files_of_other_cis_have_their_form(
-    folder: str, name: str, written: list[Path], tmp_path: Path
+    folder: str, name: str, generated_files: list[Path], tmp_path: Path
 ) -> None:
     wrong = tmp_path / "wrong.yml"
     wrong.write_text("steps: 7\nbuild: 7\nversion: x\n", encoding="utf-8")
     assert schema(name, wrong).returncode != 0
-    paths = [path for path in written if path.parent.name == folder]
+    paths = [path for path in generated_files if path.parent.name == folder]
     assert paths
     done = schema(name, *paths)
     assert done.returncode == 0, done.stdout
 
 
-def test_the_scripts_are_clean_shell(written: list[Path], tmp_path: Path) -> None:
+def test_the_scripts_are_clean_shell(generated_files: list[Path], tmp_path: Path) -> None:
     found = {
         script
-        for path in written
+        for path in generated_files
         if path.suffix == ".yml"
         for script in scripts(yaml.safe_load(path.read_text()))
     }

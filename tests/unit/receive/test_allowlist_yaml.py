@@ -194,7 +194,7 @@ entries = st.builds(
 )
 
 
-def written(entry: AllowlistEntry) -> dict[str, Any]:
+def entry_yaml(entry: AllowlistEntry) -> dict[str, Any]:
     options = {
         "oncalls": list(entry.oncalls),
         "hardware": entry.hardware,
@@ -224,5 +224,5 @@ def test_what_is_written_out_is_read_back_the_same(chosen: list[AllowlistEntry])
     document: dict[str, Any] = {"L1": []}
     for entry in ordered:
         group = document.setdefault(entry.level.name, {"npu": []} if entry.device else [])
-        (group["npu"] if entry.device else group).append(written(entry))
+        (group["npu"] if entry.device else group).append(entry_yaml(entry))
     assert read_allowlist(yaml.safe_dump(document, sort_keys=False)).allowlist == Allowlist(tuple(ordered))

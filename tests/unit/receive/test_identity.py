@@ -87,7 +87,7 @@ def jwks(**keys: RSAPrivateKey) -> bytes:
 
 
 @dataclass
-class World:
+class VerifierSetup:
     """A verifier over the real key cache; `published` is what every issuer's endpoint answers."""
 
     published: bytes | None = field(default_factory=lambda: jwks(k1=KEY))
@@ -119,7 +119,7 @@ class World:
 
 
 async def test_a_good_token_becomes_an_identity_of_signed_claims_only() -> None:
-    assert await World().verifier.verify(token()) == Identity(
+    assert await VerifierSetup().verifier.verify(token()) == Identity(
         issuer=GITHUB_ACTIONS,
         kind=IssuerKind.GITHUB,
         repository=RepoName("Ascend/pytorch"),
@@ -155,7 +155,7 @@ async def test_a_good_token_becomes_an_identity_of_signed_claims_only() -> None:
     ids=str,
 )
 async def test_tokens_at_the_edge_of_what_is_good_are_taken(claims: dict[str, Any]) -> None:
-    identity = await World().verifier.verify(token(**claims))
+    identity = await VerifierSetup().verifier.verify(token(**claims))
     assert identity.run_id == "303"
 
 
@@ -243,7 +243,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("case", HOSTILE)
 async def test_a_hostile_token_is_not_authentic_and_the_refusal_says_which_check(case: str) -> None:
     unverified_token, reason = HOSTILE[case]
-    refusal = await World().refusal(unverified_token)
+    refusal = await VerifierSetup().refusal(unverified_token)
     assert type(refusal) is NotAuthentic
     assert reason in refusal.detail
     assert refusal.hint
@@ -252,7 +252,7 @@ async def test_a_hostile_token_is_not_authentic_and_the_refusal_says_which_check
 @pytest.mark.parametrize("case", HOSTILE)
 async def test_a_refusal_neither_holds_the_token_nor_grows_with_it(case: str) -> None:
     unverified_token, _ = HOSTILE[case]
-    refusal = await World().refusal(unverified_token)
+    refusal = await VerifierSetup().refusal(unverified_token)
     parts = [part for part in unverified_token.split(".") if len(part) > 20]
     assert not any(part in f"{refusal.detail} {refusal.hint}" for part in parts)
     assert len(refusal.detail) < 600
@@ -266,7 +266,7 @@ REQUIRED = ("repository", "repository_id", "repository_owner_id", "run_id", "run
 @pytest.mark.parametrize("name", REQUIRED)
 @pytest.mark.parametrize("value", [..., None, "", 303, -1, True, 3.5, ["303"], {"a": "b"}], ids=str)
 async def test_a_required_claim_that_is_missing_or_not_text_is_refused_by_name(name: str, value: Any) -> None:
-    refusal = await World().refusal(token(**{name: value}))
+    refusal = await VerifierSetup().refusal(token(**{name: value}))
     assert type(refusal) is NotAuthentic
     assert f"claim '{name}'" in refusal.detail
 
@@ -281,14 +281,14 @@ async def test_a_required_claim_that_is_missing_or_not_text_is_refused_by_name(n
 )
 async def test_an_id_that_is_not_plain_digits_is_refused_by_name(name: str, value: str) -> None:
     claims: dict[str, Any] = {name: value}
-    refusal = await World().refusal(token(**claims))
+    refusal = await VerifierSetup().refusal(token(**claims))
     assert type(refusal) is NotAuthentic
     assert f"claim '{name}' must be a positive number" in refusal.detail
 
 
 @pytest.mark.parametrize("repository", ["pytorch", "a/b/c", "a/..", "a/b\n", "<script>/x", "a b/c"])
 async def test_a_repository_claim_that_is_no_name_is_refused(repository: str) -> None:
-    refusal = await World().refusal(token(repository=repository))
+    refusal = await VerifierSetup().refusal(token(repository=repository))
     assert refusal.detail == "the claim 'repository' must be owner/name"
 
 
@@ -303,12 +303,14 @@ async def test_a_repository_claim_that_is_no_name_is_refused(repository: str) ->
     ],
 )
 async def test_the_workflow_is_the_path_in_its_signed_ref(workflow_ref: str, path: str | None) -> None:
-    identity = await World().verifier.verify(token(workflow_ref=workflow_ref))
+    identity = await VerifierSetup().verifier.verify(token(workflow_ref=workflow_ref))
     assert identity.workflow_path == path
 
 
 async def test_an_enterprise_server_is_an_issuer_by_configuration_and_signs_no_check_run() -> None:
-    world = World(issuers=(complete_issuer("https://ghe.example/_services/token", IssuerKind.GITHUB),))
+    world = VerifierSetup(
+        issuers=(complete_issuer("https://ghe.example/_services/token", IssuerKind.GITHUB),)
+    )
     signed = token(iss="https://ghe.example/_services/token", check_run_id=...)
     identity = await world.verifier.verify(signed)
     assert (identity.kind, identity.check_run_id) == (IssuerKind.GITHUB, None)
@@ -326,9 +328,11 @@ FORGED: dict[str, dict[str, Any]] = {
 }
 
 
-def without_registrations() -> World:
+def without_registrations() -> VerifierSetup:
     others = (("https://ci.example", IssuerKind.GENERIC), ("https://gitlab.com", IssuerKind.GITLAB))
-    return World(issuers=tuple(complete_issuer(url, kind, jwks_url=f"{url}/keys") for url, kind in others))
+    return VerifierSetup(
+        issuers=tuple(complete_issuer(url, kind, jwks_url=f"{url}/keys") for url, kind in others)
+    )
 
 
 @pytest.mark.parametrize("issuer", UNREGISTERED)
@@ -361,13 +365,13 @@ async def test_a_forged_token_is_not_authentic_whether_its_pipeline_is_registere
     ],
 )
 async def test_only_an_organisations_own_address_at_circleci_is_asked_for_keys(issuer: str) -> None:
-    world = World()
+    world = VerifierSetup()
     assert type(await world.refusal(token(iss=issuer))) is NotAuthentic
     assert world.fetched == []
 
 
 async def test_callers_cannot_make_the_relay_read_keys_of_many_unlisted_organisations() -> None:
-    world = World(published=None)
+    world = VerifierSetup(published=None)
     for number in range(100):
         refusal = await world.refusal(token(iss=f"{ORGANISATION[:-4]}{number:04}"))
         assert type(refusal) is NotAuthentic
@@ -378,11 +382,11 @@ async def test_callers_cannot_make_the_relay_read_keys_of_many_unlisted_organisa
 
 
 async def test_keys_that_cannot_be_read_are_no_verdict_about_the_token() -> None:
-    assert type(await World(published=None).refusal(token())) is KeysUnavailable
+    assert type(await VerifierSetup(published=None).refusal(token())) is KeysUnavailable
 
 
 async def test_a_token_may_be_shown_many_times_but_not_after_its_end() -> None:
-    world = World()
+    world = VerifierSetup()
     first = await world.verifier.verify(token())
     world.clock.advance(359)
     assert await world.verifier.verify(token()) is first
@@ -391,7 +395,7 @@ async def test_a_token_may_be_shown_many_times_but_not_after_its_end() -> None:
 
 
 async def test_a_long_lived_token_that_was_taken_ends_with_its_age() -> None:
-    world = World()
+    world = VerifierSetup()
     identity = await world.verifier.verify(token(exp=NOW + 9_000))
     assert identity.expires_at == START + timedelta(minutes=10)
     world.clock.advance(660)
@@ -400,7 +404,7 @@ async def test_a_long_lived_token_that_was_taken_ends_with_its_age() -> None:
 
 @pytest.mark.parametrize("published", [jwks(k2=STRANGER), jwks(k1=STRANGER)], ids=["kid gone", "kid reused"])
 async def test_a_token_that_was_taken_falls_with_its_key(published: bytes) -> None:
-    world = World(
+    world = VerifierSetup(
         issuers=(TrustedIssuer(GITHUB_ACTIONS, IssuerKind.GITHUB, "https://keys.example", max_age_s=9_000),)
     )
     good = token(exp=NOW + 9_000)
@@ -413,7 +417,7 @@ async def test_a_token_that_was_taken_falls_with_its_key(published: bytes) -> No
 
 
 async def test_remembered_tokens_are_bounded_and_the_least_recent_goes_first() -> None:
-    world = World(max_proofs=2)
+    world = VerifierSetup(max_proofs=2)
     shown = [token(run_id=str(number)) for number in (1, 2, 3)]
     first, second = [await world.verifier.verify(each) for each in shown[:2]]
     assert await world.verifier.verify(shown[0]) is first
@@ -426,7 +430,7 @@ async def test_remembered_tokens_are_bounded_and_the_least_recent_goes_first() -
 def test_a_verifier_without_an_audience_cannot_be_made(audiences: tuple[str, ...]) -> None:
     clock = ManualClock()
     with pytest.raises(ValueError, match="audience"):
-        OidcVerifier(issuer_table(), audiences, KeyCache(World()._fetch, clock), clock)
+        OidcVerifier(issuer_table(), audiences, KeyCache(VerifierSetup()._fetch, clock), clock)
 
 
 @pytest.mark.parametrize(

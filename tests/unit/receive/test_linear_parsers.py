@@ -29,7 +29,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.statistics.similar_failures import group_similar_failures, normal_line
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.errors import CrcrError
-from crcr.github.api.core import Response, next_link
+from crcr.github.api.request_response import Response, find_next_link
 from crcr.log import clean_block, clean_text
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.callback.parse_report import parse_report
@@ -83,7 +83,7 @@ def pairs_of_backticks(size: int) -> str:
     return "`" + "a` ``b`` `" * (size // 10) + "\n/crcr status\n`"
 
 
-def lines_of(piece: str) -> Callable[[int], str]:
+def repeated_lines(piece: str) -> Callable[[int], str]:
     def text(size: int) -> str:
         line = (piece * (40 // len(piece)))[:40]
         return "\n".join([line] * (size // 41)) + "\n\n/crcr status"
@@ -97,9 +97,9 @@ COMMENTS = {
     "lone backticks": repeat("` ``\n``` ", after="\n/crcr status"),
     "one run": repeat("`", after="x`\n/crcr status"),
     "backslashes": repeat("\\", after="`\n/crcr status"),
-    "lines of code spans": lines_of("`a` "),
-    "lines of open code": lines_of("`a "),
-    "fences": lines_of("```"),
+    "lines of code spans": repeated_lines("`a` "),
+    "lines of open code": repeated_lines("`a "),
+    "fences": repeated_lines("```"),
     "tildes": repeat("~~~ ~", after="\n/crcr status"),
     "comments": repeat("<!-- -->", after="\n/crcr status"),
     "open comments": repeat("<!--", after="\n/crcr status"),
@@ -110,8 +110,8 @@ COMMENTS = {
     "open links": repeat("](", after="\n/crcr status"),
     "pictures": repeat("![", after="\n/crcr status"),
     "spaces": repeat(" ", after="\n/crcr status"),
-    "quotes": lines_of("> "),
-    "commands": lines_of("/crcr status "),
+    "quotes": repeated_lines("> "),
+    "commands": repeated_lines("/crcr status "),
 }
 COMMANDS = {
     "quotes": repeat('"', before="/crcr waive o/r:"),
@@ -268,7 +268,7 @@ def _annotated(text: str) -> object:
 
 
 def _link_header(text: str) -> str | None:
-    return next_link(Response(200, {"link": text}, b""))
+    return find_next_link(Response(200, {"link": text}, b""))
 
 
 PARSERS = (
@@ -307,8 +307,8 @@ PARSERS = (
     Parser("report", _report, JSON),
     Parser("webhook", _event, JSON),
     Parser("trimmed payload", _trimmed, NAMES),
-    Parser("reporter's line", lambda text: reporter.plain(text, 10**9), NAMES),
-    Parser("reporter's glob", reporter.Glob("**/" + "*a" * 12 + "b").matches, {"a": repeat("a", after="b"), "a/": repeat("a/")}),
+    Parser("reporter's line", lambda text: reporter.clean_text(text, 10**9), NAMES),
+    Parser("reporter's glob", reporter.PathPattern("**/" + "*a" * 12 + "b").matches, {"a": repeat("a", after="b"), "a/": repeat("a/")}),
     Parser("junit", _junit, JUNIT, size=16_384),
 )  # fmt: skip
 CASES = [

@@ -209,7 +209,7 @@ def test_an_installation_on_an_enterprise_is_named_by_its_slug() -> None:
     assert _parse("installation", body) == InstallationEvent("created", 5, "big-corp", ())
 
 
-def _moved(action: str, changes: Any) -> Any:
+def _parse_repository_event(action: str, changes: Any) -> Any:
     return _parse(
         "repository",
         {"action": action, "repository": {"id": 7, "full_name": "new/name"}, "changes": changes},
@@ -221,12 +221,14 @@ def test_a_moved_repository_is_known_by_both_names() -> None:
     assert isinstance(transferred, RepositoryEvent)
     assert transferred.old_name == RepoName("octocat/Hello-World")
     assert transferred.new_name == RepoName("Octocoders/Hello-World")
-    assert _moved(
+    assert _parse_repository_event(
         "transferred", {"owner": {"from": {"organization": {"login": "org"}}}}
     ).old_name == RepoName("org/name")
-    assert _moved("renamed", {"repository": {"name": {"from": "old"}}}).old_name == RepoName("new/old")
-    assert _moved("renamed", None).old_name is None
-    assert _moved("transferred", {"owner": {"from": {"user": None}}}).old_name is None
+    assert _parse_repository_event("renamed", {"repository": {"name": {"from": "old"}}}).old_name == RepoName(
+        "new/old"
+    )
+    assert _parse_repository_event("renamed", None).old_name is None
+    assert _parse_repository_event("transferred", {"owner": {"from": {"user": None}}}).old_name is None
 
 
 def test_a_ping_is_answered() -> None:

@@ -19,7 +19,7 @@ class Limiter:
     check = take
 
 
-class Told:
+class RecordedAnswers:
     def __init__(self) -> None:
         self.answers: list[bool] = []
 
@@ -34,7 +34,7 @@ class Told:
 async def test_an_answer_is_told_apart_from_none_and_passed_on(
     asks: str, answer: Exception | None, answered: bool
 ) -> None:
-    told = Told()
+    told = RecordedAnswers()
     limits = MonitoredLimits(Limiter(answer), told)
     if answer is None:
         await getattr(limits, asks)("callback", "org/repo")
@@ -45,7 +45,7 @@ async def test_an_answer_is_told_apart_from_none_and_passed_on(
 
 
 async def test_a_limiter_that_nobody_calls_is_asked_all_the_same_and_its_return_is_noted() -> None:
-    told, limiter = Told(), Limiter(LimiterUnavailable("away"))
+    told, limiter = RecordedAnswers(), Limiter(LimiterUnavailable("away"))
     answers: list[Exception | None] = [LimiterUnavailable("away"), RateLimited("full"), None]
 
     async def pause(_: float) -> None:

@@ -89,7 +89,7 @@ def test_the_action_hands_every_input_on_through_the_environment() -> None:
     [step] = told["runs"]["steps"]
     handed_on = {name for text in step["env"].values() for name in re.findall(r"inputs\.([a-z-]+)", text)}
     assert handed_on == set(told["inputs"])
-    names = {*map(reporter.variable, reporter.OPTIONS), "CRCR_JUNIT", "CRCR_STRICT"}
+    names = {*map(reporter.variable_name, reporter.OPTIONS), "CRCR_JUNIT", "CRCR_STRICT"}
     assert set(step["env"]) <= names
     assert step["run"].splitlines()[-1] == 'python3 "$GITHUB_ACTION_PATH/report.py"'
     assert "${{" not in step["run"]
@@ -135,7 +135,7 @@ def test_every_flag_is_also_a_variable_and_explained_by_the_help(
         reporter.parse(["--help"], {})
     told = " ".join(capsys.readouterr().out.partition("options:")[2].split())
     assert re.search(rf"--{flag}( TEXT| GLOB|)(, --\S+ TEXT)? {re.escape(MEANINGS[flag])}", told)
-    asked = reporter.parse([], {reporter.variable(flag): "true"})
+    asked = reporter.parse([], {reporter.variable_name(flag): "true"})
     values = {**asked.values, "junit": "".join(asked.junit), "strict": asked.strict, "dry-run": asked.dry_run}
     assert values[flag] in ("true", True)
 
@@ -145,7 +145,7 @@ def test_the_readme_has_a_row_for_every_flag_variable_and_input() -> None:
         r"^\| `--(.*)` \| `(.*)` \| (?:`(.*)` )?\| (.*) \|$", (ACTION / "README.md").read_text(), re.MULTILINE
     )
     assert {flag: meaning.replace("`", "") for flag, _, _, meaning in rows} == MEANINGS
-    assert all(variable == reporter.variable(flag) for flag, variable, _, _ in rows)
+    assert all(variable == reporter.variable_name(flag) for flag, variable, _, _ in rows)
     [step] = action()["runs"]["steps"]
     handed_on = {variable: re.findall(r"inputs\.([a-z-]+)", text) for variable, text in step["env"].items()}
     assert {variable: [name] for _, variable, name, _ in rows if name} == {

@@ -11,16 +11,16 @@ import pytest
 from support.downstream.reporter import GITHUB, ScriptedNetwork, reporter, run_reporter
 
 
-def read(folder: Path, *patterns: str, **more: int) -> tuple[Any, str]:
+def read_results(folder: Path, *patterns: str, **more: int) -> tuple[Any, str]:
     """The tally (None when nothing could be read) and what was said."""
     out = io.StringIO()
     machine = reporter.Machine(clock=time.monotonic)
     wanted = [str(folder / pattern) for pattern in patterns or ("**/*.xml",)]
-    return reporter.read_junit(wanted, reporter.Voice(out), machine, **more), out.getvalue()
+    return reporter.read_junit(wanted, reporter.JobOutput(out), machine, **more), out.getvalue()
 
 
 def counts(folder: Path, *patterns: str) -> tuple[int, int, int]:
-    tally, said = read(folder, *patterns)
+    tally, said = read_results(folder, *patterns)
     assert tally is not None, said
     return tally.passed, tally.failed, tally.skipped
 
@@ -74,7 +74,7 @@ def test_a_failed_test_has_its_name_file_and_message(tmp_path: Path) -> None:
         "<testcase><failure/></testcase>"
     )
     write(tmp_path, suite(inner, 'file="suite.py"'))
-    tally, _ = read(tmp_path)
+    tally, _ = read_results(tmp_path)
     assert tally.failures == [
         {"name": "pkg.T.a", "file": "suite.py", "message": "wrong"},
         {"name": "pkg.T.b", "file": "own.py", "message": "only\n a trace"},
@@ -92,14 +92,14 @@ def test_namespaces_and_encodings_are_read(tmp_path: Path) -> None:
         "c.xml",
     )
     assert counts(tmp_path) == (2, 1, 0)
-    assert read(tmp_path)[0].failures == [{"name": "é", "message": "ü"}]
+    assert read_results(tmp_path)[0].failures == [{"name": "é", "message": "ü"}]
 
 
 def test_a_thousand_failed_tests_are_named_and_all_are_counted(tmp_path: Path) -> None:
     long = '<testcase name="b"><failure message="' + "é" * 5_000 + '"/></testcase>'
     for name in "abc":
         write(tmp_path, suite(long * 500), f"{name}.xml")
-    tally, _ = read(tmp_path)
+    tally, _ = read_results(tmp_path)
     assert (tally.failed, len(tally.failures)) == (1_500, 1_000)
     assert {len(each["message"].encode()) for each in tally.failures} == {1_024}
 
@@ -166,14 +166,14 @@ def test_patterns_find_files(
 ) -> None:
     for name in FILES:
         write(tmp_path, suite(PASSED), name)
-    voice = reporter.Voice(io.StringIO())
+    voice = reporter.JobOutput(io.StringIO())
     absolute = [
         str(Path(path).relative_to(tmp_path))
-        for path in reporter.matching_files([f"{tmp_path}/{pattern}"], voice)
+        for path in reporter.find_files([f"{tmp_path}/{pattern}"], voice)
     ]
     assert (set(absolute), len(absolute)) == (found, len(found))
     monkeypatch.chdir(tmp_path)
-    assert set(reporter.matching_files([pattern, f"./{pattern}"], voice)) == found
+    assert set(reporter.find_files([pattern, f"./{pattern}"], voice)) == found
 
 
 def test_links_pipes_and_circles_are_left_alone(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_links_pipes_and_circles_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "in" / "again").symlink_to(tmp_path / "in")
     os.mkfifo(tmp_path / "in" / "pipe.xml")
     (tmp_path / "in" / "device.xml").symlink_to("/dev/zero")
-    tally, said = read(tmp_path, "in/**/*.xml")
+    tally, said = read_results(tmp_path, "in/**/*.xml")
     assert (tally.passed, said) == (1, "")
 
 
@@ -249,7 +249,7 @@ def test_a_hostile_file_is_left_out_in_no_time_and_told(tmp_path: Path, kind: st
     write(tmp_path, HOSTILE[kind], "bad.xml")
     write(tmp_path, suite(PASSED), "good.xml")
     began = time.process_time()
-    tally, said = read(tmp_path)
+    tally, said = read_results(tmp_path)
     assert time.process_time() - began < 5
     assert (tally.passed, tally.failed, tally.skipped, tally.failures) == (1, 0, 0, [])
     assert "bad.xml was left out: it " in said or "bad.xml was left out: a single piece" in said
@@ -260,7 +260,7 @@ def test_a_hostile_file_is_left_out_in_no_time_and_told(tmp_path: Path, kind: st
 def test_a_file_of_a_hundred_megabytes_is_not_even_read(tmp_path: Path) -> None:
     with (tmp_path / "sparse.xml").open("wb") as file:
         file.truncate(100 << 20)
-    tally, said = read(tmp_path)
+    tally, said = read_results(tmp_path)
     assert tally is None
     assert "larger than 64 MiB" in said
 
@@ -268,7 +268,7 @@ def test_a_file_of_a_hundred_megabytes_is_not_even_read(tmp_path: Path) -> None:
 def test_all_files_together_have_a_limit(tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path, suite(PASSED + " " * 90_000), f"{name}.xml")
-    tally, said = read(tmp_path, room=200_000)
+    tally, said = read_results(tmp_path, bytes_left=200_000)
     assert tally.passed == 2
     assert "1 of 3 test files were left out" in said
 
@@ -276,7 +276,7 @@ def test_all_files_together_have_a_limit(tmp_path: Path) -> None:
 def test_a_flood_of_files_is_cut_off_and_told(tmp_path: Path) -> None:
     for number in range(1_010):
         write(tmp_path, suite(PASSED), f"{number}.xml")
-    tally, said = read(tmp_path)
+    tally, said = read_results(tmp_path)
     assert tally.passed == 1_000
     assert "only the first 1000 were read" in said
 
@@ -287,7 +287,7 @@ def test_reading_for_too_long_is_given_up(tmp_path: Path) -> None:
     clock = iter(range(0, 1_000, 30))
     out = io.StringIO()
     machine = reporter.Machine(clock=lambda: float(next(clock)))
-    tally = reporter.read_junit([str(tmp_path)], reporter.Voice(out), machine)
+    tally = reporter.read_junit([str(tmp_path)], reporter.JobOutput(out), machine)
     assert tally.passed == 2
     assert "take too long" in out.getvalue()
 
@@ -296,9 +296,9 @@ def test_a_folder_without_end_is_not_walked_to_its_end(tmp_path: Path) -> None:
     for number in range(6):
         write(tmp_path, suite(PASSED), f"{number}/a.xml")
     out = io.StringIO()
-    assert list(reporter.walk(str(tmp_path), reporter.Voice(out), 5)) == []
+    assert list(reporter.walk_files(str(tmp_path), reporter.JobOutput(out), 5)) == []
     assert "name a smaller folder" in out.getvalue()
-    assert len(list(reporter.walk(str(tmp_path), reporter.Voice(out), 12))) == 6
+    assert len(list(reporter.walk_files(str(tmp_path), reporter.JobOutput(out), 12))) == 6
 
 
 def test_large_honest_files_are_read(tmp_path: Path) -> None:
@@ -316,5 +316,5 @@ def test_large_honest_files_are_read(tmp_path: Path) -> None:
 
 def test_the_name_of_a_file_is_no_command(tmp_path: Path) -> None:
     write(tmp_path, "nonsense", "x\n::error::y.xml")
-    _, said = read(tmp_path)
+    _, said = read_results(tmp_path)
     assert not [line for line in said.splitlines() if line.startswith("::")]

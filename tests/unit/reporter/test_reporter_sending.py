@@ -335,15 +335,15 @@ def test_every_refusal_says_what_it_means_what_to_do_and_what_the_relay_says(cod
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (http_answer(200, b"<html>log in</html>"), "is no relay"),
-        (http_answer(200, b"[]"), "is no relay"),
+        (http_answer(200, b"<html>log in</html>"), "is not a relay"),
+        (http_answer(200, b"[]"), "is not a relay"),
         (http_answer(302, location="https://evil.example.org"), "redirect (302), which is never followed"),
-        (http_answer(404, b"nothing"), "no relay is at this address"),
+        (http_answer(404, b"nothing"), "there is no relay at this address"),
         (http_answer(403, b"\xff\xfe"), "refuses the report"),
         (http_answer(400, {"error": "text"}), "refuses the report"),
         (http_answer(400, {"error": {"code": ["x"], "detail": {"a": 1}}}), "refuses the report"),
         (http_answer(400, b"[" * 60_000), "refuses the report"),
-        (reporter.Answer(0, fault="self-signed", final=True), "certificate is not trusted (self-signed)"),
+        (reporter.HttpAnswer(0, fault="self-signed", final=True), "certificate is not trusted (self-signed)"),
     ],
 )
 def test_what_is_not_a_relay_is_told_apart(given: Any, said: str) -> None:
@@ -369,7 +369,7 @@ def test_notices_of_the_relay_are_passed_on() -> None:
             [http_answer(200, {"ok": True, "sandbox": True, "hint": "ask for an entry"})]
         ),
     )
-    assert "sandbox, where it counts for nothing and is removed soon. ask for an entry" in said
+    assert "sandbox: it does not count and is deleted soon. ask for an entry" in said
     ignored = {"ok": True, "status": "ignored", "reason": "L1", "hint": "ask for L2"}
     code, said = run_reporter(*START, network=ScriptedNetwork([http_answer(202, ignored)]))
     assert (code, "::notice title=CRCR relay::the relay ignores this report: L1. ask for L2" in said) == (
@@ -392,7 +392,7 @@ HOSTILE = "x\n::set-output name=a::b\r\n::error::c\x1b[31m##[add-mask]y\u202e\u2
         http_answer(
             200, {"ok": True, "warning": HOSTILE, "job_name": HOSTILE, "sandbox": HOSTILE, "hint": HOSTILE}
         ),
-        reporter.Answer(0, fault=reporter.plain(HOSTILE)),
+        reporter.HttpAnswer(0, fault=reporter.clean_text(HOSTILE)),
     ],
 )
 @pytest.mark.parametrize("env", [GITHUB, ANYWHERE])

@@ -54,7 +54,7 @@ def _restored() -> Iterator[None]:
     log._literals = log._Literals()
 
 
-def written(format: str, event: str = "job_reported", **fields: Any) -> str:  # noqa: A002
+def logged_line(format: str, event: str = "job_reported", **fields: Any) -> str:  # noqa: A002
     stream = io.StringIO()
     configure(format, "info", stream)  # type: ignore[arg-type]
     structlog.get_logger().info(event, **fields)
@@ -83,7 +83,7 @@ def crashed(format: str, message: str) -> str:  # noqa: A002
 
 
 def test_a_json_line_has_time_level_event_and_fields() -> None:
-    line = as_json(written("json", downstream="org/x", attempt=2, ok=True, took_s=0.5, none=None))
+    line = as_json(logged_line("json", downstream="org/x", attempt=2, ok=True, took_s=0.5, none=None))
     assert list(line)[:3] == ["time", "level", "event"]
     assert line.pop("time").endswith("Z")
     assert line == {
@@ -98,12 +98,12 @@ def test_a_json_line_has_time_level_event_and_fields() -> None:
 
 
 def test_a_console_line_quotes_what_could_be_read_as_another_field() -> None:
-    line = written("console", job="build downstream=evil", plain="org/x")
+    line = logged_line("console", job="build downstream=evil", plain="org/x")
     assert line.endswith('info     job_reported job="build downstream=evil" plain=org/x\n')
 
 
 def test_auto_means_json_where_nobody_watches() -> None:
-    assert written("auto").startswith("{")
+    assert logged_line("auto").startswith("{")
 
 
 def test_lines_below_the_level_are_not_written() -> None:
@@ -115,19 +115,19 @@ def test_lines_below_the_level_are_not_written() -> None:
 
 
 def test_a_field_called_level_does_not_hide_the_lines_own() -> None:
-    line = as_json(written("json", level="L2"))
+    line = as_json(logged_line("json", level="L2"))
     assert (line["level"], line["level_"]) == ("info", "L2")
 
 
 def test_context_is_bound_once() -> None:
     with structlog.contextvars.bound_contextvars(delivery="guid"):
-        assert as_json(written("json"))["delivery"] == "guid"
+        assert as_json(logged_line("json"))["delivery"] == "guid"
 
 
 def test_values_of_all_kinds_become_json() -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     line = as_json(
-        written("json", at=moment, big=10**5000, nan=float("nan"), raw=b"\n", many=(1, {"a"}), odd=object)
+        logged_line("json", at=moment, big=10**5000, nan=float("nan"), raw=b"\n", many=(1, {"a"}), odd=object)
     )
     assert line["at"] == "2026-01-02T00:00:00+00:00"
     assert line["big"] == "<16610 bits>"
@@ -137,18 +137,18 @@ def test_values_of_all_kinds_become_json() -> None:
 def test_a_value_that_holds_itself_ends() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    assert "…" in json.dumps(as_json(written("json", loop=loop)), ensure_ascii=False)
+    assert "…" in json.dumps(as_json(logged_line("json", loop=loop)), ensure_ascii=False)
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
 def test_fault_31_a_secret_is_masked_in_every_place(format: str, text: str, secret: str) -> None:  # noqa: A002
     lines = [
-        written(format, text),
-        written(format, detail=text),
-        written(format, nested={"list": [text, {text: text}]}),
-        written(format, error=ValueError(text)),
-        written(format, raw=text.encode()),
+        logged_line(format, text),
+        logged_line(format, detail=text),
+        logged_line(format, nested={"list": [text, {text: text}]}),
+        logged_line(format, error=ValueError(text)),
+        logged_line(format, raw=text.encode()),
         crashed(format, text),
     ]
     for line in lines:
@@ -167,7 +167,7 @@ PROSE = [
 
 @pytest.mark.parametrize("text", PROSE)
 def test_a_sentence_about_tokens_stays_as_it_is(text: str) -> None:
-    line = as_json(written("json", text, detail=text))
+    line = as_json(logged_line("json", text, detail=text))
     assert (line["event"], line["detail"]) == (text, text)
 
 
@@ -211,23 +211,25 @@ def test_no_token_of_the_kinds_in_use_survives_between_sentences(
     ],
 )
 def test_fault_31_what_stands_under_a_secrets_name_is_masked(name: str) -> None:
-    line = written("json", **{name: "hunter2"}, headers={name: ["hunter2"]})
+    line = logged_line("json", **{name: "hunter2"}, headers={name: ["hunter2"]})
     assert "hunter2" not in line
 
 
 def test_counts_under_such_a_name_are_shown() -> None:
-    line = as_json(written("json", tokens=3, token_cached=True))
+    line = as_json(logged_line("json", tokens=3, token_cached=True))
     assert (line["tokens"], line["token_cached"]) == (3, True)
 
 
 def test_fault_31_registered_secrets_are_masked_in_every_spelling() -> None:
     secret = 'It\'s a "Secret" to/Everybody'
     redact_literals([secret, "abc"])
-    assert secret not in as_json(written("json", a=f"<{secret}>"))["a"]
-    assert "Everybody" not in written("json", a=json.dumps(secret), b=repr(secret), c=[secret], d=object)
-    assert "Everybody" not in written("json", url="https://x/?q=It%27s%20a%20%22Secret%22%20to%2FEverybody")
+    assert secret not in as_json(logged_line("json", a=f"<{secret}>"))["a"]
+    assert "Everybody" not in logged_line("json", a=json.dumps(secret), b=repr(secret), c=[secret], d=object)
+    assert "Everybody" not in logged_line(
+        "json", url="https://x/?q=It%27s%20a%20%22Secret%22%20to%2FEverybody"
+    )
     assert "Everybody" not in crashed("console", secret)
-    assert as_json(written("json", a="abc"))["a"] == "abc"  # too short to tell from ordinary text
+    assert as_json(logged_line("json", a="abc"))["a"] == "abc"  # too short to tell from ordinary text
 
 
 def test_fault_31_tracebacks_show_no_local_variables() -> None:
@@ -296,7 +298,7 @@ HOSTILE = [
 @pytest.mark.parametrize("format", ["json", "console"])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_fault_29_a_hostile_name_cannot_forge_a_line(format: str, name: str) -> None:  # noqa: A002
-    line = written(format, job=name, nested={name: [name]}, **{f"k{name}": name})
+    line = logged_line(format, job=name, nested={name: [name]}, **{f"k{name}": name})
     assert line.endswith("\n")
     assert line[:-1].isprintable()
 
@@ -309,10 +311,10 @@ def test_fault_29_a_message_with_line_ends_stays_inside_its_traceback() -> None:
 
 
 def test_fault_29_a_long_text_is_cut() -> None:
-    line = as_json(written("json", job="x" * 1_000_000))
+    line = as_json(logged_line("json", job="x" * 1_000_000))
     assert line["job"] == "x" * MAX_TEXT + "… (998000 more)"
     assert len(crashed("json", "x" * 1_000_000)) < 30_000
-    assert len(written("json", jobs=list(range(100_000)))) < 1_000
+    assert len(logged_line("json", jobs=list(range(100_000)))) < 1_000
 
 
 @pytest.mark.timeout(10)
@@ -321,7 +323,7 @@ def test_fault_29_a_long_text_is_cut() -> None:
 )
 def test_fault_29_masking_is_quick_on_text_made_to_slow_it_down(part: str) -> None:
     for _ in range(20):
-        written("json", job=part * 100_000)
+        logged_line("json", job=part * 100_000)
 
 
 _value = st.recursive(
@@ -337,7 +339,7 @@ def test_no_field_ever_holds_a_raw_line_end_or_control_character(
     event: str,
     format: str,  # noqa: A002
 ) -> None:
-    line = written(format, event, fields=fields, text=event)
+    line = logged_line(format, event, fields=fields, text=event)
     assert line.endswith("\n")
     assert line[:-1].isprintable()
     if format == "json":

@@ -48,12 +48,12 @@ OPEN = (
 )
 
 
-def known() -> TokenStore:
+def token_store() -> TokenStore:
     digests = [sha256(token.encode()).hexdigest() for token in (ADMIN, READER)]
     return TokenStore((NamedToken("ann", digests[0], admin=True), NamedToken("rob", digests[1], admin=False)))
 
 
-class House:
+class GuardedApp:
     """An app of which every address says who asks, behind the real doors."""
 
     def __init__(
@@ -65,7 +65,7 @@ class House:
         peer: str = "10.1.1.1",
     ) -> None:
         self.clock = ManualClock()
-        tokens = known() if tokens is None else tokens
+        tokens = token_store() if tokens is None else tokens
         self.sessions = Sessions(tokens, secret=b"secret", clock=self.clock, secure=url.startswith("https"))
         self.doors = AccessSettings(
             access=mode,
@@ -162,21 +162,21 @@ def addresses() -> list[BaseRoute]:
 
 
 @asynccontextmanager
-async def house(mode: Mode, **more: Any) -> AsyncIterator[House]:
-    guarded = House(mode, **more)
+async def guarded_app(mode: Mode, **more: Any) -> AsyncIterator[GuardedApp]:
+    guarded = GuardedApp(mode, **more)
     async with guarded.http:
         yield guarded
 
 
 @pytest.mark.parametrize("path", [*PAGES, *DATA, *OPEN])
 async def test_a_public_dashboard_asks_nobody(path: str) -> None:
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         assert (await guarded.get(path)).status_code not in {303, 401, 403}
 
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_a_stranger_is_sent_from_a_page_to_the_login_and_back(path: str) -> None:
-    async with house("token") as guarded:
+    async with guarded_app("token") as guarded:
         answer = await guarded.get(path)
         assert answer.status_code == 303
         assert answer.headers["location"] == f"/crcr/login?next={path.replace('/', '%2F')}"
@@ -185,7 +185,7 @@ async def test_a_stranger_is_sent_from_a_page_to_the_login_and_back(path: str) -
 @pytest.mark.parametrize("path", DATA)
 @pytest.mark.parametrize("accept", ["*/*", "application/json", "text/event-stream"])
 async def test_a_stranger_gets_no_data_and_is_told_how(path: str, accept: str) -> None:
-    async with house("token") as guarded:
+    async with guarded_app("token") as guarded:
         answer = await guarded.get(path, accept=accept)
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "not_signed_in"
@@ -196,14 +196,14 @@ async def test_a_stranger_gets_no_data_and_is_told_how(path: str, accept: str) -
 @pytest.mark.parametrize("mode", ["token", "proxy"])
 @pytest.mark.parametrize("path", OPEN)
 async def test_probes_and_what_a_login_needs_are_open_to_all(mode: Mode, path: str) -> None:
-    async with house(mode) as guarded:
+    async with guarded_app(mode) as guarded:
         assert (await guarded.get(path)).status_code == 200
 
 
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
 @pytest.mark.parametrize(("token", "name", "admin"), [(ADMIN, "ann", True), (READER, "rob", False)])
 async def test_a_bearer_token_names_its_holder(mode: Mode, token: str, name: str, admin: bool) -> None:
-    async with house(mode) as guarded:
+    async with guarded_app(mode) as guarded:
         answer = await guarded.get("/api/v1/summary", authorization=f"bearer {token}")
         assert answer.json() == {"name": name, "admin": admin, "csrf": None, "way": "token"}
 
@@ -211,33 +211,33 @@ async def test_a_bearer_token_names_its_holder(mode: Mode, token: str, name: str
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
 @pytest.mark.parametrize("path", ["/crcr/org/repo", "/api/v1/summary"])
 async def test_a_session_names_its_holder_on_pages_and_for_data(mode: Mode, path: str) -> None:
-    async with house(mode) as guarded:
+    async with guarded_app(mode) as guarded:
         found = (await guarded.get(path, **guarded.cookie())).json()
         assert (found["name"], found["admin"], found["way"]) == ("ann", True, "session")
         assert found["csrf"]
 
 
 async def test_live_updates_come_with_the_session() -> None:
-    async with house("token") as guarded:
+    async with guarded_app("token") as guarded:
         assert (await guarded.get("/api/v1/events", **guarded.cookie(READER))).status_code == 200
 
 
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
 async def test_a_wrong_token_is_refused_even_with_a_good_session(mode: Mode) -> None:
-    async with house(mode, peer="203.0.113.9") as guarded:
+    async with guarded_app(mode, peer="203.0.113.9") as guarded:
         answer = await guarded.get("/api/v1/summary", authorization="Bearer nonsense", **guarded.cookie())
         assert answer.status_code == 401
         assert "nonsense" not in answer.text
 
 
 async def test_without_tokens_a_header_or_cookie_means_nothing() -> None:
-    async with house("public", tokens=TokenStore(())) as guarded:
+    async with guarded_app("public", tokens=TokenStore(())) as guarded:
         answer = await guarded.get("/api/v1/summary", authorization="Bearer x", cookie="crcr_session=x.y")
         assert answer.json()["name"] is None
 
 
 async def test_wrong_tokens_are_limited_and_a_good_one_waits_with_them() -> None:
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         for _ in range(3):
             assert (await guarded.get("/api/v1/summary", authorization="Bearer wrong")).status_code == 401
         answer = await guarded.get("/api/v1/summary", authorization=f"Bearer {ADMIN}")
@@ -249,20 +249,20 @@ async def test_wrong_tokens_are_limited_and_a_good_one_waits_with_them() -> None
 
 
 async def test_a_trusted_proxy_names_the_reader_who_may_never_act() -> None:
-    async with house("proxy") as guarded:
+    async with guarded_app("proxy") as guarded:
         found = (await guarded.get("/api/v1/summary", **{"x-forwarded-user": "eve@example.org"})).json()
         assert found == {"name": "eve@example.org", "admin": False, "csrf": None, "way": "proxy"}
 
 
 @pytest.mark.parametrize("peer", ["203.0.113.9", "::1", "unix", ""])
 async def test_a_name_from_anybody_else_counts_for_nothing(peer: str) -> None:
-    async with house("proxy", peer=peer) as guarded:
+    async with guarded_app("proxy", peer=peer) as guarded:
         told = {"x-forwarded-user": "ann", "x-forwarded-for": "10.0.0.1"}
         assert (await guarded.get("/api/v1/summary", **told)).status_code == 401
 
 
 async def test_a_dual_stack_socket_knows_the_proxy_too() -> None:
-    async with house("proxy", peer="::ffff:10.0.0.7") as guarded:
+    async with guarded_app("proxy", peer="::ffff:10.0.0.7") as guarded:
         assert (await guarded.get("/crcr", **{"x-forwarded-user": "eve"})).status_code == 200
 
 
@@ -270,7 +270,7 @@ async def test_a_dual_stack_socket_knows_the_proxy_too() -> None:
     "names", [[], [""], [" "], ["x" * 129], ["eve", "ann"], ["e\tve"], ["eve, ann"], [",eve"]]
 )
 async def test_a_proxy_that_names_nobody_or_two_lets_nobody_in(names: list[str]) -> None:
-    async with house("proxy") as guarded:
+    async with guarded_app("proxy") as guarded:
         told = [("x-forwarded-user", name) for name in names]
         answer = await guarded.http.get("/crcr", headers=[("accept", "text/html"), *told])
         assert answer.status_code == 401
@@ -279,13 +279,13 @@ async def test_a_proxy_that_names_nobody_or_two_lets_nobody_in(names: list[str])
 
 @pytest.mark.parametrize("mode", ["public", "token"])
 async def test_where_no_proxy_is_set_up_its_header_is_only_text(mode: Mode) -> None:
-    async with house(mode) as guarded:
+    async with guarded_app(mode) as guarded:
         answer = await guarded.get("/api/v1/summary", **{"x-forwarded-user": "ann"})
         assert answer.status_code == 401 if mode == "token" else answer.json()["name"] is None
 
 
 async def test_a_proxys_own_token_does_not_keep_its_reader_out() -> None:
-    async with house("proxy") as guarded:
+    async with guarded_app("proxy") as guarded:
         told = {"x-forwarded-user": "eve", "authorization": "Bearer of.the.proxy"}
         for _ in range(5):
             assert (await guarded.get("/api/v1/summary", **told)).json()["name"] == "eve"
@@ -295,7 +295,7 @@ async def test_a_proxys_own_token_does_not_keep_its_reader_out() -> None:
 
 
 async def test_tokens_cannot_be_guessed_through_the_proxy() -> None:
-    async with house("proxy") as guarded:
+    async with guarded_app("proxy") as guarded:
         told = {"x-forwarded-user": "eve"}
         for number in range(3):
             await guarded.get("/api/v1/summary", **told, authorization=f"Bearer {number}")
@@ -308,7 +308,7 @@ async def test_tokens_cannot_be_guessed_through_the_proxy() -> None:
 
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
 async def test_fault_30_nobody_signed_in_is_known_to_the_ingest(mode: Mode) -> None:
-    async with house(mode) as guarded:
+    async with guarded_app(mode) as guarded:
         for told in (guarded.cookie(), {"authorization": f"Bearer {ADMIN}"}, {"x-forwarded-user": "ann"}):
             answer = await guarded.http.post("/api/crcr/results", headers=told)
             assert answer.json() == {"name": None, "admin": False, "csrf": None, "way": None}
@@ -331,14 +331,14 @@ async def test_fault_30_nobody_signed_in_is_known_to_the_ingest(mode: Mode) -> N
 )
 @pytest.mark.parametrize("path", ["/crcr/login", "/crcr/org/repo", "/api/v1/summary", "/api/crcr/results"])
 async def test_another_sites_page_sends_nothing_here(path: str, told: dict[str, str], taken: bool) -> None:
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         answer = await guarded.http.post(path, headers={**told, **guarded.cookie()})
         assert answer.status_code == (200 if taken else 403)
         assert taken or answer.json()["error"]["code"] == "cross_origin"
 
 
 async def test_over_https_a_page_of_the_unencrypted_site_is_another() -> None:
-    async with house("public", url="https://hud.test") as guarded:
+    async with guarded_app("public", url="https://hud.test") as guarded:
         assert (
             await guarded.http.post("/crcr/login", headers={"origin": "https://hud.test"})
         ).status_code == 200
@@ -367,7 +367,7 @@ def test_a_page_of_this_site_is_gone_back_to(asked: str) -> None:
 
 
 async def test_what_follows_the_address_is_kept_on_the_way_to_the_login() -> None:
-    async with house("token") as guarded:
+    async with guarded_app("token") as guarded:
         answer = await guarded.get("/crcr/org/repo?range=7d&upstream=o/r")
         assert (
             answer.headers["location"]
@@ -380,7 +380,7 @@ async def test_what_follows_the_address_is_kept_on_the_way_to_the_login() -> Non
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
 @pytest.mark.parametrize("path", [*PAGES, *DATA, *OPEN])
 async def test_no_answer_is_guessed_at_and_every_page_is_fenced_in(mode: Mode, path: str) -> None:
-    async with house(mode) as guarded:
+    async with guarded_app(mode) as guarded:
         for told in ({}, guarded.cookie()):
             answer = await guarded.get(path, **told)
             assert answer.headers["x-content-type-options"] == "nosniff"
@@ -390,30 +390,30 @@ async def test_no_answer_is_guessed_at_and_every_page_is_fenced_in(mode: Mode, p
 
 
 async def test_only_an_encrypted_site_says_that_it_stays_so() -> None:
-    async with house("public", url="https://hud.test") as guarded:
+    async with guarded_app("public", url="https://hud.test") as guarded:
         assert "max-age" in (await guarded.get("/crcr")).headers["strict-transport-security"]
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         assert "strict-transport-security" not in (await guarded.get("/crcr")).headers
 
 
 async def test_search_engines_find_pages_of_a_public_dashboard_only() -> None:
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         assert "x-robots-tag" not in (await guarded.get("/crcr")).headers
         assert (await guarded.get("/api/v1/summary")).headers["x-robots-tag"] == "noindex"
         assert "Disallow: /api/" in (await guarded.get("/robots.txt")).text
-    async with house("token") as guarded:
+    async with guarded_app("token") as guarded:
         assert (await guarded.get("/crcr", **guarded.cookie())).headers["x-robots-tag"] == "noindex"
 
 
 @pytest.mark.parametrize("path", ["/crcr", "/api/v1/summary"])
 async def test_what_one_reader_sees_is_kept_for_that_reader_alone(path: str) -> None:
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         assert "private" not in (await guarded.get(path)).headers.get("cache-control", "")
         assert "Cookie" in (await guarded.get(path)).headers["vary"]
         signed_in = await guarded.get(path, **guarded.cookie())
         assert signed_in.headers["cache-control"] == "private, no-cache"
         assert "Cookie, Authorization" in signed_in.headers["vary"]
-    async with house("token") as guarded:
+    async with guarded_app("token") as guarded:
         assert (await guarded.get("/crcr")).headers["cache-control"] == "private, no-cache"
         assert "immutable" in (await guarded.get("/static/page.css")).headers["cache-control"]
         assert (await guarded.get("/healthz")).headers["cache-control"] == "no-store"
@@ -421,7 +421,7 @@ async def test_what_one_reader_sees_is_kept_for_that_reader_alone(path: str) -> 
 
 @pytest.mark.parametrize("path", ["/crcr", "/api/v1/summary"])
 async def test_who_has_the_same_page_is_not_sent_it_again(path: str) -> None:
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         first = await guarded.get(path)
         tag = first.headers["etag"]
         for told in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
@@ -433,7 +433,7 @@ async def test_who_has_the_same_page_is_not_sent_it_again(path: str) -> None:
 
 
 async def test_another_reader_has_another_page() -> None:
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         tag = (await guarded.get("/api/v1/summary")).headers["etag"]
         assert (
             await guarded.get("/api/v1/summary", **guarded.cookie(), **{"if-none-match": tag})
@@ -442,12 +442,12 @@ async def test_another_reader_has_another_page() -> None:
 
 @pytest.mark.parametrize("path", ["/api/v1/events", "/api/v1/huge", "/healthz"])
 async def test_streams_and_what_is_not_to_be_kept_have_no_tag(path: str) -> None:
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         assert "etag" not in (await guarded.get(path)).headers
 
 
 async def test_pages_are_packed_and_streams_go_out_as_they_come() -> None:
-    async with house("public") as guarded:
+    async with guarded_app("public") as guarded:
         async with guarded.http.stream("GET", "/crcr", headers={"accept-encoding": "gzip"}) as page:
             raw = b"".join([part async for part in page.aiter_raw()])
         assert page.headers["content-encoding"] == "gzip"
@@ -493,7 +493,7 @@ async def test_an_event_is_passed_on_before_the_next_is_there() -> None:
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    doors = House("public").doors
+    doors = GuardedApp("public").doors
     around = response_headers.wrap_app(
         AccessMiddleware(app, doors), public_url="https://hud.test", is_public=True
     )
@@ -539,11 +539,11 @@ async def test_no_spelling_of_an_address_or_host_gets_past_the_door(path: str, h
 
     scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [(b"host", host)]}
     more = {"client": ("192.0.2.1", 1), "server": ("hud.test", 80), "scheme": "http"}
-    await AccessMiddleware(app, House("token").doors)({**scope, **more}, receive, send)
+    await AccessMiddleware(app, GuardedApp("token").doors)({**scope, **more}, receive, send)
     assert reached == ["401"]
 
 
-def asked(query: str) -> Request:
+def make_request(query: str) -> Request:
     return Request({"type": "http", "query_string": query.encode(), "headers": [], "path": "/crcr"})
 
 
@@ -552,7 +552,7 @@ def asked(query: str) -> Request:
 def test_after_an_act_the_page_says_what_was_done(code: str, number: int) -> None:
     address = with_notice("/crcr/a/b?done=paused&n=1&range=7d", code, number)
     assert address.startswith("/crcr/a/b?range=7d&")
-    said = read_notice(asked(address.partition("?")[2]))
+    said = read_notice(make_request(address.partition("?")[2]))
     assert said
     assert "{}" not in said
 
@@ -570,4 +570,4 @@ def test_after_an_act_the_page_says_what_was_done(code: str, number: int) -> Non
     ],
 )
 def test_nobody_puts_words_into_the_pages_mouth(query: str) -> None:
-    assert read_notice(asked(query)) is None
+    assert read_notice(make_request(query)) is None

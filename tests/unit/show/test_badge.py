@@ -17,7 +17,7 @@ from crcr.record.views.sql_views import SqlViews
 from crcr.show.pages.badge import choose_badge, draw, routes, text_width
 from crcr.show.pages.frame import Frame
 from support.clock import ManualClock
-from support.page_reader import ACTING, HOSTILE
+from support.page_reader import CONTROL_CHARACTERS, HOSTILE
 
 UPSTREAMS = RepoName("Torch/torch"), RepoName("other/upstream")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -187,7 +187,7 @@ async def test_a_label_is_text_and_stays_within_its_place(text: str) -> None:
     assert answer.status_code == 200
     assert 0 < len(label) <= 41
     assert message == "passing · 98.7%"
-    assert not ACTING.search(label + title)
+    assert not CONTROL_CHARACTERS.search(label + title)
     assert "\n" not in label
     unknown = await get(FakeViews(view()), "/badge/no/body.svg", params={"label": short})
     assert parsed(unknown.content)[0] == [label, "unknown"]

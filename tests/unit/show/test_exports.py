@@ -23,12 +23,12 @@ ITEMS: CsvTable[tuple[str, int]] = CsvTable(
 )
 
 
-def asked(query: str = "") -> Request:
+def make_request(query: str = "") -> Request:
     scope = {"type": "http", "path": "/api/v1/jobs.csv", "query_string": query.encode(), "headers": []}
     return Request(scope)
 
 
-class Listed:
+class PagedItems:
     """A list of named items that make so many lines each."""
 
     def __init__(self, *lines: int) -> None:
@@ -42,14 +42,14 @@ class Listed:
         return self.items[start:end], (end,) if end < len(self.items) else None
 
 
-async def body_of(response: Response) -> str:
+async def response_text(response: Response) -> str:
     if isinstance(response, StreamingResponse):
         return b"".join([bytes(each) async for each in response.body_iterator]).decode()  # type: ignore[arg-type]
     return bytes(response.body).decode()
 
 
-async def lines_of(response: Response) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(await body_of(response), newline="")))[1:]
+async def csv_rows(response: Response) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(await response_text(response), newline="")))[1:]
 
 
 def next_place(response: Response) -> CursorKey:
@@ -104,8 +104,10 @@ def test_columns_have_names_of_their_own(table: str) -> None:
 
 
 async def test_a_list_is_exported_whole_with_its_head() -> None:
-    answer = await CsvExport(asked(), "up/stream-jobs", 100).respond_with_pages(ITEMS, Listed(1, 2).read)
-    assert await body_of(answer) == "name,line\r\nitem 0,0\r\nitem 1,0\r\nitem 1,1\r\n"
+    answer = await CsvExport(make_request(), "up/stream-jobs", 100).respond_with_pages(
+        ITEMS, PagedItems(1, 2).read
+    )
+    assert await response_text(answer) == "name,line\r\nitem 0,0\r\nitem 1,0\r\nitem 1,1\r\n"
     assert answer.headers["content-type"] == "text/csv; charset=utf-8; header=present"
     assert answer.headers["content-disposition"] == 'attachment; filename="crcr-up-stream-jobs.csv"'
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -113,12 +115,12 @@ async def test_a_list_is_exported_whole_with_its_head() -> None:
 
 
 async def test_what_is_over_the_limit_is_found_through_the_link() -> None:
-    listed = Listed(*[1] * 1000)
+    listed = PagedItems(*[1] * 1000)
     found: list[list[str]] = []
     after: CursorKey = None
     while True:
-        answer = await CsvExport(asked(), "x", 300, after).respond_with_pages(ITEMS, listed.read)
-        found += await lines_of(answer)
+        answer = await CsvExport(make_request(), "x", 300, after).respond_with_pages(ITEMS, listed.read)
+        found += await csv_rows(answer)
         after = next_place(answer)
         if after is None:
             break
@@ -127,12 +129,12 @@ async def test_what_is_over_the_limit_is_found_through_the_link() -> None:
 
 @given(st.lists(st.integers(1, 9), max_size=40), st.integers(1, 25))
 async def test_no_item_is_torn_lost_or_doubled(sizes: list[int], limit: int) -> None:
-    listed = Listed(*sizes)
+    listed = PagedItems(*sizes)
     found: list[list[str]] = []
     after: CursorKey = None
     for _ in range(len(sizes) + 1):
-        answer = await CsvExport(asked(), "x", limit, after).respond_with_pages(ITEMS, listed.read)
-        part = await lines_of(answer)
+        answer = await CsvExport(make_request(), "x", limit, after).respond_with_pages(ITEMS, listed.read)
+        part = await csv_rows(answer)
         assert len(part) <= max(limit, *sizes, 1)
         found += part
         after = next_place(answer)
@@ -142,8 +144,8 @@ async def test_no_item_is_torn_lost_or_doubled(sizes: list[int], limit: int) -> 
 
 
 async def test_the_link_keeps_what_was_asked_and_names_no_host() -> None:
-    answer = await CsvExport(asked("state=completed&cursor=old&limit=1"), "x", 1).respond_with_pages(
-        ITEMS, Listed(1, 1).read
+    answer = await CsvExport(make_request("state=completed&cursor=old&limit=1"), "x", 1).respond_with_pages(
+        ITEMS, PagedItems(1, 1).read
     )
     place = cursors.encode((1,))
     assert answer.headers["link"] == f'</api/v1/jobs.csv?state=completed&limit=1&cursor={place}>; rel="next"'
@@ -155,9 +157,9 @@ async def test_a_large_export_is_sent_in_pieces() -> None:
     async def read(_: CursorKey, __: int) -> tuple[Sequence[int], CursorKey]:
         return range(200), None
 
-    answer = await CsvExport(asked(), "x").respond_with_pages(table, read)
+    answer = await CsvExport(make_request(), "x").respond_with_pages(table, read)
     assert isinstance(answer, StreamingResponse)
-    text = await body_of(answer)
+    text = await response_text(answer)
     assert len(text.encode()) == int(answer.headers["content-length"])
     assert text.count("\r\n") == 201
 
@@ -169,7 +171,7 @@ async def test_a_fault_in_the_middle_leaves_no_short_file() -> None:
         return [("x" * 1_000_000, 1)], (1,)
 
     with pytest.raises(StoreUnavailable):
-        await CsvExport(asked(), "x", 100).respond_with_pages(ITEMS, read)
+        await CsvExport(make_request(), "x", 100).respond_with_pages(ITEMS, read)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from support.clock import ManualClock
 UPSTREAM = RepoName("Torch/torch")
 
 
-def read(metrics: RelayMetrics) -> dict[tuple[str, ...], float]:
+def read_samples(metrics: RelayMetrics) -> dict[tuple[str, ...], float]:
     """Every sample by its name and the values of its labels."""
     found = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
@@ -48,7 +48,9 @@ def test_refusals_are_counted_by_door_and_layer_and_successes_are_not() -> None:
         metrics.callback(outcome)
     metrics.delivery("push", "bad_signature")
     metrics.ingest("not_authentic")
-    refused = {labels[1:]: n for labels, n in read(metrics).items() if labels[0] == "crcr_refusals_total"}
+    refused = {
+        labels[1:]: n for labels, n in read_samples(metrics).items() if labels[0] == "crcr_refusals_total"
+    }
     assert refused == {
         ("callback", "allowlist"): 1,
         ("callback", "limiter"): 1,
@@ -62,7 +64,7 @@ def test_a_queue_is_told_for_every_kind_and_a_kind_of_a_later_release_makes_no_s
     metrics = RelayMetrics()
     queue = EffectQueue(kind="send_dispatch", waiting=3, claimed=1, parked=2, lag_s=40.0)
     metrics.observe([vitals(queues=(queue, EffectQueue(kind="of_a_later_release", waiting=9)))])
-    told = read(metrics)
+    told = read_samples(metrics)
     kinds = {labels[1] for labels in told if labels[0] == "crcr_queue_effects"}
     assert kinds == {kind.value for kind in EffectKind}
     states = [("waiting", 3), ("claimed", 1), ("parked", 2)]
@@ -76,7 +78,7 @@ def test_what_is_worth_an_alarm_is_told_and_what_is_not_known_is_not() -> None:
     metrics = RelayMetrics()
     watched = AlarmFacts(paused=True, allowlist_bad=True, last_delivery_s=30.0, gate_overdue_s=9.0)
     metrics.observe([vitals(watched=watched, history_unfed=7, history_lag_s=12.0)])
-    told = read(metrics)
+    told = read_samples(metrics)
     assert told["crcr_upstream_paused", "Torch/torch"] == 1
     assert told["crcr_allowlist_bad", "Torch/torch"] == 1
     assert told["crcr_last_delivery_age_seconds", "Torch/torch"] == 30
@@ -84,13 +86,13 @@ def test_what_is_worth_an_alarm_is_told_and_what_is_not_known_is_not() -> None:
     assert told["crcr_history_lag_seconds", "Torch/torch"] == 12
     assert told["crcr_history_unfed", "Torch/torch"] == 7
     metrics.observe([vitals()])
-    left = {labels[0] for labels in read(metrics)}
+    left = {labels[0] for labels in read_samples(metrics)}
     assert not left & {"crcr_last_delivery_age_seconds", "crcr_history_lag_seconds", "crcr_history_unfed"}
 
 
 def test_the_smallest_budget_is_told_and_how_many_stand_how() -> None:
     metrics = RelayMetrics()
-    assert not [labels for labels in read(metrics) if labels[0].startswith("crcr_github_least")]
+    assert not [labels for labels in read_samples(metrics) if labels[0].startswith("crcr_github_least")]
     budgets = [
         Budget(4000, 5000, blocked=False),
         Budget(300, 5000, blocked=False, held=(Urgency.CHECKS, Urgency.DETAILS)),
@@ -98,7 +100,7 @@ def test_the_smallest_budget_is_told_and_how_many_stand_how() -> None:
         Budget(None, None, blocked=False),
     ]
     metrics.github.watch(lambda: budgets)
-    told = read(metrics)
+    told = read_samples(metrics)
     assert told["crcr_github_least_remaining",] == 300
     assert told["crcr_github_least_remaining_ratio",] == 0.06
     standing = {labels[1]: n for labels, n in told.items() if labels[0] == "crcr_github_budgets"}
@@ -112,7 +114,7 @@ def test_calls_pauses_and_commits_are_counted() -> None:
     metrics.github.pause(HeldBy.SECONDARY, Urgency.CHECKS)
     metrics.store.committed(12, 0.004)
     metrics.store.failed()
-    told = read(metrics)
+    told = read_samples(metrics)
     assert told["crcr_github_calls_total", "dispatch", "2xx"] == 1
     assert told["crcr_github_call_seconds_bucket", "dispatch", "0.25"] == 1
     paused = {labels[1:]: n for labels, n in told.items() if labels[0] == "crcr_github_pauses_total"}
@@ -125,11 +127,13 @@ def test_calls_pauses_and_commits_are_counted() -> None:
 
 def test_the_disk_and_the_pool_are_told_where_there_is_one(tmp_path: Path) -> None:
     metrics = RelayMetrics()
-    assert not [labels for labels in read(metrics) if labels[0].startswith(("crcr_disk", "crcr_store_conn"))]
+    assert not [
+        labels for labels in read_samples(metrics) if labels[0].startswith(("crcr_disk", "crcr_store_conn"))
+    ]
     metrics.store.watch_disk(tmp_path)
     metrics.store.connections(pool="writing", used=5, most=5)
     metrics.store.connections(pool="reading", used=1, most=6)
-    told = read(metrics)
+    told = read_samples(metrics)
     assert 0 < told["crcr_disk_free_bytes",] <= told["crcr_disk_size_bytes",]
     pools = {
         pool: (told["crcr_store_connections_used", pool], told["crcr_store_connections_most", pool])
@@ -137,22 +141,24 @@ def test_the_disk_and_the_pool_are_told_where_there_is_one(tmp_path: Path) -> No
     }
     assert pools == {"writing": (5, 5), "reading": (1, 6)}
     metrics.store.watch_disk(tmp_path / "gone")
-    assert ("crcr_disk_free_bytes",) not in read(metrics)
+    assert ("crcr_disk_free_bytes",) not in read_samples(metrics)
 
 
 def test_the_limiter_the_lead_and_the_worker_are_told_as_they_are() -> None:
     metrics = RelayMetrics(lambda: 1_700_000_000.5)
-    assert not [labels for labels in read(metrics) if labels[0] == "crcr_worker_seen_timestamp_seconds"]
-    assert (read(metrics)["crcr_limiter_up",], read(metrics)["crcr_leader",]) == (1, 0)
+    assert not [
+        labels for labels in read_samples(metrics) if labels[0] == "crcr_worker_seen_timestamp_seconds"
+    ]
+    assert (read_samples(metrics)["crcr_limiter_up",], read_samples(metrics)["crcr_leader",]) == (1, 0)
     metrics.limiter(answered=False)
     metrics.leads(True)
     metrics.worker_seen()
-    told = read(metrics)
+    told = read_samples(metrics)
     assert (told["crcr_limiter_up",], told["crcr_limiter_unavailable_total",]) == (0, 1)
     assert told["crcr_leader",] == 1
     assert told["crcr_worker_seen_timestamp_seconds", "outbox"] == 1_700_000_000.5
     metrics.limiter(answered=True)
-    assert read(metrics)["crcr_limiter_up",] == 1
+    assert read_samples(metrics)["crcr_limiter_up",] == 1
 
 
 class Pulse:
@@ -188,6 +194,6 @@ def test_no_outcome_or_event_from_outside_becomes_a_label_of_its_own() -> None:
     metrics = RelayMetrics()
     for number in range(50):
         metrics.delivery(f"made_up_{number}", "ignored")
-    events = {labels[1] for labels in read(metrics) if labels[0] == "crcr_deliveries_total"}
+    events = {labels[1] for labels in read_samples(metrics) if labels[0] == "crcr_deliveries_total"}
     assert "other" in events
     assert not [event for event in events if event.startswith("made_up")]

@@ -12,11 +12,11 @@ from support.clock import ManualClock
 SECRET = b"the webhook's secret"
 
 
-def named(name: str, token: str, *, admin: bool = True) -> NamedToken:
+def make_named_token(name: str, token: str, *, admin: bool = True) -> NamedToken:
     return NamedToken(name, sha256(token.encode()).hexdigest(), admin)
 
 
-ANN, BOB = named("ann", "ann's token"), named("bob", "bob's token", admin=False)
+ANN, BOB = make_named_token("ann", "ann's token"), make_named_token("bob", "bob's token", admin=False)
 
 
 def sessions(
@@ -77,7 +77,7 @@ def test_the_field_of_a_form_is_no_session_and_no_signature_of_one() -> None:
     "now_known",
     [
         (BOB,),
-        (named("ann", "another token"), BOB),
+        (make_named_token("ann", "another token"), BOB),
         (NamedToken("ann", ANN.digest, admin=False), BOB),
         (NamedToken("anna", ANN.digest, admin=True), BOB),
     ],
@@ -149,4 +149,4 @@ def test_a_token_is_known_whole_and_by_its_hash_only() -> None:
     assert tokens.find_holder("ann's token") == ANN
     for wrong in ("", "ann's toke", "ann's token ", ANN.digest, f"sha256:{ANN.digest}", "ann", "x" * 100_000):
         assert tokens.find_holder(wrong) is None
-    assert TokenStore((named("ann", "x" * 600),)).find_holder("x" * 600) is None
+    assert TokenStore((make_named_token("ann", "x" * 600),)).find_holder("x" * 600) is None

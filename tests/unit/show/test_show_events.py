@@ -70,13 +70,13 @@ class Reader:
 
 @dataclass
 class Live:
-    world: StoreRows
+    store: StoreRows
     signals: Signals
     stopping: asyncio.Event
     app: Any
 
     def change(self, kind: str = "job", downstream: str | None = "good/backend", **more: Any) -> None:
-        self.world.change(kind, downstream, **more)
+        self.store.change(kind, downstream, **more)
         self.signals.notify(CHANGES)
 
     @asynccontextmanager
@@ -90,33 +90,33 @@ class Live:
             await reader.close()
 
 
-def live_app(world: StoreRows, caps: StreamLimits = StreamLimits()) -> Live:  # noqa: B008
-    signals, stopping = world.database.signals, asyncio.Event()
+def live_app(store: StoreRows, caps: StreamLimits = StreamLimits()) -> Live:  # noqa: B008
+    signals, stopping = store.database.signals, asyncio.Event()
     wakeups = Wakeups(lambda: signals.subscribe(CHANGES), lambda event: signals.unsubscribe(CHANGES, event))
     routes = event_stream.routes(
-        world.views,
+        store.views,
         wakeups=wakeups,
         upstreams=(UPSTREAM, OTHER),
-        clock=world.clock,
+        clock=store.clock,
         stopping=stopping,
         caps=caps,
-        log_for_admins=world.views.for_admins(),
-        health=HealthFeed(SharedHealth(world.views, world.clock), (UPSTREAM, OTHER), world.clock),
+        log_for_admins=store.views.for_admins(),
+        health=HealthFeed(SharedHealth(store.views, store.clock), (UPSTREAM, OTHER), store.clock),
     )
     assert isinstance(routes[0], Route)
-    return Live(world, signals, stopping, routes[0].app)
+    return Live(store, signals, stopping, routes[0].app)
 
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    async with open_store_rows(tmp_path) as world:
-        world.allowlist()
-        yield live_app(world, StreamLimits(per_address=2, in_total=3))
+    async with open_store_rows(tmp_path) as store:
+        store.allowlist()
+        yield live_app(store, StreamLimits(per_address=2, in_total=3))
 
 
 async def all_quiet(live: Live) -> None:
     """Return when the stream or the feed has nothing to do but to wait for time to pass."""
-    while not live.world.clock.sleeping:
+    while not live.store.clock.sleeping:
         await settle()
 
 
@@ -144,7 +144,7 @@ async def test_a_reconnecting_reader_gets_what_it_missed(live: Live) -> None:
 
 async def test_more_than_one_batch_is_caught_up(live: Live) -> None:
     for number in range(1, 603):
-        live.world.change(number=number)
+        live.store.change(number=number)
     async with live.reader("after=0") as reader:
         told = [*ids(await reader.next()), *ids(await reader.next())]
     assert told == list(range(1, 603))
@@ -153,8 +153,8 @@ async def test_more_than_one_batch_is_caught_up(live: Live) -> None:
 @pytest.mark.parametrize("after", [99, 1])
 async def test_a_place_that_is_not_kept_is_reset(live: Live, after: int) -> None:
     for number in range(1, 5):
-        live.world.change(number=number)
-    with live.world.engine.begin() as connection:
+        live.store.change(number=number)
+    with live.store.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM changes WHERE change_id <= 2")
     async with live.reader(f"after={after}") as reader:
         assert await reader.next() == "id: 4\nevent: reset\ndata: {}\n\n"
@@ -164,19 +164,19 @@ async def test_a_place_that_is_not_kept_is_reset(live: Live, after: int) -> None
 
 async def test_the_oldest_place_that_is_kept_resumes(live: Live) -> None:
     for number in range(1, 4):
-        live.world.change(number=number)
-    with live.world.engine.begin() as connection:
+        live.store.change(number=number)
+    with live.store.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM changes WHERE change_id <= 2")
     async with live.reader("after=2") as reader:
         assert ids(await reader.next()) == [3]
 
 
 async def test_hidden_and_foreign_changes_are_not_told(live: Live) -> None:
-    live.world.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n", version=2)
-    live.world.change("job", "secret/one")
-    live.world.change("delivery", None, upstream=OTHER.key)
-    live.world.change("job", "left/the-list")
-    live.world.change("job", "good/backend")
+    live.store.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n", version=2)
+    live.store.change("job", "secret/one")
+    live.store.change("delivery", None, upstream=OTHER.key)
+    live.store.change("job", "left/the-list")
+    live.store.change("job", "good/backend")
     async with live.reader(f"after=0&upstream={UPSTREAM}") as reader:
         assert ids(await reader.next()) == [4]
     async with live.reader("after=0") as reader:
@@ -185,7 +185,7 @@ async def test_hidden_and_foreign_changes_are_not_told(live: Live) -> None:
 
 async def test_equal_changes_of_a_burst_are_told_once(live: Live) -> None:
     for _ in range(5):
-        live.world.change(number=7)
+        live.store.change(number=7)
     async with live.reader("after=0") as reader:
         assert ids(await reader.next()) == [5]
 
@@ -210,7 +210,7 @@ async def test_a_quiet_stream_beats_its_heart(live: Live) -> None:
         for _ in range(2):
             while reader.chunks.empty():  # the feed's first reading may wake the stream once more
                 await all_quiet(live)
-                live.world.clock.advance(HEARTBEAT_S)
+                live.store.clock.advance(HEARTBEAT_S)
                 await settle()
             assert await reader.next() == BEAT
 
@@ -219,7 +219,7 @@ async def test_what_a_reader_is_not_told_of_does_not_hold_back_its_heartbeat(liv
     async with live.reader(f"upstream={UPSTREAM}") as reader:
         for _ in range(4):
             await all_quiet(live)
-            live.world.clock.advance(HEARTBEAT_S / 3)
+            live.store.clock.advance(HEARTBEAT_S / 3)
             live.change(upstream=OTHER.key)
             await settle()
         assert await reader.next() == BEAT
@@ -230,7 +230,7 @@ async def test_a_heartbeat_leaves_the_readers_place_alone(live: Live) -> None:
         live.change()
         assert ids(await reader.next()) == [1]
         await all_quiet(live)
-        live.world.clock.advance(HEARTBEAT_S)
+        live.store.clock.advance(HEARTBEAT_S)
         assert ids(await reader.next()) == []
 
 
@@ -238,9 +238,9 @@ HEALTH = 'event: health\ndata: {"kind":"health","upstream":"torch/torch"}\n\n'
 
 
 async def test_health_that_time_alone_changes_reaches_an_open_stream(live: Live) -> None:
-    clock = live.world.clock
+    clock = live.store.clock
     held_until = clock.now() + timedelta(seconds=70)
-    live.world.effect(held_by="hour", due_at=to_us(held_until))
+    live.store.effect(held_by="hour", due_at=to_us(held_until))
     async with live.reader() as reader, asyncio.timeout(PATIENCE_S):
         told: list[str] = []
         while HEALTH not in told:
@@ -255,10 +255,10 @@ async def test_health_that_time_alone_changes_reaches_an_open_stream(live: Live)
 
 async def test_a_page_that_shows_older_health_is_told_at_once(live: Live) -> None:
     green = health_signature(None)
-    live.world.effect("parked")
+    live.store.effect("parked")
     async with live.reader(f"health=Torch/torch@{green}") as reader:
         assert await reader.next() == HEALTH
-    shown = health_signature((await live.world.views.health(live.world.clock.now()))[UPSTREAM])
+    shown = health_signature((await live.store.views.health(live.store.clock.now()))[UPSTREAM])
     async with live.reader(f"health=torch/torch@{shown}") as reader:
         live.change()
         assert "event: change" in await reader.next()
@@ -301,8 +301,8 @@ async def test_what_cannot_be_followed_is_refused(live: Live, query: str, failur
 class _Shaky:
     """A log whose store fails once."""
 
-    def __init__(self, world: StoreRows) -> None:
-        self._views = world.views
+    def __init__(self, store: StoreRows) -> None:
+        self._views = store.views
         self.failures = 1
 
     async def changes(self, after: int | None, limit: int) -> Any:
@@ -313,9 +313,9 @@ class _Shaky:
 
 
 async def test_the_feed_survives_an_outage_of_the_store(live: Live) -> None:
-    signals, clock = live.signals, live.world.clock
+    signals, clock = live.signals, live.store.clock
     wakeups = Wakeups(lambda: signals.subscribe(CHANGES), lambda event: signals.unsubscribe(CHANGES, event))
-    feed = ChangeFeed(_Shaky(live.world), wakeups, clock)
+    feed = ChangeFeed(_Shaky(live.store), wakeups, clock)
     fresh = feed.attach()
     await all_quiet(live)
     live.change()
@@ -326,9 +326,9 @@ async def test_the_feed_survives_an_outage_of_the_store(live: Live) -> None:
 
 
 async def test_admins_alone_are_told_that_something_happened_at_a_hidden_backend(tmp_path: Path) -> None:
-    async with open_store_rows(tmp_path) as world:
-        world.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n")
-        live = live_app(world)
+    async with open_store_rows(tmp_path) as store:
+        store.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n")
+        live = live_app(store)
         admin = ShowReader("ann", admin=True)
         async with live.reader() as everybody, live.reader(who=admin) as eyes:
             live.change(downstream="secret/one")

@@ -101,7 +101,7 @@ def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[
 def _visible_backends(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
     """Return each backend that has a check on the commit once, as of its newest delivery."""
     newest: dict[str, tuple[MergeSubject, BackendResults]] = {}
-    for subject in sorted(commit.subjects, key=lambda backend: (backend.received_at, backend.delivery)):
+    for subject in sorted(commit.subjects, key=lambda subject: (subject.received_at, subject.delivery)):
         if subject.reused_from is not None:
             continue
         for backend in subject.backends:
@@ -132,7 +132,7 @@ _GATE_RESULTS = {
 
 
 def _gate_check(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
-    newest = max(commit.subjects, key=lambda backend: (backend.received_at, backend.delivery))
+    newest = max(commit.subjects, key=lambda subject: (subject.received_at, subject.delivery))
     status, conclusion = _GATE_RESULTS[judgement.state]
     brief = gate_brief(judgement, newest.delivery)
     live_url = _live_url(policy, commit, newest)
@@ -168,14 +168,17 @@ def _backend_check(
 ) -> WantedCheck:
     backend, brief = judged.backend, backend_brief(judged)
     live_url = _live_url(policy, commit, subject) if brief is not None else None
+    progress = _Progress(
+        open_status=_open_status(judged),
+        conclusion=_backend_conclusion(judged.standing),
+        started_at=judged.since,
+    )
     shown = _make_content(
         backend,
         policy,
-        open_status=_open_status(judged),
-        conclusion=_backend_conclusion(judged.standing),
+        progress,
         words=check.backend_words(judged, policy.hud_url, live_url),
         details_url=f"{policy.hud_url}/crcr/{backend.name}",
-        started_at=judged.since,
     )
     name = f"crcr/{backend.name}"
     return WantedCheck(
@@ -206,19 +209,28 @@ def _backend_conclusion(standing: GateStatus) -> Conclusion:
     return Conclusion.SUCCESS if standing is GateStatus.PASSED else Conclusion.NEUTRAL
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Progress:
+    """How far a check is: open with a status, or ended with its conclusion."""
+
+    open_status: CheckStatus | None
+    conclusion: Conclusion
+    """Of an open check, the conclusion that it would have now."""
+    started_at: datetime
+    completed_at: datetime | None = None
+
+
 def _make_content(
     backend: BackendResults,
     policy: CheckPolicy,
+    progress: _Progress,
     *,
-    open_status: CheckStatus | None,
-    conclusion: Conclusion,
     words: check.Words,
     details_url: str | None,
-    started_at: datetime,
-    completed_at: datetime | None = None,
 ) -> CheckContent:
     """Build a check's content for its level: a backend that gates nothing must never look like a blocker."""
     informational = _is_informational(backend)
+    open_status, conclusion = progress.open_status, progress.conclusion
     title = words.title
     awaited = informational and open_status is not None and not policy.show_l3_pending
     if awaited:
@@ -235,8 +247,8 @@ def _make_content(
         # Sent once, with the result: GitHub adds the annotations of every update to the existing ones.
         annotations=() if open_status or awaited else words.annotations,
         details_url=details_url,
-        started_at=started_at,
-        completed_at=None if open_status or awaited else completed_at,
+        started_at=progress.started_at,
+        completed_at=None if open_status or awaited else progress.completed_at,
         awaited=awaited,
     )
 
@@ -319,15 +331,18 @@ def _job_check(
     open_status = CheckStatus.QUEUED if again else None
     if job.state is JobState.IN_PROGRESS:
         open_status = CheckStatus.IN_PROGRESS
+    progress = _Progress(
+        open_status=open_status,
+        conclusion=_job_conclusion(part, job),
+        started_at=job.began_at,
+        completed_at=job.ended_at,
+    )
     shown = _make_content(
         backend,
         policy,
-        open_status=open_status,
-        conclusion=_job_conclusion(part, job),
+        progress,
         words=check.job_words(backend, part, job, policy.hud_url),
         details_url=job.url if check.is_link(job.url) else f"{policy.hud_url}/crcr/{backend.name}",
-        started_at=job.began_at,
-        completed_at=job.ended_at,
     )
     return WantedCheck(
         name=name,

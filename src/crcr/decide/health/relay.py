@@ -69,7 +69,7 @@ class OpenEffects:
     created_at: datetime
     """Of the oldest."""
     due_at: datetime
-    """The earliest due time; `until` is the latest."""
+    """The earliest due time of the group; `until` is the latest."""
     until: datetime
     held_by: HeldBy | None = None
     fault: EffectFault | None = None
@@ -153,7 +153,7 @@ class Health:
 
 def judge_health(facts: HealthFacts, now: datetime) -> Health:
     """Return the reasons, the most serious first, and the state of the worst of them."""
-    found = [
+    unsorted = [
         *_gate_reasons(facts, now),
         *_credential_reasons(facts),
         *_unanswered_reasons(facts, now),
@@ -166,7 +166,7 @@ def judge_health(facts: HealthFacts, now: datetime) -> Health:
     ]
     order = list(HealthState)
     codes = list(ReasonCode)
-    reasons = sorted(found, key=lambda reason: (order.index(reason.state), codes.index(reason.code)))
+    reasons = sorted(unsorted, key=lambda reason: (order.index(reason.state), codes.index(reason.code)))
     state = reasons[0].state if reasons else HealthState.GREEN
     return Health(state, tuple(reasons), _held_classes(facts, now))
 
@@ -189,13 +189,17 @@ def _gate_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     blocked = any(gates.until - now >= _GATE_BLOCKED for gates in held)
     blocked = blocked or any(gates.fault is EffectFault.CREDENTIALS for gates in waiting)
     red = blocked or now - since >= _GATE_VERY_LATE
-    what = "1 gate is" if number == 1 else f"{number:,} gates are"
-    first = f"since {clock_time(since, now)}" if number == 1 else f"the oldest since {clock_time(since, now)}"
-    why = f": {_gate_hold_text(waiting, until, now)}" if any(_is_blocked(gates) for gates in waiting) else ""
+    gates_text = "1 gate is" if number == 1 else f"{number:,} gates are"
+    since_text = (
+        f"since {clock_time(since, now)}" if number == 1 else f"the oldest since {clock_time(since, now)}"
+    )
+    reason_text = (
+        f": {_gate_hold_text(waiting, until, now)}" if any(_is_blocked(gates) for gates in waiting) else ""
+    )
     yield Reason(
         code=ReasonCode.GATES_UNPUBLISHED,
         state=HealthState.RED if red else HealthState.AMBER,
-        text=f"{what} decided and not yet published on GitHub, {first}{why}.",
+        text=f"{gates_text} decided and not yet published on GitHub, {since_text}{reason_text}.",
         effects=EffectClass.GATES,
         number=number,
         since=since,
@@ -225,43 +229,39 @@ def _gate_hold_text(waiting: list[WaitingGates], until: datetime | None, now: da
 
 def _credential_reasons(facts: HealthFacts) -> Iterable[Reason]:
     refused = [
-        effects
-        for effects in facts.open_effects
-        if effects.fault is EffectFault.CREDENTIALS and _is_github(effects)
+        group for group in facts.open_effects if group.fault is EffectFault.CREDENTIALS and _is_github(group)
     ]
     if refused:
         yield Reason(
             code=ReasonCode.CREDENTIALS_REFUSED,
             state=HealthState.RED,
             text="GitHub refuses the App's credentials: check the App's id, its private key and this machine's clock.",
-            number=sum(effects.number for effects in refused),
-            since=min((effects.fault_since or effects.created_at) for effects in refused),
+            number=sum(group.number for group in refused),
+            since=min((group.fault_since or group.created_at) for group in refused),
         )
 
 
 def _unanswered_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     for service in (GITHUB, *OTHER_SERVICES):
         failing = [
-            effects
-            for effects in facts.open_effects
-            if effects.fault is EffectFault.UNANSWERED
-            and called_service(effects.effects) == service
-            and now - (effects.fault_since or now) >= _UNANSWERED_SHOWN
+            group
+            for group in facts.open_effects
+            if group.fault is EffectFault.UNANSWERED
+            and called_service(group.effects) == service
+            and now - (group.fault_since or now) >= _UNANSWERED_SHOWN
         ]
         if failing:
             yield _unanswered_reason(service, failing, now)
 
 
 def _unanswered_reason(service: str, failing: list[OpenEffects], now: datetime) -> Reason:
-    since = min(effects.fault_since or now for effects in failing)
-    number = sum(effects.number for effects in failing)
+    since = min(group.fault_since or now for group in failing)
+    number = sum(group.number for group in failing)
     gates = any(
-        effects.effects is EffectClass.GATES and now - (effects.fault_since or now) >= _GATE_BLOCKED
-        for effects in failing
+        group.effects is EffectClass.GATES and now - (group.fault_since or now) >= _GATE_BLOCKED
+        for group in failing
     )
-    kinds = join_words(
-        [count_effects(effects.effects, effects.number) for effects in _merge_by_class(failing)]
-    )
+    kinds = join_words([count_effects(group.effects, group.number) for group in _merge_by_class(failing)])
     return Reason(
         code=ReasonCode.UNANSWERED,
         state=HealthState.RED if gates else HealthState.AMBER,
@@ -272,8 +272,8 @@ def _unanswered_reason(service: str, failing: list[OpenEffects], now: datetime) 
     )
 
 
-def _is_github(each: OpenEffects) -> bool:
-    return called_service(each.effects) == GITHUB
+def _is_github(group: OpenEffects) -> bool:
+    return called_service(group.effects) == GITHUB
 
 
 # Waiting effects
@@ -281,13 +281,13 @@ def _is_github(each: OpenEffects) -> bool:
 
 def _behind_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     due = [
-        effects
-        for effects in facts.open_effects
-        if effects.held_by is None
-        and effects.fault is None
-        and not (facts.paused_at and effects.effects is EffectClass.DISPATCHES)
+        group
+        for group in facts.open_effects
+        if group.held_by is None
+        and group.fault is None
+        and not (facts.paused_at and group.effects is EffectClass.DISPATCHES)
     ]
-    oldest = min((effects.due_at for effects in due), default=now)
+    oldest = min((group.due_at for group in due), default=now)
     if now - oldest >= _BEHIND:
         stuck = now - oldest >= _STUCK
         words = "Nothing is delivered" if stuck else "Outgoing calls are behind"
@@ -295,35 +295,35 @@ def _behind_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
             code=ReasonCode.BEHIND,
             state=HealthState.RED if stuck else HealthState.AMBER,
             text=f"{words}: the oldest has been due since {clock_time(oldest, now)}. Is a worker running?",
-            number=sum(effects.number for effects in due if effects.due_at <= now),
+            number=sum(group.number for group in due if group.due_at <= now),
             since=oldest,
         )
 
 
 def _held_classes(facts: HealthFacts, now: datetime) -> tuple[HeldClass, ...]:
-    held = _merge_by_class(effects for effects in facts.open_effects if effects.held_by is not None)
+    held = _merge_by_class(group for group in facts.open_effects if group.held_by is not None)
     return tuple(
-        HeldClass(effects.effects, effects.number, effects.held_by, effects.until, _held_text(effects, now))
-        for effects in held
+        HeldClass(group.effects, group.number, group.held_by, group.until, _held_text(group, now))
+        for group in held
     )
 
 
 def _held_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
-    gates_said = any(_is_late(gates, now) for gates in facts.gates)
-    for merged in _merge_by_class(effects for effects in facts.open_effects if effects.held_by is not None):
-        gates = merged.effects is EffectClass.GATES
-        long = max(merged.until - now, now - merged.created_at) >= _HELD_SHORTLY
-        if gates_said if gates else not long:
+    gates_are_late = any(_is_late(gates, now) for gates in facts.gates)
+    for held in _merge_by_class(group for group in facts.open_effects if group.held_by is not None):
+        gates = held.effects is EffectClass.GATES
+        long = max(held.until - now, now - held.created_at) >= _HELD_SHORTLY
+        if gates_are_late if gates else not long:
             continue
-        blocked = gates and merged.until - now >= _GATE_BLOCKED
+        blocked = gates and held.until - now >= _GATE_BLOCKED
         yield Reason(
             code=ReasonCode.HELD_BACK,
             state=HealthState.RED if blocked else HealthState.AMBER,
-            text=_held_text(merged, now),
-            effects=merged.effects,
-            number=merged.number,
-            since=merged.created_at,
-            until=_future_time(merged.until, now),
+            text=_held_text(held, now),
+            effects=held.effects,
+            number=held.number,
+            since=held.created_at,
+            until=_future_time(held.until, now),
         )
 
 
@@ -331,31 +331,33 @@ def _future_time(until: datetime | None, now: datetime) -> datetime | None:
     return until if until is not None and until > now else None
 
 
-def _held_text(each: OpenEffects, now: datetime) -> str:
-    many = each.number > 1 or each.effects is EffectClass.BACKEND_CHECKS
-    what = f"{capitalize(count_effects(each.effects, each.number))} {'are' if many else 'is'}"
-    return f"{what} {held_words(each.held_by, each.until, now)}."
+def _held_text(group: OpenEffects, now: datetime) -> str:
+    many = group.number > 1 or group.effects is EffectClass.BACKEND_CHECKS
+    effects_text = f"{capitalize(count_effects(group.effects, group.number))} {'are' if many else 'is'}"
+    return f"{effects_text} {held_words(group.held_by, group.until, now)}."
 
 
-def _merge_by_class(effects: Iterable[OpenEffects]) -> list[OpenEffects]:
+def _merge_by_class(groups: Iterable[OpenEffects]) -> list[OpenEffects]:
     """Return one entry for each class, the most urgent first, with the latest end and its limit."""
-    found: dict[EffectClass, list[OpenEffects]] = {}
-    for entry in effects:
-        found.setdefault(entry.effects, []).append(entry)
-    return [_merge_effects(found[effect_class]) for effect_class in EffectClass if effect_class in found]
+    by_class: dict[EffectClass, list[OpenEffects]] = {}
+    for group in groups:
+        by_class.setdefault(group.effects, []).append(group)
+    return [
+        _merge_effects(by_class[effect_class]) for effect_class in EffectClass if effect_class in by_class
+    ]
 
 
-def _merge_effects(same: list[OpenEffects]) -> OpenEffects:
-    last = max(same, key=lambda effects: effects.until)
+def _merge_effects(groups: list[OpenEffects]) -> OpenEffects:
+    last = max(groups, key=lambda group: group.until)
     return OpenEffects(
         effects=last.effects,
-        number=sum(effects.number for effects in same),
-        created_at=min(effects.created_at for effects in same),
-        due_at=min(effects.due_at for effects in same),
+        number=sum(group.number for group in groups),
+        created_at=min(group.created_at for group in groups),
+        due_at=min(group.due_at for group in groups),
         until=last.until,
         held_by=last.held_by,
         fault=last.fault,
-        fault_since=min((effects.fault_since for effects in same if effects.fault_since), default=None),
+        fault_since=min((group.fault_since for group in groups if group.fault_since), default=None),
     )
 
 
@@ -403,7 +405,7 @@ def _webhook_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
     if refused is not None and now - refused.last_at < REFUSED_SHOWN:
         signed = last is not None and last >= refused.since
         # Anybody can send a webhook with a wrong signature, so it is never more than amber.
-        who = (
+        sender_text = (
             "Others arrive with the right one, so these may not be GitHub's."
             if signed
             else "Either the App has another secret, or they are not GitHub's."
@@ -413,7 +415,7 @@ def _webhook_reasons(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
             code=ReasonCode.WEBHOOKS_REFUSED,
             state=HealthState.AMBER,
             text=f"{webhooks} refused since {clock_time(refused.since, now)}: the signature does not match"
-            f" CRCR_GITHUB_WEBHOOK_SECRET. {who}",
+            f" CRCR_GITHUB_WEBHOOK_SECRET. {sender_text}",
             number=refused.number,
             since=refused.since,
         )

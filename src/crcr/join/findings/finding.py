@@ -14,7 +14,7 @@ class State(StrEnum):
     """It works, but needs attention."""
     PROBLEM = "problem"
     UNKNOWN = "unknown"
-    """Not known; no sign of a problem."""
+    """It could not be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class SetupFinding:
     state: State
     text: str
     hint: str | None = None
-    """What to do."""
+    """How to fix it."""
 
 
 def ok(name: str, text: str, hint: str | None = None) -> SetupFinding:
@@ -44,7 +44,7 @@ def unknown(name: str, text: str, hint: str | None = None) -> SetupFinding:
 
 
 def describe_workflows(workflows: Sequence[WorkflowFacts], *, show_names: bool) -> str:
-    """Return their paths; only their number unless they may be `show_names`."""
+    """Return their paths; only their number without `show_names`."""
     if show_names:
         return join_words([workflow.path for workflow in workflows])
     return "One workflow" if len(workflows) == 1 else f"{len(workflows)} workflows"

@@ -44,7 +44,7 @@ def github_findings(
 ) -> Iterator[SetupFinding]:
     inspection = facts.inspection
     if inspection is None or inspection.installed is None:
-        yield _not_asked(facts, inspection, now, links)
+        yield _not_inspected(facts, inspection, now, links)
         yield _identity(facts)
         return
     yield _app(facts, inspection, links)
@@ -56,15 +56,17 @@ def github_findings(
         yield from _workflows(inspection, entry, links, show_names=show_names)
 
 
-def _not_asked(
+def _not_inspected(
     facts: SetupFacts, inspection: Inspection | None, now: datetime, links: HintLinks
 ) -> SetupFinding:
     name = "app"
     if facts.is_being_inspected and facts.asked_at is not None:
         return unknown(
-            name, f"GitHub is being asked; that began {format_age(facts.asked_at, now)}.", "look again soon"
+            name,
+            f"An inspection on GitHub is in progress, requested {format_age(facts.asked_at, now)}.",
+            "check again soon",
         )
-    if _stranger(facts) is not None:
+    if _find_other_repository_id(facts) is not None:
         return unknown(
             name,
             "Not checked: another repository has the name now.",
@@ -110,14 +112,14 @@ def _permissions(installation: InstallationFacts, entry: AllowlistEntry) -> Setu
     if lack is not None:
         return (problem if lack.is_fatal else warning)(name, lack.meaning, _ACCEPT)
     granted = [
-        f"{name}: {right}"
-        for name, right in sorted(installation.permissions.items())
-        if name in _DOWNSTREAM_PERMISSIONS
+        f"{permission}: {right}"
+        for permission, right in sorted(installation.permissions.items())
+        if permission in _DOWNSTREAM_PERMISSIONS
     ]
     return ok(name, f"The App has the permissions it needs ({', '.join(granted)}).")
 
 
-def _stranger(facts: SetupFacts) -> int | None:
+def _find_other_repository_id(facts: SetupFacts) -> int | None:
     """Return the id of another repository that has the name now, if it is not the admitted one."""
     other_id = facts.inspection.other_id if facts.inspection else None
     return other_id if facts.repository_id not in (None, other_id) else None
@@ -132,10 +134,10 @@ def _identity(facts: SetupFacts) -> SetupFinding:
             f" ({facts.alarm.replace('_', ' ')}).",
             _REBIND,
         )
-    if _stranger(facts) is not None:
+    if _find_other_repository_id(facts) is not None:
         return problem(
             name,
-            f"The name {facts.repository} now belongs to the repository with the id {_stranger(facts)}; the one that"
+            f"The name {facts.repository} now belongs to the repository with the id {_find_other_repository_id(facts)}; the one that"
             f" was admitted has the id {facts.repository_id}.",
             _REBIND,
         )
@@ -255,11 +257,11 @@ def _id_token(listening: tuple[WorkflowFacts, ...], *, show_names: bool) -> Setu
     if holders:
         return ok(
             name,
-            f"{describe_workflows(holders, show_names=show_names)} may ask for an OIDC token (id-token: write).",
+            f"{describe_workflows(holders, show_names=show_names)} may request an OIDC token (id-token: write).",
         )
     bridge = next((workflow for workflow in listening if workflow.bridge_to), None)
     if bridge is not None:
-        ci = _ci(bridge) if show_names else "another CI"
+        ci = _ci_title(bridge) if show_names else "another CI"
         return ok(
             name, f"Reports come from {ci}; its tokens count once the operator has registered the pipeline."
         )
@@ -271,17 +273,17 @@ def _id_token(listening: tuple[WorkflowFacts, ...], *, show_names: bool) -> Setu
         )
     return problem(
         name,
-        f"{describe_workflows(listening, show_names=show_names)} may not ask for an OIDC token, so it cannot report.",
+        f"{describe_workflows(listening, show_names=show_names)} may not request an OIDC token, so it cannot report.",
         "give the job that reports, and only that one, `permissions: id-token: write`",
     )
 
 
-def _ci(bridge: WorkflowFacts) -> str:
+def _ci_title(bridge: WorkflowFacts) -> str:
     return Ci(bridge.bridge_to).title if bridge.bridge_to in set(Ci) else "another CI"
 
 
 PINS = "pins"
-_PLACES = {
+_LINES_TO_ADD = {
     Ci.GITHUB: "the two lines `env:` and `  CRCR_RELAYS: {pin}` at the top level of the workflow",
     Ci.BUILDKITE: "the two lines `env:` and `  CRCR_RELAYS: {pin}` to each step that reports",
     Ci.GITLAB: "` --relays {pin}` to each line `python3 .crcr/report.py` of its scripts",
@@ -293,7 +295,7 @@ def lines_to_add(pin: str | None, ci: Ci = Ci.GITHUB) -> str:
     """Return the lines that pin the relay in a file of that CI; `pin` is None when the relay did not send it."""
     if pin is None:
         return "`crcr init` and the relay's page /crcr/onboarding write the lines that pin it"
-    lines = _PLACES[ci].format(pin=f'"{pin}"')
+    lines = _LINES_TO_ADD[ci].format(pin=f'"{pin}"')
     return f"add {lines}, or a line to the pins already there; `crcr init` writes them"
 
 
@@ -312,7 +314,7 @@ def pin_findings(workflows: Sequence[WorkflowFacts], pin: str, *, show_names: bo
     if others and worst in {Pinning.PINNED, Pinning.UNKNOWN, Pinning.FOREIGN}:
         yield problem(
             PINS,
-            f"{describe_workflows(others, show_names=show_names)} {_verb(others, 'pins', 'pin')} other relays and not this one,"
+            f"{describe_workflows(others, show_names=show_names)} {_choose_verb(others, 'pins', 'pin')} other relays and not this one,"
             " so the reporter refuses its dispatches.",
             lines_to_add(pin),
         )
@@ -350,5 +352,5 @@ def pins_relay(pins: Sequence[str], pin: str) -> bool:
     return bool(set(read_pins(pin)) & set(pins))
 
 
-def _verb(workflows: Sequence[WorkflowFacts], one: str, several: str) -> str:
+def _choose_verb(workflows: Sequence[WorkflowFacts], one: str, several: str) -> str:
     return one if len(workflows) == 1 else several

@@ -78,13 +78,13 @@ def _dispatch(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFindin
         case DispatchState.PARKED:
             return problem(
                 name,
-                f"{dispatch} is undelivered: {_words(last, facts)}.",
+                f"{dispatch} is undelivered: {_describe_error(last, facts)}.",
                 "fix that first, then ask the operator to retry it (`crcr effects retry`)",
             )
         case DispatchState.WAITING | DispatchState.HELD if last.error:
             return warning(
                 name,
-                f"{dispatch} was not sent yet: {_words(last, facts)}.",
+                f"{dispatch} was not sent yet: {_describe_error(last, facts)}.",
                 "it is retried automatically",
             )
         case DispatchState.WAITING | DispatchState.HELD:
@@ -93,7 +93,7 @@ def _dispatch(facts: SetupFacts, now: datetime, links: HintLinks) -> SetupFindin
     return ok(name, f"{dispatch} was {last.state.value.replace('_', ' ')}{why}.")
 
 
-def _words(last: LastDispatch, facts: SetupFacts) -> str:
+def _describe_error(last: LastDispatch, facts: SetupFacts) -> str:
     """Return the error: for administrators GitHub's own text, which may be private; for others its meaning."""
     error = last.error or last.reason or "no reason recorded"
     if facts.for_admin:
@@ -154,9 +154,10 @@ def _refusal(last: LastRefusal | None, callback: LastCallback | None, now: datet
     run = f" (run {last.run_id})" if last.run_id else ""
     if last.settled:
         return ok(
-            name, f"A report{job}{run} was refused {format_age(last.at, now)}; settled: the result was taken."
+            name,
+            f"A report{job}{run} was refused {format_age(last.at, now)}; settled: the result was accepted.",
         )
-    text = f"A report{job}{run} was refused {format_age(last.at, now)}: {last.code}: {_sentence(last.detail)}"
+    text = f"A report{job}{run} was refused {format_age(last.at, now)}: {last.code}: {_end_sentence(last.detail)}"
     hint = last.hint or "see the table of errors in docs/protocol.md"
     if callback is None or callback.at <= last.at:
         return problem(name, text, hint)
@@ -167,7 +168,7 @@ def _refusal(last: LastRefusal | None, callback: LastCallback | None, now: datet
     )
 
 
-def _sentence(text: str) -> str:
+def _end_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 

@@ -1,7 +1,7 @@
 """Starts a build of another CI for a dispatch: what the bridge workflow runs. Made by `crcr init`; safe to edit.
 
 Standard library only, Python 3.8 or newer. All values come from the environment. Each must have its narrow form, so
-that nothing written by a stranger reaches the other CI; titles, branches and labels are not passed on at all. Only a
+that no untrusted text reaches the other CI; titles, branches and labels are not passed on at all. Only a
 dispatch that names a relay which the workflow pins (CRCR_RELAYS) starts a build.
 """
 
@@ -36,7 +36,7 @@ AGAIN = {429, 500, 502, 503, 504}
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """The token goes to the address that it was meant for, and to no other."""
+    """A redirect must not carry the token to another address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -47,15 +47,15 @@ def stop(message: str) -> NoReturn:
     sys.exit(1)
 
 
-def told(env: Mapping[str, str]) -> dict[str, str]:
-    """Return what the dispatch says, each value in its form; a build gets nothing else."""
+def read_dispatch(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the dispatch after a check of their form; the build gets nothing else."""
     values = {}
     for name, form in FORMS.items():
         value = env.get(name, "")
         if not value and name in OPTIONAL:
             continue
         if not re.fullmatch(form, value):
-            stop(f"{name} of the dispatch does not look as it should; nothing was started")
+            stop(f"{name} of the dispatch has an invalid value; nothing was started")
         values[name] = value
     return values
 
@@ -79,12 +79,12 @@ def check_relay(values: Mapping[str, str], pinned: str) -> None:
 
 
 def callback_address(address: str) -> str:
-    """Return the address as the reporter compares it: without a slash at its end, and a bare one made complete."""
-    plain = re.sub(r"/\Z", "", address)
-    return plain + "/github/callback" if re.fullmatch(r"https?://[^/?#]+", plain) else plain
+    """Normalize an address as the reporter does: remove a slash at its end, and complete a bare one."""
+    trimmed = re.sub(r"/\Z", "", address)
+    return trimmed + "/github/callback" if re.fullmatch(r"https?://[^/?#]+", trimmed) else trimmed
 
 
-def variables(values: Mapping[str, str]) -> dict[str, str]:
+def build_variables(values: Mapping[str, str]) -> dict[str, str]:
     """Return the values for the reporter, and those by the names that the build knows."""
     return {
         **values,
@@ -95,7 +95,7 @@ def variables(values: Mapping[str, str]) -> dict[str, str]:
 
 
 class Api:
-    """The other CI's API. A fault of the network or of the service is tried again, a refusal is told."""
+    """The other CI's API. Network and server errors are retried; a refusal ends the bridge with its reason."""
 
     def __init__(self, env: Mapping[str, str], sleep: Callable[[float], None]) -> None:
         self.sleep = sleep
@@ -141,13 +141,13 @@ class Buildkite:
             "commit": "HEAD",
             "branch": self.branch,
             "message": f"{values['CRCR_UPSTREAM']}: {values['CRCR_EVENT_TYPE']} {values['CRCR_DELIVERY_ID']}",
-            "env": variables(values),
-            "meta_data": {"crcr_change": change(values)},
+            "env": build_variables(values),
+            "meta_data": {"crcr_change": change_key(values)},
         }
         self.api.call("POST", self.builds, self.headers, body)
 
     def cancel(self, values: Mapping[str, str]) -> None:
-        query = [("meta_data[crcr_change]", change(values)), ("per_page", "100")]
+        query = [("meta_data[crcr_change]", change_key(values)), ("per_page", "100")]
         query += [("state[]", state) for state in ("scheduled", "running", "failing")]
         builds: list[dict[str, Any]] = self.api.call(
             "GET", f"{self.builds}?{urllib.parse.urlencode(query)}", self.headers
@@ -162,11 +162,13 @@ class Gitlab:
         self.trigger = f"/api/v4/projects/{env['CRCR_BRIDGE_PROJECT']}/trigger/pipeline"
 
     def start(self, values: Mapping[str, str]) -> None:
-        body = {"token": self.api.token, "ref": self.branch, "variables": variables(values)}
+        body = {"token": self.api.token, "ref": self.branch, "variables": build_variables(values)}
         self.api.call("POST", self.trigger, {}, body)
 
     def cancel(self, values: Mapping[str, str]) -> None:
-        print(f"what runs for {change(values)} runs on: a trigger token can start pipelines, not cancel them")
+        print(
+            f"the running pipelines of {change_key(values)} continue: a trigger token can start pipelines, not cancel them"
+        )
 
 
 class Circleci:
@@ -185,11 +187,13 @@ class Circleci:
             self.api.call("POST", self.pipeline, headers, {**at, "parameters": parameters})
 
     def cancel(self, values: Mapping[str, str]) -> None:
-        print(f"what runs for {change(values)} runs on: CircleCI does not find pipelines by their parameters")
+        print(
+            f"the running pipelines of {change_key(values)} continue: CircleCI does not find pipelines by their parameters"
+        )
 
 
-def change(values: Mapping[str, str]) -> str:
-    """Return what builds have in common of which only the newest matters."""
+def change_key(values: Mapping[str, str]) -> str:
+    """Return the key that builds of the same change share; only the newest of them matters."""
     return f"{values['CRCR_UPSTREAM']}#{values.get('CRCR_NUMBER') or values['CRCR_DELIVERY_ID']}"
 
 
@@ -198,21 +202,21 @@ def main(
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.time,
 ) -> None:
-    values = told(env)
+    values = read_dispatch(env)
     if values["CRCR_EVENT_TYPE"] == "nightly":
-        # A nightly is reported once, by a step that does not know when the build began; dashboards find it by that.
+        # A nightly run is reported once, by a step that does not know when the build started; dashboards need that time.
         values["CRCR_STARTED_AT"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now()))
     check_relay(values, env.get("CRCR_RELAYS", ""))
     kinds: dict[str, type[Buildkite | Gitlab | Circleci]]
     kinds = {"buildkite": Buildkite, "gitlab": Gitlab, "circleci": Circleci}
-    there = kinds[env["CRCR_BRIDGE_TO"]](Api(env, sleep), env)
+    ci = kinds[env["CRCR_BRIDGE_TO"]](Api(env, sleep), env)
     ended = values.get("CRCR_ACTION") in ENDED or values.get("CRCR_HEAD_SHA") == NO_COMMIT
     if "CRCR_NUMBER" in values:
-        there.cancel(values)
+        ci.cancel(values)
     if ended:
         print("the change is closed or gone: nothing to start")
     else:
-        there.start(values)
+        ci.start(values)
         print(f"a build was started for delivery {values['CRCR_DELIVERY_ID']}")
 
 

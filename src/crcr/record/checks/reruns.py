@@ -13,12 +13,12 @@ from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import send
 from crcr.record.outbox.effects import add_once, effect_row
-from crcr.record.repositories.renames import PRESENT
+from crcr.record.repositories.renames import JOIN_PRESENT_NAME
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 
-_ASKED = Statement(
+_MARK_RERUN = Statement(
     text(
         "UPDATE runs SET rerun_from = attempt, rerun_at = :at"
         " WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
@@ -62,7 +62,7 @@ _RUN = Statement(
     text(
         "SELECT n.issuer, n.superseded, coalesce(n.rerun_from, 0) AS asked_after, r.name, r.repository_id, r.installation_id FROM runs n"  # noqa: S608  our own text
         " JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream AND d.downstream = n.downstream"
-        f"{PRESENT}"
+        f"{JOIN_PRESENT_NAME}"
         " WHERE n.run_id = :run_id AND n.upstream = :upstream AND n.downstream = :downstream"
     )
 )
@@ -74,21 +74,21 @@ async def request_reruns(
     subject: MergeSubject,
     backend: BackendResults,
     *,
-    wanted: tuple[Rerun, ...],
+    reruns: tuple[Rerun, ...],
     now: datetime,
 ) -> int:
     """Record the re-runs with the effects that request them; return how many."""
     downstream = backend.recorded_name.key
-    asked = 0
-    for again in wanted:
+    queued = 0
+    for again in reruns:
         if isinstance(again, Redispatch):
-            asked += await redispatch(tx, upstream, subject.delivery, downstream, now)
+            queued += await redispatch(tx, upstream, subject.delivery, downstream, now)
         else:
             key = {"run_id": again.run_id, "upstream": upstream.key, "downstream": downstream}
-            await tx.run(_ASKED, at=to_us(now), **key)
+            await tx.run(_MARK_RERUN, at=to_us(now), **key)
             await add_once(tx, _effect(upstream, downstream, subject.delivery, again.run_id, now))
-            asked += 1
-    return asked
+            queued += 1
+    return queued
 
 
 async def redispatch(tx: Tx, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:

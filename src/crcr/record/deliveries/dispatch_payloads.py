@@ -10,7 +10,7 @@ from crcr.decide.dispatch.webhook_body import decompress_payload
 from crcr.decide.model import DispatchState, Level, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.errors import NotFound, OutsideLimited
-from crcr.record.repositories.renames import PRESENT
+from crcr.record.repositories.renames import JOIN_PRESENT_NAME
 from crcr.record.store.database import Database, Row
 from crcr.record.store.statement import Statement
 
@@ -22,7 +22,7 @@ _LOAD = Statement(
         "SELECT d.event, d.action, d.labels, d.level, d.state, d.test, d.trimmed, r.name, r.repository_id, r.installation_id,"  # noqa: S608  our own text
         " (SELECT v.relay_reason FROM deliveries v WHERE v.guid = d.delivery AND v.upstream = d.upstream) AS relay_reason,"
         " (SELECT u.paused_at FROM upstreams u WHERE u.upstream = d.upstream) AS paused_at"
-        f" FROM dispatches d{PRESENT}"
+        f" FROM dispatches d{JOIN_PRESENT_NAME}"
         " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream"
     )
 )

@@ -1,9 +1,9 @@
-"""Other relays' results kept: one statement merges a report into its job's row, and the sums follow in its commit.
+"""Results of other relays: one statement merges a report into its job's row, and the sums follow in the same commit.
 
-A row's values are those of the report that stands highest (`decide.jobs.ingested`), filled up with what only the others
-said. So no report erases what another set, and the order in which they come does not matter: but to when a job was
-first seen, to its upstream, and, where the highest report is silent and two others contradict each other, to which
-of these two fills the gap. Nothing else in the relay reads these rows but the pages.
+A row has the values of the report with the highest rank (`decide.jobs.ingested`), and takes values that this report lacks
+from the others. So no report erases what another set, and their order does not matter, with three exceptions: when a job
+was first seen, its upstream, and which of two contradicting reports fills a value that the highest one lacks. Only pages
+read these rows.
 """
 
 from datetime import datetime
@@ -39,11 +39,11 @@ from crcr.record.views.visibility import AllowlistReader, VisibleBackends, visib
 
 _JOB = ("delivery", "downstream", "workflow_name", "job_name")
 _KEY = (*_JOB, "check_run")
-_FIRST = ("upstream", "name", "expected", "seen_at", "delivery_at")
-"""What the first report leaves for good."""
-_WHOLE = ("rank", "state", "conclusion", "run_id", "attempt", "origin", "untrusted")
-"""What is taken from the highest report as it is."""
-_FILLED = (
+_FROM_FIRST = ("upstream", "name", "expected", "seen_at", "delivery_at")
+"""Columns that the first report sets for good."""
+_FROM_HIGHEST = ("rank", "state", "conclusion", "run_id", "attempt", "origin", "untrusted")
+"""Columns that are taken from the highest report as they are."""
+_FROM_ANY = (
     *("event", "level", "action", "number", "head_sha", "ref", "title", "author", "url", "artifact_url"),
     *(
         "started_at",
@@ -56,45 +56,47 @@ _FILLED = (
     ),
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
-"""What is taken from it where it says something, else from the others."""
-_COMPARED = (*_KEY, *_FIRST, *_WHOLE[:-2], *_FILLED, "disputed_conclusion", "ended_as")
-"""By what a change is told from a repeat: not by who brought it."""
+"""Columns that are taken from the highest report where it has a value, else from the others."""
+_COMPARED = (*_KEY, *_FROM_FIRST, *_FROM_HIGHEST[:-2], *_FROM_ANY, "disputed_conclusion", "ended_as")
+"""Columns whose change makes a report more than a repeat; `origin` is not among them."""
 
 
-def _standing(of: Any) -> ColumnElement[Any]:
-    """Two reports that stand alike are the same report; numbers first, then their very bytes."""
-    seconds = (func.coalesce(duration, -1.0) for duration in (of.queue_s, of.execution_s))
-    return tuple_(of.rank, of.attempt, of.run_id, *seconds, of.untrusted)
+def _rank_of(row: Any) -> ColumnElement[Any]:
+    """The sort key of a report. Two reports with the same key are the same report; the bytes decide last."""
+    seconds = (func.coalesce(duration, -1.0) for duration in (row.queue_s, row.execution_s))
+    return tuple_(row.rank, row.attempt, row.run_id, *seconds, row.untrusted)
 
 
-def _merging() -> Statement:
-    insert = inserting(ingested, *_KEY, *_FIRST, *_WHOLE, *_FILLED, "updated_at")
+def _merge_statement() -> Statement:
+    insert = inserting(ingested, *_KEY, *_FROM_FIRST, *_FROM_HIGHEST, *_FROM_ANY, "updated_at")
     old, new = ingested.c, insert.excluded
-    outranked = _standing(new) > _standing(old)
+    new_is_higher = _rank_of(new) > _rank_of(old)
 
     def filled(name: str) -> ColumnElement[Any]:
-        mine, other = (
+        new_value, old_value = (
             func.nullif(version[name], "") if name == "event" else version[name] for version in (new, old)
         )
-        return case((outranked, func.coalesce(mine, old[name])), else_=func.coalesce(other, new[name]))
+        return case(
+            (new_is_higher, func.coalesce(new_value, old[name])), else_=func.coalesce(old_value, new[name])
+        )
 
     # A relay that counts the outcomes of a job says itself whether the later one corrects or contradicts the other.
     uncounted = or_(old.rank < NUMBERED_RANK, new.rank < NUMBERED_RANK, bindparam("says_disputed") == 1)
     contradicted = and_(old.rank > 0, new.rank > 0, old.rank != new.rank, uncounted)
-    loser = case((outranked, old.conclusion), else_=new.conclusion)
-    # Of several the first by name: so it is the same whichever came last.
-    stays = and_(contradicted, or_(old.disputed_conclusion.is_(None), old.disputed_conclusion > loser))
+    loser = case((new_is_higher, old.conclusion), else_=new.conclusion)
+    # Of several contradicting conclusions the first by name: so the order of arrival does not matter.
+    is_disputed = and_(contradicted, or_(old.disputed_conclusion.is_(None), old.disputed_conclusion > loser))
     merged = {
-        **{name: case((outranked, new[name]), else_=old[name]) for name in _WHOLE},
-        **{name: filled(name) for name in _FILLED},
-        "disputed_conclusion": case((stays, loser), else_=old.disputed_conclusion),
+        **{name: case((new_is_higher, new[name]), else_=old[name]) for name in _FROM_HIGHEST},
+        **{name: filled(name) for name in _FROM_ANY},
+        "disputed_conclusion": case((is_disputed, loser), else_=old.disputed_conclusion),
         "updated_at": new.updated_at,
     }
     return Statement(insert.on_conflict_do_update(index_elements=list(_KEY), set_=merged))
 
 
-_MERGE = _merging()
-_OF_JOB = Statement(
+_MERGE = _merge_statement()
+_JOB_ROWS = Statement(
     select(*(ingested.c[name] for name in _COMPARED)).where(
         *(ingested.c[name] == bindparam(name) for name in _JOB)
     )
@@ -104,7 +106,7 @@ _DELIVERY_AT = Statement(
         ingested.c.delivery == bindparam("delivery"), ingested.c.downstream == bindparam("downstream")
     )
 )
-_COUNTED = Statement(
+_SET_ENDED_AS = Statement(
     update(ingested)
     .where(*(ingested.c[name] == bindparam(f"the_{name}") for name in _KEY))
     .values(ended_as=bindparam("ended_as"))
@@ -117,25 +119,25 @@ class IngestedResults:
         self._lists = lists
         self._upstreams = upstreams
 
-    async def take(self, told: IngestedResult, origin: str, now: datetime) -> IngestReceipt:
+    async def take(self, result: IngestedResult, origin: str, now: datetime) -> IngestReceipt:
         """Merge a result in; `origin` is the address that it came from."""
 
         async def unit(tx: Tx) -> IngestReceipt:
-            seen = {
+            visible = {
                 upstream: await visible_backends(tx, self._lists, upstream) for upstream in self._upstreams
             }
-            key = told.repository.key
-            listing = [upstream for upstream in self._upstreams if key in seen[upstream].reporting]
-            upstream = choose_ingest_upstream(told.about, self._upstreams, listing)
-            entry = seen[upstream].reporting.get(key)
-            expected = entry.expected(told.report.job_name) if entry else None
-            first = await tx.one(_DELIVERY_AT, delivery=told.report.delivery_id, downstream=key)
+            key = result.repository.key
+            listing = [upstream for upstream in self._upstreams if key in visible[upstream].reporting]
+            upstream = choose_ingest_upstream(result.about, self._upstreams, listing)
+            entry = visible[upstream].reporting.get(key)
+            expected = entry.expected(result.report.job_name) if entry else None
+            first_seen = await tx.one(_DELIVERY_AT, delivery=result.report.delivery_id, downstream=key)
             row = {
-                **_told(told, now),
+                **_result_row(result, now),
                 "upstream": upstream.key,
                 "origin": origin,
                 "expected": expected.value if expected else None,
-                "delivery_at": first["at"] if first and first["at"] is not None else to_us(now),
+                "delivery_at": (first_seen["at"] if first_seen else None) or to_us(now),
             }
             changed = await _merge(tx, row, now)
             if changed is not None:
@@ -148,56 +150,64 @@ class IngestedResults:
                     number=changed["number"],
                     now=now,
                 )
-            return IngestReceipt(changed is None, _hint(told.repository, upstream, seen[upstream]))
+            return IngestReceipt(changed is None, _hint(result.repository, upstream, visible[upstream]))
 
         return await self._database.write(unit)
 
 
 async def _merge(tx: Tx, row: dict[str, Any], now: datetime) -> Row | None:
-    """The row that was made or changed, with its sums put right; None when all of it was known."""
+    """Insert or change the row and its sums, and return it; None when nothing changed."""
     job = {name: row[name] for name in _JOB}
-    before = {row["check_run"]: row for row in await tx.all(_OF_JOB, **job)}
+    before = {stored["check_run"]: stored for stored in await tx.all(_JOB_ROWS, **job)}
     await tx.run(_MERGE, **row)
-    after = await tx.all(_OF_JOB, **job)
+    after = await tx.all(_JOB_ROWS, **job)
     await _recount(tx, before, after, now)
-    now_is = next(merged for merged in after if merged["check_run"] == row["check_run"])
-    was = before.get(row["check_run"])
-    same = was is not None and all(was[name] == now_is[name] for name in _COMPARED)
+    new = next(merged for merged in after if merged["check_run"] == row["check_run"])
+    old = before.get(row["check_run"])
+    same = old is not None and all(old[name] == new[name] for name in _COMPARED)
     if same:
         return None
-    note_ingested(tx, now_is, now, was_us=_at_us(was) if was else None)
-    return now_is
+    note_ingested(tx, new, now, was_us=_counted_at_us(old) if old else None)
+    return new
 
 
 async def _recount(tx: Tx, before: dict[str, Row], after: list[Row], now: datetime) -> None:
-    """Move what a report has moved: its own share, and those of attempts that it makes earlier ones.
+    """Correct the sums after a report: its own share, and those of attempts that are now earlier ones.
 
-    A delivery's name may be known to two upstreams; what one of them ran says nothing about the other's.
+    Two upstreams may know the same delivery id; the attempts of one say nothing about the other's.
     """
     moves: list[tuple[Share, int]] = []
     for row in after:
-        turn = RunAttempt(row["run_id"], row["attempt"])
-        turns = [
+        attempt = RunAttempt(row["run_id"], row["attempt"])
+        attempts = [
             RunAttempt(other["run_id"], other["attempt"])
             for other in after
             if other["upstream"] == row["upstream"]
         ]
-        was = before.get(row["check_run"])
-        ended = _belongs(row, superseded=is_superseded(turn, turns), earlier=has_later_attempt(turn, turns))
-        old = _share(was, EndedAs(was["ended_as"])) if was is not None and was["ended_as"] else None
+        old_row = before.get(row["check_run"])
+        ended = _counted_as(
+            row, superseded=is_superseded(attempt, attempts), earlier=has_later_attempt(attempt, attempts)
+        )
+        old = (
+            _share(old_row, EndedAs(old_row["ended_as"]))
+            if old_row is not None and old_row["ended_as"]
+            else None
+        )
         new = _share(row, ended) if ended else None
         if old == new:
             continue
         moves += [(old, -1)] if old else []
         moves += [(new, 1)] if new else []
-        note_ingested(tx, row, now, was_us=_at_us(was) if was else None)
+        note_ingested(tx, row, now, was_us=_counted_at_us(old_row) if old_row else None)
         await tx.run(
-            _COUNTED, ended_as=ended.value if ended else None, **{f"the_{name}": row[name] for name in _KEY}
+            _SET_ENDED_AS,
+            ended_as=ended.value if ended else None,
+            **{f"the_{name}": row[name] for name in _KEY},
         )
     sums.move(tx, moves)
 
 
-def _belongs(row: Row, *, superseded: bool, earlier: bool) -> EndedAs | None:
+def _counted_as(row: Row, *, superseded: bool, earlier: bool) -> EndedAs | None:
     return ended_as(
         JobState(row["state"]),
         Conclusion(row["conclusion"]) if row["conclusion"] else None,
@@ -212,7 +222,7 @@ def _share(row: Row, ended: EndedAs) -> Share:
         upstream=row["upstream"],
         downstream=row["downstream"],
         kind=ResultKind.INGESTED,
-        at_us=_at_us(row),
+        at_us=_counted_at_us(row),
         workflow=row["workflow_name"],
         workflow_name=row["workflow_name"],
         job_name=row["job_name"],
@@ -222,32 +232,32 @@ def _share(row: Row, ended: EndedAs) -> Share:
     )
 
 
-def _at_us(row: Row) -> int:
+def _counted_at_us(row: Row) -> int:
     at_us: int = row["seen_at"] if row["started_at"] is None else row["started_at"]
     return at_us
 
 
-def _told(told: IngestedResult, now: datetime) -> dict[str, Any]:
-    report, about, tests = told.report, told.about, told.report.tests
+def _result_row(result: IngestedResult, now: datetime) -> dict[str, Any]:
+    report, about, tests = result.report, result.about, result.report.tests
     is_result = report.status is ReportStatus.COMPLETED
     started, completed = plausible_time(report.started_at, now), plausible_time(report.completed_at, now)
     return {
         "delivery": report.delivery_id,
-        "downstream": told.repository.key,
+        "downstream": result.repository.key,
         "workflow_name": report.workflow_name,
         "job_name": report.job_name,
-        "check_run": told.check_run,
-        "name": told.repository.full_name,
+        "check_run": result.check_run,
+        "name": result.repository.full_name,
         "seen_at": to_us(now),
-        "rank": result_rank(report, told.outcome_number),
-        "says_disputed": int(told.disputed),
+        "rank": result_rank(report, result.outcome_number),
+        "says_disputed": int(result.disputed),
         "state": report.status.value,
         "conclusion": report.conclusion.value if report.conclusion else None,
         "event": report.event_type,
         "run_id": report.run_id,
         "attempt": report.run_attempt,
         "untrusted": report.untrusted,
-        "level": told.level,
+        "level": result.level,
         "action": about.action,
         "number": about.number,
         "head_sha": about.head_sha,
@@ -258,8 +268,8 @@ def _told(told: IngestedResult, now: datetime) -> dict[str, Any]:
         "artifact_url": report.artifact_url,
         "started_at": to_us(started) if started else None,
         "completed_at": to_us(completed or now) if is_result else None,
-        "queue_s": told.queue_s,
-        "execution_s": told.execution_s if is_result else None,
+        "queue_s": result.queue_s,
+        "execution_s": result.execution_s if is_result else None,
         "environment": report.environment,
         "failed_tests": failed_tests_text(report),
         "failed_tests_cut": report.failed_tests_cut or None,
@@ -271,9 +281,9 @@ def _told(told: IngestedResult, now: datetime) -> dict[str, Any]:
     }
 
 
-def _hint(repository: RepoName, upstream: RepoName, seen: VisibleBackends) -> str | None:
-    if repository.key in seen.reporting:
+def _hint(repository: RepoName, upstream: RepoName, backends: VisibleBackends) -> str | None:
+    if repository.key in backends.reporting:
         return None
-    if repository.key in seen.shown:
+    if repository.key in backends.shown:
         return f"the allowlist of {upstream} lists {repository} without showing its results"
     return f"{repository} is not on the allowlist of {upstream}: its results are kept, and shown once it is"

@@ -1,8 +1,8 @@
-"""Refused reports, for the page of the upstream that they are about: the newest few, and no bodies.
+"""Refused reports, for the page of the upstream that they are about: the newest few, without bodies.
 
-Where nobody can tell which one that is, each upstream that lists the sender has it. A listing that is not public must
-not be found out on the page of another. Who is on no allowlist leaves nothing here. A row holds what the sender was told, and the names by which its
-maintainers find the run; all of it is cut, and shown as text.
+Where that upstream is unknown, each upstream that lists the sender gets a copy; a copy must not reveal to the readers of
+one upstream that another lists the sender without being public. A sender on no allowlist leaves no row. A row has the
+sender's error text, and the names by which maintainers find the run; all texts are cut, and shown as plain text.
 """
 
 from datetime import datetime
@@ -22,8 +22,8 @@ from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 from crcr.record.views.visibility import AllowlistReader
 
-KEPT = 50
-"""For each backend of each upstream."""
+KEPT_PER_BACKEND = 50
+"""How many rows are kept for each backend of each upstream."""
 
 _LONGEST = {
     "code": 60,
@@ -35,7 +35,7 @@ _LONGEST = {
     "job_name": 256,
 }
 _ADD = Statement(inserting(refusals, "upstream", "downstream", "at", *_LONGEST))
-_TAKE_PLACE = Statement(
+_DELETE_SAME_CODE = Statement(
     text("DELETE FROM refusals WHERE upstream = :upstream AND downstream = :downstream AND code = :code")
 )
 _PRUNE = Statement(
@@ -55,7 +55,7 @@ FORGET_REFUSALS = Statement(
 
 
 class Refusals:
-    """Serves the callback's `Refusals`."""
+    """Records refused callbacks."""
 
     def __init__(
         self,
@@ -70,19 +70,19 @@ class Refusals:
         self._upstreams = upstreams
 
     async def note(self, refusal: RefusedReport, now: datetime) -> None:
-        """A stranger costs a look at the lists, and no write."""
-        listing = await self._database.quick_read(lambda tx: self._listing(tx, refusal.caller))
-        if not listing:
+        """Add the refusal for every upstream concerned. For a caller on no allowlist this writes nothing."""
+        entries = await self._database.quick_read(lambda tx: self._find_listing_upstreams(tx, refusal.caller))
+        if not entries:
             return
 
         async def unit(tx: Tx) -> None:
-            for upstream, kept in _placed(refusal, listing):
-                await self._keep(tx, upstream, kept, now)
+            for upstream, copy in _copies_by_upstream(refusal, entries):
+                await self._add(tx, upstream, copy, now)
 
         await self._database.write(unit)
 
-    async def _listing(self, tx: Tx, caller: RepoName) -> dict[RepoName, AllowlistEntry]:
-        found = {}
+    async def _find_listing_upstreams(self, tx: Tx, caller: RepoName) -> dict[RepoName, AllowlistEntry]:
+        entries = {}
         for upstream in self._upstreams:
             try:
                 allowlist = await self._lists.in_force(tx, upstream)
@@ -90,32 +90,32 @@ class Refusals:
                 continue
             entry = allowlist.find(caller)
             if entry is not None:
-                found[upstream] = entry
-        return found
+                entries[upstream] = entry
+        return entries
 
-    async def _keep(self, tx: Tx, upstream: RepoName, refusal: RefusedReport, now: datetime) -> None:
-        known = await self._targets.find(tx, upstream, refusal.caller)
-        kept = for_bound_repository(refusal, known.binding if known else None)
-        where = {"upstream": upstream.key, "downstream": kept.caller.key}
-        if kept.code in KEPT_ONCE:
-            await tx.run(_TAKE_PLACE, **where, code=kept.code)
-        await tx.run(_ADD, **where, at=to_us(now), **_row(kept))
-        await tx.run(_PRUNE, **where, kept=KEPT)
-        await note_change(tx, upstream, "refusal", downstream=kept.caller.key, now=now)
+    async def _add(self, tx: Tx, upstream: RepoName, refusal: RefusedReport, now: datetime) -> None:
+        target = await self._targets.find(tx, upstream, refusal.caller)
+        shown = for_bound_repository(refusal, target.binding if target else None)
+        key = {"upstream": upstream.key, "downstream": shown.caller.key}
+        if shown.code in KEPT_ONCE:
+            await tx.run(_DELETE_SAME_CODE, **key, code=shown.code)
+        await tx.run(_ADD, **key, at=to_us(now), **_row(shown))
+        await tx.run(_PRUNE, **key, kept=KEPT_PER_BACKEND)
+        await note_change(tx, upstream, "refusal", downstream=shown.caller.key, now=now)
 
 
-def _placed(
-    refusal: RefusedReport, listing: dict[RepoName, AllowlistEntry]
+def _copies_by_upstream(
+    refusal: RefusedReport, entries: dict[RepoName, AllowlistEntry]
 ) -> list[tuple[RepoName, RefusedReport]]:
-    """On whose pages it stands, and how."""
-    if refusal.upstream is not None and refusal.upstream in listing:
+    """Return the upstreams whose pages show the refusal, each with its copy."""
+    if refusal.upstream is not None and refusal.upstream in entries:
         return [(refusal.upstream, refusal)]
-    shy = {name for name, entry in listing.items() if entry.visibility is not Visibility.PUBLIC}
-    return [(name, without_run(refusal) if shy - {name} else refusal) for name in listing]
+    not_public = {name for name, entry in entries.items() if entry.visibility is not Visibility.PUBLIC}
+    return [(name, without_run(refusal) if not_public - {name} else refusal) for name in entries]
 
 
 def _row(refusal: RefusedReport) -> dict[str, Any]:
-    said = {
+    texts = {
         "code": refusal.code,
         "detail": refusal.detail,
         "hint": refusal.hint,
@@ -124,8 +124,8 @@ def _row(refusal: RefusedReport) -> dict[str, Any]:
         "workflow_name": refusal.workflow_name,
         "job_name": refusal.job_name,
     }
-    return {name: cut(value, _LONGEST[name]) for name, value in said.items()}
+    return {name: cut(value, _LONGEST[name]) for name, value in texts.items()}
 
 
-def cut(said: str | None, most: int) -> str | None:
-    return said if said is None or len(said) <= most else f"{said[: most - 1]}…"
+def cut(content: str | None, longest: int) -> str | None:
+    return content if content is None or len(content) <= longest else f"{content[: longest - 1]}…"

@@ -1,8 +1,8 @@
 """The sandbox: reports of repositories that are on no allowlist, in a table of their own.
 
-Nothing else is written or read for them: no dispatch, run, sum, check, effect or live change. Rows are few and
-short-lived: `MOST` of all repositories together, the oldest go first, and none is older than `KEPT_FOR`. Links are
-not kept, nor failed tests of a private repository.
+Nothing else is written or read for them: no dispatch, run, sum, check, effect or live change. There are at most `MOST`
+rows for all repositories together, the oldest are deleted first, and none is older than `KEPT_FOR`. Links are not kept,
+nor failed tests of a private repository.
 """
 
 import json
@@ -26,7 +26,7 @@ from crcr.record.views.visibility import AllowlistReader
 
 MOST = 10_000
 KEPT_FOR = timedelta(hours=48)
-_STEP = 500
+_FORGOTTEN_AT_ONCE = 500
 _MOST_TESTS = 20
 _LONGEST_NAME = 200
 _LONGEST_MESSAGE = 500
@@ -35,7 +35,7 @@ _KEY = (
     "repository_id = :repository_id AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
     " AND job_name = :job_name"
 )
-_KNOWN = Statement(text(f"SELECT state, conclusion FROM sandbox_jobs WHERE {_KEY}"))  # noqa: S608  our own words
+_JOB = Statement(text(f"SELECT state, conclusion FROM sandbox_jobs WHERE {_KEY}"))  # noqa: S608  our own words
 _OPEN = Statement(
     inserting(
         sandbox_jobs,
@@ -69,7 +69,7 @@ FORGET_SANDBOX = Statement(
 
 
 class SandboxJobs:
-    """Where `receive.callback.sandbox` keeps what is tried out."""
+    """Records the reports that `receive.callback.sandbox` accepts."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class SandboxJobs:
         self._most = most
 
     async def is_listed(self, caller: RepoName) -> bool:
-        """Whether any allowlist in force names the caller: it has a place of its own then."""
+        """Whether any allowlist in force names the caller: its reports do not go to the sandbox then."""
 
         async def unit(tx: Tx) -> bool:
             for upstream in self._upstreams:
@@ -112,16 +112,16 @@ class SandboxJobs:
         }
 
         async def unit(tx: Tx) -> SandboxOutcome:
-            await tx.run(FORGET_SANDBOX, before=to_us(now - KEPT_FOR), most=_STEP)
-            known = await _known(tx, key)
-            outcome = judge_sandbox_report(report, identity, known)
+            await tx.run(FORGET_SANDBOX, before=to_us(now - KEPT_FOR), most=_FORGOTTEN_AT_ONCE)
+            known_job = await _read_job(tx, key)
+            outcome = judge_sandbox_report(report, identity, known_job)
             if not isinstance(outcome, JobState):
                 return outcome
-            if known is None:
-                await tx.run(_OPEN, **key, **_opened(report, identity, now))
+            if known_job is None:
+                await tx.run(_OPEN, **key, **_open_columns(report, identity, now))
             if report.status is ReportStatus.COMPLETED:
-                await tx.run(_CLOSE, **key, **_closed(report, identity, now))
-            if known is None:
+                await tx.run(_CLOSE, **key, **_close_columns(report, identity, now))
+            if known_job is None:
                 await self._make_room(tx, now)
             return outcome
 
@@ -135,15 +135,15 @@ class SandboxJobs:
             await tx.run(_MAKE_ROOM, since=since, excess=excess)
 
 
-async def _known(tx: Tx, key: dict[str, Any]) -> KnownSandboxJob | None:
-    row = await tx.one(_KNOWN, **key)
+async def _read_job(tx: Tx, key: dict[str, Any]) -> KnownSandboxJob | None:
+    row = await tx.one(_JOB, **key)
     if row is None:
         return None
-    ended = row["conclusion"]
-    return KnownSandboxJob(JobState(row["state"]), Conclusion(ended) if ended is not None else None)
+    conclusion = row["conclusion"]
+    return KnownSandboxJob(JobState(row["state"]), Conclusion(conclusion) if conclusion is not None else None)
 
 
-def _opened(report: Report, identity: Identity, now: datetime) -> dict[str, Any]:
+def _open_columns(report: Report, identity: Identity, now: datetime) -> dict[str, Any]:
     return {
         "name": identity.repository.full_name,
         "private": int(identity.private),
@@ -156,16 +156,16 @@ def _opened(report: Report, identity: Identity, now: datetime) -> dict[str, Any]
     }
 
 
-def _closed(report: Report, identity: Identity, now: datetime) -> dict[str, Any]:
+def _close_columns(report: Report, identity: Identity, now: datetime) -> dict[str, Any]:
     tests = report.tests
-    kept = () if identity.private else report.failed_tests[:_MOST_TESTS]
-    listed = [
+    listed_tests = () if identity.private else report.failed_tests[:_MOST_TESTS]
+    cut_tests = [
         {
             "name": cut(test.name, _LONGEST_NAME),
             "file": cut(test.file, _LONGEST_NAME),
             "message": cut(test.message, _LONGEST_MESSAGE),
         }
-        for test in kept
+        for test in listed_tests
     ]
     return {
         "state": JobState.COMPLETED.value,
@@ -176,6 +176,6 @@ def _closed(report: Report, identity: Identity, now: datetime) -> dict[str, Any]
         "failed": tests.failed if tests else None,
         "skipped": tests.skipped if tests else None,
         "total": tests.total if tests else None,
-        "failed_tests": json.dumps(listed) if listed else None,
-        "cut": report.failed_tests_cut + len(report.failed_tests) - len(listed),
+        "failed_tests": json.dumps(cut_tests) if cut_tests else None,
+        "cut": report.failed_tests_cut + len(report.failed_tests) - len(cut_tests),
     }

@@ -1,4 +1,4 @@
-"""Inspections of downstreams: asked for at most once a minute, and what GitHub said last.
+"""Inspections of downstreams: requested at most once a minute, with GitHub's last answer.
 
 The effect has a queue of its own beside the downstream's: an inspection must go through just when the dispatches
 do not, and must not hold them up when they do.
@@ -19,14 +19,14 @@ from crcr.record.store.times import from_us_or_none, to_us
 
 ASKED_AT_MOST_EVERY = timedelta(minutes=1)
 
-_ASK = Statement(
+_REQUEST = Statement(
     text(
         "INSERT INTO inspections (upstream, downstream, asked_at) VALUES (:upstream, :downstream, :now)"
         " ON CONFLICT (upstream, downstream) DO UPDATE SET asked_at = excluded.asked_at"
         " WHERE inspections.asked_at <= :before"
     )
 )
-_FOUND = Statement(
+_RECORD = Statement(
     text(
         "INSERT INTO inspections (upstream, downstream, asked_at, inspected_at, found)"
         " VALUES (:upstream, :downstream, :now, :now, :found) ON CONFLICT (upstream, downstream)"
@@ -38,7 +38,7 @@ _READS_ACTIONS = Statement(
         "UPDATE repositories SET reads_actions = :reads_actions WHERE upstream = :upstream AND downstream = :downstream"
     )
 )
-_ONE = Statement(
+_INSPECTION = Statement(
     text(
         "SELECT asked_at, inspected_at, found FROM inspections"
         " WHERE upstream = :upstream AND downstream = :downstream"
@@ -54,12 +54,12 @@ class Inspections:
         self._database = database
 
     async def ask(self, upstream: RepoName, downstream: RepoName, now: datetime) -> bool:
-        """Have GitHub asked; False when somebody asked less than a minute ago, whose answer serves as well."""
+        """Queue an inspection; False when another was queued less than a minute ago, whose answer serves as well."""
 
         async def unit(tx: Tx) -> bool:
             before = to_us(now - ASKED_AT_MOST_EVERY)
-            asked = await tx.run(_ASK, now=to_us(now), before=before, **_key(upstream, downstream))
-            if not asked:
+            is_due = await tx.run(_REQUEST, now=to_us(now), before=before, **_key(upstream, downstream))
+            if not is_due:
                 return False
             effect = effect_row(
                 upstream,
@@ -74,20 +74,22 @@ class Inspections:
         return await self._database.write(unit)
 
     async def find(self, upstream: RepoName, downstream: RepoName) -> Inspection | None:
-        row = await self._database.quick_read(lambda tx: tx.one(_ONE, **_key(upstream, downstream)))
+        row = await self._database.quick_read(lambda tx: tx.one(_INSPECTION, **_key(upstream, downstream)))
         return inspection_from(row)
 
     async def bound_id(self, upstream: RepoName, downstream: RepoName) -> int | None:
-        """The id of the repository that was admitted; None while nobody knows it."""
+        """The id of the admitted repository; None while it is unknown."""
         row = await self._database.quick_read(lambda tx: tx.one(_BOUND, **_key(upstream, downstream)))
         return row["repository_id"] if row else None
 
-    async def note(self, upstream: RepoName, downstream: RepoName, found: Inspection, now: datetime) -> None:
+    async def note(
+        self, upstream: RepoName, downstream: RepoName, inspection: Inspection, now: datetime
+    ) -> None:
         async def unit(tx: Tx) -> None:
-            told = msgspec.json.encode(found).decode()
-            await tx.run(_FOUND, found=told, now=to_us(now), **_key(upstream, downstream))
-            if found.installation is not None:
-                reads = int(found.installation.reads_actions)
+            content = msgspec.json.encode(inspection).decode()
+            await tx.run(_RECORD, found=content, now=to_us(now), **_key(upstream, downstream))
+            if inspection.installation is not None:
+                reads = int(inspection.installation.reads_actions)
                 await tx.run(_READS_ACTIONS, reads_actions=reads, **_key(upstream, downstream))
             await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
 
@@ -97,8 +99,8 @@ class Inspections:
 async def read_inspection(
     tx: Tx, upstream: RepoName, downstream: RepoName
 ) -> tuple[datetime | None, datetime | None, Inspection | None]:
-    """When it was asked for, when GitHub was asked, and what it said."""
-    row = await tx.one(_ONE, **_key(upstream, downstream))
+    """When it was requested, when GitHub was queried, and the answer."""
+    row = await tx.one(_INSPECTION, **_key(upstream, downstream))
     if row is None:
         return None, None, None
     return from_us_or_none(row["asked_at"]), from_us_or_none(row["inspected_at"]), inspection_from(row)
@@ -109,7 +111,7 @@ def inspection_from(row: Row | None) -> Inspection | None:
         return None
     try:
         return msgspec.json.decode(row["found"], type=Inspection)
-    except msgspec.DecodeError:  # of another release: it is asked for anew
+    except msgspec.DecodeError:  # written by another release: the page requests a new one
         return None
 
 

@@ -1,4 +1,4 @@
-"""Installations of the App, kept right by its own webhooks; applying one twice changes nothing.
+"""Installations of the App, kept up to date by its own webhooks; applying one twice changes nothing.
 
 A deleted installation clears only the rows that name it, so a late `deleted` cannot undo a newer `created`.
 """
@@ -22,30 +22,30 @@ from crcr.record.repositories.downstreams import identify_effect
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement
 
-_INSTALLED = Statement(
+_SET_INSTALLATION = Statement(
     text(
         "UPDATE repositories SET installation_id = :installation_id, reads_actions = coalesce(:reads_actions, reads_actions)"
         " WHERE downstream = :downstream AND (repository_id IS NULL OR repository_id = :repository_id)"
     )
 )
-_PERMITTED = Statement(
+_SET_READS_ACTIONS = Statement(
     text("UPDATE repositories SET reads_actions = :reads_actions WHERE installation_id = :installation_id")
 )
-_UNINSTALLED = Statement(
+_CLEAR_INSTALLATION = Statement(
     text("UPDATE repositories SET installation_id = NULL WHERE installation_id = :installation_id")
 )
-_UNINSTALLED_ONE = Statement(
+_CLEAR_INSTALLATION_OF_ONE = Statement(
     text(
         "UPDATE repositories SET installation_id = NULL"
         " WHERE installation_id = :installation_id AND downstream = :downstream"
     )
 )
-_MOVED = Statement(
+_SET_MOVED_ALARM = Statement(
     text(
         "UPDATE repositories SET alarm = :alarm WHERE repository_id = :repository_id AND downstream <> :new_name"
     )
 )
-_MOVED_BACK = Statement(
+_CLEAR_MOVED_ALARM = Statement(
     text(
         "UPDATE repositories SET alarm = NULL WHERE repository_id = :repository_id AND downstream = :new_name"
         " AND alarm LIKE 'moved to %'"
@@ -58,7 +58,7 @@ _UNCONFIRMED = Statement(
         " AND e.lane = 'identity' AND e.state IN ('waiting', 'claimed'))"
     )
 )
-_UPSTREAM_INSTALLED = Statement(
+_SET_UPSTREAM_INSTALLATION = Statement(
     text(
         "UPDATE upstreams SET installation_id = :installation_id WHERE upstream = :name"
         " AND (repository_id IS NULL OR repository_id = :repository_id)"
@@ -90,23 +90,25 @@ class Installations:
         now: datetime,
     ) -> None:
         if isinstance(event, RepositoryEvent):
-            where = {"repository_id": event.repository_id, "new_name": event.new_name.key}
-            await tx.run(_MOVED, alarm=f"moved to {event.new_name}", **where)
-            await tx.run(_MOVED_BACK, **where)
+            repository = {"repository_id": event.repository_id, "new_name": event.new_name.key}
+            await tx.run(_SET_MOVED_ALARM, alarm=f"moved to {event.new_name}", **repository)
+            await tx.run(_CLEAR_MOVED_ALARM, **repository)
             await compare_default_branch(tx, event, now)
             await self._identify(tx, event.new_name, now)
         elif isinstance(event, InstallationRepositoriesEvent):
-            await self._installed(tx, event, event.added, now)
-            for gone in event.removed:
+            await self._record_installed(tx, event, event.added, now)
+            for removed in event.removed:
                 await tx.run(
-                    _UNINSTALLED_ONE, installation_id=event.installation_id, downstream=gone.name.key
+                    _CLEAR_INSTALLATION_OF_ONE,
+                    installation_id=event.installation_id,
+                    downstream=removed.name.key,
                 )
         elif event.action in {"deleted", "suspend"}:
-            await tx.run(_UNINSTALLED, installation_id=event.installation_id)
+            await tx.run(_CLEAR_INSTALLATION, installation_id=event.installation_id)
         else:
-            await self._installed(tx, event, event.repositories, now)
+            await self._record_installed(tx, event, event.repositories, now)
 
-    async def _installed(
+    async def _record_installed(
         self,
         tx: Tx,
         event: InstallationEvent | InstallationRepositoriesEvent,
@@ -116,14 +118,16 @@ class Installations:
         installation_id = event.installation_id
         reads_actions = None if event.reads_actions is None else int(event.reads_actions)
         if reads_actions is not None:
-            await tx.run(_PERMITTED, reads_actions=reads_actions, installation_id=installation_id)
+            await tx.run(_SET_READS_ACTIONS, reads_actions=reads_actions, installation_id=installation_id)
         for repository in added:
             ids = {"installation_id": installation_id, "repository_id": repository.repository_id}
-            await tx.run(_INSTALLED, downstream=repository.name.key, reads_actions=reads_actions, **ids)
-            await tx.run(_UPSTREAM_INSTALLED, name=repository.name.key, **ids)
+            await tx.run(
+                _SET_INSTALLATION, downstream=repository.name.key, reads_actions=reads_actions, **ids
+            )
+            await tx.run(_SET_UPSTREAM_INSTALLATION, name=repository.name.key, **ids)
             await self._identify(tx, repository.name, now)
 
     async def _identify(self, tx: Tx, name: RepoName, now: datetime) -> None:
-        """Find out who bears a listed name that nobody could be asked about before."""
+        """Queue the identification of a listed name that could not be looked up before the App was installed."""
         for row in await tx.all(_UNCONFIRMED, downstream=name.key):
             await add_effects(tx, [identify_effect(RepoName(row["upstream"]), name.key, now)])

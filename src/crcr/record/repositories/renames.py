@@ -1,7 +1,7 @@
 """Repositories that changed their name: dispatches, waivers and reports follow the repository id.
 
-A name counts for a repository only after GitHub itself told its id (`confirmed`); an entry that is new on the
-allowlist, or new at L4, is asked about again, because a name that was free may belong to another repository now.
+A name counts for a repository only after GitHub confirmed its id (`confirmed`). An entry that is new on the allowlist, or
+new at L4, is confirmed again, because a name that was free may belong to another repository now.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,16 +15,16 @@ from crcr.decide.model import Level, RepoName
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 
-PRESENT = (
+JOIN_PRESENT_NAME = (
     " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = coalesce((SELECT named.downstream"
     " FROM repositories named WHERE named.upstream = d.upstream AND named.confirmed = 1 AND named.repository_id = coalesce("
     "d.repository_id, (SELECT o.repository_id FROM repositories o WHERE o.upstream = d.upstream"
     " AND o.downstream = d.downstream)) ORDER BY named.bound_at DESC, named.downstream LIMIT 1), d.downstream)"
 )
-"""Joins a dispatch `d` with the row `r` of the name that its repository has now: where it is asked and sent to."""
+"""Joins a dispatch `d` with the row `r` of the present name of its repository, to which requests are sent."""
 
 RENAME = "rename"
-"""Why an unsent dispatch is held while nobody knows whether its repository left or was renamed."""
+"""The reason of an unsent dispatch that is held until it is known whether its repository left or was renamed."""
 
 _NAMES = Statement(
     text(
@@ -33,7 +33,7 @@ _NAMES = Statement(
     )
 )
 _UNREAD = Statement(text("SELECT downstream FROM repositories WHERE upstream = :upstream AND confirmed = 0"))
-_OWN_DISPATCHES = Statement(
+_L4_DISPATCHES = Statement(
     text(
         "SELECT downstream FROM dispatches WHERE delivery = :delivery AND upstream = :upstream AND level = 4"
     )
@@ -55,7 +55,7 @@ class Listing:
     entry: AllowlistEntry | None
     repository_id: int | None = None
     unread: tuple[RepoName, ...] = ()
-    """New L4 entries of which nobody knows yet whether they are this repository under another name."""
+    """New L4 entries with unconfirmed ids: each may be this repository under another name."""
 
 
 async def find_listing(
@@ -87,14 +87,14 @@ async def find_entry_by_id(
     own: AllowlistEntry | None = None,
 ) -> AllowlistEntry | None:
     """The entry of a repository by its id, the highest level first; `own` stands behind those of its level."""
-    found: list[AllowlistEntry] = []
+    entries: list[AllowlistEntry] = []
     if repository_id is not None:
         rows = await tx.all(_NAMES, repository_id=repository_id, upstream=upstream.key)
         names = [RepoName(row["downstream"]) for row in rows if row["confirmed"]]
-        found = [entry for name in names if (entry := allowlist.find(name)) is not None]
+        entries = [entry for name in names if (entry := allowlist.find(name)) is not None]
     if own is not None:
-        found.append(own)
-    return max(found, key=lambda entry: entry.level, default=None)
+        entries.append(own)
+    return max(entries, key=lambda entry: entry.level, default=None)
 
 
 async def _possible_renames(
@@ -105,13 +105,13 @@ async def _possible_renames(
     repository_id: int | None,
 ) -> tuple[RepoName, ...]:
     """L4 entries that were none when the delivery was recorded, and may be this repository under its new name."""
-    where = {"delivery": dispatch["delivery"], "upstream": upstream.key}
-    own = {row["downstream"] for row in await tx.all(_OWN_DISPATCHES, **where)}
+    delivery_key = {"delivery": dispatch["delivery"], "upstream": upstream.key}
+    own = {row["downstream"] for row in await tx.all(_L4_DISPATCHES, **delivery_key)}
     added = [entry.name for entry in allowlist.gating if entry.name.key not in own]
     if not added:
         return ()
     if repository_id is None and dispatch["sent_at"] is not None:
-        return tuple(added)  # it was told of the delivery, and nobody can say who it is
+        return tuple(added)  # the delivery was sent to it, and its id is unknown
     unread = {row["downstream"] for row in await tx.all(_UNREAD, upstream=upstream.key)}
     return tuple(name for name in added if name.key in unread)
 

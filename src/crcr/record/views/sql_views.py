@@ -61,7 +61,7 @@ from crcr.record.views.commits.waivers import waiver_list, waiver_page
 from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
 from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
-from crcr.record.views.logs.deliveries import delivery_page, one_delivery
+from crcr.record.views.logs.deliveries import delivery_page, read_delivery
 from crcr.record.views.logs.effects import effect_page
 from crcr.record.views.logs.search import JOBS_BACK, MOST, history_search_text, search
 from crcr.record.views.relay.health import HealthViews
@@ -214,7 +214,7 @@ class SqlViews:
         return await self._view(query.upstream, lambda tx, visible: delivery_page(tx, query, visible))
 
     async def delivery(self, upstream: RepoName, guid: str) -> DeliveryView:
-        return await self._view(upstream, lambda tx, visible: one_delivery(tx, upstream, guid, visible))
+        return await self._view(upstream, lambda tx, visible: read_delivery(tx, upstream, guid, visible))
 
     async def effects(self, upstream: RepoName, now: datetime) -> EffectsView:
         return await self._view(upstream, lambda tx, visible: effects_view(tx, upstream, visible, now))
@@ -242,7 +242,7 @@ class SqlViews:
         )
         return await self._view(
             upstream,
-            lambda tx, visible: search(tx, upstream, visible, text, now, told=history, after=after),
+            lambda tx, visible: search(tx, upstream, visible, text, now, history=history, after=after),
         )
 
     async def allowlist(self, upstream: RepoName) -> AllowlistView:

@@ -49,7 +49,7 @@ class VisibleBackends:
     everything: bool
     """Whether the reader is an administrator, who sees hidden backends and all details."""
 
-    def written(self, downstream: str) -> str:
+    def full_name(self, downstream: str) -> str:
         return self.shown[downstream].name.full_name
 
     def entry(self, downstream: RepoName) -> AllowlistEntry:
@@ -88,7 +88,7 @@ async def allowlist_state(
     problems = json.loads(newest["problems"]) if newest else []
     return AllowlistState(
         version=in_force["version"] if in_force else None,
-        source=_source(in_force["source"], for_everybody=for_everybody) if in_force else None,
+        source=_visible_source(in_force["source"], for_everybody=for_everybody) if in_force else None,
         read_at=from_us(in_force["read_at"]) if in_force else None,
         newest_is_bad=bad,
         problems=tuple(
@@ -99,9 +99,9 @@ async def allowlist_state(
     )
 
 
-def _source(told: str, *, for_everybody: bool) -> str:
+def _visible_source(source: str, *, for_everybody: bool) -> str:
     """The source of the text; readers get only the name of a file on the relay's own machine."""
-    return PurePath(told).name if for_everybody and PurePath(told).is_absolute() else told
+    return PurePath(source).name if for_everybody and PurePath(source).is_absolute() else source
 
 
 _KINDS = {
@@ -117,18 +117,21 @@ _KINDS = {
 
 def _for_everybody(problem: AllowlistProblem) -> AllowlistProblem:
     """The problem's line and kind in our own words: its text may quote a hidden entry."""
-    kind = next((told for said, told in _KINDS.items() if said in problem.message), "something is wrong here")
+    kind = next(
+        (text_shown for fragment, text_shown in _KINDS.items() if fragment in problem.message),
+        "something is wrong here",
+    )
     return AllowlistProblem(problem.line, problem.severity, kind, None)
 
 
 async def allowlist_view(tx: Tx, upstream: RepoName, visible: VisibleBackends) -> AllowlistView:
     return AllowlistView(
         await allowlist_state(tx, upstream, visible),
-        tuple(_listed(entry, public=key in visible.public) for key, entry in visible.shown.items()),
+        tuple(_listed_backend(entry, public=key in visible.public) for key, entry in visible.shown.items()),
     )
 
 
-def _listed(entry: AllowlistEntry, *, public: bool) -> ListedBackend:
+def _listed_backend(entry: AllowlistEntry, *, public: bool) -> ListedBackend:
     return ListedBackend(
         name=entry.name,
         level=entry.level,

@@ -22,7 +22,7 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us_or_none, to_us
 
-_ASKED = Statement(
+_OPEN_LOOK_UP = Statement(
     text(
         "SELECT 1 FROM effects WHERE upstream = :upstream AND target = :target AND lane = :lane"
         " AND state IN ('waiting', 'claimed') LIMIT 1"
@@ -52,10 +52,10 @@ def look_up_effect(
 
 
 async def look_up_result(tx: Tx, dispatch: Row, now: datetime) -> None:
-    """Have a result held against GitHub's view: at once where the gate waits for it, and once for many results.
+    """Queue the comparison of a result with GitHub's view: at once where the gate waits for it, one for many results.
 
-    While other jobs are known to be running, results wait for each other, and where webhooks about runs arrive, for the
-    one of the run's end; the last one is looked up at once.
+    While other jobs are running, results are collected: until the next pause, or, where webhooks about runs arrive, until
+    the webhook about the run's end. The last result is looked up at once.
     """
     key = {name: dispatch[name] for name in ("upstream", "delivery", "downstream")}
     webhooks = has_run_webhooks(from_us_or_none(dispatch["run_webhook_at"]), now)
@@ -83,7 +83,7 @@ async def ensure_look_up(
 ) -> None:
     """Add the look-up of a dispatch where none is under way: after an upgrade, or when one was given up."""
     row = look_up_effect(upstream, delivery, downstream.key, now, after=after)
-    if await tx.one(_ASKED, **{name: row[name] for name in ("upstream", "target", "lane")}) is None:
+    if await tx.one(_OPEN_LOOK_UP, **{name: row[name] for name in ("upstream", "target", "lane")}) is None:
         await add_once(tx, row)
 
 

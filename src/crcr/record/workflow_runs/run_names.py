@@ -1,9 +1,9 @@
-"""Runs whose own name holds another delivery than the one they report for: their results are taken off it.
+"""Runs whose own name contains another delivery than the one they report for: their results are taken off it.
 
 Anyone who can send a dispatch can have a run report for any delivery; the name that GitHub shows was made from the
-dispatch that started it. Such a run is bound to the delivery of its name instead, as one that nobody has reported from,
-and that binding refuses its further reports. A name that holds the claimed delivery too, or several that were sent to the
-repository, tells nothing: names hold what strangers wrote.
+dispatch that started it. Such a run is bound to the delivery of its name instead, as a run without reports, and that
+binding refuses its further reports. A name proves nothing when it contains the claimed delivery too, or several that were
+sent to the repository: strangers can write into names.
 """
 
 from collections.abc import Iterable
@@ -65,54 +65,58 @@ _MARK_JOBS = Statement(
         " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id"
     )
 )
-_PLACE = ("upstream", "downstream")
+_BACKEND = ("upstream", "downstream")
 _RUN = ("delivery", "upstream", "downstream", "workflow", "run_id")
 
 
 class RunNames:
-    """Compares runs with the deliveries in their names, and moves those that report for another one."""
+    """Compares runs with the deliveries in their names, and moves runs that report for another one."""
 
     def __init__(self, refresher: CheckRefresher, outcomes: JobOutcomes) -> None:
         self._refresher = refresher
         self._outcomes = outcomes
 
     async def own_runs(
-        self, tx: Tx, question: RunLookup, seen: Iterable[ActionsRun], now: datetime
+        self, tx: Tx, lookup: RunLookup, runs: Iterable[ActionsRun], now: datetime
     ) -> tuple[ActionsRun, ...]:
-        """Of the runs that GitHub showed for a delivery, those whose names do not say otherwise."""
+        """Return those of GitHub's runs for a delivery whose names do not contradict it."""
         own = []
-        for run in seen:
-            other = await self.compare(tx, question.repository_id, run, now)
-            if other in (None, question.delivery):
+        for run in runs:
+            named_delivery = await self.compare(tx, lookup.repository_id, run, now)
+            if named_delivery in (None, lookup.delivery):
                 own.append(run)
         return tuple(own)
 
     async def compare(self, tx: Tx, repository_id: int | None, run: ActionsRun, now: datetime) -> str | None:
-        """Take a run off the delivery that it reports for, if its name holds another; return that one."""
+        """Take a run off the delivery that it reports for, if its name contains another; return that other one."""
         for row in await tx.all(_REPORTED, run_id=str(run.run_id), repository_id=repository_id):
             sent = [
                 dispatch
                 for guid in delivery_ids_in(run.display_title)
                 for dispatch in await tx.all(_SENT, guid=guid, repository_id=repository_id)
             ]
-            other = other_delivery_named(
+            named_delivery = other_delivery_named(
                 run.display_title, row["delivery"], [dispatch["delivery"] for dispatch in sent]
             )
-            if other is not None:
+            if named_delivery is not None:
                 await self._move(
-                    tx, row, next(dispatch for dispatch in sent if dispatch["delivery"] == other), run, now
+                    tx,
+                    row,
+                    next(dispatch for dispatch in sent if dispatch["delivery"] == named_delivery),
+                    run,
+                    now,
                 )
-                return other
+                return named_delivery
         return None
 
-    async def _move(self, tx: Tx, row: Row, to: Row, run: ActionsRun, now: datetime) -> None:
-        of_run = {name: row[name] for name in _RUN}
-        await tx.run(_UNBIND, **{name: row[name] for name in ("run_id", "delivery", *_PLACE)})
-        await tx.run(_MARK_JOBS, superseded=1, **of_run)
-        await recount(tx, of_run, now)
-        await self._count_again(tx, row, now)
-        await record_run(tx, to, run, now)
-        await self._outcomes.take_off(tx, of_run, now)
+    async def _move(self, tx: Tx, row: Row, named_dispatch: Row, run: ActionsRun, now: datetime) -> None:
+        run_key = {name: row[name] for name in _RUN}
+        await tx.run(_UNBIND, **{name: row[name] for name in ("run_id", "delivery", *_BACKEND)})
+        await tx.run(_MARK_JOBS, superseded=1, **run_key)
+        await recount(tx, run_key, now)
+        await self._restore_newest_run(tx, row, now)
+        await record_run(tx, named_dispatch, run, now)
+        await self._outcomes.take_off(tx, run_key, now)
         await note_act(
             tx,
             RepoName(row["upstream"]),
@@ -122,24 +126,26 @@ class RunNames:
             now=now,
             run=row["run_id"],
             delivery=row["delivery"],
-            named=to["delivery"],
+            named=named_dispatch["delivery"],
         )
-        for dispatch in (row, to):
-            await self._look_again(tx, dispatch, now)
+        for dispatch in (row, named_dispatch):
+            await self._refresh_dispatch(tx, dispatch, now)
 
-    async def _count_again(self, tx: Tx, row: Row, now: datetime) -> None:
-        """The newest of the runs that are left counts, if this one had superseded them all."""
-        of_dispatch = {name: row[name] for name in ("delivery", *_PLACE)}
-        left = await tx.all(_SIBLINGS, workflow=row["workflow"], **of_dispatch)
-        if not left or not all(run["superseded"] for run in left):
+    async def _restore_newest_run(self, tx: Tx, row: Row, now: datetime) -> None:
+        """Let the newest of the remaining runs count, if the moved one had superseded them all."""
+        dispatch_key = {name: row[name] for name in ("delivery", *_BACKEND)}
+        siblings = await tx.all(_SIBLINGS, workflow=row["workflow"], **dispatch_key)
+        if not siblings or not all(run["superseded"] for run in siblings):
             return
-        newest = max(left, key=_age)
-        await tx.run(_MARK_RUN, superseded=0, run_id=newest["run_id"], **{name: row[name] for name in _PLACE})
-        of_run = {**of_dispatch, "workflow": row["workflow"], "run_id": newest["run_id"]}
-        await tx.run(_MARK_JOBS, superseded=0, **of_run)
-        await recount(tx, of_run, now)
+        newest = max(siblings, key=_run_age)
+        await tx.run(
+            _MARK_RUN, superseded=0, run_id=newest["run_id"], **{name: row[name] for name in _BACKEND}
+        )
+        run_key = {**dispatch_key, "workflow": row["workflow"], "run_id": newest["run_id"]}
+        await tx.run(_MARK_JOBS, superseded=0, **run_key)
+        await recount(tx, run_key, now)
 
-    async def _look_again(self, tx: Tx, dispatch: Row, now: datetime) -> None:
+    async def _refresh_dispatch(self, tx: Tx, dispatch: Row, now: datetime) -> None:
         key = {name: dispatch[name] for name in ("delivery", "downstream")}
         await note_change(
             tx, RepoName(dispatch["upstream"]), "job", number=dispatch["number"], now=now, **key
@@ -149,6 +155,6 @@ class RunNames:
             await add_once(tx, look_up_effect(dispatch["upstream"], now=now, **key))
 
 
-def _age(run: Row) -> tuple[int, int]:
+def _run_age(run: Row) -> tuple[int, int]:
     """GitHub's run ids grow; where ids are no numbers, the run that was seen later is the newer one."""
     return (int(run["run_id"]) if run["run_id"].isdigit() else -1, run["first_seen_at"])

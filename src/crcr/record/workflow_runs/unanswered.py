@@ -1,6 +1,7 @@
-"""Dispatches that nobody has answered: whom an answer is expected of, and having them looked up.
+"""Dispatches without an answer: which of them should have one, and the look-ups that are queued for these.
 
-Expected from L2 on, of a backend that has answered such an event in the last 14 days; of an L4 backend always.
+An answer is expected from L2 on, of a backend that has answered such an event in the last 14 days; of an L4 backend
+always.
 """
 
 from datetime import datetime, timedelta
@@ -18,15 +19,15 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.workflow_runs.lookup_effects import look_up_effect
 
-_BACK = timedelta(days=2)
-_HABIT = timedelta(days=14)
+_SEARCHED_BACK = timedelta(days=2)
+_ANSWERED_WITHIN = timedelta(days=14)
 
 _UNANSWERED = Statement(
     text(
         "SELECT d.delivery, d.event FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = :downstream"
         " AND d.event IN ('pull_request', 'push', 'merge_group')"
         " AND d.created_at > :since AND d.created_at <= :until AND d.state = 'sent'"
-        # What ran the last time may be over by now.
+        # A run that was running at the last look-up may be over by now.
         " AND (d.answer IS NULL OR (d.answer = 'running' AND d.listed_at <= :until))"
         " AND d.test = 0 AND d.superseded_at IS NULL AND d.level >= 2"
         " AND (d.action IS NULL OR d.action IN ('opened', 'reopened', 'synchronize', 'checks_requested'))"
@@ -34,7 +35,7 @@ _UNANSWERED = Statement(
         " AND n.upstream = d.upstream AND n.downstream = d.downstream AND n.reported = 1)"
     )
 )
-_ANSWERS = Statement(
+_ANSWERED_BEFORE = Statement(
     text(
         "SELECT 1 FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = :downstream"
         " AND d.created_at > :since AND d.event = :event AND EXISTS (SELECT 1 FROM runs n WHERE n.delivery = d.delivery"
@@ -63,12 +64,12 @@ class UnansweredDispatches:
         self._job_timeout = job_timeout
 
     async def request_look_ups(self, now: datetime) -> int:
-        """Have unanswered dispatches looked up whose answer is expected; return how many."""
-        asked = 0
+        """Queue look-ups of the unanswered dispatches whose answer is expected; return how many."""
+        queued = 0
         for upstream in self._upstreams:
             for entry in await self._entries(upstream):
-                asked += await self._ask_of(upstream, entry, now)
-        return asked
+                queued += await self._request_for_entry(upstream, entry, now)
+        return queued
 
     async def _entries(self, upstream: RepoName) -> list[AllowlistEntry]:
         try:
@@ -77,32 +78,35 @@ class UnansweredDispatches:
             return []
         return [entry for entry in allowlist.entries if entry.level >= Level.L2]
 
-    async def _ask_of(self, upstream: RepoName, entry: AllowlistEntry, now: datetime) -> int:
+    async def _request_for_entry(self, upstream: RepoName, entry: AllowlistEntry, now: datetime) -> int:
         timeout = timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
         until = now - timeout
-        where = {"upstream": upstream.key, "downstream": entry.name.key}
+        key = {"upstream": upstream.key, "downstream": entry.name.key}
 
         async def unit(tx: Tx) -> int:
-            rows = await tx.all(_UNANSWERED, since=to_us(until - _BACK), until=to_us(until), **where)
-            asked = 0
+            rows = await tx.all(_UNANSWERED, since=to_us(until - _SEARCHED_BACK), until=to_us(until), **key)
+            queued = 0
             for row in rows:
-                if await self._is_expected(tx, entry, row["event"], where, now):
+                if await self._is_expected(tx, entry, row["event"], key, now):
                     await add_once(tx, look_up_effect(upstream, row["delivery"], entry.name.key, now))
-                    asked += 1
+                    queued += 1
                 else:
-                    await tx.run(_NOT_LISTENING, delivery=row["delivery"], **where)
-                    about = {"downstream": entry.name.key, "delivery": row["delivery"]}
-                    await note_change(tx, upstream, "dispatch", now=now, **about)
-            return asked
+                    await tx.run(_NOT_LISTENING, delivery=row["delivery"], **key)
+                    changed = {"downstream": entry.name.key, "delivery": row["delivery"]}
+                    await note_change(tx, upstream, "dispatch", now=now, **changed)
+            return queued
 
-        found = await self._database.quick_read(
-            lambda tx: tx.one(_UNANSWERED, since=to_us(until - _BACK), until=to_us(until), **where)
+        unanswered = await self._database.quick_read(
+            lambda tx: tx.one(_UNANSWERED, since=to_us(until - _SEARCHED_BACK), until=to_us(until), **key)
         )
-        return await self._database.write(unit) if found else 0
+        return await self._database.write(unit) if unanswered else 0
 
     async def _is_expected(
-        self, tx: Tx, entry: AllowlistEntry, event: str, where: dict[str, str], now: datetime
+        self, tx: Tx, entry: AllowlistEntry, event: str, key: dict[str, str], now: datetime
     ) -> bool:
         if entry.level is Level.L4 and event != "push":
             return True
-        return await tx.one(_ANSWERS, event=event, since=to_us(now - _HABIT), **where) is not None
+        return (
+            await tx.one(_ANSWERED_BEFORE, event=event, since=to_us(now - _ANSWERED_WITHIN), **key)
+            is not None
+        )

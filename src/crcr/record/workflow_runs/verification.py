@@ -1,7 +1,7 @@
-"""What GitHub says of runs and jobs, written beside what was reported; by looking it up or by being told.
+"""GitHub's view of runs and jobs, recorded beside what was reported: from look-ups and from webhooks.
 
-A run found by its name only (nobody has reported from it) is kept as such: it makes no results, it only tells
-that a backend is not through yet.
+A run that is known by its name only (it has not reported) is marked as such: it has no results, it only shows that a
+backend has not finished.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,16 +29,16 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
 
 GRACE = timedelta(minutes=10)
-"""Reports may still be on their way when GitHub's run has ended; after this nobody can send one."""
+"""Reports may still be on their way when GitHub's run has ended; after this time none is expected."""
 
-_FIND_RUN = Statement(
+_ADD_RUN = Statement(
     text(
         "INSERT INTO runs (run_id, upstream, downstream, delivery, workflow, workflow_name, issuer, first_seen_at,"
         " reported, attempt, attempt_at) VALUES (:run_id, :upstream, :downstream, :delivery, :workflow,"
         " :workflow_name, 'github', :at, 0, :attempt, :at) ON CONFLICT DO NOTHING"
     )
 )
-_SEE_RUN = Statement(
+_UPDATE_RUN = Statement(
     text(
         "UPDATE runs SET attempt_at = CASE WHEN attempt < :attempt THEN :at ELSE attempt_at END,"
         " attempt = CASE WHEN attempt < :attempt THEN :attempt ELSE attempt END, over_attempt = CASE WHEN :over = 1 AND coalesce(over_attempt, 0) < :attempt"
@@ -48,7 +48,7 @@ _SEE_RUN = Statement(
         " WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
     )
 )
-_HASTEN = Statement(
+_SHORTEN_SILENCE = Statement(
     text(
         "UPDATE jobs SET silent_at = :at WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
         " AND workflow = :workflow AND run_id = :run_id AND state = 'in_progress' AND silent_at > :at AND attempt <= :attempt"
@@ -80,14 +80,14 @@ _RUN_JOBS = Statement(
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 
 
-async def record_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: datetime) -> None:
-    """Write down how a run stands; `where` is the dispatch that it answers."""
-    key = {name: where[name] for name in ("upstream", "downstream")}
+async def record_run(tx: Tx, dispatch: Mapping[str, Any], run: ActionsRun, now: datetime) -> None:
+    """Record the state of a run, and the `dispatch` that it answers."""
+    key = {name: dispatch[name] for name in ("upstream", "downstream")}
     at = to_us(now)
     await tx.run(
-        _FIND_RUN,
+        _ADD_RUN,
         run_id=str(run.run_id),
-        delivery=where["delivery"],
+        delivery=dispatch["delivery"],
         workflow=run.workflow_path,
         workflow_name=run.workflow_name,
         attempt=run.attempt,
@@ -95,7 +95,7 @@ async def record_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: dat
         **key,
     )
     await tx.run(
-        _SEE_RUN,
+        _UPDATE_RUN,
         run_id=str(run.run_id),
         attempt=run.attempt,
         over=int(run.is_over),
@@ -106,27 +106,27 @@ async def record_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: dat
 
 
 async def shorten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
-    """Nobody reports from a run that is over: what is open of it need not be waited for as long as a running job."""
+    """A run that is over sends no more reports: its open jobs are not waited for as long as running ones."""
     key = {name: run[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
-    await tx.run(_HASTEN, at=to_us(now + GRACE), attempt=attempt, **key)
+    await tx.run(_SHORTEN_SILENCE, at=to_us(now + GRACE), attempt=attempt, **key)
 
 
 async def verify_jobs(
     tx: Tx,
     run: Row,
-    seen: Iterable[ActionsJob],
+    github_jobs: Iterable[ActionsJob],
     outcomes: JobOutcomes,
     now: datetime,
     *,
-    whole: ActionsRun | None = None,
+    whole_run: ActionsRun | None = None,
 ) -> bool:
-    """Hold GitHub's jobs against the reported ones of a run; True when something changed.
+    """Compare GitHub's jobs with the reported ones of a run; True when something changed.
 
-    `whole` is the run when all jobs of the attempts in `seen` are there: a row without a match has none.
+    `whole_run` is the run when `github_jobs` has all jobs of its attempts: a row without a match then has none.
     """
     key = {name: run[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
     by_attempt: dict[int, list[ActionsJob]] = {}
-    for job in seen:
+    for job in github_jobs:
         by_attempt.setdefault(job.attempt, []).append(job)
     rows = await tx.all(_RUN_JOBS, **key)
     changed = False
@@ -134,9 +134,9 @@ async def verify_jobs(
         candidates = by_attempt.get(row["attempt"])
         if candidates is None or row["verification"] != Verification.UNCHECKED:
             continue
-        reported = [_reported(other) for other in rows if other["attempt"] == row["attempt"]]
-        matched = match_github_jobs(_reported(row), reported, candidates)
-        if await _verify_one(tx, row, matched, outcomes, now, whole=whole):
+        reported = [_reported_job(other) for other in rows if other["attempt"] == row["attempt"]]
+        matched = match_github_jobs(_reported_job(row), reported, candidates)
+        if await _verify_job(tx, row, matched, outcomes, now, whole_run=whole_run):
             note_job(tx, {name: row[name] for name in _KEY}, now)
             changed = True
     if changed:
@@ -144,47 +144,53 @@ async def verify_jobs(
     return changed
 
 
-async def _verify_one(
+async def _verify_job(
     tx: Tx,
     row: Row,
-    seen: tuple[ActionsJob, ...],
+    github_jobs: tuple[ActionsJob, ...],
     outcomes: JobOutcomes,
     now: datetime,
     *,
-    whole: ActionsRun | None,
+    whole_run: ActionsRun | None,
 ) -> bool:
-    job = _reported(row)
+    job = _reported_job(row)
     if job.state is JobState.COMPLETED:
-        run_over = whole is not None and (whole.is_over or whole.attempt > row["attempt"])
-        finding = compare_with_github(job, seen, whole=whole is not None, run_over=run_over)
+        run_over = whole_run is not None and (whole_run.is_over or whole_run.attempt > row["attempt"])
+        finding = compare_with_github(job, github_jobs, whole=whole_run is not None, run_over=run_over)
         if finding is None:
             return False
-        counts = finding.conclusion or job.conclusion or Conclusion.NONE
-        await outcomes.verify(tx, _key_of(row), finding, counts, now)
+        counted_conclusion = finding.conclusion or job.conclusion or Conclusion.NONE
+        await outcomes.verify(tx, _job_key(row), finding, counted_conclusion, now)
         return True
     if row["asked_at"] is None and row["silent_at"] > to_us(now):
         return False
-    return await _end_silent(tx, row, seen, outcomes, now, whole=whole is not None)
+    return await _end_silent(tx, row, github_jobs, outcomes, now, whole=whole_run is not None)
 
 
 async def _end_silent(
-    tx: Tx, row: Row, seen: tuple[ActionsJob, ...], outcomes: JobOutcomes, now: datetime, *, whole: bool
+    tx: Tx,
+    row: Row,
+    github_jobs: tuple[ActionsJob, ...],
+    outcomes: JobOutcomes,
+    now: datetime,
+    *,
+    whole: bool,
 ) -> bool:
-    """End a silent job: by GitHub's word where that is a failure, else as timed out."""
-    end = compare_silent_with_github(seen, whole=whole)
+    """End a silent job: with GitHub's conclusion where that is a failure, else as timed out."""
+    end = compare_silent_with_github(github_jobs, whole=whole)
     if end is None:
         return False
     event = JobEvent.WENT_SILENT if end.conclusion is None else JobEvent.ENDED_ON_GITHUB
     verdict = LIFECYCLE[JobState(row["state"]), event]
     if not isinstance(verdict, Apply):
         return False
-    ended_at = max((job.completed_at for job in seen if job.completed_at), default=now)
+    ended_at = max((job.completed_at for job in github_jobs if job.completed_at), default=now)
     began_at = from_us(row["in_progress_at"])
-    await outcomes.end(tx, _key_of(row), end, verdict.state, ended_at=max(ended_at, began_at), now=now)
+    await outcomes.end(tx, _job_key(row), end, verdict.state, ended_at=max(ended_at, began_at), now=now)
     return True
 
 
-def _reported(row: Row) -> ReportedJob:
+def _reported_job(row: Row) -> ReportedJob:
     conclusion = row["conclusion"]
     return ReportedJob(
         job_name=row["job_name"],
@@ -196,5 +202,5 @@ def _reported(row: Row) -> ReportedJob:
     )
 
 
-def _key_of(row: Row) -> dict[str, Any]:
+def _job_key(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in _KEY}

@@ -1,6 +1,6 @@
-"""What GitHub tells of downstreams' runs and jobs by webhook, where the App hears of them.
+"""GitHub's `workflow_run` and `workflow_job` webhooks about downstreams, where the App receives them.
 
-Believed only of repositories whose id is bound, and only about runs that answer a dispatch of ours: by their
+They count only for repositories whose id is bound, and only for runs that answer one of our dispatches: known by their
 signed reports, or by the delivery's id in their name.
 """
 
@@ -62,62 +62,69 @@ class WorkflowEvents:
     async def record_event(
         self, receipt: ReceivedDelivery, event: WorkflowRunEvent | WorkflowJobEvent
     ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
-        """Write down what GitHub told, where it concerns something of ours."""
+        """Record the event where it concerns one of our dispatches."""
 
         async def unit(tx: Tx) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
             now = receipt.received_at
             await compare_default_branch(tx, event, now)
-            if not await self._concerns(tx, event):
+            if not await self._is_ours(tx, event):
                 return IgnoredEvent(f"no run of {event.repository} that answers us")
             if not await is_new_body(tx, receipt, event):
                 return AlreadyProcessed()
             if isinstance(event, WorkflowRunEvent):
-                await self._run_told(tx, event, now)
+                await self._record_run_event(tx, event, now)
             else:
-                await self._job_told(tx, event, now)
+                await self._record_job_event(tx, event, now)
             return AcceptedDelivery(0, DeliveryState.ACCEPTED)
 
         return await self._database.write(unit)
 
-    async def _concerns(self, tx: Tx, event: WorkflowRunEvent | WorkflowJobEvent) -> bool:
+    async def _is_ours(self, tx: Tx, event: WorkflowRunEvent | WorkflowJobEvent) -> bool:
         if isinstance(event, WorkflowJobEvent):
-            return bool(await self._known(tx, event, event.run_id))
-        return bool(await self._known(tx, event, event.run.run_id) or await self._named(tx, event))
+            return bool(await self._find_known_runs(tx, event, event.run_id))
+        return bool(
+            await self._find_known_runs(tx, event, event.run.run_id)
+            or await self._find_named_dispatch(tx, event)
+        )
 
-    async def _run_told(self, tx: Tx, event: WorkflowRunEvent, now: datetime) -> None:
+    async def _record_run_event(self, tx: Tx, event: WorkflowRunEvent, now: datetime) -> None:
         run = event.run
         await self._run_names.compare(tx, event.repository_id, run, now)
-        answers = await self._known(tx, event, run.run_id) or await self._named(tx, event)
-        for row in answers:
+        rows = await self._find_known_runs(tx, event, run.run_id) or await self._find_named_dispatch(
+            tx, event
+        )
+        for row in rows:
             await record_run(tx, row, run, now)
-        for row in await self._known(tx, event, run.run_id):
+        for row in await self._find_known_runs(tx, event, run.run_id):
             if run.is_over:
                 await shorten_silence(tx, row, run.attempt, now)
                 await look_up_ended_run(tx, row, now)
-            await self._tell(tx, row, now)
-        if answers:
-            where = {"downstream": event.repository.key, "repository_id": event.repository_id}
-            await tx.run(_NOTE_WEBHOOK, at=to_us(now), before=to_us(now - _WEBHOOK_NOTED_EVERY), **where)
+            await self._announce_change(tx, row, now)
+        if rows:
+            repository = {"downstream": event.repository.key, "repository_id": event.repository_id}
+            await tx.run(_NOTE_WEBHOOK, at=to_us(now), before=to_us(now - _WEBHOOK_NOTED_EVERY), **repository)
 
-    async def _job_told(self, tx: Tx, event: WorkflowJobEvent, now: datetime) -> None:
-        for row in await self._known(tx, event, event.run_id):
-            # One job alone does not tell whether another has its name: only its failure counts here.
+    async def _record_job_event(self, tx: Tx, event: WorkflowJobEvent, now: datetime) -> None:
+        for row in await self._find_known_runs(tx, event, event.run_id):
+            # A single job does not show whether another has the same name: only its failure counts here.
             if await verify_jobs(tx, row, (event.job,), self._outcomes, now):
-                await self._tell(tx, row, now)
+                await self._announce_change(tx, row, now)
 
-    async def _known(self, tx: Tx, event: WorkflowRunEvent | WorkflowJobEvent, run_id: int) -> list[Row]:
+    async def _find_known_runs(
+        self, tx: Tx, event: WorkflowRunEvent | WorkflowJobEvent, run_id: int
+    ) -> list[Row]:
         return await tx.all(_RUN, run_id=str(run_id), repository_id=event.repository_id)
 
-    async def _named(self, tx: Tx, event: WorkflowRunEvent) -> list[Row]:
-        """The dispatch whose delivery the run's name holds, if it is just one: names may hold what strangers wrote."""
+    async def _find_named_dispatch(self, tx: Tx, event: WorkflowRunEvent) -> list[Row]:
+        """The dispatch whose delivery is in the run's name, if it is just one: strangers can write into names."""
         if event.run.event != "repository_dispatch":
             return []
-        found: list[Row] = []
+        dispatches: list[Row] = []
         for guid in delivery_ids_in(event.run.display_title):
-            found += await tx.all(_NAMED, guid=guid, repository_id=event.repository_id)
-        return found if len(found) == 1 else []
+            dispatches += await tx.all(_NAMED, guid=guid, repository_id=event.repository_id)
+        return dispatches if len(dispatches) == 1 else []
 
-    async def _tell(self, tx: Tx, row: Row, now: datetime) -> None:
-        where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
-        await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
+    async def _announce_change(self, tx: Tx, row: Row, now: datetime) -> None:
+        subject = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
+        await note_change(tx, RepoName(row["upstream"]), "job", now=now, **subject)
         await self._refresher.request_refresh_for(tx, row, now)

@@ -12,6 +12,7 @@ from support.github.gated_upstream import (
     finish_jobs,
     gate_state,
     gated_upstream,
+    gating_allowlist,
     latest_check,
     newest_run,
     open_pull,
@@ -24,10 +25,6 @@ from support.running_relay import RunningRelay
 ONE = (GATING,)
 SHARDS = Workflow(jobs=tuple(JobSpec(f"test-{number}") for number in (1, 2, 3)), run_name="CI {delivery_id}")
 LITERAL, GLOB, NO_NAMES = "jobs: [test-1, test-2, test-3]", "jobs: ['test*']", "hardware: npu"
-
-
-def l4(options: str) -> str:
-    return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
 
 
 async def end_on_github(relay: RunningRelay, run: WorkflowRun, *names: str) -> None:
@@ -44,7 +41,7 @@ async def end_on_github(relay: RunningRelay, run: WorkflowRun, *names: str) -> N
 async def test_attack_a_shard_that_dies_before_it_reports_does_not_open_the_gate(
     tmp_path: Path, options: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [SHARDS]
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -69,7 +66,7 @@ async def test_attack_a_shard_that_dies_before_it_reports_does_not_open_the_gate
 async def test_attack_a_rerun_that_fails_without_a_report_takes_the_green_back(
     tmp_path: Path, options: str
 ) -> None:
-    async with gated_upstream(tmp_path, l4(options), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
         repository = relay.github.repository(GATING)
         repository.workflows, repository.sends_run_webhooks = [SHARDS], True
         pull = await open_pull(relay)
@@ -86,7 +83,7 @@ async def test_attack_a_rerun_that_fails_without_a_report_takes_the_green_back(
 
 async def test_attack_a_job_that_is_not_named_may_fail_unreported(tmp_path: Path) -> None:
     """Who names its jobs literally has said which ones count."""
-    async with gated_upstream(tmp_path, l4("jobs: [test-1, test-2]"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [test-1, test-2]"), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [SHARDS]
         pull = await open_pull(relay)
         run = newest_run(relay)

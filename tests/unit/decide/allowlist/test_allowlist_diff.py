@@ -8,7 +8,7 @@ from crcr.decide.model import Level, RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 
 
-def read(text: str) -> Allowlist:
+def parse(text: str) -> Allowlist:
     allowlist = read_allowlist(text).allowlist
     assert allowlist is not None
     return allowlist
@@ -50,11 +50,11 @@ CHANGES = [
 
 @pytest.mark.parametrize(("old", "new", "texts"), CHANGES)
 def test_a_change_is_told_in_words(old: str, new: str, texts: list[str]) -> None:
-    assert [change.text for change in diff_allowlists(read(old), read(new))] == texts
+    assert [change.text for change in diff_allowlists(parse(old), parse(new))] == texts
 
 
 def test_order_comments_and_case_are_no_changes() -> None:
-    assert diff_allowlists(read("L1: [o/r, p/q]"), read("# moved\nL1:\n  - P/Q\n  - o/r\n")) == ()
+    assert diff_allowlists(parse("L1: [o/r, p/q]"), parse("# moved\nL1:\n  - P/Q\n  - o/r\n")) == ()
 
 
 def test_changes_are_values_that_callers_can_tell_apart() -> None:

@@ -8,7 +8,7 @@ from crcr.decide.allowlist.tree import MappingNode, ScalarNode, SequenceNode
 from crcr.receive.allowlist_yaml import read_allowlist
 
 
-def found(checked: CheckedAllowlist, severity: str) -> list[tuple[int, str]]:
+def problem_lines(checked: CheckedAllowlist, severity: str) -> list[tuple[int, str]]:
     return [(problem.line, problem.message) for problem in checked.problems if problem.severity == severity]
 
 
@@ -61,7 +61,7 @@ STRUCTURE = [
 def test_a_malformed_file_is_refused_with_the_line(text: str, line: int, message: str) -> None:
     checked = read_allowlist(text)
     assert checked.allowlist is None
-    assert (line, message) in found(checked, "error")
+    assert (line, message) in problem_lines(checked, "error")
 
 
 OPTIONS = [
@@ -107,12 +107,12 @@ OPTIONS = [
 @pytest.mark.parametrize(("option", "message"), OPTIONS)
 def test_a_wrong_option_is_refused_with_the_line(option: str, message: str) -> None:
     checked = read_allowlist(f"L2:\n  - o/r:\n      {option}\n")
-    assert found(checked, "error") == [(3, message)]
+    assert problem_lines(checked, "error") == [(3, message)]
 
 
 def test_a_gate_that_waits_less_than_its_jobs_is_refused() -> None:
     checked = read_allowlist("L2:\n  - o/r:\n      job_timeout: 6h\n      gate_timeout: 5h\n")
-    assert found(checked, "error") == [(4, "gate_timeout is below job_timeout")]
+    assert problem_lines(checked, "error") == [(4, "gate_timeout is below job_timeout")]
 
 
 WARNINGS = [
@@ -129,7 +129,7 @@ WARNINGS = [
 def test_a_warning_is_told_and_stops_nobody(text: str, line: int, message: str) -> None:
     checked = read_allowlist(text)
     assert checked.allowlist is not None
-    assert found(checked, "warning") == [(line, message)]
+    assert problem_lines(checked, "warning") == [(line, message)]
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only\n# comments\n", "---\n", "~\n", "{}\n"])
@@ -163,7 +163,7 @@ def test_fault_50_a_bad_file_tells_all_its_problems_in_order_and_yields_no_allow
     text = "L9: []\nL1:\n  - good/one\n  - bad\nL2:\n  - o/r: {events: [x, y], authors: z}\nL4:\n  - p/q\n"
     checked = read_allowlist(text)
     assert checked.allowlist is None
-    assert [line for line, _ in found(checked, "error")] == [1, 4, 6, 6, 6, 8]
+    assert [line for line, _ in problem_lines(checked, "error")] == [1, 4, 6, 6, 6, 8]
 
 
 @pytest.mark.parametrize(

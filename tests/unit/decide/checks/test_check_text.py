@@ -128,7 +128,7 @@ RUN = DispatchRun(
 )
 
 
-def shown(one: BackendResults, public: set[str]) -> GateRow:
+def view_row(one: BackendResults, public: set[str]) -> GateRow:
     commit = CommitFacts(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=(subject(one),))
     at = NOON + timedelta(hours=1)
     [gate_row] = gate_view(judge_gate(commit, POLICY, at), public, at, commit.head_sha).subjects[0].rows
@@ -146,7 +146,7 @@ def judged(
     return judge_backend(one, waivers, POLICY, NOON + after)
 
 
-def words_of(one: BackendResults, *waivers: GrantedWaiver) -> Words:
+def check_words(one: BackendResults, *waivers: GrantedWaiver) -> Words:
     return backend_words(judged(one, *waivers), HUD)
 
 
@@ -319,12 +319,12 @@ def test_whatever_blocks_says_what_ends_it_on_github_and_on_the_pages(
     one: BackendResults, advice: str
 ) -> None:
     assert advice in cells(gate(subject(one)).summary, "org/a")[5]
-    assert advice in (shown(one, public={"org/a", "org/new"}).advice or "")
+    assert advice in (view_row(one, public={"org/a", "org/new"}).advice or "")
 
 
 def test_a_page_does_not_name_a_hidden_entry_that_a_backend_may_have_been_renamed_to() -> None:
     left = backend("org/a", failed(), entry=None, possible_renames=(RepoName("org/hidden"),))
-    gate_row = shown(left, public={"org/a"})
+    gate_row = view_row(left, public={"org/a"})
     assert [part.reason for part in gate_row.parts] == ["checking for a rename"]
     assert gate_row.advice is None
 
@@ -395,7 +395,7 @@ def test_a_gate_of_hundreds_of_backends_is_cut_between_rows_and_says_so() -> Non
 def test_a_backend_of_hundreds_of_jobs_is_cut_too_and_keeps_the_failures() -> None:
     tests = tuple(FailedTestExcerpt(name="t" * 900, file="ü" * 900, message="|" * 1000) for _ in range(1000))
     jobs = [failed(f"{number} " + "|" * 200, failed_tests=tests, failed_tests_cut=5) for number in range(300)]
-    words = words_of(backend("org/a", *jobs))
+    words = check_words(backend("org/a", *jobs))
     assert len(words.summary.encode()) <= MOST_TEXT
     assert "### First failures" in words.summary
     assert f"- and {300 * 1005 - 20} more" in words.summary
@@ -420,11 +420,11 @@ BACKEND_TITLES = [
 
 @pytest.mark.parametrize(("one", "title"), BACKEND_TITLES)
 def test_a_backends_title_says_how_it_stands(one: BackendResults, title: str) -> None:
-    assert words_of(one).title == title
+    assert check_words(one).title == title
 
 
 def test_a_waived_backend_says_by_whom() -> None:
-    words = words_of(backend("org/a", failed()), waiver())
+    words = check_words(backend("org/a", failed()), waiver())
     assert words.title == "waived by @ann: build"
     assert (
         "- Waivers: waived by `@ann` on #12 because `the lab is down`, for this commit on this base only"
@@ -441,7 +441,7 @@ def test_a_backends_summary_holds_what_ran_where_and_what_came_out() -> None:
         artifact_url="https://files.example/7?a=1&lt=2",
         failed_tests=(FailedTestExcerpt(name="test_add", file="test/a.py:7", message="boom"),),
     )
-    summary = words_of(backend("org/a", job("fine"), bad, entry=entry(hardware="8 x 910B"))).summary
+    summary = check_words(backend("org/a", job("fine"), bad, entry=entry(hardware="8 x 910B"))).summary
     assert "- Device: `npu`, `npu2`" in summary
     assert "- Hardware: `8 x 910B`" in summary
     assert "- `test_add` in `test/a.py:7`: `boom`" in summary
@@ -459,32 +459,32 @@ def test_a_backends_summary_holds_what_ran_where_and_what_came_out() -> None:
 
 
 def test_too_little_history_is_said() -> None:
-    words = words_of(backend("org/a", failed(verdict=FailureVerdict.UNKNOWN)))
+    words = check_words(backend("org/a", failed(verdict=FailureVerdict.UNKNOWN)))
     assert cells(words.summary, "build")[5] == "no verdict: too little history"
 
 
 def test_without_a_verdict_no_check_speaks_of_one() -> None:
     judged = backend("org/a", failed(verdict=None))
     assert cells(gate(subject(judged)).summary, "org/a")[2] == "`build` failure"
-    assert "verdict" not in words_of(judged).summary.lower()
-    assert len(cells(words_of(judged).summary, "build")) == 6
+    assert "verdict" not in check_words(judged).summary.lower()
+    assert len(cells(check_words(judged).summary, "build")) == 6
 
 
 @pytest.mark.parametrize("verification", [Verification.SELF_REPORTED, Verification.NOT_VERIFIABLE])
 def test_what_nobody_can_verify_is_said(verification: Verification) -> None:
-    words = words_of(backend("org/a", job(verification=verification)))
+    words = check_words(backend("org/a", job(verification=verification)))
     assert verification.value in cells(words.summary, "build")[4]
 
 
 def test_jobs_of_several_workflows_are_told_apart() -> None:
-    summary = words_of(backend("org/a", job(), job(workflow="n.yml", workflow_name="nightly"))).summary
+    summary = check_words(backend("org/a", job(), job(workflow="n.yml", workflow_name="nightly"))).summary
     assert cells(summary, "nightly / build")
     assert cells(summary, "ci / build")
 
 
 def test_failures_that_were_not_kept_are_counted() -> None:
     test = FailedTestExcerpt(name="test_add", file=None, message=None)
-    summary = words_of(backend("org/a", failed(failed_tests=(test,), failed_tests_cut=3))).summary
+    summary = check_words(backend("org/a", failed(failed_tests=(test,), failed_tests_cut=3))).summary
     assert "- `test_add`\n- and 3 more" in summary
 
 
@@ -516,7 +516,7 @@ def test_a_job_that_runs_again_says_so() -> None:
     again = DispatchRun(
         run_id="7", workflow="ci", attempt=1, attempt_at=NOON, first_seen_at=NOON, rerun_from=1, rerun_at=NOON
     )
-    words = words_of(backend("org/a", failed(), runs=(again,)))
+    words = check_words(backend("org/a", failed(), runs=(again,)))
     assert words.title == "waiting"
     assert "runs again after: failure" in words.summary
 
@@ -557,10 +557,10 @@ def test_a_failure_is_noted_beside_its_line_when_the_file_is_ours_to_name(
 
 def test_at_most_fifty_notes_and_none_for_what_passed() -> None:
     tests = tuple(FailedTestExcerpt(name=str(number), file="a.py", message=None) for number in range(90))
-    notes = words_of(backend("org/a", failed(failed_tests=tests))).annotations
+    notes = check_words(backend("org/a", failed(failed_tests=tests))).annotations
     assert len(notes) == 50
     assert notes[0].message == "0 failed"
-    assert not words_of(backend("org/a", job(failed_tests=tests))).annotations
+    assert not check_words(backend("org/a", job(failed_tests=tests))).annotations
 
 
 # Strangers' words
@@ -583,8 +583,8 @@ def every_summary(text: str) -> Iterator[str]:
     yield gate(subject(one, waivers=(waived, waiver("org/a", job=text, reason=text)))).summary
     yield gate(subject(reused_from=text)).summary
     for each in (one, parked, aside, late):
-        yield words_of(each).summary
-    yield words_of(one, waived).summary
+        yield check_words(each).summary
+    yield check_words(one, waived).summary
     yield words_of_job(one.jobs[0], waived).summary
 
 

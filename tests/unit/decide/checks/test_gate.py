@@ -57,7 +57,7 @@ def judge_one(
     return judge(backend, waivers=waivers, now=now, policy=policy).subjects[0].backends[0]
 
 
-def standing(
+def judge_status(
     backend: BackendResults, *waivers: GrantedWaiver, now: datetime = NOW, policy: GatePolicy = POLICY
 ) -> GateStatus:
     return judge_one(backend, *waivers, now=now, policy=policy).standing
@@ -201,7 +201,7 @@ PASSING = [S.WAIVED, S.EXCUSED, S.NOT_CONCERNED, S.PASSED]
 WORST_FIRST = [*FAILING, *PENDING, *PASSING]
 
 
-def gate_of(*standings: GateStatus) -> GateState:
+def expected_gate(*standings: GateStatus) -> GateState:
     worst = min(standings, key=WORST_FIRST.index)
     return G.FAILED if worst in FAILING else G.PENDING if worst in PENDING else G.PASSED
 
@@ -217,7 +217,7 @@ def test_the_gate_is_the_worst_of_its_backends_whatever_the_other_is(way: Way) -
         waivers = tuple(waiver for waiver in made if waiver)
         judgement = judge(way.backend("org/one"), other.backend("org/two"), waivers=waivers)
         assert [each.standing for each in judgement.subjects[0].backends] == [way.standing, other.standing]
-        assert judgement.state is gate_of(way.standing, other.standing), other.said
+        assert judgement.state is expected_gate(way.standing, other.standing), other.said
 
 
 @pytest.mark.parametrize("way", WAYS, ids=[way.said for way in WAYS])
@@ -268,57 +268,57 @@ def test_waivers_and_excuses_apply_per_job_before_the_worst_counts(one: str, two
     if {one, two} <= SKIPS:
         expected.append(S.WAIVED if waived == "backend waived" else S.DECLINED)
     backend = a_backend(outcome(one, "one"), outcome(two, "two"))
-    assert standing(backend, *waivers) is min(expected, key=WORST_FIRST.index)
+    assert judge_status(backend, *waivers) is min(expected, key=WORST_FIRST.index)
 
 
 def test_without_leave_of_the_policy_nothing_is_excused() -> None:
     for verdict in FailureVerdict:
         backend = a_backend(a_job(C.FAILURE, verdict=verdict))
         expected = S.ERRORED if verdict is FailureVerdict.INFRASTRUCTURE else S.FAILED
-        assert standing(backend, policy=replace(POLICY, excuses=frozenset())) is expected
+        assert judge_status(backend, policy=replace(POLICY, excuses=frozenset())) is expected
 
 
 def test_an_excused_job_does_not_pass_a_backend_that_still_runs() -> None:
     flaky = a_job(C.FAILURE, verdict=FailureVerdict.FLAKY)
-    assert standing(a_backend(flaky, an_open_job("test"))) is S.WAITING
+    assert judge_status(a_backend(flaky, an_open_job("test"))) is S.WAITING
 
 
 def test_a_waiver_of_a_job_waits_for_what_it_waives_and_one_of_the_backend_does_not() -> None:
     running = a_backend(an_open_job())
-    assert standing(running, a_waiver(job="build")) is S.WAITING
-    assert standing(running, a_waiver()) is S.WAIVED
-    assert standing(running, a_waiver(job="build"), now=DEADLINE) is S.WAIVED
+    assert judge_status(running, a_waiver(job="build")) is S.WAITING
+    assert judge_status(running, a_waiver()) is S.WAIVED
+    assert judge_status(running, a_waiver(job="build"), now=DEADLINE) is S.WAIVED
 
 
 @pytest.mark.parametrize("reason", ["draft", "approval"])
 def test_a_waiver_of_the_backend_also_covers_its_hold(reason: str) -> None:
     held = an_unsent_backend(D.HELD, reason)
-    assert standing(held, a_waiver()) is S.WAIVED
-    assert standing(held, a_waiver(job="build")) is S.HELD
+    assert judge_status(held, a_waiver()) is S.WAIVED
+    assert judge_status(held, a_waiver(job="build")) is S.HELD
 
 
 def test_a_waiver_names_its_backend_in_any_case() -> None:
-    assert standing(a_backend(a_job(C.FAILURE)), a_waiver("Org/ONE")) is S.WAIVED
+    assert judge_status(a_backend(a_job(C.FAILURE)), a_waiver("Org/ONE")) is S.WAIVED
 
 
 @pytest.mark.parametrize("conclusion", [C.SKIPPED, C.NEUTRAL])
 def test_one_success_is_enough_beside_what_was_skipped(conclusion: Conclusion) -> None:
     skipped = a_job(conclusion, "x")
-    assert standing(a_backend(skipped)) is S.DECLINED
-    assert standing(a_backend(skipped, a_job())) is S.PASSED
-    assert standing(a_backend(skipped, options={"may_skip": True})) is S.PASSED
+    assert judge_status(a_backend(skipped)) is S.DECLINED
+    assert judge_status(a_backend(skipped, a_job())) is S.PASSED
+    assert judge_status(a_backend(skipped, options={"may_skip": True})) is S.PASSED
 
 
 def test_a_backend_that_may_skip_must_still_answer() -> None:
     silent = a_backend(runs=(), listed_at=None, options={"may_skip": True}, sent_at=LONG_AGO)
-    assert standing(silent) is S.MISSING
+    assert judge_status(silent) is S.MISSING
 
 
 @pytest.mark.parametrize("conclusion", list(C))
 def test_an_expected_outcome_is_the_only_one_that_passes(conclusion: Conclusion) -> None:
     for expected in (each for each in C if each is not C.NONE):
         backend = a_backend(a_job(conclusion, "probe 1"), options={"expect": (("probe *", expected),)})
-        assert standing(backend) is (S.PASSED if conclusion is expected else S.FAILED)
+        assert judge_status(backend) is (S.PASSED if conclusion is expected else S.FAILED)
 
 
 def test_an_expectation_is_about_the_jobs_it_names() -> None:
@@ -329,7 +329,7 @@ def test_an_expectation_is_about_the_jobs_it_names() -> None:
 
 def test_a_probe_that_is_expected_to_be_skipped_has_not_declined() -> None:
     backend = a_backend(a_job(C.SKIPPED, "probe"), options={"expect": (("probe", C.SKIPPED),)})
-    assert standing(backend) is S.PASSED
+    assert judge_status(backend) is S.PASSED
 
 
 # Complete by names
@@ -351,8 +351,8 @@ def test_where_actions_cannot_be_read_names_alone_tell_that_a_backend_is_complet
 ) -> None:
     came = [a_job(name=name) for name in reported]
     backend = a_backend(*came, options={"jobs": wanted}, runs=(a_run(over=False),), readable=False)
-    assert standing(backend) is (S.PASSED if complete else S.WAITING)
-    assert standing(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
+    assert judge_status(backend) is (S.PASSED if complete else S.WAITING)
+    assert judge_status(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
 
 
 GLOBS = [
@@ -370,20 +370,20 @@ def test_a_backend_with_jobs_is_complete_when_each_name_or_glob_has_a_result_and
 ) -> None:
     came = [a_job(name=name) for name in reported]
     backend = a_backend(*came, options={"jobs": wanted})
-    assert standing(backend) is (S.PASSED if complete else S.WAITING)
-    assert standing(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
-    assert standing(replace(backend, runs=(GOING,))) is S.WAITING
+    assert judge_status(backend) is (S.PASSED if complete else S.WAITING)
+    assert judge_status(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
+    assert judge_status(replace(backend, runs=(GOING,))) is S.WAITING
 
 
 def test_a_named_job_that_runs_is_no_final_result() -> None:
     backend = a_backend(an_open_job("test-1"), options={"jobs": ("test-*",)})
-    assert standing(backend) is S.WAITING
+    assert judge_status(backend) is S.WAITING
 
 
 def test_a_known_job_that_nobody_named_must_end_too() -> None:
     named = {"jobs": ("build",)}
-    assert standing(a_backend(a_job(), an_open_job("lint"), options=named)) is S.WAITING
-    assert standing(a_backend(a_job(), a_job(C.FAILURE, "lint"), options=named)) is S.FAILED
+    assert judge_status(a_backend(a_job(), an_open_job("lint"), options=named)) is S.WAITING
+    assert judge_status(a_backend(a_job(), a_job(C.FAILURE, "lint"), options=named)) is S.FAILED
 
 
 def test_what_is_missing_is_told_by_name() -> None:
@@ -408,14 +408,14 @@ FIRST_SEEN = SENT + MINUTE
 def test_runs_are_all_of_them_once_github_listed_no_other_for_two_minutes(
     quiet: timedelta, expected: GateStatus
 ) -> None:
-    assert standing(a_backend(a_job(), listed_at=FIRST_SEEN + quiet)) is expected
+    assert judge_status(a_backend(a_job(), listed_at=FIRST_SEEN + quiet)) is expected
 
 
 def test_two_quiet_minutes_count_from_the_newest_run() -> None:
     newest = a_run("11", workflow="other.yml", first_seen_at=NOW - MINUTE)
     backend = a_backend(a_job(), runs=(a_run(), newest), listed_at=NOW)
-    assert standing(backend) is S.WAITING
-    assert standing(replace(backend, listed_at=NOW + MINUTE), now=NOW + MINUTE) is S.PASSED
+    assert judge_status(backend) is S.WAITING
+    assert judge_status(replace(backend, listed_at=NOW + MINUTE), now=NOW + MINUTE) is S.PASSED
 
 
 def test_a_run_seen_later_makes_a_passed_gate_pending_again() -> None:
@@ -426,24 +426,24 @@ def test_a_run_seen_later_makes_a_passed_gate_pending_again() -> None:
 
 def test_every_run_must_be_over() -> None:
     open_run = a_run("11", workflow="other.yml", over=False)
-    assert standing(a_backend(a_job(), runs=(a_run(), open_run))) is S.WAITING
+    assert judge_status(a_backend(a_job(), runs=(a_run(), open_run))) is S.WAITING
 
 
 def test_superseded_runs_and_their_jobs_count_for_nothing() -> None:
     old_job = a_job(C.FAILURE, run_id="9", superseded=True, attempt=3)
     old_run = a_run("9", superseded=True, over=False, attempt=4)
     backend = a_backend(a_job(), old_job, an_open_job("x", superseded=True), runs=(a_run(), old_run))
-    assert standing(backend) is S.PASSED
+    assert judge_status(backend) is S.PASSED
 
 
 def test_where_two_runs_of_a_workflow_count_both_must_pass() -> None:
     runs = (a_run("10", attempt=2), a_run("11"))
     for other, expected in ((a_job(run_id="11"), S.PASSED), (an_open_job(run_id="11"), S.WAITING)):
         backend = a_backend(a_job(attempt=2), other, runs=runs)
-        assert standing(backend) is expected
+        assert judge_status(backend) is expected
     failed = a_job(C.FAILURE, run_id="11")
     for order in ((a_job(), failed), (failed, a_job())):
-        assert standing(a_backend(*order, runs=(a_run("10"), a_run("11")))) is S.FAILED
+        assert judge_status(a_backend(*order, runs=(a_run("10"), a_run("11")))) is S.FAILED
 
 
 def test_a_clock_that_runs_behind_the_one_that_listed_the_runs_does_not_hang_the_gate() -> None:
@@ -476,7 +476,7 @@ def test_the_highest_attempt_of_a_job_counts(
     first: Conclusion, second: Conclusion, expected: GateStatus, order: tuple[int, int]
 ) -> None:
     attempts = (a_job(first, attempt=1), a_job(second, attempt=2))
-    assert standing(a_backend(*(attempts[at] for at in order), runs=(a_run(attempt=2),))) is expected
+    assert judge_status(a_backend(*(attempts[at] for at in order), runs=(a_run(attempt=2),))) is expected
 
 
 RERUNS: dict[str, DispatchRun] = {
@@ -504,8 +504,8 @@ def test_a_job_that_went_silent_or_was_excused_waits_for_its_rerun_too(kind: str
 def test_a_job_that_reported_in_its_rerun_waits_no_more() -> None:
     again = a_run(attempt=2, rerun_from=1)
     backend = a_backend(a_job(C.FAILURE), a_job(C.FAILURE, attempt=2), runs=(again,))
-    assert standing(backend) is S.FAILED
-    assert standing(a_backend(a_job(C.FAILURE), a_job(attempt=2), runs=(again,))) is S.PASSED
+    assert judge_status(backend) is S.FAILED
+    assert judge_status(a_backend(a_job(C.FAILURE), a_job(attempt=2), runs=(again,))) is S.PASSED
 
 
 def test_a_rerun_of_one_run_leaves_the_failures_of_another() -> None:
@@ -522,8 +522,8 @@ def test_the_deadline_of_a_rerun_counts_from_the_rerun(kind: str) -> None:
     backend = a_backend(a_job(C.FAILURE), runs=(RERUNS[kind],), sent_at=LONG_AGO)
     judged = judge_one(backend)
     assert (judged.standing, judged.deadline) == (S.WAITING, NOW + 6 * HOUR)
-    assert standing(backend, now=NOW + 6 * HOUR - SECOND) is S.WAITING
-    assert standing(backend, now=NOW + 6 * HOUR) is S.ERRORED
+    assert judge_status(backend, now=NOW + 6 * HOUR - SECOND) is S.WAITING
+    assert judge_status(backend, now=NOW + 6 * HOUR) is S.ERRORED
 
 
 def test_an_attempt_of_a_superseded_run_does_not_move_the_deadline() -> None:
@@ -550,8 +550,8 @@ def test_each_entry_has_its_deadline_and_never_before_its_jobs_may_time_out(
 ) -> None:
     backend = a_backend(an_open_job(), options=options)
     assert judge_one(backend).deadline == SENT + hours * HOUR
-    assert standing(backend, now=SENT + hours * HOUR - SECOND) is S.WAITING
-    assert standing(backend, now=SENT + hours * HOUR) is S.ERRORED
+    assert judge_status(backend, now=SENT + hours * HOUR - SECOND) is S.WAITING
+    assert judge_status(backend, now=SENT + hours * HOUR) is S.ERRORED
 
 
 @pytest.mark.parametrize("state", [D.HELD, D.WAITING])
@@ -591,7 +591,7 @@ def test_a_waiver_counts_for_its_own_pull_request_only() -> None:
 
 
 def test_a_waiver_of_another_pull_request_is_not_taken_even_when_handed_in() -> None:
-    assert standing(a_backend(a_job(C.FAILURE)), a_waiver(number=8)) is S.FAILED
+    assert judge_status(a_backend(a_job(C.FAILURE)), a_waiver(number=8)) is S.FAILED
 
 
 def test_a_waiver_ends_to_the_second_and_the_gate_looks_again_then() -> None:
@@ -599,15 +599,15 @@ def test_a_waiver_ends_to_the_second_and_the_gate_looks_again_then() -> None:
     backend = a_backend(a_job(C.FAILURE))
     waiver = a_waiver(until_at=until)
     assert judge(backend, waivers=(waiver,)).recheck_at == until
-    assert standing(backend, waiver, now=until - SECOND) is S.WAIVED
-    assert standing(backend, waiver, now=until) is S.FAILED
+    assert judge_status(backend, waiver, now=until - SECOND) is S.WAIVED
+    assert judge_status(backend, waiver, now=until) is S.FAILED
     assert judge(backend, waivers=(waiver,), now=until).recheck_at is None
 
 
 def test_the_waiver_that_lasts_keeps_the_gate_open() -> None:
     backend = a_backend(a_job(C.FAILURE))
     waivers = (a_waiver(until_at=NOW + HOUR), a_waiver(job="build"))
-    assert standing(backend, *waivers, now=NOW + 2 * HOUR) is S.WAIVED
+    assert judge_status(backend, *waivers, now=NOW + 2 * HOUR) is S.WAIVED
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def is_harmless(job: JobResult, backend: BackendResults) -> bool:
     return failed and job.verdict in POLICY.excuses and not has_to_run_again(job, backend)
 
 
-def can_be_asked(job: JobResult, backend: BackendResults) -> bool:
+def has_github_job(job: JobResult, backend: BackendResults) -> bool:
     return job.verification is not Verification.SELF_REPORTED and backend.readable is not False
 
 
@@ -132,14 +132,17 @@ def ends(job: JobResult, backend: BackendResults) -> list[Conclusion | None]:
 
 def is_confirmed(job: JobResult, backend: BackendResults) -> bool:
     """GitHub agrees, by its job or, where it has none of that name, by the run; or nobody can ask it."""
-    if not can_be_asked(job, backend) or job.verification in {Verification.CONFIRMED, Verification.DISPUTED}:
+    if not has_github_job(job, backend) or job.verification in {
+        Verification.CONFIRMED,
+        Verification.DISPUTED,
+    }:
         return True
     good = {job.conclusion} | ({Conclusion.SUCCESS} if job.conclusion in GOOD else set())
     return job.verification is Verification.NOT_VERIFIABLE and any(end in good for end in ends(job, backend))
 
 
 def is_refuted(job: JobResult, backend: BackendResults) -> bool:
-    by_run = job.verification is Verification.NOT_VERIFIABLE and can_be_asked(job, backend)
+    by_run = job.verification is Verification.NOT_VERIFIABLE and has_github_job(job, backend)
     return by_run and any(ends(job, backend)) and not is_confirmed(job, backend)
 
 
@@ -278,7 +281,7 @@ def shuffled(commit: CommitFacts, random: Random) -> CommitFacts:
     return replace(commit, subjects=mixed(tuple(subjects)))
 
 
-def told(commit: CommitFacts, now: datetime) -> tuple[object, ...]:
+def comparable_judgement(commit: CommitFacts, now: datetime) -> tuple[object, ...]:
     """Return all that matters of a judgement, in an order of its own."""
     judgement = judge_gate(commit, POLICY, now)
     lines = [
@@ -299,8 +302,8 @@ def told(commit: CommitFacts, now: datetime) -> tuple[object, ...]:
 
 
 def check_order_is_nothing(commit: CommitFacts, now: datetime, random: Random) -> None:
-    assert told(commit, now) == told(commit, now)
-    assert told(shuffled(commit, random), now) == told(commit, now)
+    assert comparable_judgement(commit, now) == comparable_judgement(commit, now)
+    assert comparable_judgement(shuffled(commit, random), now) == comparable_judgement(commit, now)
 
 
 def standings(commit: CommitFacts, now: datetime) -> tuple[object, ...]:
@@ -488,7 +491,7 @@ def test_time_alone_changes_nothing_before_the_gate_asks_to_be_looked_at(
 # Random histories
 
 
-class World:
+class CommitStory:
     """Two pull requests on one head with a backend each, and #7 with one more; facts come in as they are recorded."""
 
     def __init__(self) -> None:
@@ -520,7 +523,7 @@ class World:
             self.set(at, runs=tuple(known))
 
 
-Step = Callable[[World], None]
+Step = Callable[[CommitStory], None]
 
 
 def send(at: int) -> Step:
@@ -528,7 +531,7 @@ def send(at: int) -> Step:
 
 
 def refuse(at: int, state: DispatchState, reason: str) -> Step:
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         if world.backends[at].state is not DispatchState.SENT:
             world.set(at, state=state, reason=reason)
 
@@ -536,7 +539,7 @@ def refuse(at: int, state: DispatchState, reason: str) -> Step:
 
 
 def begin_run(at: int, workflow: str) -> Step:
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         world.run_ids += 1
         begun = a_run(
             str(world.run_ids), workflow=workflow, over=False, attempt_at=world.now, first_seen_at=world.now
@@ -556,7 +559,7 @@ def begin_run(at: int, workflow: str) -> Step:
 def report(at: int, nth: int, name: str, conclusion: Conclusion | None, again: bool) -> Step:
     """Start a job, or with a conclusion complete it, in the run's newest attempt or in one after that."""
 
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         known = world.backends[at].runs
         if not known:
             return
@@ -582,7 +585,7 @@ def report(at: int, nth: int, name: str, conclusion: Conclusion | None, again: b
 
 
 def go_silent(at: int, name: str) -> Step:
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         jobs = (
             replace(job, state=JobState.TIMED_OUT)
             if job.name == name and job.state is JobState.IN_PROGRESS
@@ -601,7 +604,7 @@ def judge_failures(at: int, verdict: FailureVerdict) -> Step:
 
 
 def ask_again(at: int, nth: int) -> Step:
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         known = world.backends[at].runs
         if known:
             world.set_run(at, nth, rerun_from=known[nth % len(known)].attempt, rerun_at=world.now)
@@ -616,7 +619,7 @@ def end_run(at: int, nth: int, conclusion: Conclusion = Conclusion.SUCCESS) -> S
 def verify(at: int, name: str, verification: Verification) -> Step:
     """GitHub's view of a completed job becomes known."""
 
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         jobs = (
             replace(job, verification=verification)
             if job.name == name and job.state is JobState.COMPLETED
@@ -629,40 +632,40 @@ def verify(at: int, name: str, verification: Verification) -> Step:
 
 
 def look_up(at: int, readable: bool) -> Step:
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         world.set(at, readable=readable, **({"listed_at": world.now} if readable else {}))
 
     return step
 
 
 def wait(minutes: int) -> Step:
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         world.now += minutes * MINUTE
 
     return step
 
 
 def waive(name: str, job: str | None, number: int, minutes: int | None) -> Step:
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         until = None if minutes is None else world.now + minutes * MINUTE
         world.waivers.append(a_waiver(name, job, number=number, until_at=until))
 
     return step
 
 
-def unwaive(world: World) -> None:
+def unwaive(world: CommitStory) -> None:
     world.waivers = world.waivers[1:]
 
 
 def relist(at: int, level: Level | None, more: dict[str, Any]) -> Step:
-    def step(world: World) -> None:
+    def step(world: CommitStory) -> None:
         name = world.backends[at].name.full_name
         world.set(at, entry=None if level is None else an_entry(name, level=level, **more))
 
     return step
 
 
-def doubt(world: World) -> None:
+def doubt(world: CommitStory) -> None:
     world.doubt = not world.doubt
 
 
@@ -727,7 +730,7 @@ def histories(draw: st.DrawFn) -> list[Step]:
 
 
 def test_the_plain_story_passes_at_its_very_end() -> None:
-    world = World()
+    world = CommitStory()
     states = []
     for step in ALL_GREEN:
         step(world)
@@ -742,7 +745,7 @@ def test_the_plain_story_passes_at_its_very_end() -> None:
 def test_every_rule_holds_after_every_step_of_any_history(
     history: list[Step], seed: int, percent: int
 ) -> None:
-    world, random = World(), Random(seed)
+    world, random = CommitStory(), Random(seed)
     for step in history:
         step(world)
         commit = world.commit()

@@ -32,7 +32,9 @@ def row(name: str = "build", by: str | None = "1", **changes: object) -> Reporte
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def seen(check_run_id: str, name: str = "build", conclusion: Conclusion | None = C.SUCCESS) -> ActionsJob:
+def github_job(
+    check_run_id: str, name: str = "build", conclusion: Conclusion | None = C.SUCCESS
+) -> ActionsJob:
     return ActionsJob(
         job_id=int(check_run_id),
         check_run_id=check_run_id,
@@ -50,14 +52,14 @@ def matched(job: ReportedJob, jobs: list[ActionsJob], *others: ReportedJob) -> l
 
 
 def test_a_row_is_held_against_the_job_of_its_name_whoever_reported() -> None:
-    jobs = [seen("1", "report"), seen("2", "build")]
+    jobs = [github_job("1", "report"), github_job("2", "build")]
     assert matched(row("build", by="1"), jobs) == ["2"]
     assert matched(row("build", by="2"), jobs) == ["2"]
     assert matched(row("unit", by="1"), jobs) == []
 
 
 def test_a_leg_is_told_from_those_that_other_rows_speak_for() -> None:
-    jobs = [seen("1"), seen("2"), seen("3")]
+    jobs = [github_job("1"), github_job("2"), github_job("3")]
     second = row("build (2)", by="2", reported_name="build")
     assert matched(row(by="1"), jobs) == ["1", "2", "3"]
     assert matched(row(by="1"), jobs, second) == ["1", "3"]
@@ -71,12 +73,12 @@ def test_a_leg_is_told_from_those_that_other_rows_speak_for() -> None:
 )
 def test_without_an_id_of_its_own_a_row_is_held_against_every_job_of_the_name(own: ReportedJob) -> None:
     second = row("build (2)", by="2", reported_name="build")
-    assert matched(own, [seen("1"), seen("2")], second) == ["1", "2"]
+    assert matched(own, [github_job("1"), github_job("2")], second) == ["1", "2"]
 
 
 def test_an_id_that_reported_under_several_names_tells_nothing() -> None:
     second = row("build (2)", by="2", reported_name="build")
-    assert matched(row(by="1"), [seen("1"), seen("2")], second, row("test", by="1")) == ["1", "2"]
+    assert matched(row(by="1"), [github_job("1"), github_job("2")], second, row("test", by="1")) == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_an_id_that_reported_under_several_names_tells_nothing() -> None:
 def test_the_worst_of_githubs_jobs_counts(
     github: list[Conclusion | None], finding: JobVerification | None
 ) -> None:
-    jobs = tuple(seen(str(number), conclusion=each) for number, each in enumerate(github, 1))
+    jobs = tuple(github_job(str(number), conclusion=each) for number, each in enumerate(github, 1))
     assert compare_with_github(row(), jobs, whole=True, run_over=False) == finding
 
 
@@ -107,10 +109,10 @@ def test_a_name_is_not_verifiable_once_no_job_of_that_name_can_come() -> None:
 
 
 def test_one_job_alone_confirms_nothing_and_its_failure_counts() -> None:
-    assert compare_with_github(row(), (seen("1"),), whole=False, run_over=False) is None
-    failed = compare_with_github(row(), (seen("1", conclusion=C.FAILURE),), whole=False, run_over=False)
+    assert compare_with_github(row(), (github_job("1"),), whole=False, run_over=False) is None
+    failed = compare_with_github(row(), (github_job("1", conclusion=C.FAILURE),), whole=False, run_over=False)
     assert failed == JobVerification(V.DISPUTED, C.FAILURE, C.FAILURE)
-    assert compare_silent_with_github((seen("1"),), whole=False) is None
+    assert compare_silent_with_github((github_job("1"),), whole=False) is None
 
 
 def test_the_gate_has_github_asked_after_a_few_seconds_and_then_each_minute() -> None:

@@ -51,7 +51,7 @@ BACKEND, JOB = "crcr/org/one", "crcr/org/one/CI/build"
 Look = tuple[CheckStatus, Conclusion | None]
 
 
-def wanted(
+def checks_by_name(
     *subjects: MergeSubject, rules: CheckPolicy = RULES, now: datetime = NOW
 ) -> dict[str, WantedCheck]:
     commit = a_commit(*subjects)
@@ -67,7 +67,7 @@ def looks(
 ) -> dict[str, Look]:
     """Return status and conclusion of every check but the gate's."""
     facts = {"labels": (LABEL,), "waivers": waivers} | facts
-    found = wanted(a_subject(backend, **facts), rules=rules)
+    found = checks_by_name(a_subject(backend, **facts), rules=rules)
     return {
         name: (each.shown.status, each.shown.conclusion) for name, each in found.items() if name != GATE_NAME
     }
@@ -152,7 +152,7 @@ def test_only_a_dispatch_that_people_hold_shows_as_queued(state: DispatchState, 
 
 
 def test_a_commit_that_nobody_wants_merged_wants_no_check() -> None:
-    assert wanted() == {}
+    assert checks_by_name() == {}
 
 
 def test_without_a_gate_the_other_checks_stay() -> None:
@@ -164,17 +164,17 @@ def test_of_two_pull_requests_the_newest_delivery_shows_its_backend() -> None:
     old = a_subject(a_backend(a_job(C.FAILURE)), received_at=SENT - HOUR)
     new = a_subject(a_backend(a_job()), number=8, delivery="guid-8")
     for order in ((old, new), (new, old)):
-        assert wanted(*order)[BACKEND].shown.conclusion is C.SUCCESS
+        assert checks_by_name(*order)[BACKEND].shown.conclusion is C.SUCCESS
 
 
 def test_the_pull_request_with_the_label_shows_an_l3_backend_for_both() -> None:
     labelled = a_subject(at_l3(a_job()), labels=(LABEL,), received_at=SENT - HOUR)
     plain = a_subject(at_l3(a_job()), number=8, delivery="guid-8")
-    assert BACKEND in wanted(labelled, plain)
+    assert BACKEND in checks_by_name(labelled, plain)
 
 
 def test_a_group_that_reuses_a_result_shows_its_gate_only() -> None:
-    assert list(wanted(a_group(a_backend(), reused_from="b" * 40))) == [GATE_NAME]
+    assert list(checks_by_name(a_group(a_backend(), reused_from="b" * 40))) == [GATE_NAME]
 
 
 # Labels
@@ -217,7 +217,7 @@ OPEN = [sent_at_l3(), at_l3(an_open_job()), at_l3(a_job(C.FAILURE), runs=(a_run(
 
 @pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
 def test_what_fails_at_l3_is_neutral_and_says_that_it_blocks_nothing(job: JobResult) -> None:
-    found = wanted(a_subject(at_l3(job), labels=(LABEL,)))
+    found = checks_by_name(a_subject(at_l3(job), labels=(LABEL,)))
     for name in (BACKEND, JOB):
         assert found[name].shown.conclusion is C.NEUTRAL
         assert found[name].shown.title.endswith("(non-blocking)")
@@ -237,7 +237,7 @@ def test_an_l3_backend_that_is_missing_or_declined_is_neutral_too(backend: Backe
 
 @pytest.mark.parametrize("backend", OPEN, ids=["sent", "running", "running again"])
 def test_where_pending_checks_block_l3_runs_as_completed_neutral(backend: BackendResults) -> None:
-    found = wanted(a_subject(backend, labels=(LABEL,)), rules=replace(RULES, show_l3_pending=False))
+    found = checks_by_name(a_subject(backend, labels=(LABEL,)), rules=replace(RULES, show_l3_pending=False))
     for name in found.keys() - {GATE_NAME}:
         shown = found[name].shown
         assert (shown.status, shown.conclusion) == (COMPLETED, C.NEUTRAL)
@@ -252,7 +252,8 @@ def test_elsewhere_l3_is_open_while_it_runs(backend: BackendResults) -> None:
 def test_the_result_of_a_job_shown_neutral_while_running_goes_into_the_same_check() -> None:
     rules = replace(RULES, show_l3_pending=False)
     running, done = (
-        wanted(a_subject(at_l3(job), labels=(LABEL,)), rules=rules)[JOB] for job in (an_open_job(), a_job())
+        checks_by_name(a_subject(at_l3(job), labels=(LABEL,)), rules=rules)[JOB]
+        for job in (an_open_job(), a_job())
     )
     published = PublishedCheck(
         tier=Tier.JOB, incarnation=running.incarnation, is_open=False, digest="running"
@@ -265,7 +266,7 @@ def test_l3_options_leave_l4_as_it_is() -> None:
     rules = replace(RULES, show_l3_pending=False, l3_fails_red=False)
     assert looks(a_backend(an_open_job()), rules=rules)[JOB] == (IN_PROGRESS, None)
     assert looks(a_backend(a_job(C.FAILURE)), rules=rules)[JOB] == (COMPLETED, C.FAILURE)
-    assert "non-blocking" not in wanted(a_subject(a_backend(a_job(C.FAILURE))))[JOB].shown.title
+    assert "non-blocking" not in checks_by_name(a_subject(a_backend(a_job(C.FAILURE))))[JOB].shown.title
 
 
 def test_who_was_l3_when_recorded_is_non_blocking_even_at_l4_now() -> None:
@@ -317,9 +318,9 @@ def test_a_probe_shows_whether_it_did_what_is_expected() -> None:
 
 
 def test_a_job_that_runs_again_is_queued_anew_and_what_passed_stays() -> None:
-    before = wanted(a_subject(a_backend(a_job(C.FAILURE), a_job(name="test"))))
+    before = checks_by_name(a_subject(a_backend(a_job(C.FAILURE), a_job(name="test"))))
     again = a_backend(a_job(C.FAILURE), a_job(name="test"), runs=(a_run(rerun_from=1),))
-    after = wanted(a_subject(again))
+    after = checks_by_name(a_subject(again))
     assert (after[JOB].shown.status, after[BACKEND].shown.status) == (QUEUED, IN_PROGRESS)
     assert after[JOB].incarnation != before[JOB].incarnation
     assert after[BACKEND].incarnation != before[BACKEND].incarnation
@@ -330,7 +331,7 @@ def test_a_rerun_keeps_its_new_check_when_it_starts_and_ends() -> None:
     asked = a_backend(a_job(C.FAILURE), runs=(a_run(rerun_from=1),))
     begun = replace(asked, runs=(a_run(rerun_from=1, attempt=2, over=False),))
     done = replace(begun, jobs=(a_job(C.FAILURE), a_job(attempt=2)), runs=(a_run(rerun_from=1, attempt=2),))
-    found = [wanted(a_subject(backend)) for backend in (asked, begun, done)]
+    found = [checks_by_name(a_subject(backend)) for backend in (asked, begun, done)]
     for name in (BACKEND, JOB):
         assert len({each[name].incarnation for each in found}) == 1
     assert found[-1][JOB].shown.conclusion is C.SUCCESS
@@ -403,7 +404,7 @@ def test_names_that_differ_only_past_what_fits_stay_apart() -> None:
 
 def test_a_jobs_check_links_to_its_run_only_if_that_is_a_link() -> None:
     def details(url: str | None) -> str | None:
-        return wanted(a_subject(a_backend(a_job(url=url))))[JOB].shown.details_url
+        return checks_by_name(a_subject(a_backend(a_job(url=url))))[JOB].shown.details_url
 
     assert (
         details("https://github.com/org/one/actions/runs/10") == "https://github.com/org/one/actions/runs/10"
@@ -424,24 +425,24 @@ GATES = {
 @pytest.mark.parametrize("state", GateState)
 def test_the_gates_check_is_what_the_gate_is(state: GateState) -> None:
     backend, look = GATES[state]
-    shown = wanted(a_subject(backend))[GATE_NAME].shown
+    shown = checks_by_name(a_subject(backend))[GATE_NAME].shown
     assert (shown.status, shown.conclusion) == look
 
 
 def test_every_commit_has_its_gate_even_without_a_gating_backend() -> None:
     for subject in (a_subject(), a_subject(at_l3(a_job(C.FAILURE))), a_group()):
-        shown = wanted(subject)[GATE_NAME].shown
+        shown = checks_by_name(subject)[GATE_NAME].shown
         assert (shown.conclusion, "no gating backend" in shown.title) == (C.SUCCESS, True)
 
 
 def test_the_gate_leads_to_its_pull_request_or_its_commit() -> None:
-    pull, group = (wanted(each)[GATE_NAME].shown.details_url for each in (a_subject(), a_group()))
+    pull, group = (checks_by_name(each)[GATE_NAME].shown.details_url for each in (a_subject(), a_group()))
     assert pull == "https://hud.example/crcr/pr/7?upstream=up/stream"
     assert group == f"https://hud.example/crcr/commit/{HEAD}?upstream=up/stream"
 
 
 def test_another_delivery_for_the_commit_makes_another_gate() -> None:
-    first, second = (wanted(a_subject(delivery=guid))[GATE_NAME] for guid in ("guid-1", "guid-2"))
+    first, second = (checks_by_name(a_subject(delivery=guid))[GATE_NAME] for guid in ("guid-1", "guid-2"))
     ended = PublishedCheck(tier=Tier.GATE, incarnation=first.incarnation, is_open=False, digest="same")
     assert next_action(ended, second, "same") is CheckAction.CREATE
 
@@ -477,7 +478,7 @@ def test_the_gate_is_green_only_when_passed_and_never_neutral_or_skipped(
     subject: MergeSubject, rules: CheckPolicy
 ) -> None:
     judgement = judge_gate(a_commit(subject), rules.gate, NOW)
-    shown = wanted(subject, rules=rules)[GATE_NAME].shown
+    shown = checks_by_name(subject, rules=rules)[GATE_NAME].shown
     assert shown.conclusion in {None, C.SUCCESS, C.FAILURE}
     assert (shown.conclusion is C.SUCCESS) is (judgement.state is GateState.PASSED)
 
@@ -486,14 +487,14 @@ def test_the_gate_is_green_only_when_passed_and_never_neutral_or_skipped(
 def test_a_check_has_a_conclusion_that_github_knows_exactly_when_it_is_completed(
     subject: MergeSubject, rules: CheckPolicy
 ) -> None:
-    for each in wanted(subject, rules=rules).values():
+    for each in checks_by_name(subject, rules=rules).values():
         assert (each.shown.status is COMPLETED) is (each.shown.conclusion is not None)
         assert each.shown.conclusion is not C.NONE
 
 
 @given(subjects)
 def test_what_does_not_gate_never_looks_like_a_blocker(subject: MergeSubject) -> None:
-    found = wanted(subject, rules=replace(RULES, show_l3_pending=False))
+    found = checks_by_name(subject, rules=replace(RULES, show_l3_pending=False))
     if not subject.backends[0].gates:
         shown = {each.shown.conclusion for each in found.values() if each.tier is not Tier.GATE}
         assert shown <= {C.SUCCESS, C.NEUTRAL, C.SKIPPED}

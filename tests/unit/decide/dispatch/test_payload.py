@@ -62,7 +62,7 @@ def _dispatch(payload: dict[str, Any], event_type: str = "pull_request") -> Disp
     return prepare_payload(event_type=event_type, delivery_id=GUID, payload=payload).dispatch(RELAY)
 
 
-def _sent(made: DispatchBody) -> dict[str, Any]:
+def _checked_payload(made: DispatchBody) -> dict[str, Any]:
     """Return the payload as a downstream gets it, having checked what is promised about every body."""
     assert len(made.body) <= MAX_BODY_BYTES
     request = json.loads(made.body.decode())
@@ -74,14 +74,16 @@ def _sent(made: DispatchBody) -> dict[str, Any]:
     return payload
 
 
-def _at(value: Any, path: str) -> Any:
+def _value_at_path(value: Any, path: str) -> Any:
     for key in path.split("."):
         value = value[key]
     return value
 
 
 def _assert_survived(sent: Any, original: Any, paths: list[str]) -> None:
-    assert {path: _at(sent, path) for path in paths} == {path: _at(original, path) for path in paths}
+    assert {path: _value_at_path(sent, path) for path in paths} == {
+        path: _value_at_path(original, path) for path in paths
+    }
 
 
 def test_the_body_is_the_protocols_own() -> None:
@@ -101,7 +103,7 @@ def test_every_published_example_is_passed_on_verbatim() -> None:
         payload = json.loads(text)
         made = _dispatch(payload, name)
         assert made.trimmed == ()
-        assert _sent(made) == payload
+        assert _checked_payload(made) == payload
 
 
 def test_a_test_dispatch_says_so_and_no_other_does() -> None:
@@ -136,7 +138,7 @@ def test_a_dispatch_has_the_action_and_the_labels_that_it_is_sent_with() -> None
 def test_fault_6_a_pull_request_with_a_64_kb_body_fits(character: str) -> None:
     payload = _pull(body=character * 65_536)
     made = _dispatch(payload)
-    sent = _sent(made)
+    sent = _checked_payload(made)
     assert made.trimmed == ("pull_request.body",)
     assert sent["pull_request"]["body"].endswith(MARK)
     assert sent["pull_request"].pop("body").startswith(character * 2_000)
@@ -147,7 +149,7 @@ def test_fault_6_a_pull_request_with_a_64_kb_body_fits(character: str) -> None:
 def test_fault_6_a_push_of_2_048_commits_fits() -> None:
     payload = _push(2_048)
     made = _dispatch(payload, "push")
-    sent = _sent(made)
+    sent = _checked_payload(made)
     assert made.trimmed == ("commits",)
     assert sent["commits"] == payload["commits"][-20:]
     assert sent | {"commits": None} == payload | {"commits": None}
@@ -158,7 +160,7 @@ def test_commits_with_thousands_of_files_lose_the_files_before_the_commits() -> 
     for commit in payload["commits"]:
         commit["added"] = [f"src/file_{n}.py" for n in range(3_000)]
     made = _dispatch(payload, "push")
-    sent = _sent(made)
+    sent = _checked_payload(made)
     assert made.trimmed == ("commits[].files",)
     assert [commit["id"] for commit in sent["commits"]] == [commit["id"] for commit in payload["commits"]]
     assert "added" not in sent["commits"][0]
@@ -170,7 +172,7 @@ def test_what_is_taken_away_is_absent_and_not_empty() -> None:
         commit["message"] = "m" * 10_000
     made = _dispatch(payload, "push")
     assert made.trimmed == ("commits[].files", "commits")
-    assert "commits" not in _sent(made)
+    assert "commits" not in _checked_payload(made)
 
 
 @pytest.mark.parametrize("body", [None, ""])
@@ -179,15 +181,15 @@ def test_a_body_that_holds_nothing_is_not_named_as_trimmed(body: str | None) -> 
     payload = _pull(body=body, labels=labels)
     made = _dispatch({**payload, "commits": []})
     assert made.trimmed == ("repositories", "users", "labels")
-    assert _sent(made)["pull_request"]["body"] == body
-    assert _sent(made)["commits"] == []
+    assert _checked_payload(made)["pull_request"]["body"] == body
+    assert _checked_payload(made)["commits"] == []
 
 
 def test_a_head_commit_of_a_megabyte_is_cut() -> None:
     payload = _push(1)
     payload["head_commit"] |= {"message": "m" * 1_000_000, "added": ["f"] * 50_000}
     made = _dispatch(payload, "push")
-    sent = _sent(made)
+    sent = _checked_payload(made)
     assert {"head_commit.files", "head_commit.message"} <= set(made.trimmed)
     assert sent["head_commit"]["message"].endswith(MARK)
     _assert_survived(sent, payload, PUSH_SURVIVORS)
@@ -197,7 +199,7 @@ def test_a_monstrous_pull_request_keeps_what_identifies_it() -> None:
     labels = [{"id": n, "name": f"label {n}", "color": "fff"} for n in range(5_000)]
     payload = _pull(title="t" * 1_000_000, labels=labels, body="b" * 1_000_000)
     made = _dispatch(payload)
-    sent = _sent(made)
+    sent = _checked_payload(made)
     assert {"pull_request.title", "pull_request.labels", "rest"} <= set(made.trimmed)
     assert sent["pull_request"]["title"].endswith(MARK)
     assert sent["pull_request"]["labels"] == [{"name": f"label {n}"} for n in range(100)]
@@ -208,7 +210,7 @@ def test_labels_survive_by_name_while_they_fit() -> None:
     label = {"id": 1, "color": "fff", "description": "d" * 1_000}
     payload = _pull(labels=[label | {"name": f"ciflow/crcr/{n}"} for n in range(100)])
     made = _dispatch(payload)
-    assert [label["name"] for label in _sent(made)["pull_request"]["labels"]] == [
+    assert [label["name"] for label in _checked_payload(made)["pull_request"]["labels"]] == [
         f"ciflow/crcr/{n}" for n in range(100)
     ]
     assert made.trimmed == ("pull_request.body", "repositories", "users", "labels")
@@ -219,7 +221,7 @@ def test_all_of_a_merge_group_survives() -> None:
     payload["merge_group"]["by"] = {"login": "x", "id": 1, "avatar_url": "https://x"}
     payload["noise"] = "n" * 100_000
     made = _dispatch(payload, "merge_group")
-    assert _sent(made)["merge_group"] == payload["merge_group"]
+    assert _checked_payload(made)["merge_group"] == payload["merge_group"]
     assert "rest" in made.trimmed
 
 
@@ -227,7 +229,7 @@ def test_a_merge_group_with_a_megabyte_of_message_still_fits() -> None:
     payload = json.loads(example("merge_group"))
     payload["merge_group"]["head_commit"]["message"] = "m" * 1_000_000
     made = _dispatch(payload, "merge_group")
-    sent = _sent(made)["merge_group"]
+    sent = _checked_payload(made)["merge_group"]
     assert "merge_group.head_commit.message" in made.trimmed
     assert sent["head_commit"].pop("message").endswith(MARK)
     del payload["merge_group"]["head_commit"]["message"]
@@ -236,27 +238,27 @@ def test_a_merge_group_with_a_megabyte_of_message_still_fits() -> None:
 
 def test_an_identifying_value_is_whole_or_null() -> None:
     payload = _pull() | {"ref": "r" * 100_000}
-    sent = _sent(_dispatch(payload))
+    sent = _checked_payload(_dispatch(payload))
     assert sent["ref"] is None
     assert sent["pull_request"]["head"]["sha"] == payload["pull_request"]["head"]["sha"]
 
 
-def _payload_for_body_of(size: int) -> dict[str, Any]:
+def _payload_with_body_size(size: int) -> dict[str, Any]:
     empty = len(_dispatch({"noise": ""}, "push").body)
     return {"noise": "n" * (size - empty)}
 
 
 def test_the_limit_is_exact_for_the_whole_request() -> None:
-    last = _dispatch(_payload_for_body_of(MAX_BODY_BYTES), "push")
+    last = _dispatch(_payload_with_body_size(MAX_BODY_BYTES), "push")
     assert (len(last.body), last.trimmed) == (MAX_BODY_BYTES, ())
-    over = _dispatch(_payload_for_body_of(MAX_BODY_BYTES + 1), "push")
+    over = _dispatch(_payload_with_body_size(MAX_BODY_BYTES + 1), "push")
     assert over.trimmed == ("rest",)
-    assert _sent(over) == {}
+    assert _checked_payload(over) == {}
 
 
 def test_near_the_limit_each_downstream_gets_the_best_that_fits_beside_its_relay_part() -> None:
     prepared = prepare_payload(
-        event_type="push", delivery_id=GUID, payload=_payload_for_body_of(MAX_BODY_BYTES)
+        event_type="push", delivery_id=GUID, payload=_payload_with_body_size(MAX_BODY_BYTES)
     )
     longer = replace(RELAY, callback_url="https://x" * 200)
     assert prepared.dispatch(RELAY).trimmed == ()
@@ -290,7 +292,7 @@ def test_the_payload_is_not_changed_and_the_result_is_always_the_same() -> None:
 def test_half_a_surrogate_pair_is_written_as_its_escape() -> None:
     made = _dispatch({"title": "a\ud800b"})
     assert rb"a\ud800b" in made.body
-    assert _sent(made) == {"title": "a\ud800b"}
+    assert _checked_payload(made) == {"title": "a\ud800b"}
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
@@ -308,7 +310,7 @@ def test_nesting_without_end_is_refused_and_deep_nesting_is_trimmed() -> None:
     deep: Any = "n" * 100_000
     for _ in range(300):
         deep = {"owner": [deep], "full_name": "a/b"}
-    assert _sent(_dispatch({"action": "opened", "pull_request": {"number": 1, "deep": deep}})) == {
+    assert _checked_payload(_dispatch({"action": "opened", "pull_request": {"number": 1, "deep": deep}})) == {
         "action": "opened",
         "pull_request": {"number": 1},
     }
@@ -361,7 +363,7 @@ SLOW_DATA = settings(
 @given(github_like())
 def test_a_pull_request_of_any_size_fits_with_its_survivors_intact(payload: dict[str, Any]) -> None:
     made = _dispatch(payload)
-    sent = _sent(made)
+    sent = _checked_payload(made)
     _assert_survived(sent, payload, PULL_SURVIVORS)
     names = [label["name"] for label in payload["pull_request"]["labels"]]
     assert [label["name"] for label in sent["pull_request"]["labels"]] == names
@@ -374,7 +376,7 @@ def test_a_pull_request_of_any_size_fits_with_its_survivors_intact(payload: dict
 def test_whatever_stands_where_the_body_fits_and_small_ones_are_verbatim(payload: dict[str, Any]) -> None:
     before = encode_json(payload)
     made = _dispatch(payload)
-    sent = _sent(made)
+    sent = _checked_payload(made)
     assert encode_json(payload) == before
     assert (sent == payload) == (not made.trimmed)
     assert bool(made.trimmed) == (len(before) + len(_dispatch({}).body) - len("{}") > MAX_BODY_BYTES)

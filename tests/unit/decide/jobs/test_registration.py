@@ -40,7 +40,7 @@ GENERIC = {
 }
 
 
-def read(*tables: dict[str, Any]) -> tuple[Registration, ...]:
+def parse_registrations(*tables: dict[str, Any]) -> tuple[Registration, ...]:
     return registrations(RawValue(json.dumps(list(tables)), "CRCR_OIDC_REGISTRATIONS", Path()))
 
 
@@ -51,7 +51,7 @@ def wrong(*tables: Any) -> str:
 
 
 def test_each_kind_is_read_with_what_keeps_forks_out() -> None:
-    buildkite, gitlab, circle, generic = read(BUILDKITE, GITLAB, CIRCLE, GENERIC)
+    buildkite, gitlab, circle, generic = parse_registrations(BUILDKITE, GITLAB, CIRCLE, GENERIC)
     assert (buildkite.kind, dict(buildkite.ids)) == (
         IssuerKind.BUILDKITE,
         {"organization_id": "o-1", "pipeline_id": "p-1"},
@@ -110,11 +110,11 @@ def test_slugs_are_taken_and_known_to_be_weaker() -> None:
         branches=["main"],
     )
     assert made.by_slugs
-    assert not read(BUILDKITE)[0].by_slugs
+    assert not parse_registrations(BUILDKITE)[0].by_slugs
 
 
 def test_numbers_and_truth_values_in_a_token_are_compared_as_they_are_written() -> None:
-    (gitlab,) = read(GITLAB)
+    (gitlab,) = parse_registrations(GITLAB)
     assert find_registration([gitlab], {"project_id": 42}) is gitlab
     assert find_registration([gitlab], {"project_id": "42"}) is gitlab
     assert find_registration([gitlab], {"project_id": True}) is None
@@ -133,6 +133,6 @@ def test_the_lines_to_register_hold_nothing_that_a_token_could_use_to_mislead() 
 
 
 def test_a_registration_that_takes_any_steps_token_is_known() -> None:
-    buildkite, gitlab = read(BUILDKITE, GITLAB)
-    (strict,) = read({**BUILDKITE, "claims": {"step_key": ["crcr-started"]}})
+    buildkite, gitlab = parse_registrations(BUILDKITE, GITLAB)
+    (strict,) = parse_registrations({**BUILDKITE, "claims": {"step_key": ["crcr-started"]}})
     assert [each.tells_steps_apart for each in (buildkite, gitlab, strict)] == [False, True, True]

@@ -34,7 +34,7 @@ ENTRY = AllowlistEntry(name=BACKEND, level=Level.L2)
 WHO = a_caller(event_name="schedule", **ref_claims())
 
 
-def told(**changes: Any) -> Report:
+def a_self_report(**changes: Any) -> Report:
     return a_start(
         **{
             "event_type": "nightly",
@@ -45,11 +45,11 @@ def told(**changes: Any) -> Report:
     )
 
 
-def standing(upstream: RepoName = UP, *, listed: bool = True, **changes: Any) -> CallerStanding:
+def a_standing(upstream: RepoName = UP, *, listed: bool = True, **changes: Any) -> CallerStanding:
     return replace(CallerStanding(upstream, ENTRY if listed else None, None, suspended=False), **changes)
 
 
-def known(first: Conclusion = Conclusion.SUCCESS, **changes: Any) -> JobFacts:
+def a_known_job(first: Conclusion = Conclusion.SUCCESS, **changes: Any) -> JobFacts:
     facts = JobFacts(
         job_name="build",
         reported_name="build",
@@ -65,7 +65,7 @@ def known(first: Conclusion = Conclusion.SUCCESS, **changes: Any) -> JobFacts:
 
 def judged(*jobs: JobFacts, report: Report | None = None, entry: AllowlistEntry = ENTRY, **who: Any) -> Any:
     caller, facts = replace(WHO, **who), SelfReportFacts(jobs=jobs, default_branch="main")
-    return judge_self_report(report or told(), caller, entry, facts)
+    return judge_self_report(report or a_self_report(), caller, entry, facts)
 
 
 @pytest.mark.parametrize(
@@ -82,23 +82,23 @@ def judged(*jobs: JobFacts, report: Report | None = None, entry: AllowlistEntry 
 def test_the_upstream_is_the_named_one_else_the_only_one_that_lists_the_sender(
     said: str | None, listing: tuple[RepoName, ...], chosen: RepoName
 ) -> None:
-    standings = [standing(each, listed=each in listing) for each in (UP, SECOND, THIRD)]
-    found = choose_upstream(told(said_upstream=said), WHO, standings)
+    standings = [a_standing(each, listed=each in listing) for each in (UP, SECOND, THIRD)]
+    found = choose_upstream(a_self_report(said_upstream=said), WHO, standings)
     assert isinstance(found, CallerStanding)
     assert found.upstream == chosen
 
 
 @pytest.mark.parametrize("said", [None, "someone/else", "third/stream"])
 def test_of_several_upstreams_one_must_be_named(said: str | None) -> None:
-    standings = [standing(UP), standing(SECOND), standing(THIRD, listed=False)]
+    standings = [a_standing(UP), a_standing(SECOND), a_standing(THIRD, listed=False)]
     with pytest.raises(BadReport, match=r"payload\.repository\.full_name names no upstream") as refusal:
-        choose_upstream(told(said_upstream=said), WHO, standings)
+        choose_upstream(a_self_report(said_upstream=said), WHO, standings)
     for secret in (UP, SECOND):
         assert str(secret) not in f"{refusal.value.detail} {refusal.value.hint}", "its listing may be hidden"
 
 
 def test_who_is_listed_nowhere_is_refused_so_that_a_sandbox_can_take_it() -> None:
-    refusal = choose_upstream(told(said_upstream=str(UP)), WHO, [standing(listed=False)])
+    refusal = choose_upstream(a_self_report(said_upstream=str(UP)), WHO, [a_standing(listed=False)])
     assert isinstance(refusal, RejectedReport)
     assert refusal.code == "not_allowlisted"
 
@@ -113,15 +113,15 @@ def test_who_is_listed_nowhere_is_refused_so_that_a_sandbox_can_take_it() -> Non
     ],
 )
 def test_who_may_not_speak(changes: dict[str, Any], code: str | None) -> None:
-    verdict = admit_self_report(told(), WHO, standing(**changes))
+    verdict = admit_self_report(a_self_report(), WHO, a_standing(**changes))
     assert isinstance(verdict, IgnoredReport) if code is None else isinstance(verdict, RejectedReport)
     assert getattr(verdict, "code", None) == code
 
 
 def test_who_may_speak() -> None:
-    assert admit_self_report(told(), WHO, standing()) == AdmittedCaller(ENTRY)
-    bound = standing(binding=Binding(5, None, confirmed=True))
-    assert admit_self_report(told(), WHO, bound) == AdmittedCaller(ENTRY)
+    assert admit_self_report(a_self_report(), WHO, a_standing()) == AdmittedCaller(ENTRY)
+    bound = a_standing(binding=Binding(5, None, confirmed=True))
+    assert admit_self_report(a_self_report(), WHO, bound) == AdmittedCaller(ENTRY)
 
 
 @pytest.mark.parametrize("event", [*sorted(SELF_REPORT_TRIGGERS), None])
@@ -153,7 +153,7 @@ def test_what_may_not_start_the_run(event: str) -> None:
 def test_what_is_signed_of_the_run_must_be_what_is_said(
     who: dict[str, Any], said: dict[str, Any], refused: bool
 ) -> None:
-    outcome = judged(report=told(**said), **who)
+    outcome = judged(report=a_self_report(**said), **who)
     assert isinstance(outcome, RejectedReport) is refused
     assert not refused or outcome.code == "claim_mismatch"
 
@@ -161,27 +161,27 @@ def test_what_is_signed_of_the_run_must_be_what_is_said(
 def test_a_build_speaks_for_the_run_that_it_named_first() -> None:
     who = a_caller(run_id=None, run_attempt=None, check_run_id=None, event_name=None, build="42")
     bound = SelfReportFacts(jobs=(), build=BuildFacts(run_id="other", build=None))
-    refusal = judge_self_report(told(run_id="b-1"), who, ENTRY, bound)
+    refusal = judge_self_report(a_self_report(run_id="b-1"), who, ENTRY, bound)
     assert isinstance(refusal, RejectedReport)
     assert refusal.code == "claim_mismatch"
     free = judge_self_report(
-        told(run_id="b-1"), who, ENTRY, SelfReportFacts(jobs=(), build=BuildFacts(None, None))
+        a_self_report(run_id="b-1"), who, ENTRY, SelfReportFacts(jobs=(), build=BuildFacts(None, None))
     )
     assert free == SelfReportedJob("build", Conclusion.SUCCESS, unsigned=False, warning=None)
 
 
 def test_a_run_that_nothing_proves_is_marked() -> None:
-    assert judged(report=told(run_id="b-1"), run_id=None, run_attempt=None, event_name=None).unsigned
+    assert judged(report=a_self_report(run_id="b-1"), run_id=None, run_attempt=None, event_name=None).unsigned
 
 
 def test_a_result_without_a_conclusion_is_kept_as_none() -> None:
-    assert judged(report=told(conclusion=None)).conclusion is Conclusion.NONE
+    assert judged(report=a_self_report(conclusion=None)).conclusion is Conclusion.NONE
 
 
 @pytest.mark.parametrize("first", Conclusion)
 @pytest.mark.parametrize("second", Conclusion)
 def test_a_second_report_is_a_repeat_or_a_dispute(first: Conclusion, second: Conclusion) -> None:
-    outcome = judged(known(first), report=told(conclusion=second))
+    outcome = judged(a_known_job(first), report=a_self_report(conclusion=second))
     if first is second:
         assert outcome == RepeatedReport("build")
     else:
@@ -191,7 +191,7 @@ def test_a_second_report_is_a_repeat_or_a_dispute(first: Conclusion, second: Con
 
 
 def test_what_was_reported_first_is_a_repeat_whatever_a_dispute_made_of_it() -> None:
-    disputed = known(Conclusion.SUCCESS, conclusion=Conclusion.FAILURE)
+    disputed = a_known_job(Conclusion.SUCCESS, conclusion=Conclusion.FAILURE)
     assert judged(disputed) == RepeatedReport("build")
 
 
@@ -202,7 +202,7 @@ def test_what_was_reported_first_is_a_repeat_whatever_a_dispute_made_of_it() -> 
 def test_only_two_signed_ids_make_two_legs(
     signed: str | None, opened_by: str | None, job_name: str | None
 ) -> None:
-    outcome = judged(known(opened_by=opened_by), check_run_id=signed)
+    outcome = judged(a_known_job(opened_by=opened_by), check_run_id=signed)
     if job_name is None:
         assert isinstance(outcome, RepeatedReport)
     else:
@@ -211,9 +211,11 @@ def test_only_two_signed_ids_make_two_legs(
 
 
 def test_a_leg_goes_round_names_that_are_taken() -> None:
-    taken = known(job_name="build (2)", reported_name="build (2)", opened_by="300")
-    assert judged(known(), taken, check_run_id="200").job_name == "build (3)"
-    named = judged(known(job_name="build (2)"), report=told(job_name="build (2)"), check_run_id="400")
+    taken = a_known_job(job_name="build (2)", reported_name="build (2)", opened_by="300")
+    assert judged(a_known_job(), taken, check_run_id="200").job_name == "build (3)"
+    named = judged(
+        a_known_job(job_name="build (2)"), report=a_self_report(job_name="build (2)"), check_run_id="400"
+    )
     assert named.job_name == "build (2) (2)"
 
 

@@ -14,7 +14,7 @@ from crcr.decide.github.requests_and_answers import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import checks
-from crcr.github.api.core import MAX_LIST_BYTES, Request, Response
+from crcr.github.api.request_response import MAX_LIST_BYTES, Request, Response
 
 REPO = RepoName("Org/Up")
 SHA = "a" * 40
@@ -33,12 +33,12 @@ DONE = CheckContent(
 )
 
 
-def sent(request: Request) -> Any:
+def request_body(request: Request) -> Any:
     return json.loads(request.body or b"")
 
 
 def output(shown: CheckContent) -> Any:
-    return sent(checks.update_check(REPO, 1, shown))["output"]
+    return request_body(checks.update_check(REPO, 1, shown))["output"]
 
 
 def test_a_check_is_created_with_all_that_it_shows() -> None:
@@ -52,7 +52,7 @@ def test_a_check_is_created_with_all_that_it_shows() -> None:
         Urgency.CHECKS,
     )
     assert not request.creates_content
-    assert sent(request) == {
+    assert request_body(request) == {
         "name": "crcr/gate",
         "head_sha": SHA,
         "external_id": "g/1",
@@ -83,7 +83,7 @@ def test_a_check_is_created_with_all_that_it_shows() -> None:
 def test_an_update_replaces_text_and_buttons_and_names_nothing() -> None:
     request = checks.update_check(REPO, 12, WAITING)
     assert (request.method, request.path, request.points) == ("PATCH", "/repos/Org/Up/check-runs/12", 5)
-    assert sent(request) == {
+    assert request_body(request) == {
         "status": "queued",
         "output": {"title": "Waiting", "summary": "Soon.", "text": ""},
         "actions": [],
@@ -92,7 +92,7 @@ def test_an_update_replaces_text_and_buttons_and_names_nothing() -> None:
 
 def test_an_end_is_sent_only_when_the_check_is_completed() -> None:
     running = replace(DONE, status=CheckStatus.IN_PROGRESS)
-    body = sent(checks.update_check(REPO, 1, running))
+    body = request_body(checks.update_check(REPO, 1, running))
     assert body["status"] == "in_progress"
     assert not {"conclusion", "completed_at"} & set(body)
 
@@ -105,7 +105,7 @@ def test_a_conclusion_that_github_does_not_know_is_our_mistake(conclusion: Concl
 
 @pytest.mark.parametrize("conclusion", [each for each in Conclusion if each is not Conclusion.NONE])
 def test_every_other_conclusion_is_sent_as_it_is(conclusion: Conclusion) -> None:
-    body = sent(checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion)))
+    body = request_body(checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion)))
     assert body["conclusion"] == conclusion.value
 
 
@@ -125,13 +125,13 @@ def test_what_does_not_fit_is_cut_where_a_reader_sees_it() -> None:
 
 def test_no_more_annotations_and_buttons_than_github_takes() -> None:
     many = replace(DONE, annotations=DONE.annotations * 51, buttons=DONE.buttons * 4)
-    body = sent(checks.update_check(REPO, 1, many))
+    body = request_body(checks.update_check(REPO, 1, many))
     assert (len(body["output"]["annotations"]), len(body["actions"])) == (50, 3)
 
 
 def test_buttons_are_cut_to_their_size() -> None:
     button = Button("l" * 21, "d" * 41, "i" * 21)
-    (action,) = sent(checks.update_check(REPO, 1, replace(DONE, buttons=(button,))))["actions"]
+    (action,) = request_body(checks.update_check(REPO, 1, replace(DONE, buttons=(button,))))["actions"]
     assert action == {"label": "l" * 19 + "…", "description": "d" * 39 + "…", "identifier": "i" * 20}
 
 
@@ -157,7 +157,7 @@ def test_no_text_makes_a_body_that_cannot_be_read(title: str, message: str) -> N
         annotations=(Annotation(title or "a", 1, title, message or "a"),),
         buttons=(Button(title, message, title),),
     )
-    body = sent(checks.update_check(REPO, 1, hostile))
+    body = request_body(checks.update_check(REPO, 1, hostile))
     json.dumps(body, ensure_ascii=False).encode()
     assert len(body["output"]["title"]) <= 255
 
@@ -183,14 +183,14 @@ def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
 
 def test_found_checks_become_values() -> None:
     body = b'{"total_count":2,"check_runs":[{"id":4,"external_id":"g/1","app":{"id":1}},{"id":5,"external_id":null}]}'
-    assert checks.found_checks(Response(200, {}, body)) == (ListedCheck(4, "g/1"), ListedCheck(5, None))
-    assert checks.check_run_id(Response(201, {}, b'{"id":4}')) == 4
+    assert checks.parse_checks(Response(200, {}, body)) == (ListedCheck(4, "g/1"), ListedCheck(5, None))
+    assert checks.parse_check_run_id(Response(201, {}, b'{"id":4}')) == 4
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"check_runs":{}}', b'{"check_runs":[{"id":"4"}]}', b'{"id":0}']
 )
 def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: bytes) -> None:
-    for reader in (checks.found_checks, checks.check_run_id):
+    for reader in (checks.parse_checks, checks.parse_check_run_id):
         with pytest.raises(OutsideUnsure):
             reader(Response(200, {}, body))

@@ -5,7 +5,6 @@ import csv
 import io
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,31 +23,30 @@ from crcr.show.metrics.registry import RelayMetrics
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.urls import cursors
-from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path) as world:
-        world.allowlist()
-        yield world
+async def store(store: StoreRows) -> StoreRows:
+    store.allowlist()
+    return store
 
 
 @pytest.fixture
-async def client(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
-    async with serve(world, world.views) as client:
+async def client(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
+    async with serve(store, store.views) as client:
         yield client
 
 
-def serve(world: StoreRows, views: Any) -> httpx.AsyncClient:
+def serve(store: StoreRows, views: Any) -> httpx.AsyncClient:
     upstreams = (UPSTREAM, OTHER)
-    frame = Frame(views, upstreams=upstreams, clock=world.clock)
+    frame = Frame(views, upstreams=upstreams, clock=store.clock)
     app = create_app(
         hot={},
         routes=[
             *pages_routes.routes(frame),
-            *api_routes.routes(views, upstreams=upstreams, clock=world.clock),
-            *health.routes(views, metrics=RelayMetrics(), clock=world.clock),
+            *api_routes.routes(views, upstreams=upstreams, clock=store.clock),
+            *health.routes(views, metrics=RelayMetrics(), clock=store.clock),
         ],
         routers=[],
         background=Nothing(),
@@ -62,10 +60,10 @@ class Nothing:
     async def stop(self) -> None: ...
 
 
-async def test_a_backend_has_its_matrix(world: StoreRows, client: httpx.AsyncClient) -> None:
-    delivery = world.delivery()
-    world.dispatch(delivery)
-    world.job(delivery, "failure", url="javascript:alert(1)", artifact_url="https://a.example/x")
+async def test_a_backend_has_its_matrix(store: StoreRows, client: httpx.AsyncClient) -> None:
+    delivery = store.delivery()
+    store.dispatch(delivery)
+    store.job(delivery, "failure", url="javascript:alert(1)", artifact_url="https://a.example/x")
     page = (await client.get("/api/v1/backends/GOOD/backend")).json()
     assert page["columns"][0]["job_name"] == "build"
     assert page["rows"][0]["cells"][0]["conclusion"] == "failure"
@@ -85,13 +83,13 @@ async def test_a_backend_has_its_matrix(world: StoreRows, client: httpx.AsyncCli
     ],
 )
 async def test_the_summary_is_narrowed_and_sorted_as_its_page_is(
-    world: StoreRows, client: httpx.AsyncClient, query: str, names: list[str]
+    store: StoreRows, client: httpx.AsyncClient, query: str, names: list[str]
 ) -> None:
-    delivery = world.delivery()
+    delivery = store.delivery()
     for name, conclusion in (("good/backend", "success"), ("flaky/backend", "failure")):
-        world.dispatch(delivery, name)
-        world.job(delivery, conclusion, downstream=name)
-    world.sum_up()
+        store.dispatch(delivery, name)
+        store.job(delivery, conclusion, downstream=name)
+    store.sum_up()
     answer = (await client.get(f"/api/v1/summary{query}")).json()
     assert [each["name"] for each in answer["backends"]] == names
     assert answer["tally"]["success"] == answer["tally"]["failure"] == 1, "of everybody, as on the page"
@@ -123,7 +121,7 @@ async def test_backends_come_page_by_page_and_as_csv_all_together(
 
 
 async def test_the_metrics_of_one_backend_are_to_be_had_alone(
-    world: StoreRows, client: httpx.AsyncClient
+    store: StoreRows, client: httpx.AsyncClient
 ) -> None:
     one = (await client.get("/api/v1/metrics?backend=Good/backend")).json()
     assert [each["name"] for each in one["backends"]] == ["Good/Backend"]
@@ -136,9 +134,9 @@ async def test_the_metrics_of_one_backend_are_to_be_had_alone(
         assert (await client.get(f"/api/v1/{path}?backend=no/such")).status_code == 404
 
 
-async def test_lists_are_read_to_their_end_by_cursor(world: StoreRows, client: httpx.AsyncClient) -> None:
+async def test_lists_are_read_to_their_end_by_cursor(store: StoreRows, client: httpx.AsyncClient) -> None:
     for number in range(5):
-        world.job(world.delivery(), job_name=f"job {number}")
+        store.job(store.delivery(), job_name=f"job {number}")
     for path, key in (("jobs", "jobs"), ("deliveries", "deliveries")):
         found: list[Any] = []
         params: dict[str, Any] = {"limit": 2}
@@ -163,10 +161,10 @@ async def test_every_page_of_numbers_has_the_ranges_of_the_api(client: httpx.Asy
 
 
 async def test_an_authors_pull_requests_are_read_to_their_end(
-    world: StoreRows, client: httpx.AsyncClient
+    store: StoreRows, client: httpx.AsyncClient
 ) -> None:
     for number in range(1, 46):
-        world.pull(number, author="Ada", title="plain")
+        store.pull(number, author="Ada", title="plain")
     first = (await client.get("/api/v1/search?q=@ada")).json()
     second = (await client.get(f"/api/v1/search?q=@ada&cursor={first['next']}")).json()
     assert [hit["number"] for hit in second["hits"]] == list(range(25, 5, -1))
@@ -174,11 +172,11 @@ async def test_an_authors_pull_requests_are_read_to_their_end(
     assert (len(lines), lines[0].endswith(",at")) == (46, True)
 
 
-async def test_jobs_of_all_backends_are_merged_by_time(world: StoreRows, client: httpx.AsyncClient) -> None:
+async def test_jobs_of_all_backends_are_merged_by_time(store: StoreRows, client: httpx.AsyncClient) -> None:
     names = ["good/backend"] * 40 + ["flaky/backend"] * 3 + ["quiet/backend"] * 17
     for place, name in enumerate(names):
         hours_ago = 2 + (place * 37 % 101) / 10
-        world.job(world.delivery(), downstream=name, job_name=f"job {place}", hours_ago=hours_ago)
+        store.job(store.delivery(), downstream=name, job_name=f"job {place}", hours_ago=hours_ago)
     found: list[Any] = []
     params: dict[str, Any] = {"limit": 7}
     while params.get("cursor", "") is not None:
@@ -191,19 +189,19 @@ async def test_jobs_of_all_backends_are_merged_by_time(world: StoreRows, client:
 
 
 async def test_one_delivery_has_dispatches_and_jobs_and_no_body(
-    world: StoreRows, client: httpx.AsyncClient
+    store: StoreRows, client: httpx.AsyncClient
 ) -> None:
-    delivery = world.delivery()
-    world.dispatch(delivery)
-    world.job(delivery)
+    delivery = store.delivery()
+    store.dispatch(delivery)
+    store.job(delivery)
     answer = await client.get(f"/api/v1/deliveries/{delivery}")
     assert answer.json()["dispatches"][0]["jobs"][0]["job_name"] == "build"
     assert "body" not in answer.json()
     assert "secret" not in answer.text
 
 
-async def test_effects_and_allowlist_are_told(world: StoreRows, client: httpx.AsyncClient) -> None:
-    world.effect("parked", last_error="404")
+async def test_effects_and_allowlist_are_told(store: StoreRows, client: httpx.AsyncClient) -> None:
+    store.effect("parked", last_error="404")
     effects = (await client.get("/api/v1/effects")).json()
     assert effects["counts"] == [{"kind": "send_dispatch", "state": "parked", "number": 1}]
     assert effects["parked"][0]["target"] == "good/backend"
@@ -294,10 +292,10 @@ async def test_json_and_csv_take_the_same_parameters(client: httpx.AsyncClient) 
     assert [one for one, other in pairs if one != other] == []
 
 
-async def test_a_csv_is_a_file_with_the_lists_own_words(world: StoreRows, client: httpx.AsyncClient) -> None:
-    delivery = world.delivery()
-    world.dispatch(delivery)
-    world.job(delivery, "failure", job_name='=cmd|"x"', url="javascript:alert(1)", execution_s=1 / 3)
+async def test_a_csv_is_a_file_with_the_lists_own_words(store: StoreRows, client: httpx.AsyncClient) -> None:
+    delivery = store.delivery()
+    store.dispatch(delivery)
+    store.job(delivery, "failure", job_name='=cmd|"x"', url="javascript:alert(1)", execution_s=1 / 3)
     answer = await client.get("/api/v1/jobs.csv", params={"state": "completed"})
     [line] = csv.DictReader(io.StringIO(answer.text, newline=""))
     assert (line["job_name"], line["url"], line["conclusion"]) == ('\'=cmd|"x"', "", "failure")
@@ -308,11 +306,11 @@ async def test_a_csv_is_a_file_with_the_lists_own_words(world: StoreRows, client
 
 @pytest.mark.parametrize("path", ["jobs", "deliveries", "waivers"])
 async def test_a_csv_goes_on_where_its_link_leads(
-    world: StoreRows, client: httpx.AsyncClient, path: str
+    store: StoreRows, client: httpx.AsyncClient, path: str
 ) -> None:
     for number in range(5):
-        world.job(world.delivery(), job_name=f"job {number}")
-        world.waiver(downstream="good/backend", job=f"job {number}")
+        store.job(store.delivery(), job_name=f"job {number}")
+        store.waiver(downstream="good/backend", job=f"job {number}")
     found: list[dict[str, str]] = []
     address: str | None = f"/api/v1/{path}.csv?limit=2"
     while address:
@@ -375,13 +373,13 @@ def test_a_cursor_of_somebody_else_is_refused(cursor: str) -> None:
         cursors.decode(cursor)
 
 
-async def test_probes_tell_alive_and_ready(world: StoreRows, client: httpx.AsyncClient) -> None:
+async def test_probes_tell_alive_and_ready(store: StoreRows, client: httpx.AsyncClient) -> None:
     assert (await client.get("/healthz")).json()["ok"] is True
     refused = await client.get("/readyz")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_allowlist")
     assert "other/upstream" in refused.json()["error"]["detail"]
-    world.allowlist("L2: [a/b]", OTHER)
-    world.effect()
+    store.allowlist("L2: [a/b]", OTHER)
+    store.effect()
     ready = (await client.get("/readyz")).json()
     late = "Outgoing calls are behind: the oldest has been due since Dec 31, 23:57 UTC. Is a worker running?"
     assert ready["upstreams"][0] == {
@@ -408,13 +406,13 @@ class SlowHealth:
 
 
 async def test_probes_do_not_wait_for_health_that_takes_long(
-    world: StoreRows, monkeypatch: pytest.MonkeyPatch
+    store: StoreRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "HEALTH_WITHIN_S", 0.01)
-    world.allowlist("L2: [a/b]", OTHER)
-    world.effect()
-    slow = SlowHealth(world.views)
-    async with asyncio.timeout(20), serve(world, slow) as client:
+    store.allowlist("L2: [a/b]", OTHER)
+    store.effect()
+    slow = SlowHealth(store.views)
+    async with asyncio.timeout(20), serve(store, slow) as client:
         answer = await client.get("/readyz")
         scraped = (await client.get("/metrics")).text
     ready = answer.json()
@@ -434,7 +432,7 @@ async def test_probes_do_not_wait_for_health_that_takes_long(
 
 
 async def test_probes_share_one_reading_of_the_health(
-    world: StoreRows, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    store: StoreRows, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[RepoName] = []
 
@@ -444,16 +442,16 @@ async def test_probes_share_one_reading_of_the_health(
 
     for module in ("relay.health", "sql_views"):
         monkeypatch.setattr(f"crcr.record.views.{module}.health_facts", facts, raising=False)
-    world.allowlist("L2: [a/b]", OTHER)
+    store.allowlist("L2: [a/b]", OTHER)
     for path in ("/readyz", "/metrics", "/readyz", "/metrics"):
         assert (await client.get(path)).status_code == 200
     assert read == [UPSTREAM, OTHER]
 
 
 async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
-    world: StoreRows, client: httpx.AsyncClient
+    store: StoreRows, client: httpx.AsyncClient
 ) -> None:
-    world.effect(held_by="of_a_later_release", due_at=world.ago(hours=-1))
+    store.effect(held_by="of_a_later_release", due_at=store.ago(hours=-1))
     [held] = (await client.get("/api/v1/health")).json()["held"]
     assert (held["held_by"], held["text"]) == (
         "other",
@@ -463,14 +461,14 @@ async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
     assert listed["held_by"] == "other"
 
 
-async def test_metrics_are_scraped_with_the_outbox_figures(world: StoreRows) -> None:
+async def test_metrics_are_scraped_with_the_outbox_figures(store: StoreRows) -> None:
     metrics = RelayMetrics()
     metrics.delivery("pull_request", "accepted")
     metrics.delivery("x" * 1000, "ignored")
     metrics.callback("applied")
     metrics.effect("send_dispatch", "done")
     metrics.dispatch_latency(0.2)
-    metrics.observe(await world.views.vitals(world.clock.now()))
+    metrics.observe(await store.views.vitals(store.clock.now()))
     text = metrics.text().decode()
     assert 'crcr_deliveries_total{event="pull_request",outcome="accepted"} 1.0' in text
     assert 'crcr_deliveries_total{event="other",outcome="ignored"} 1.0' in text
@@ -480,12 +478,12 @@ async def test_metrics_are_scraped_with_the_outbox_figures(world: StoreRows) -> 
     assert 'crcr_open_gates{state="failed",upstream="Torch/torch"} 0.0' in text
 
 
-async def test_a_store_that_is_down_is_not_ready_and_still_scraped(world: StoreRows) -> None:
+async def test_a_store_that_is_down_is_not_ready_and_still_scraped(store: StoreRows) -> None:
     class Down:
         async def vitals(self, _: Any) -> Any:
             raise StoreUnavailable
 
-    async with serve(world, Down()) as client:
+    async with serve(store, Down()) as client:
         assert (await client.get("/readyz")).status_code == 503
         scraped = await client.get("/metrics")
         assert scraped.headers["content-type"].startswith("text/plain")
@@ -494,12 +492,12 @@ async def test_a_store_that_is_down_is_not_ready_and_still_scraped(world: StoreR
 
 
 @pytest.mark.parametrize("path", ["jobs", "jobs.csv"])
-async def test_a_store_that_is_down_is_said_and_no_empty_list_is_given(world: StoreRows, path: str) -> None:
+async def test_a_store_that_is_down_is_said_and_no_empty_list_is_given(store: StoreRows, path: str) -> None:
     class Down:
         async def jobs(self, _: Any) -> Any:
             raise StoreUnavailable
 
-    async with serve(world, Down()) as client:
+    async with serve(store, Down()) as client:
         answer = await client.get(f"/api/v1/{path}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
     assert answer.headers["retry-after"] == "5"

@@ -33,7 +33,7 @@ from crcr.errors import NotFound
 from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.backend import matrix_parameters, sort_jobs
 from crcr.show.pages.frame import Frame
-from crcr.show.render.job_panel import parse_environment, split_job_url
+from crcr.show.pages.job_panel import parse_environment, split_job_url
 from crcr.show.render.matrix import ROOM, shorten_names
 from crcr.show.urls.job_tokens import job_token
 from support.clock import ManualClock
@@ -56,7 +56,7 @@ from support.page_app import page_app
 from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 
-class Shown:
+class FakeViews:
     """A store that has just what a test gives it, and remembers what it was asked."""
 
     def __init__(self, page: BackendPage, detail: JobDetail | None = None) -> None:
@@ -65,7 +65,7 @@ class Shown:
         self.queries: list[BackendQuery] = []
         self.keys: list[JobKey] = []
 
-    def for_admins(self) -> "Shown":
+    def for_admins(self) -> "FakeViews":
         return self
 
     async def backend(self, query: BackendQuery, _: object) -> BackendPage:
@@ -93,9 +93,9 @@ class AsAdmin:
 class RunningRelay:
     """Views that show what the running test gives: templates are then compiled once for all tests."""
 
-    now: Shown
+    now: FakeViews
 
-    def for_admins(self) -> Shown:
+    def for_admins(self) -> FakeViews:
         return self.now
 
     def __getattr__(self, name: str) -> Any:
@@ -115,7 +115,7 @@ def site() -> tuple[RunningRelay, ASGIApp]:
 
 
 @asynccontextmanager
-async def browsing(shown: Shown, *, admin: bool = False) -> AsyncIterator[httpx.AsyncClient]:
+async def browsing(shown: FakeViews, *, admin: bool = False) -> AsyncIterator[httpx.AsyncClient]:
     views, app = site()
     views.now = shown
     transport = httpx.ASGITransport(AsAdmin(app) if admin else app)
@@ -126,7 +126,7 @@ async def browsing(shown: Shown, *, admin: bool = False) -> AsyncIterator[httpx.
 async def get(
     page: BackendPage, query: str = "", detail: JobDetail | None = None, *, admin: bool = False
 ) -> str:
-    async with browsing(Shown(page, detail), admin=admin) as client:
+    async with browsing(FakeViews(page, detail), admin=admin) as client:
         answer = await client.get(f"/crcr/good/backend{query}")
     assert answer.status_code == 200
     return answer.text
@@ -324,7 +324,7 @@ async def test_old_and_test_events_are_marked() -> None:
 
 async def test_what_was_chosen_is_what_the_store_is_asked() -> None:
     job = a_job_view()
-    shown = Shown(a_page())
+    shown = FakeViews(a_page())
     async with browsing(shown) as client:
         await client.get(
             "/crcr/good/backend",
@@ -350,7 +350,7 @@ async def test_what_was_chosen_is_what_the_store_is_asked() -> None:
 
 
 async def test_a_cursor_that_is_not_ours_is_a_page_that_says_so() -> None:
-    async with browsing(Shown(a_page())) as client:
+    async with browsing(FakeViews(a_page())) as client:
         answer = await client.get("/crcr/good/backend?after=%7B")
     assert answer.status_code == 400
     assert "the cursor is not one of ours" in answer.text
@@ -598,7 +598,7 @@ async def test_an_expected_outcome_is_told() -> None:
 @pytest.mark.parametrize("token", ["nonsense", "WyJ4Il0", "%00", "x" * 9_000, "<script>"])
 @pytest.mark.parametrize("fragment", ["", "&fragment=panel", "&fragment=main"])
 async def test_a_token_of_no_job_says_so_and_the_page_is_still_there(token: str, fragment: str) -> None:
-    async with browsing(Shown(a_page(a_matrix(("build",), a_row(a_job_view()))))) as client:
+    async with browsing(FakeViews(a_page(a_matrix(("build",), a_row(a_job_view()))))) as client:
         answer = await client.get(f"/crcr/good/backend?job={token}{fragment}")
     assert answer.status_code == 200
     assert "No such job" in answer.text
@@ -607,7 +607,7 @@ async def test_a_token_of_no_job_says_so_and_the_page_is_still_there(token: str,
 
 
 async def test_a_job_that_is_gone_says_so() -> None:
-    shown = Shown(a_page())
+    shown = FakeViews(a_page())
     token = job_token(DETAILED)
     async with browsing(shown) as client:
         whole = await client.get(f"/crcr/good/backend?job={token}")
@@ -690,7 +690,7 @@ def test_an_endless_environment_is_cut() -> None:
 
 
 async def test_the_panel_alone_is_read_without_the_matrix() -> None:
-    shown = Shown(a_page(), detail())
+    shown = FakeViews(a_page(), detail())
     async with browsing(shown) as client:
         await client.get(f"/crcr/good/backend?job={job_token(DETAILED)}&fragment=panel")
     assert shown.queries == []

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,7 +23,7 @@ from crcr.show.render import status
 from crcr.show.render.templates import _mark_code
 from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import is_sha
-from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows
 from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 HEAD = f"{7:040x}"
@@ -44,61 +43,60 @@ PUSHED = "5" * 40
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path) as world:
-        world.allowlist(GATED)
-        yield world
+async def store(store: StoreRows) -> StoreRows:
+    store.allowlist(GATED)
+    return store
 
 
 @pytest.fixture
-async def browser(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
     upstreams = (UPSTREAM, OTHER)
-    frame = Frame(world.views, upstreams=upstreams, clock=world.clock)
+    frame = Frame(store.views, upstreams=upstreams, clock=store.clock)
     app = FastAPI()
     app.add_exception_handler(CrcrError, error_handlers(frame.problem)[CrcrError])
-    app.router.routes += api.routes(world.views, upstreams=upstreams, clock=world.clock)
+    app.router.routes += api.routes(store.views, upstreams=upstreams, clock=store.clock)
     app.router.routes += pages_routes.routes(frame)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as client:
         yield client
 
 
-def fill(world: StoreRows, text: str = "plain", **pull: Any) -> None:
+def fill(store: StoreRows, text: str = "plain", **pull: Any) -> None:
     """Everything that can be on the two pages, with the same text wherever somebody else can set it."""
     labels = json.dumps([text] * 3)
-    delivery = world.pull(title=text, author=text, labels=labels, base_ref=text, **pull)
-    world.dispatch(delivery, "listen/only", level=1, reason=text)
-    world.dispatch(delivery, "good/backend", answer="unreported")
-    world.dispatch(delivery, "gate/one", level=4)
-    world.dispatch(delivery, "gate/two", level=4, state="held", reason=text, sent_at=None)
+    delivery = store.pull(title=text, author=text, labels=labels, base_ref=text, **pull)
+    store.dispatch(delivery, "listen/only", level=1, reason=text)
+    store.dispatch(delivery, "good/backend", answer="unreported")
+    store.dispatch(delivery, "gate/one", level=4)
+    store.dispatch(delivery, "gate/two", level=4, state="held", reason=text, sent_at=None)
     tests = json.dumps([{"name": text, "file": text, "message": text}])
     said = {"workflow_name": text, "url": text, "artifact_url": text, "environment": text}
     doubt = {"verification": "disputed", "github_conclusion": "failure", "disputed": 1}
     job = {"downstream": "gate/one", "level": 4, **said}
-    world.job(delivery, "failure", job_name=text, failed_tests=tests, tests_failed=1, **job, **doubt)
-    world.job(delivery, "success", job_name=f"b{text}", verification="self-reported", **job)
-    world.job(delivery, None, job_name=f"c{text}", run_id=text, workflow=text, **job)
-    world.gate(HEAD, title=text)
-    world.waiver(who=text, reason=text, job=text, head_sha=text)
-    world.waiver(who=text, reason=text, ended_by=text, ended_at=1)
-    world.check("crcr/gate", title=text)
-    world.check(f"crcr/{text}"[:300], "gate/one", title=text)
-    group = world.group(GROUP, "[7, 9]", head_ref=text, base_ref=text, reused_from=text)
-    world.dispatch(group, "gate/one", level=4, number=None, head_sha=GROUP)
-    world.gate(GROUP, title=text)
-    world.delivery(action=text, reason=text, head_sha=text, state="superseded")
+    store.job(delivery, "failure", job_name=text, failed_tests=tests, tests_failed=1, **job, **doubt)
+    store.job(delivery, "success", job_name=f"b{text}", verification="self-reported", **job)
+    store.job(delivery, None, job_name=f"c{text}", run_id=text, workflow=text, **job)
+    store.gate(HEAD, title=text)
+    store.waiver(who=text, reason=text, job=text, head_sha=text)
+    store.waiver(who=text, reason=text, ended_by=text, ended_at=1)
+    store.check("crcr/gate", title=text)
+    store.check(f"crcr/{text}"[:300], "gate/one", title=text)
+    group = store.group(GROUP, "[7, 9]", head_ref=text, base_ref=text, reused_from=text)
+    store.dispatch(group, "gate/one", level=4, number=None, head_sha=GROUP)
+    store.gate(GROUP, title=text)
+    store.delivery(action=text, reason=text, head_sha=text, state="superseded")
 
 
-def jobs_of(pull: PullView) -> list[JobView]:
+def all_jobs(pull: PullView) -> list[JobView]:
     return [job for backend in pull.backends for job in backend.jobs]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 async def test_fault_29_hostile_text_is_only_text(
-    world: StoreRows, browser: httpx.AsyncClient, hostile: str
+    store: StoreRows, browser: httpx.AsyncClient, hostile: str
 ) -> None:
-    fill(world, hostile.replace("\x00", "\x01"))
-    pull = await world.views.pull(UPSTREAM, 7, world.clock.now())
-    token = next((each for job in jobs_of(pull) if (each := job_token(job, shared=True))), "x")
+    fill(store, hostile.replace("\x00", "\x01"))
+    pull = await store.views.pull(UPSTREAM, 7, store.clock.now())
+    token = next((each for job in all_jobs(pull) if (each := job_token(job, shared=True))), "x")
     shared = f"/crcr/pr/7?job={token}"
     for path in (
         *("/crcr/pr/7?older=1", "/crcr/pr/7?fragment=main", f"/crcr/commit/{HEAD}", f"/crcr/commit/{GROUP}"),
@@ -111,8 +109,8 @@ async def test_fault_29_hostile_text_is_only_text(
         assert ">49<" not in answer.text.replace(" ", "")
 
 
-async def test_the_page_says_what_an_author_needs(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    fill(world, "plain")
+async def test_the_page_says_what_an_author_needs(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    fill(store, "plain")
     text = (await browser.get("/crcr/pr/7?older=1")).text
     for said in (
         *("#7 plain", "gate/one failed (plain)", "/crcr retry gate/one", "bob", "held", "notified"),
@@ -122,8 +120,8 @@ async def test_the_page_says_what_an_author_needs(world: StoreRows, browser: htt
         assert said in text, said
 
 
-async def test_the_page_is_live_for_its_own_number(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    fill(world)
+async def test_the_page_is_live_for_its_own_number(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    fill(store)
     page = ParsedPage((await browser.get("/crcr/pr/7")).text)
     assert page.attributes("data-number") == ["7"]
     assert page.attributes("data-events") == ["/api/v1/events?upstream=Torch/torch&after=0"]
@@ -134,17 +132,17 @@ async def test_the_page_is_live_for_its_own_number(world: StoreRows, browser: ht
 
 
 async def test_ids_are_the_same_when_the_page_is_read_anew_and_differ_on_it(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    fill(world)
+    fill(store)
     first, second = [ParsedPage((await browser.get("/crcr/pr/7")).text).attributes("id") for _ in range(2)]
     assert first == second
     assert len(first) == len(set(first))
 
 
-async def test_pages_lead_to_each_other(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    fill(world)
-    world.dispatch(world.delivery(head_sha=HEAD, guid="d&1"), "good/backend", head_sha=HEAD, hours_ago=0.1)
+async def test_pages_lead_to_each_other(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    fill(store)
+    store.dispatch(store.delivery(head_sha=HEAD, guid="d&1"), "good/backend", head_sha=HEAD, hours_ago=0.1)
     links = ParsedPage((await browser.get("/crcr/good/backend")).text).attributes("href")
     assert "/crcr/pr/7" in links
     assert f"/crcr/commit/{HEAD}?delivery=d%261" in links
@@ -168,49 +166,49 @@ async def test_pages_lead_to_each_other(world: StoreRows, browser: httpx.AsyncCl
     ],
 )
 async def test_what_is_unknown_is_a_page_that_says_what_to_do(
-    world: StoreRows, browser: httpx.AsyncClient, path: str, said: str
+    store: StoreRows, browser: httpx.AsyncClient, path: str, said: str
 ) -> None:
-    world.pull()
+    store.pull()
     answer = await browser.get(path)
     assert answer.status_code == 404
     assert said in answer.text
     assert "All backends" in answer.text
 
 
-async def test_empty_states_are_said(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.pull()
+async def test_empty_states_are_said(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.pull()
     text = (await browser.get("/crcr/pr/7")).text
     assert "is not evaluated yet" in text
     assert "No backend was notified of this commit" in text
     assert "None are published on this commit" in text
     assert ">Waivers</h2>" not in text
-    world.gate(HEAD, "none", "")
+    store.gate(HEAD, "none", "")
     assert "This upstream has no gate" in (await browser.get("/crcr/pr/7")).text
 
 
 async def test_a_gate_with_hidden_backends_says_that_there_are_more(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
-    world.dispatch(world.pull(), "gate/one", level=4)
-    world.gate(HEAD)
+    store.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
+    store.dispatch(store.pull(), "gate/one", level=4)
+    store.gate(HEAD)
     text = (await browser.get("/crcr/pr/7")).text
     assert "backends that are not shown here" in text
     assert "gate/one" not in text
 
 
 async def test_the_backend_page_shows_who_was_left_out_and_who_never_started(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.dispatch(world.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
-    world.dispatch(world.delivery(), "good/backend", answer="never_started")
+    store.dispatch(store.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
+    store.dispatch(store.delivery(), "good/backend", answer="never_started")
     text = (await browser.get("/crcr/good/backend")).text
     assert "not affected" in text
     assert "GitHub lists no run since the dispatch" in text
 
 
-async def test_the_api_has_the_same(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    fill(world, "plain")
+async def test_the_api_has_the_same(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    fill(store, "plain")
     pull = (await browser.get("/api/v1/pulls/7")).json()
     assert (pull["upstream"], pull["state"], pull["gate"]["state"]) == ("Torch/torch", "open", "failed")
     row = pull["gate"]["subjects"][0]["rows"][0]
@@ -229,9 +227,9 @@ async def test_the_api_has_the_same(world: StoreRows, browser: httpx.AsyncClient
     assert (commit["head_sha"], commit["group"]["numbers"]) == (GROUP, [7, 9])
 
 
-async def test_waivers_are_read_to_their_end_by_cursor(world: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_waivers_are_read_to_their_end_by_cursor(store: StoreRows, browser: httpx.AsyncClient) -> None:
     for number in range(1, 6):
-        world.waiver(number=number)
+        store.waiver(number=number)
     found: list[int] = []
     params: dict[str, Any] = {"limit": 2}
     while True:
@@ -249,7 +247,7 @@ async def test_parameters_have_bounds(browser: httpx.AsyncClient, path: str) -> 
     assert (await browser.get(f"/api/v1/{path}")).status_code == 422
 
 
-async def test_an_unknown_pull_request_has_a_code(world: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_an_unknown_pull_request_has_a_code(store: StoreRows, browser: httpx.AsyncClient) -> None:
     for path in ("pulls/8", f"commits/{'9' * 40}"):
         answer = await browser.get(f"/api/v1/{path}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
@@ -291,24 +289,24 @@ def test_only_a_whole_sha_is_one() -> None:
 
 
 async def test_too_many_jobs_are_cut_and_say_where_the_rest_is(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    delivery = world.pull()
-    world.dispatch(delivery, "good/backend")
+    delivery = store.pull()
+    store.dispatch(delivery, "good/backend")
     for number in range(203):
-        world.job(delivery, job_name=f"job {number}")
+        store.job(delivery, job_name=f"job {number}")
     text = (await browser.get("/crcr/pr/7")).text
     assert f'<a href="/crcr/Good/Backend?q={"f" * 12}">191 more</a>' in text
-    world.job(delivery, "failure", job_name="worse")
+    store.job(delivery, "failure", job_name="worse")
     text = (await browser.get("/crcr/pr/7")).text
     assert "4 more jobs do not fit here" in text
     assert f"delivery={delivery}" in text
 
 
 async def test_a_jobs_details_open_beside_the_pull_request(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    fill(world, "plain")
+    fill(store, "plain")
     (link,) = [
         href
         for tag, attrs in ParsedPage((await browser.get("/crcr/pr/7?older=1")).text).elements
@@ -334,9 +332,9 @@ async def test_a_jobs_details_open_beside_the_pull_request(
     "token", ["nonsense", "WyJ4Il0", "WyJkIiwidyIsInIiLDEsImoiXQ", "WyJkIiwidyIsInIiLDEsImoiLCJhL2IiXQ"]
 )
 async def test_a_job_that_is_not_there_leaves_the_page_as_it_is(
-    world: StoreRows, browser: httpx.AsyncClient, path: str, token: str
+    store: StoreRows, browser: httpx.AsyncClient, path: str, token: str
 ) -> None:
-    fill(world)
+    fill(store)
     answer = await browser.get(f"{path}?job={token}")
     assert answer.status_code == 200
     assert "No such job" in answer.text
@@ -345,24 +343,24 @@ async def test_a_job_that_is_not_there_leaves_the_page_as_it_is(
 
 
 async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    fill(world, "plain")
-    job = jobs_of(await world.views.pull(UPSTREAM, 7, world.clock.now()))[0]
+    fill(store, "plain")
+    job = all_jobs(await store.views.pull(UPSTREAM, 7, store.clock.now()))[0]
     path = f"/crcr/pr/7?job={job_token(job, shared=True)}&fragment=panel"
     assert "gate/one" in (await browser.get(path)).text
-    world.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
+    store.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
     assert "No such job" in (await browser.get(path)).text
 
 
 async def test_like_failures_of_several_backends_stand_first(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    delivery = world.pull()
+    delivery = store.pull()
     for name, level in (("good/backend", 2), ("gate/one", 4)):
-        world.dispatch(delivery, name, level=level)
+        store.dispatch(delivery, name, level=level)
         tests = json.dumps([{"name": "test_lazy", "file": None, "message": f"no kernel on {name}"}])
-        world.job(delivery, "failure", downstream=name, level=level, failed_tests=tests, tests_failed=1)
+        store.job(delivery, "failure", downstream=name, level=level, failed_tests=tests, tests_failed=1)
     text = (await browser.get("/crcr/pr/7")).text
     group = text[text.index('id="alike"') : text.index("Backends <span")]
     for said in ("test_lazy", "2 jobs", "2 backends", "gate/one", "Good/Backend"):
@@ -371,15 +369,15 @@ async def test_like_failures_of_several_backends_stand_first(
 
 
 async def test_the_timeline_tells_of_results_the_gate_and_waivers(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    delivery = world.pull(is_open=0, merged=1)
+    delivery = store.pull(is_open=0, merged=1)
     for name in ("good/backend", "gate/one"):
-        world.dispatch(delivery, name)
-        world.job(delivery, "failure" if name == "gate/one" else "success", downstream=name)
-    world.waiver(job="build", used_at=world.ago(minutes=2))
-    world.check("crcr/gate")
-    world.delivery(action="closed", head_sha=HEAD, hours_ago=0.01)
+        store.dispatch(delivery, name)
+        store.job(delivery, "failure" if name == "gate/one" else "success", downstream=name)
+    store.waiver(job="build", used_at=store.ago(minutes=2))
+    store.check("crcr/gate")
+    store.delivery(action="closed", head_sha=HEAD, hours_ago=0.01)
     text = (await browser.get("/crcr/pr/7")).text
     part = text[text.index('id="timeline"') :].replace("<", " <")
     timeline = " ".join(Markup(part).striptags().split())  # noqa: S704
@@ -393,8 +391,8 @@ async def test_the_timeline_tells_of_results_the_gate_and_waivers(
     assert all(each in timeline for each in told)
 
 
-async def test_a_nightly_commit_has_a_page(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.job(GROUP, "failure", event="nightly", number=None, head_sha=GROUP, url="https://ci.test/1")
+async def test_a_nightly_commit_has_a_page(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.job(GROUP, "failure", event="nightly", number=None, head_sha=GROUP, url="https://ci.test/1")
     text = (await browser.get(f"/crcr/commit/{GROUP}")).text
     for said in ("nightly", "Good/Backend", "failed", "started", "backend ended"):
         assert said in text, said
@@ -407,9 +405,9 @@ async def test_a_nightly_commit_has_a_page(world: StoreRows, browser: httpx.Asyn
     assert csv[1].startswith("Good/Backend,")
 
 
-async def test_older_commits_stand_behind_a_switch(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.pull()
-    world.delivery(number=7, head_sha="b" * 40, hours_ago=5)
+async def test_older_commits_stand_behind_a_switch(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.pull()
+    store.delivery(number=7, head_sha="b" * 40, hours_ago=5)
     text = (await browser.get("/crcr/pr/7")).text
     assert "bbbbbbbb" not in text
     assert "1 event of older commits" in text
@@ -420,15 +418,15 @@ async def test_older_commits_stand_behind_a_switch(world: StoreRows, browser: ht
 
 
 async def test_who_passed_or_need_not_is_folded_into_one_line(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     names = [f"many/b{number:02d}" for number in range(40)]
-    world.allowlist("L1: [listen/only]\nL2:\n" + "".join(f"  - {name}\n" for name in names), version=2)
-    delivery = world.pull()
-    world.dispatch(delivery, "listen/only", level=1)
+    store.allowlist("L1: [listen/only]\nL2:\n" + "".join(f"  - {name}\n" for name in names), version=2)
+    delivery = store.pull()
+    store.dispatch(delivery, "listen/only", level=1)
     for place, name in enumerate(names):
-        world.dispatch(delivery, name)
-        world.job(delivery, "failure" if place == 3 else None if place == 4 else "success", downstream=name)
+        store.dispatch(delivery, name)
+        store.job(delivery, "failure" if place == 3 else None if place == 4 else "success", downstream=name)
     text = (await browser.get("/crcr/pr/7")).text
     assert len(re.findall(r'<section class="unit"', text)) == 2
     folded = text.partition('<details class="failure folded" id="folded-now">')[2].partition("</details>")[0]
@@ -442,29 +440,29 @@ async def test_who_passed_or_need_not_is_folded_into_one_line(
     assert len([link for link in links if "job=" in link]) == 38
 
 
-async def test_a_few_that_passed_stand_open(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    delivery = world.pull()
-    world.dispatch(delivery, "good/backend")
-    world.job(delivery)
+async def test_a_few_that_passed_stand_open(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    delivery = store.pull()
+    store.dispatch(delivery, "good/backend")
+    store.job(delivery)
     text = (await browser.get("/crcr/pr/7")).text
     assert '<details class="failure folded" id="folded-now" open>' in text
 
 
 @pytest.mark.parametrize(("state", "look"), [("failed", "bad"), ("pending", "wait"), ("passed", "wait")])
 async def test_a_merge_group_that_failed_is_red(
-    world: StoreRows, browser: httpx.AsyncClient, state: str, look: str
+    store: StoreRows, browser: httpx.AsyncClient, state: str, look: str
 ) -> None:
-    world.pull()
-    world.group(GROUP)
-    world.gate(GROUP, state)
+    store.pull()
+    store.group(GROUP)
+    store.gate(GROUP, state)
     text = (await browser.get("/crcr/pr/7")).text
     assert f'<section class="note {look}"><h2>In a merge group' in text
 
 
 async def test_both_pages_lead_to_their_data_from_the_foot(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    fill(world)
+    fill(store)
     for path, api_path in (("/crcr/pr/7", "pulls/7"), (f"/crcr/commit/{HEAD}?delivery=x", f"commits/{HEAD}")):
         foot = (await browser.get(path)).text.partition('<span id="formats">')[2].partition("</span>")[0]
         query = "?delivery=x" if "?" in path else ""
@@ -478,12 +476,12 @@ async def test_both_pages_lead_to_their_data_from_the_foot(
 
 @pytest.mark.parametrize("digits", [HEAD[:7], HEAD[:12].upper(), HEAD[:39]])
 async def test_a_part_of_a_commit_leads_to_it(
-    world: StoreRows, browser: httpx.AsyncClient, digits: str
+    store: StoreRows, browser: httpx.AsyncClient, digits: str
 ) -> None:
-    world.pull()
+    store.pull()
     answer = await browser.get(f"/crcr/commit/{digits}")
     assert (answer.status_code, answer.headers["location"]) == (303, f"/crcr/commit/{HEAD}")
-    world.delivery(event="push", number=None, head_sha=HEAD[:39] + "0")
+    store.delivery(event="push", number=None, head_sha=HEAD[:39] + "0")
     answer = await browser.get(f"/crcr/commit/{digits}")
     place = f"/crcr/search?q={digits.lower()}"
     assert (answer.status_code, answer.headers["location"]) == (303, place)
@@ -491,18 +489,18 @@ async def test_a_part_of_a_commit_leads_to_it(
 
 @pytest.mark.parametrize("sha", ["9" * 40, "9" * 39, "9" * 12, "abc", "9" * 41, "g" * 40, "%C3%A4"])
 async def test_an_unknown_commit_is_not_found_on_the_page_and_in_the_api(
-    world: StoreRows, browser: httpx.AsyncClient, sha: str
+    store: StoreRows, browser: httpx.AsyncClient, sha: str
 ) -> None:
-    world.pull()
+    store.pull()
     for path in (f"/crcr/commit/{sha}", f"/api/v1/commits/{sha}", f"/api/v1/commits/{sha}.csv"):
         answer = await browser.get(path, follow_redirects=True)
         assert (answer.status_code, answer.url.path) == (404, httpx.URL(path).path), path
 
 
 async def test_a_commit_that_only_a_push_named_has_its_page(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.delivery(event="push", number=None, head_sha=PUSHED, ref="refs/heads/main")
+    store.delivery(event="push", number=None, head_sha=PUSHED, ref="refs/heads/main")
     for path in (f"/crcr/commit/{PUSHED}", f"/api/v1/commits/{PUSHED}"):
         assert (await browser.get(path)).status_code == 200
     assert (await browser.get(f"/crcr/commit/{PUSHED[:10]}")).status_code == 303

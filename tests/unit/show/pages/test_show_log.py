@@ -17,7 +17,7 @@ from crcr.errors import StoreUnavailable
 from crcr.record.schema import main_tables, statistics
 from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.frame import Frame
-from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows
 from support.page_app import page_app
 from support.page_reader import HOSTILE, ParsedPage, assert_inert
 from support.running_relay import running_relay
@@ -34,14 +34,8 @@ LISTS = ("/crcr/deliveries", "/crcr/deliveries?show=effects", "/crcr/waivers", "
 ADMIN = Reader("ops", admin=True, csrf="signed", method=SignInMethod.SESSION)
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path) as world:
-        yield world
-
-
-def browse(views: Any, world: StoreRows, reader: Reader | None = None) -> httpx.AsyncClient:
-    app: ASGIApp = page_app(Frame(views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+def browse(views: Any, store: StoreRows, reader: Reader | None = None) -> httpx.AsyncClient:
+    app: ASGIApp = page_app(Frame(views, upstreams=(UPSTREAM, OTHER), clock=store.clock))
 
     async def seen_by(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "state": {"reader": reader} if reader else {}}, receive, send)
@@ -50,44 +44,44 @@ def browse(views: Any, world: StoreRows, reader: Reader | None = None) -> httpx.
 
 
 @pytest.fixture
-async def browser(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
-    async with browse(world.views, world) as client:
+async def browser(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
+    async with browse(store.views, store) as client:
         yield client
 
 
 @pytest.fixture
-async def admin(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
-    async with browse(world.views, world, ADMIN) as client:
+async def admin(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
+    async with browse(store.views, store, ADMIN) as client:
         yield client
 
 
-def text_of(answer: httpx.Response) -> str:
+def main_text(answer: httpx.Response) -> str:
     main = answer.text.partition("<main")[2].partition("</main>")[0]
     return " ".join(re.sub(r"<[^>]+>", " ", main).split())
 
 
-def links_of(answer: httpx.Response) -> list[str]:
+def page_links(answer: httpx.Response) -> list[str]:
     return ParsedPage(answer.text).attributes("href")
 
 
-def act(world: StoreRows, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
-    row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": name, "subject": subject}
-    world.add(main_tables.audit, {**row, "detail": json.dumps(more)})
+def act(store: StoreRows, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
+    row = {"upstream": UPSTREAM.key, "at": store.ago(hours=1), "who": "ops", "act": name, "subject": subject}
+    store.add(main_tables.audit, {**row, "detail": json.dumps(more)})
 
 
-def ran(world: StoreRows, job_name: str, downstream: str = "good/backend") -> None:
+def ran(store: StoreRows, job_name: str, downstream: str = "good/backend") -> None:
     row = {
         "upstream": UPSTREAM.key,
         "downstream": downstream,
         "kind": "pull_request",
-        "day_at": world.ago(days=1),
+        "day_at": store.ago(days=1),
     }
     what = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
-    world.add(statistics.job_days, {**row, **what})
+    store.add(statistics.job_days, {**row, **what})
 
 
-async def test_an_empty_log_says_what_is_missing(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist(LISTED)
+async def test_an_empty_log_says_what_is_missing(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist(LISTED)
     said = (
         "No webhook has arrived yet",
         "Nothing is waiting",
@@ -96,40 +90,40 @@ async def test_an_empty_log_says_what_is_missing(world: StoreRows, browser: http
     )
     for path, words in zip(LISTS, said, strict=True):
         answer = await browser.get(path)
-        assert words in text_of(answer)
+        assert words in main_text(answer)
         assert "<table" not in answer.text
 
 
 async def test_the_log_lists_deliveries_with_their_dispatches_summed(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
-    delivery = world.delivery(source="recovered", reason="said so", ref="refs/heads/main", number=None)
+    store.allowlist(LISTED)
+    delivery = store.delivery(source="recovered", reason="said so", ref="refs/heads/main", number=None)
     for name, state in (("good/backend", "sent"), ("flaky/backend", "parked"), ("secret/one", "sent")):
-        world.dispatch(
+        store.dispatch(
             delivery, name, state=state, reason="no such repository" if state == "parked" else None
         )
     answer = await browser.get("/crcr/deliveries")
-    words = text_of(answer)
+    words = main_text(answer)
     assert "1 undelivered" in words
     assert "1 sent" in words
     assert "recovered" in words
     assert "no such repository" in words
     assert "secret" not in answer.text
-    assert f"/crcr/deliveries/{delivery}" in links_of(answer)
+    assert f"/crcr/deliveries/{delivery}" in page_links(answer)
 
 
 async def test_filters_order_and_place_stand_in_the_address(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
+    store.allowlist(LISTED)
     for number in range(35):
-        world.delivery(hours_ago=number, number=7)
-    world.delivery(number=8)
+        store.delivery(hours_ago=number, number=7)
+    store.delivery(number=8)
     first = await browser.get(
         "/crcr/deliveries?number=%237&event=pull_request&state=accepted&sort=at&range=7d"
     )
-    further = next(link for link in links_of(first) if "after=" in link)
+    further = next(link for link in page_links(first) if "after=" in link)
     asked = parse_qs(urlsplit(further).query)
     assert {**asked, "after": []} == {
         "number": ["7"], "event": ["pull_request"], "state": ["accepted"], "sort": ["at"], "range": ["7d"], "after": [],
@@ -137,7 +131,7 @@ async def test_filters_order_and_place_stand_in_the_address(
     second = await browser.get(further)
     assert second.text.count('data-key="') == 10
     for kind in ("/api/v1/deliveries?", "/api/v1/deliveries.csv?"):
-        export = next(link for link in links_of(second) if link.startswith(kind))
+        export = next(link for link in page_links(second) if link.startswith(kind))
         assert {"number", "event", "state", "sort"} <= parse_qs(urlsplit(export).query).keys()
         assert "after" not in export
     hidden = [
@@ -148,14 +142,14 @@ async def test_filters_order_and_place_stand_in_the_address(
     assert {str(each["name"]) for each in hidden} >= {"sort", "range"}
 
 
-async def test_another_upstream_is_kept_in_every_link(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist(LISTED, OTHER)
-    world.delivery(OTHER)
+async def test_another_upstream_is_kept_in_every_link(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist(LISTED, OTHER)
+    store.delivery(OTHER)
     for path in LISTS:
         answer = await browser.get(
             path, params={**dict(parse_qs(urlsplit(path).query)), "upstream": "other/upstream"}
         )
-        kept = [link for link in links_of(answer) if link.startswith(("/crcr/deliveries", "/api/v1/"))]
+        kept = [link for link in page_links(answer) if link.startswith(("/crcr/deliveries", "/api/v1/"))]
         assert kept
         assert all("upstream=other/upstream" in link for link in kept)
 
@@ -168,9 +162,9 @@ async def test_another_upstream_is_kept_in_every_link(world: StoreRows, browser:
     ],
 )
 async def test_a_place_that_is_not_ours_is_a_page_that_says_so(
-    world: StoreRows, browser: httpx.AsyncClient, path: str
+    store: StoreRows, browser: httpx.AsyncClient, path: str
 ) -> None:
-    world.allowlist(LISTED)
+    store.allowlist(LISTED)
     answer = await browser.get(path)
     assert answer.status_code == 400
     assert "Not understood" in answer.text
@@ -190,39 +184,39 @@ async def test_a_place_that_is_not_ours_is_a_page_that_says_so(
     ],
 )
 async def test_a_filter_that_is_not_understood_keeps_the_page_and_says_so_beside_the_field(
-    world: StoreRows, browser: httpx.AsyncClient, path: str, field: str, said: str
+    store: StoreRows, browser: httpx.AsyncClient, path: str, field: str, said: str
 ) -> None:
-    world.allowlist(LISTED)
-    world.delivery()
-    world.effect("waiting")
-    world.waiver("gate/one")
+    store.allowlist(LISTED)
+    store.delivery()
+    store.effect("waiting")
+    store.waiver("gate/one")
     answer = await browser.get(path)
     assert answer.status_code == 200
     assert f'<span class="unclear" id="unclear-{field}">{said}</span>' in answer.text
     marked = [attrs for _, attrs in ParsedPage(answer.text).elements if attrs.get("aria-invalid")]
     assert [(attrs["id"], attrs["aria-describedby"]) for attrs in marked] == [(field, f"unclear-{field}")]
     assert 'data-key="' in answer.text, "all rows, as without the filter"
-    exports = [link for link in links_of(answer) if link.startswith("/api/v1/")]
+    exports = [link for link in page_links(answer) if link.startswith("/api/v1/")]
     assert not [link for link in exports if f"{field}=" in link]
 
 
 async def test_a_commit_of_seven_digits_filters_and_a_bad_one_beside_it_does_not_matter(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
-    world.delivery(head_sha="abcdef1" + "0" * 33)
-    world.delivery(head_sha="1" * 40)
+    store.allowlist(LISTED)
+    store.delivery(head_sha="abcdef1" + "0" * 33)
+    store.delivery(head_sha="1" * 40)
     answer = await browser.get("/crcr/deliveries?sha=ABCDEF1&number=x")
     assert answer.text.count('data-key="') == 1
     assert "unclear-number" in answer.text
     assert "unclear-sha" not in answer.text
 
 
-async def test_waivers_are_found_by_parts_of_names(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist(LISTED)
-    world.pull(7)
-    world.waiver("gate/one", who="Mia-Long")
-    world.waiver("good/backend", who="tom", head_sha="b" * 40)
+async def test_waivers_are_found_by_parts_of_names(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist(LISTED)
+    store.pull(7)
+    store.waiver("gate/one", who="Mia-Long")
+    store.waiver("good/backend", who="tom", head_sha="b" * 40)
     for query, found in (
         ("backend=GATE", ["gate/one"]),
         ("backend=ood", ["Good/Backend"]),
@@ -236,10 +230,10 @@ async def test_waivers_are_found_by_parts_of_names(world: StoreRows, browser: ht
         assert sorted(listed) == sorted(found), query
 
 
-async def test_acts_are_found_by_parts_of_their_names(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist(LISTED)
-    act(world, "waiver_used", "#7")
-    act(world, "pause")
+async def test_acts_are_found_by_parts_of_their_names(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist(LISTED)
+    act(store, "waiver_used", "#7")
+    act(store, "pause")
     for query, found in (
         *(("act=Waiver+used", ["waiver used"]), ("act=waiver_u", ["waiver used"]), ("act=us", ["waiver used"]), ("act=ause", [])),
         *(("who=OP", ["pause", "waiver used"]), ("who=nobody", [])),
@@ -248,17 +242,17 @@ async def test_acts_are_found_by_parts_of_their_names(world: StoreRows, browser:
         assert sorted(re.findall(r'title="Actions of this kind">([^<]+)<', answer.text)) == found, query
 
 
-async def test_the_example_of_a_waiver_is_a_command(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist(LISTED)
+async def test_the_example_of_a_waiver_is_a_command(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist(LISTED)
     answer = await browser.get("/crcr/waivers")
     (example,) = re.findall(r"<code>(/crcr waive [^<]+)</code>", answer.text)
     assert [type(each) for each in parse_commands(unescape(example))] == [WaiveCommand]
 
 
 async def test_a_filter_that_finds_nothing_offers_the_whole_list(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
+    store.allowlist(LISTED)
     for path in (
         "/crcr/deliveries?number=5",
         "/crcr/deliveries?show=effects&target=a/b",
@@ -266,22 +260,22 @@ async def test_a_filter_that_finds_nothing_offers_the_whole_list(
         "/crcr/audit?who=x",
     ):
         answer = await browser.get(path)
-        assert re.search(r"No matching (deliveries|outgoing calls|waivers|actions)", text_of(answer))
+        assert re.search(r"No matching (deliveries|outgoing calls|waivers|actions)", main_text(answer))
 
 
 async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
-    delivery = world.delivery()
-    world.dispatch(delivery, "good/backend")
-    world.dispatch(delivery, "secret/one")
-    world.job(delivery, "failure", job_name="build (linux)")
-    world.job(delivery, "failure", job_name="hidden job", downstream="secret/one")
-    world.effect("waiting", "flaky/backend", delivery=delivery, kind="look_up")
-    world.effect("waiting", "secret/one", delivery=delivery)
+    store.allowlist(LISTED)
+    delivery = store.delivery()
+    store.dispatch(delivery, "good/backend")
+    store.dispatch(delivery, "secret/one")
+    store.job(delivery, "failure", job_name="build (linux)")
+    store.job(delivery, "failure", job_name="hidden job", downstream="secret/one")
+    store.effect("waiting", "flaky/backend", delivery=delivery, kind="look_up")
+    store.effect("waiting", "secret/one", delivery=delivery)
     answer = await browser.get(f"/crcr/deliveries/{delivery}")
-    words = text_of(answer)
+    words = main_text(answer)
     assert "build (linux)" in words
     assert "check run status" in words
     assert "secret" not in answer.text
@@ -290,11 +284,11 @@ async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
 
 
 async def test_acts_are_offered_to_administrators_only(
-    world: StoreRows, browser: httpx.AsyncClient, admin: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient, admin: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
-    delivery = world.delivery()
-    world.effect("parked", delivery=delivery, last_error="404 from GitHub")
+    store.allowlist(LISTED)
+    delivery = store.delivery()
+    store.effect("parked", delivery=delivery, last_error="404 from GitHub")
     addresses = (
         f"/crcr/deliveries/{delivery}",
         "/crcr/deliveries",
@@ -307,79 +301,79 @@ async def test_acts_are_offered_to_administrators_only(
     assert one.text.count('action="/crcr/admin/replay"') == 2
     assert 'action="/crcr/admin/pause"' in every.text
     assert effects.text.count('action="/crcr/admin/retry"') == 2
-    assert "404 from GitHub" in text_of(effects)
+    assert "404 from GitHub" in main_text(effects)
     back = [attrs["value"] for _, attrs in ParsedPage(effects.text).elements if attrs.get("name") == "next"]
     assert set(back) == {"/crcr/deliveries?show=effects&target=good/backend"}
 
 
 async def test_a_paused_upstream_is_told_and_can_be_let_go(
-    world: StoreRows, admin: httpx.AsyncClient
+    store: StoreRows, admin: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
-    with world.engine.begin() as connection:
-        connection.execute(main_tables.upstreams.update().values(paused_at=world.ago(hours=1)))
+    store.allowlist(LISTED)
+    with store.engine.begin() as connection:
+        connection.execute(main_tables.upstreams.update().values(paused_at=store.ago(hours=1)))
     answer = await admin.get("/crcr/deliveries")
-    assert "Dispatching is paused" in text_of(answer)
+    assert "Dispatching is paused" in main_text(answer)
     assert 'action="/crcr/admin/unpause"' in answer.text
 
 
 async def test_effects_are_counted_by_state_and_parked_ones_stand_first(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
-    world.effect("waiting", attempts=3, kind="publish_checks")
-    world.effect("parked")
-    words = text_of(await browser.get("/crcr/deliveries?show=effects"))
+    store.allowlist(LISTED)
+    store.effect("waiting", attempts=3, kind="publish_checks")
+    store.effect("parked")
+    words = main_text(await browser.get("/crcr/deliveries?show=effects"))
     assert "1 open 1 undelivered" in words
     assert "retried" in words
     assert words.index("send dispatch") < words.index("publish checks")
 
 
 async def test_a_waiver_links_to_its_pull_request_and_backend(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
-    world.pull(7)
-    world.waiver("gate/one", job="build")
-    world.waiver("secret/one")
+    store.allowlist(LISTED)
+    store.pull(7)
+    store.waiver("gate/one", job="build")
+    store.waiver("secret/one")
     answer = await browser.get("/crcr/waivers")
-    assert {"/crcr/pr/7", "/crcr/gate/one", "/crcr/waivers?who=mia"} <= set(links_of(answer))
-    assert "in force" in text_of(answer)
+    assert {"/crcr/pr/7", "/crcr/gate/one", "/crcr/waivers?who=mia"} <= set(page_links(answer))
+    assert "in force" in main_text(answer)
     assert "secret" not in answer.text
 
 
 async def test_the_audit_log_tells_who_did_what_and_hides_what_is_not_public(
-    world: StoreRows, browser: httpx.AsyncClient, admin: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient, admin: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
-    act(world, "suspend", "secret/one")
-    act(world, "sign_in_failed", "pages")
-    act(world, "waive", "#7", command="/crcr waive gate/one down", head="a" * 40)
+    store.allowlist(LISTED)
+    act(store, "suspend", "secret/one")
+    act(store, "sign_in_failed", "pages")
+    act(store, "waive", "#7", command="/crcr waive gate/one down", head="a" * 40)
     answer = await browser.get("/crcr/audit")
-    assert "/crcr waive gate/one down" in text_of(answer)
-    assert {"/crcr/pr/7", f"/crcr/commit/{'a' * 40}", "/crcr/audit?act=waive"} <= set(links_of(answer))
+    assert "/crcr waive gate/one down" in main_text(answer)
+    assert {"/crcr/pr/7", f"/crcr/commit/{'a' * 40}", "/crcr/audit?act=waive"} <= set(page_links(answer))
     assert "secret" not in answer.text
-    assert "sign in" not in text_of(answer)
-    eyes = text_of(await admin.get("/crcr/audit"))
+    assert "sign in" not in main_text(answer)
+    eyes = main_text(await admin.get("/crcr/audit"))
     assert "secret/one" in eyes
     assert "sign in failed" in eyes
 
 
-async def test_a_search_for_one_thing_leads_there(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist(LISTED)
-    world.pull(123)
-    delivery = world.delivery(number=None, head_sha="c" * 40)
+async def test_a_search_for_one_thing_leads_there(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist(LISTED)
+    store.pull(123)
+    delivery = store.delivery(number=None, head_sha="c" * 40)
     for text, place in (("#123", "/crcr/pr/123"), ("c" * 40, f"/crcr/commit/{'c' * 40}?delivery={delivery}")):
         answer = await browser.get("/crcr/search", params={"q": text})
         assert (answer.status_code, answer.headers["location"]) == (303, place)
 
 
-async def test_a_search_groups_what_it_finds(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist(LISTED)
-    world.pull(5, title="Make the backend faster", author="backend")
-    ran(world, "backend tests")
+async def test_a_search_groups_what_it_finds(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist(LISTED)
+    store.pull(5, title="Make the backend faster", author="backend")
+    ran(store, "backend tests")
     answer = await browser.get("/crcr/search?q=backend")
-    words = text_of(answer)
+    words = main_text(answer)
     for group in (
         "Pull requests 1",
         "Pull requests by this author 1",
@@ -388,17 +382,17 @@ async def test_a_search_groups_what_it_finds(world: StoreRows, browser: httpx.As
     ):
         assert group in words
     assert {"/crcr/pr/5", "/crcr/Good/Backend", "/crcr/Good/Backend?jobs=backend+tests"} <= set(
-        links_of(answer)
+        page_links(answer)
     )
-    assert {"/api/v1/search?q=backend", "/api/v1/search.csv?q=backend"} <= set(links_of(answer))
+    assert {"/api/v1/search?q=backend", "/api/v1/search.csv?q=backend"} <= set(page_links(answer))
 
 
 async def test_an_author_with_many_pull_requests_has_further_pages(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
+    store.allowlist(LISTED)
     for number in range(1, 46):
-        world.pull(number, author="Ada", title="plain")
+        store.pull(number, author="Ada", title="plain")
     listed, address = [], "/crcr/search?q=Ada"
     while address:
         page = ParsedPage((await browser.get(address)).text)
@@ -410,34 +404,34 @@ async def test_an_author_with_many_pull_requests_has_further_pages(
 
 
 async def test_a_search_that_finds_nothing_says_what_can_be_searched(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
+    store.allowlist(LISTED)
     for query in ("", "?q=", "?q=nothing-like-it"):
-        words = text_of(await browser.get(f"/crcr/search{query}"))
+        words = main_text(await browser.get(f"/crcr/search{query}"))
         assert "a commit by its first 7 digits" in words
 
 
-def fill_with(world: StoreRows, storable: str) -> str:
-    world.allowlist(LISTED)
+def fill_with(store: StoreRows, storable: str) -> str:
+    store.allowlist(LISTED)
     more: dict[str, Any] = {"event": storable, "action": storable, "source": storable}
-    delivery = world.delivery(ref=storable, head_sha=storable, reason=storable, number=None, **more)
-    world.dispatch(delivery, reason=storable, head_sha=storable, action=storable, event=storable)
+    delivery = store.delivery(ref=storable, head_sha=storable, reason=storable, number=None, **more)
+    store.dispatch(delivery, reason=storable, head_sha=storable, action=storable, event=storable)
     text = {"job_name": storable, "workflow": storable, "workflow_name": storable, "run_id": storable}
-    world.job(delivery, "failure", **text, url=storable, artifact_url=storable)
-    world.effect("parked", storable.replace("/", "."), kind=storable, delivery=delivery, last_error=storable)
-    world.pull(7, title=storable, author=storable)
-    world.waiver("gate/one", who=storable, reason=storable, job=storable, ended_by=storable)
-    act(world, storable, storable, **{storable[:100]: storable})
-    ran(world, f"zz {storable}")
+    store.job(delivery, "failure", **text, url=storable, artifact_url=storable)
+    store.effect("parked", storable.replace("/", "."), kind=storable, delivery=delivery, last_error=storable)
+    store.pull(7, title=storable, author=storable)
+    store.waiver("gate/one", who=storable, reason=storable, job=storable, ended_by=storable)
+    act(store, storable, storable, **{storable[:100]: storable})
+    ran(store, f"zz {storable}")
     return delivery
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 async def test_fault_29_hostile_text_in_the_log_is_only_text(
-    world: StoreRows, admin: httpx.AsyncClient, hostile: str
+    store: StoreRows, admin: httpx.AsyncClient, hostile: str
 ) -> None:
-    delivery = fill_with(world, hostile.replace("\x00", "\x01"))
+    delivery = fill_with(store, hostile.replace("\x00", "\x01"))
     for path in (*LISTS, f"/crcr/deliveries/{delivery}", "/crcr/search?q=zz", "/crcr/audit?fragment=main"):
         answer = await admin.get(path)
         assert answer.status_code == 200
@@ -448,9 +442,9 @@ async def test_fault_29_hostile_text_in_the_log_is_only_text(
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 async def test_fault_29_hostile_wishes_are_answered_harmlessly(
-    world: StoreRows, browser: httpx.AsyncClient, hostile: str
+    store: StoreRows, browser: httpx.AsyncClient, hostile: str
 ) -> None:
-    world.allowlist(LISTED)
+    store.allowlist(LISTED)
     names = (
         "q",
         "event",
@@ -472,7 +466,7 @@ async def test_fault_29_hostile_wishes_are_answered_harmlessly(
             assert_inert(ParsedPage(answer.text), answer.text)
 
 
-async def test_a_list_that_cannot_be_read_says_so(world: StoreRows) -> None:
+async def test_a_list_that_cannot_be_read_says_so(store: StoreRows) -> None:
     class Down:
         def __getattr__(self, _: str) -> Any:
             async def refuse(*_: Any, **__: Any) -> Any:
@@ -480,7 +474,7 @@ async def test_a_list_that_cannot_be_read_says_so(world: StoreRows) -> None:
 
             return refuse
 
-    async with browse(Down(), world) as client:
+    async with browse(Down(), store) as client:
         for path in (*LISTS, "/crcr/deliveries/x", "/crcr/search?q=x"):
             answer = await client.get(path)
             assert answer.status_code == 503
@@ -488,10 +482,10 @@ async def test_a_list_that_cannot_be_read_says_so(world: StoreRows) -> None:
 
 
 async def test_lists_are_live_and_their_fragment_is_the_main_part(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist(LISTED)
-    world.change()
+    store.allowlist(LISTED)
+    store.change()
     for path in LISTS:
         whole = (await browser.get(path)).text
         assert "&amp;after=1" in whole
@@ -513,16 +507,16 @@ async def test_every_link_to_the_data_is_answered(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L1: [org/repo]", downstreams=("org/repo",)) as relay:
         for path in asked:
             answer = await relay.http.get(path)
-            exports = [link for link in links_of(answer) if link.startswith("/api/v1/")]
+            exports = [link for link in page_links(answer) if link.startswith("/api/v1/")]
             assert exports
             for link in exports:
                 assert (await relay.http.get(link)).status_code == 200, link
 
 
-async def test_signing_in_leads_back_to_what_was_chosen(world: StoreRows) -> None:
-    world.allowlist(LISTED)
-    async with browse(world.views, world, Reader(may_sign_in=True)) as visitor:
+async def test_signing_in_leads_back_to_what_was_chosen(store: StoreRows) -> None:
+    store.allowlist(LISTED)
+    async with browse(store.views, store, Reader(may_sign_in=True)) as visitor:
         for more in ("", "&fragment=main&done=pause"):
             answer = await visitor.get(f"/crcr/audit?who=ada&sort=at{more}")
-            back = next(link for link in links_of(answer) if link.startswith("/crcr/login"))
+            back = next(link for link in page_links(answer) if link.startswith("/crcr/login"))
             assert parse_qs(urlsplit(back).query) == {"next": ["/crcr/audit?who=ada&sort=at"]}

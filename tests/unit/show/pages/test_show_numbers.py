@@ -40,7 +40,7 @@ async def showing(made: Summary | FixedViews) -> AsyncIterator[httpx.AsyncClient
         yield client
 
 
-async def read(made: Summary, path: str = "/crcr", **params: str) -> str:
+async def get_page(made: Summary, path: str = "/crcr", **params: str) -> str:
     async with showing(made) as client:
         answer = await client.get(path, params=params)
     assert answer.status_code == 200
@@ -58,7 +58,7 @@ def order(text: str) -> list[str]:
 
 
 async def test_every_state_of_a_backend_is_told_in_words() -> None:
-    text = await read(every_state())
+    text = await get_page(every_state())
     for name, words in {
         "gate/good": ("94.4%", "NPU 910B · on call ada, grace", ">success<"),
         "gate/bad": ("16.6%", ">failure<", ">5<"),
@@ -78,7 +78,7 @@ async def test_every_state_of_a_backend_is_told_in_words() -> None:
 
 
 async def test_fault_42_a_backend_that_sent_nothing_is_never_green() -> None:
-    text = await read(every_state())
+    text = await get_page(every_state())
     for name in ("signal/silent", "signal/running", "report/hidden", "report/private", "notify/quiet"):
         shown = row(text, name)
         assert "part-ok" not in shown
@@ -88,7 +88,7 @@ async def test_fault_42_a_backend_that_sent_nothing_is_never_green() -> None:
 
 async def test_a_stale_probe_is_a_warning_and_no_probe_is_in_the_totals() -> None:
     made = every_state()
-    text = await read(made)
+    text = await get_page(made)
     probes = re.findall(r'<p data-key="(probe/\w+)"><span class="chip (\w+)">', text)
     assert probes == [("probe/ok", "ok"), ("probe/off", "bad"), ("probe/stale", "warn")]
     assert "probe repositories." in text
@@ -97,8 +97,8 @@ async def test_a_stale_probe_is_a_warning_and_no_probe_is_in_the_totals() -> Non
 
 async def test_what_is_left_out_is_said() -> None:
     said = "Not counted: 4 results for superseded commits, 1 earlier attempt, probe repositories."
-    assert said in await read(every_state())
-    assert "Not counted" not in await read(summary(backend_summary("a/b")))
+    assert said in await get_page(every_state())
+    assert "Not counted" not in await get_page(summary(backend_summary("a/b")))
 
 
 async def test_pages_of_backends_go_on_where_the_one_before_ended() -> None:
@@ -109,7 +109,7 @@ async def test_pages_of_backends_go_on_where_the_one_before_ended() -> None:
         ),
         *(backend_summary(f"org/b{number:03}") for number in range(250)),
     )
-    texts = [await read(made, page=page, sort=sort) for sort in ("", "-name") for page in ("1", "2", "3")]
+    texts = [await get_page(made, page=page, sort=sort) for sort in ("", "-name") for page in ("1", "2", "3")]
     for first, second, third in (texts[:3], texts[3:]):
         rows = [order(text) for text in (first, second, third)]
         assert [len(each) for each in rows] == [100, 100, 53]
@@ -123,23 +123,23 @@ async def test_pages_of_backends_go_on_where_the_one_before_ended() -> None:
     ]
     assert 'rel="prev" data-in-place href="/crcr?sort=-name"' in texts[4]
     for wrong in ("0", "-1", "x", "4", "9" * 40):
-        assert order(await read(made, page=wrong)) == order(texts[2 if wrong[0] in "49" else 0])
+        assert order(await get_page(made, page=wrong)) == order(texts[2 if wrong[0] in "49" else 0])
     assert 'name="page"' not in texts[1]  # a new filter begins on its first page
 
 
 async def test_a_click_on_a_head_sorts_and_says_so() -> None:
     made = every_state()
-    text = await read(made, sort="-failure")
+    text = await get_page(made, sort="-failure")
     failures = [name for name in order(text) if "strong-bad" in row(text, name)]
     assert failures == ["gate/bad", "report/probe", "gate/good", "report/left-out"]
     heads = [attrs.get("aria-sort") for tag, attrs in ParsedPage(text).elements if tag == "th"]
     assert [each for each in heads if each] == ["descending"]
     assert 'href="/crcr?sort=failure"' in text
-    assert order(text) != order(await read(made))
+    assert order(text) != order(await get_page(made))
 
 
 async def test_filters_narrow_the_table_and_stay_in_every_link() -> None:
-    text = await read(every_state(), q="report", level="L2", sort="name", range="7d")
+    text = await get_page(every_state(), q="report", level="L2", sort="name", range="7d")
     assert {name.partition("/")[0] for name in order(text)} == {"report"}
     assert "5 of 11 backends" in text
     links = [href for href in ParsedPage(text).attributes("href") if "sort=-name" in href]
@@ -153,7 +153,7 @@ async def test_filters_narrow_the_table_and_stay_in_every_link() -> None:
 
 
 async def test_a_filter_that_nobody_matches_says_so() -> None:
-    text = await read(every_state(), q="nobody")
+    text = await get_page(every_state(), q="nobody")
     assert "No backend matches" in text
     assert "Show all 11" in text
 
@@ -168,15 +168,15 @@ async def test_a_filter_that_nobody_matches_says_so() -> None:
     ],
 )
 async def test_an_empty_kind_says_how_results_get_there(kind: ResultKind, words: str) -> None:
-    assert words in await read(summary(backend_summary("a/b"), ingests=True), kind=kind.value)
-    assert words not in await read(
+    assert words in await get_page(summary(backend_summary("a/b"), ingests=True), kind=kind.value)
+    assert words not in await get_page(
         summary(backend_summary("a/b", figures=figures(Tally(success=1)))), kind=kind.value
     )
 
 
 async def test_other_relays_have_a_tab_only_where_there_are_some() -> None:
-    assert "Other relays" not in await read(summary(backend_summary("a/b")))
-    assert "Other relays" in await read(summary(backend_summary("a/b"), ingests=True))
+    assert "Other relays" not in await get_page(summary(backend_summary("a/b")))
+    assert "Other relays" in await get_page(summary(backend_summary("a/b"), ingests=True))
 
 
 async def test_range_and_kind_are_asked_of_the_store() -> None:
@@ -192,7 +192,7 @@ async def test_a_bad_allowlist_and_a_pause_are_on_top() -> None:
         AllowlistProblem(line=n, severity="error", message="<b>no</b>", hint=None) for n in range(12)
     )
     bad = AllowlistState(version=2, source="x", read_at=NOW, newest_is_bad=True, problems=problems)
-    text = await read(summary(backend_summary("a/b"), allowlist=bad, health=relay_health(paused_at=NOW)))
+    text = await get_page(summary(backend_summary("a/b"), allowlist=bad, health=relay_health(paused_at=NOW)))
     assert "Version 2" in text
     assert "&lt;b&gt;no&lt;/b&gt;" in text
     assert "and 2 more" in text
@@ -200,7 +200,7 @@ async def test_a_bad_allowlist_and_a_pause_are_on_top() -> None:
 
 
 async def test_nobody_listed_says_what_to_do() -> None:
-    assert "The allowlist is empty" in await read(summary())
+    assert "The allowlist is empty" in await get_page(summary())
 
 
 @pytest.mark.parametrize("hostile", [each.replace("\x00", "") for each in HOSTILE], ids=range(len(HOSTILE)))
@@ -209,14 +209,14 @@ async def test_fault_29_hostile_words_are_only_text_among_the_numbers(hostile: s
         backend_summary("a/b", hardware=hostile, oncalls=(hostile, hostile), alarm=hostile, device=hostile)
     )
     for path, params in (("/crcr", {"q": hostile[:50]}), ("/crcr", {"sort": hostile[:50]}), ("/crcr", {})):
-        text = await read(made, path, **params)
+        text = await get_page(made, path, **params)
         assert_inert(ParsedPage(text), text)
         assert len(text) < 100_000
 
 
 async def test_sixty_backends_are_all_there_and_keep_their_keys() -> None:
     made = many_backends(60)
-    text = await read(made)
+    text = await get_page(made)
     assert sorted(order(text)) == sorted(each.name.key for each in made.backends)
     assert len(text) < 400_000
 
@@ -225,7 +225,7 @@ async def test_metrics_are_drawn_for_all_and_for_one() -> None:
     made = many_backends(5)
     one = next(each for each in made.backends if each.figures and each.figures.tally.total)
     for params in ({}, {"backend": one.name.key.upper()}):
-        text = await read(made, "/crcr/metrics", **params)
+        text = await get_page(made, "/crcr/metrics", **params)
         assert text.count('<figure class="chart">') == 6
         assert text.count('role="img"') == 6 or "No data" in text
         assert_inert(ParsedPage(text), text)
@@ -234,7 +234,7 @@ async def test_metrics_are_drawn_for_all_and_for_one() -> None:
 
 async def test_fault_41_metrics_and_summary_show_the_same_rate() -> None:
     made = many_backends(8)
-    rates = [await read(made, path) for path in ("/crcr", "/crcr/metrics")]
+    rates = [await get_page(made, path) for path in ("/crcr", "/crcr/metrics")]
     for each in made.backends:
         if each.figures and each.figures.tally.decided:
             found = {
@@ -245,7 +245,7 @@ async def test_fault_41_metrics_and_summary_show_the_same_rate() -> None:
 
 async def test_metrics_of_a_level_that_records_nothing_show_no_zeros() -> None:
     made = summary(backend_summary("a/told", Level.L1, figures=figures()), backend_summary("a/b"))
-    text = await read(made, "/crcr/metrics")
+    text = await get_page(made, "/crcr/metrics")
     assert row(text, "a/told").count("not recorded") == 4
     assert "not recorded" not in row(text, "a/b")
 
@@ -258,11 +258,11 @@ async def test_metrics_of_a_stranger_are_a_404() -> None:
 
 
 async def test_metrics_without_backends_say_where_numbers_begin() -> None:
-    assert "No backend records results yet" in await read(summary(), "/crcr/metrics")
+    assert "No backend records results yet" in await get_page(summary(), "/crcr/metrics")
 
 
 async def test_the_frame_marks_where_one_is_and_offers_the_same_data() -> None:
-    text = await read(many_backends(2), "/crcr/metrics", range="7d")
+    text = await get_page(many_backends(2), "/crcr/metrics", range="7d")
     current = [
         attrs["href"] for tag, attrs in ParsedPage(text).elements if attrs.get("aria-current") == "page"
     ]
@@ -276,24 +276,26 @@ async def test_the_frame_marks_where_one_is_and_offers_the_same_data() -> None:
 
 @pytest.mark.parametrize("path", ["/crcr", "/crcr/metrics"])
 async def test_pages_of_all_backends_listen_for_everything(path: str) -> None:
-    page = ParsedPage(await read(many_backends(2), path))
+    page = ParsedPage(await get_page(many_backends(2), path))
     assert page.attributes("data-events") == ["/api/v1/events?upstream=Torch/torch&after=7"]
     assert page.attributes("data-number") == page.attributes("data-backend") == []
 
 
 async def test_the_links_to_the_data_are_of_this_very_view() -> None:
-    text = await read(every_state(), q="report", level="L2", sort="-failure", range="7d", kind="push")
+    text = await get_page(every_state(), q="report", level="L2", sort="-failure", range="7d", kind="push")
     links = ParsedPage(text).attributes("href")
     for kind in ("summary", "summary.csv"):
         asked = "sort=-failure&q=report&level=L2&range=7d&kind=push"
         assert f"/api/v1/{kind}?{asked}" in links
-    metrics = ParsedPage(await read(every_state(), "/crcr/metrics", backend="gate/good")).attributes("href")
+    metrics = ParsedPage(await get_page(every_state(), "/crcr/metrics", backend="gate/good")).attributes(
+        "href"
+    )
     assert {"/api/v1/metrics?backend=gate/good", "/api/v1/metrics.csv?backend=gate/good"} <= set(metrics)
 
 
 async def test_the_fragment_brings_what_stands_outside_of_it() -> None:
-    whole = await read(every_state(), q="report")
-    part = await read(every_state(), q="report", fragment="main")
+    whole = await get_page(every_state(), q="report")
+    part = await get_page(every_state(), q="report", fragment="main")
     outside = dict(
         re.findall(r'<template data-outside="(\w+)">(.*?)</template>', part, flags=re.DOTALL),
     )
@@ -312,7 +314,7 @@ async def test_a_probes_expected_failure_is_told_as_such() -> None:
             "plain/bad", figures=figures(Tally(failure=1), last_result=last_result(Conclusion.FAILURE))
         ),
     )
-    text = await read(made)
+    text = await get_page(made)
     for name, tone, word in (
         ("probe/good", "ok", "failure, as expected"),
         ("probe/bad", "bad", "success, not as expected"),
@@ -322,10 +324,10 @@ async def test_a_probes_expected_failure_is_told_as_such() -> None:
 
 
 async def test_parked_effects_are_one_click_away_and_an_outbox_that_is_behind_is_amber() -> None:
-    parked = await read(summary(backend_summary("a/b"), health=relay_health(parked=2, lag_s=LATE_S)))
+    parked = await get_page(summary(backend_summary("a/b"), health=relay_health(parked=2, lag_s=LATE_S)))
     assert "/crcr/deliveries?show=effects&state=parked" in ParsedPage(parked).attributes("href")
     assert '<div class="card" data-key="outbox">' in parked
-    behind = await read(summary(backend_summary("a/b"), health=relay_health(lag_s=LATE_S + 1)))
+    behind = await get_page(summary(backend_summary("a/b"), health=relay_health(lag_s=LATE_S + 1)))
     assert '<div class="card warn" data-key="outbox">' in behind
 
 
@@ -334,14 +336,14 @@ async def test_silence_is_told_among_the_metrics_too() -> None:
         backend_summary("signal/silent", Level.L3, silent=True, sent=3),
         backend_summary("signal/loud", Level.L3),
     )
-    text = await read(made, "/crcr/metrics")
+    text = await get_page(made, "/crcr/metrics")
     assert ">silent<" in row(text, "signal/silent")
     assert ">silent<" not in row(text, "signal/loud")
 
 
 async def test_both_tables_are_walked_by_arrow_keys_and_count_jobs() -> None:
     for path in ("/crcr", "/crcr/metrics"):
-        text = await read(every_state(), path)
+        text = await get_page(every_state(), path)
         tables = [
             attrs for tag, attrs in ParsedPage(text).elements if tag == "table" and "data-rows" in attrs
         ]

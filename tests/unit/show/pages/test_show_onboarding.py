@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from hashlib import sha256
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,7 +27,7 @@ from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
 from crcr.show.pages.onboarding_form import read_form_values
 from crcr.show.pages.sandbox import try_command
-from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows
 from support.page_app import page_app
 from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
@@ -47,13 +46,12 @@ ELSEWHERE = {
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path) as world:
-        world.allowlist()
-        yield world
+async def store(store: StoreRows) -> StoreRows:
+    store.allowlist()
+    return store
 
 
-class Asked:
+class FakeInspections:
     """Who has GitHub asked, as the API's `POST` does it."""
 
     def __init__(self) -> None:
@@ -68,22 +66,22 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Asked:
-    return Asked()
+def inspections() -> FakeInspections:
+    return FakeInspections()
 
 
 def browse(
-    world: StoreRows, welcome: OnboardingSettings | None = None, upstreams: tuple[RepoName, ...] = (UPSTREAM,)
+    store: StoreRows, welcome: OnboardingSettings | None = None, upstreams: tuple[RepoName, ...] = (UPSTREAM,)
 ) -> httpx.AsyncClient:
-    frame = Frame(world.views, upstreams=upstreams, clock=world.clock, public_url=RELAY)
+    frame = Frame(store.views, upstreams=upstreams, clock=store.clock, public_url=RELAY)
     app = page_app(frame, None, welcome or OnboardingSettings(audience="relay-aud"))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay")
 
 
 @pytest.fixture
-async def browser(world: StoreRows, asked: Asked) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(store: StoreRows, inspections: FakeInspections) -> AsyncIterator[httpx.AsyncClient]:
     async with browse(
-        world, OnboardingSettings(audience="relay-aud", request_inspection=asked.ask)
+        store, OnboardingSettings(audience="relay-aud", request_inspection=inspections.ask)
     ) as client:
         yield client
 
@@ -257,8 +255,8 @@ async def test_the_reporter_is_served_with_the_digest_that_is_shown(browser: htt
     assert f"{RELAY}{ONBOARDING}/report.py" in code(page, "file-2")
 
 
-async def test_where_readers_sign_in_no_bare_download_is_shown(world: StoreRows) -> None:
-    async with browse(world, OnboardingSettings(is_public=False)) as browser:
+async def test_where_readers_sign_in_no_bare_download_is_shown(store: StoreRows) -> None:
+    async with browse(store, OnboardingSettings(is_public=False)) as browser:
         page = (await browser.get(ONBOARDING)).text
     assert "curl" not in page
     assert f'href="{ONBOARDING}/report.py"' in page
@@ -273,25 +271,27 @@ async def test_the_check_shows_what_was_found(browser: httpx.AsyncClient) -> Non
     assert "Check now" not in unlisted
 
 
-async def test_a_hidden_backend_looks_like_one_that_is_not_listed(world: StoreRows, asked: Asked) -> None:
-    world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n", version=2)
-    async with browse(world, OnboardingSettings(request_inspection=asked.ask)) as browser:
+async def test_a_hidden_backend_looks_like_one_that_is_not_listed(
+    store: StoreRows, inspections: FakeInspections
+) -> None:
+    store.allowlist("L2:\n  - secret/one: {visibility: hidden}\n", version=2)
+    async with browse(store, OnboardingSettings(request_inspection=inspections.ask)) as browser:
         hidden = (await browser.get(ONBOARDING, params={"repository": "secret/one"})).text
         nobody = (await browser.get(ONBOARDING, params={"repository": "secret/two"})).text
     assert hidden.replace("secret/one", "secret/two").replace("secret%2Fone", "secret%2Ftwo") == nobody
 
 
 async def test_a_check_is_asked_for_by_a_form_without_a_session(
-    browser: httpx.AsyncClient, asked: Asked
+    browser: httpx.AsyncClient, inspections: FakeInspections
 ) -> None:
     back = f"{ONBOARDING}?repository=good%2Fbackend&level=L2"
     form = {"repository": "good/backend", "upstream": str(UPSTREAM), "next": back}
     answer = await browser.post(f"{ONBOARDING}/check", data=form)
     assert answer.status_code == 303
     assert answer.headers["location"].startswith(f"{ONBOARDING}?repository=good/backend&level=L2&done=")
-    assert asked.of == [(UPSTREAM, RepoName("good/backend"))]
+    assert inspections.of == [(UPSTREAM, RepoName("good/backend"))]
     assert "Asking GitHub." in (await browser.get(answer.headers["location"])).text
-    asked.taken = False
+    inspections.taken = False
     again = await browser.post(f"{ONBOARDING}/check", data=form)
     assert "asked a moment ago" in (await browser.get(again.headers["location"])).text
 
@@ -304,13 +304,13 @@ async def test_a_check_leads_back_to_this_page_only(browser: httpx.AsyncClient, 
 
 
 async def test_a_check_of_who_is_not_listed_or_no_name_is_refused(
-    browser: httpx.AsyncClient, asked: Asked
+    browser: httpx.AsyncClient, inspections: FakeInspections
 ) -> None:
     unlisted = await browser.post(f"{ONBOARDING}/check", data={"repository": "no/body"})
     assert unlisted.status_code == 404
     unclear = await browser.post(f"{ONBOARDING}/check", data={"repository": "<b>"})
     assert unclear.status_code == 400
-    assert asked.of == []
+    assert inspections.of == []
 
 
 @pytest.mark.parametrize("ci", ELSEWHERE)
@@ -319,7 +319,7 @@ async def test_another_ci_is_told_what_it_takes_and_promised_no_more(
 ) -> None:
     text = unescape((await browser.get(ONBOARDING, params={**COMPLETE, "ci": ci, **ELSEWHERE[ci]})).text)
     assert "no secret is shared" not in text
-    assert "Safe as it stands" not in text
+    assert "Safe by default" not in text
     wanted = replace(PLAIN, ci=Ci(ci), repository=RepoName("new/backend"), place=ELSEWHERE[ci])
     for each in manual_steps(wanted):
         assert each.name in text
@@ -361,8 +361,8 @@ async def test_with_a_wrong_value_nothing_is_announced_that_is_not_there(browser
     assert "crcr dispatch --test new/backend" in text
 
 
-async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(world: StoreRows) -> None:
-    frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url=RELAY, sandbox=True)
+async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(store: StoreRows) -> None:
+    frame = Frame(store.views, upstreams=(UPSTREAM,), clock=store.clock, public_url=RELAY, sandbox=True)
     app = page_app(frame, None, OnboardingSettings(audience="relay-aud"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as browser:
         new = (await browser.get(ONBOARDING, params=COMPLETE)).text
@@ -373,22 +373,22 @@ async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(wo
     assert 'id="trial-command"' not in listed + other
 
 
-async def test_the_links_are_there_once_they_are_known(world: StoreRows) -> None:
+async def test_the_links_are_there_once_they_are_known(store: StoreRows) -> None:
     page = "https://github.com/apps/crcr"
     file = "https://github.com/torch/torch/blob/main/allowlist.yml"
     known = OnboardingSettings(app_page=lambda: page, allowlists={UPSTREAM: file})
-    async with browse(world, known) as browser:
+    async with browse(store, known) as browser:
         links = ParsedPage((await browser.get(ONBOARDING)).text).attributes("href")
         assert page in links
         assert file in links
-    async with browse(world, OnboardingSettings(app_page=lambda: "javascript:alert(1)")) as browser:
+    async with browse(store, OnboardingSettings(app_page=lambda: "javascript:alert(1)")) as browser:
         text = (await browser.get(ONBOARDING)).text
         assert "not known here yet" in text
         assert "javascript:" not in text
 
 
-async def test_the_upstream_is_chosen_where_there_are_several(world: StoreRows) -> None:
-    async with browse(world, upstreams=(UPSTREAM, OTHER)) as browser:
+async def test_the_upstream_is_chosen_where_there_are_several(store: StoreRows) -> None:
+    async with browse(store, upstreams=(UPSTREAM, OTHER)) as browser:
         text = (await browser.get(ONBOARDING, params={**COMPLETE, "upstream": str(OTHER)})).text
     assert f'<option value="{OTHER}" selected>' in text
     assert f"--upstream {OTHER}" in code(text, "init-command")
@@ -402,16 +402,16 @@ async def test_literal_addresses_win_over_a_backends(browser: httpx.AsyncClient)
     assert (await browser.get(f"{ONBOARDING}/report.py")).headers["content-type"].startswith("text/plain")
 
 
-async def test_who_is_not_listed_is_told_how_to_join(world: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_who_is_not_listed_is_told_how_to_join(store: StoreRows, browser: httpx.AsyncClient) -> None:
     answer = await browser.get("/crcr/new/backend")
     assert answer.status_code == 404
     assert f"{ONBOARDING}?repository=new/backend" in ParsedPage(answer.text).attributes("href")
-    world.allowlist("L2: []\n", version=2)
+    store.allowlist("L2: []\n", version=2)
     assert ONBOARDING in ParsedPage((await browser.get("/crcr")).text).attributes("href")
 
 
-async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(world: StoreRows) -> None:
-    frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url="http://relay.test")
+async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(store: StoreRows) -> None:
+    frame = Frame(store.views, upstreams=(UPSTREAM,), clock=store.clock, public_url="http://relay.test")
     transport = httpx.ASGITransport(page_app(frame))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
         text = unescape((await browser.get(ONBOARDING, params=COMPLETE)).text)

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,20 +13,14 @@ from crcr.errors import StoreUnavailable
 from crcr.record.schema import main_tables
 from crcr.record.statistics.rebuild_all_sums import rebuild_sums
 from crcr.show.pages.frame import Frame
-from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows
 from support.page_app import page_app
 from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-async def browser(world: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
-    async with browse(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock)) as client:
+async def browser(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
+    async with browse(Frame(store.views, upstreams=(UPSTREAM, OTHER), clock=store.clock)) as client:
         yield client
 
 
@@ -36,32 +29,32 @@ def browse(frame: Frame) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://relay")
 
 
-async def fill_with(world: StoreRows, hostile: str) -> None:
+async def fill_with(store: StoreRows, hostile: str) -> None:
     """The same hostile text in every field that a downstream, an author or a file can set."""
     storable = hostile.replace("\x00", "\x01")
-    world.allowlist()
-    delivery = world.delivery(ref=storable, head_sha=storable, reason=storable)
+    store.allowlist()
+    delivery = store.delivery(ref=storable, head_sha=storable, reason=storable)
     row = {"upstream": UPSTREAM.key, "number": 7, "head_sha": "f" * 40, "updated_at": 0, "is_open": 1}
     more = {"draft": 0, "labels": "[]", "base_ref": "main", "title": storable, "author": storable}
-    world.add(main_tables.pulls, {**row, **more})
-    world.dispatch(delivery, reason=storable, head_sha=storable, action=storable)
-    other = world.delivery(number=None, ref=storable)
-    world.dispatch(other, number=None, event=storable, action=None)
+    store.add(main_tables.pulls, {**row, **more})
+    store.dispatch(delivery, reason=storable, head_sha=storable, action=storable)
+    other = store.delivery(number=None, ref=storable)
+    store.dispatch(other, number=None, event=storable, action=None)
     tests = json.dumps([{"name": hostile, "file": hostile, "message": hostile}])
     text = {"job_name": storable, "workflow": storable, "workflow_name": storable, "run_id": storable}
     links = {"url": storable, "artifact_url": storable, "environment": storable, "check_run_text": storable}
     failed = {"failed_tests": tests, "tests_failed": 1, "tests_total": 2}
-    world.job(delivery, "failure", **text, **links, **failed, disputed=1, disputed_conclusion="success")
+    store.job(delivery, "failure", **text, **links, **failed, disputed=1, disputed_conclusion="success")
     repository = {"upstream": UPSTREAM.key, "downstream": "good/backend", "name": "Good/Backend"}
-    world.add(main_tables.repositories, {**repository, "alarm": storable})
-    world.effect("parked", last_error=storable)
+    store.add(main_tables.repositories, {**repository, "alarm": storable})
+    store.effect("parked", last_error=storable)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 async def test_fault_29_hostile_text_is_only_text(
-    world: StoreRows, browser: httpx.AsyncClient, hostile: str
+    store: StoreRows, browser: httpx.AsyncClient, hostile: str
 ) -> None:
-    await fill_with(world, hostile)
+    await fill_with(store, hostile)
     for path in ("/crcr", "/crcr/good/backend", "/crcr/good/backend?fragment=main"):
         answer = await browser.get(path)
         assert answer.status_code == 200
@@ -83,11 +76,11 @@ async def test_fault_29_hostile_addresses_are_answered_harmlessly(
     assert_inert(ParsedPage(answer.text), answer.text)
 
 
-async def test_a_good_link_is_a_link_that_tells_nothing(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist()
-    delivery = world.delivery()
-    world.dispatch(delivery)
-    world.job(delivery, url="https://ci.example/run?a=1&b=2")
+async def test_a_good_link_is_a_link_that_tells_nothing(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist()
+    delivery = store.delivery()
+    store.dispatch(delivery)
+    store.job(delivery, url="https://ci.example/run?a=1&b=2")
     address = "/crcr/good/backend"
     matrix = ParsedPage((await browser.get(address)).text)
     opener = next(href for href in matrix.attributes("href") if "job=" in href)
@@ -101,9 +94,9 @@ async def test_a_good_link_is_a_link_that_tells_nothing(world: StoreRows, browse
 
 @pytest.mark.parametrize("path", ["/crcr", "/crcr/good/backend", "/crcr/no/such"])
 async def test_every_page_carries_strict_headers(
-    world: StoreRows, browser: httpx.AsyncClient, path: str
+    store: StoreRows, browser: httpx.AsyncClient, path: str
 ) -> None:
-    world.allowlist()
+    store.allowlist()
     headers = (await browser.get(path)).headers
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -112,8 +105,8 @@ async def test_every_page_carries_strict_headers(
     assert "referrer-policy" in headers
 
 
-async def test_pages_need_nothing_from_outside(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist()
+async def test_pages_need_nothing_from_outside(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist()
     page = ParsedPage((await browser.get("/crcr")).text)
     loaded = [
         *(attrs["src"] or "" for tag, attrs in page.elements if "src" in attrs),
@@ -138,8 +131,8 @@ async def test_without_an_allowlist_the_page_says_what_to_do(browser: httpx.Asyn
     assert "CRCR_ALLOWLIST" in text
 
 
-async def test_without_events_the_page_says_what_to_do(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist()
+async def test_without_events_the_page_says_what_to_do(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist()
     summary = (await browser.get("/crcr")).text
     assert "has arrived yet" in summary
     assert "no results" in summary
@@ -148,45 +141,45 @@ async def test_without_events_the_page_says_what_to_do(world: StoreRows, browser
     assert "No dispatches in 14d" in backend
 
 
-async def test_an_unknown_backend_is_a_404_page(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n")
+async def test_an_unknown_backend_is_a_404_page(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist("L2:\n  - secret/one: {visibility: hidden}\n")
     for path in ("/crcr/no/such", "/crcr/secret/one"):
         answer = await browser.get(path)
         assert answer.status_code == 404
         assert "is not a backend of this upstream" in answer.text
 
 
-async def test_status_is_told_by_letter_and_word(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist()
-    delivery = world.delivery()
-    world.dispatch(delivery)
-    world.job(delivery, "timed_out", queue_s=75.0, attempt=2)
+async def test_status_is_told_by_letter_and_word(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist()
+    delivery = store.delivery()
+    store.dispatch(delivery)
+    store.job(delivery, "timed_out", queue_s=75.0, attempt=2)
     text = (await browser.get("/crcr/good/backend")).text
     assert re.search(r'title="timed out[^"]*">T</a>', text)
     assert re.search(r'<b aria-hidden="true">T</b><span class="word">timed out</span>', text)
 
 
-async def test_the_fragment_is_the_main_part_alone(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist()
+async def test_the_fragment_is_the_main_part_alone(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist()
     whole = (await browser.get("/crcr")).text
     part = (await browser.get("/crcr?fragment=main")).text
     assert "<html" not in part
     assert part.partition("<template")[0].strip() in whole
 
 
-async def test_links_keep_upstream_and_range(world: StoreRows, browser: httpx.AsyncClient) -> None:
-    world.allowlist("L2: [some/backend]", OTHER)
+async def test_links_keep_upstream_and_range(store: StoreRows, browser: httpx.AsyncClient) -> None:
+    store.allowlist("L2: [some/backend]", OTHER)
     page = ParsedPage((await browser.get("/crcr", params={"upstream": "Other/Upstream", "range": "7d"})).text)
     assert "/crcr/some/backend?upstream=other/upstream&range=7d" in page.attributes("href")
     assert next(iter(page.attributes("data-events"))) == "/api/v1/events?upstream=other/upstream&after=0"
 
 
-async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(world: StoreRows) -> None:
+async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(store: StoreRows) -> None:
     class Down:
         async def summary(self, *_: Any, **__: Any) -> Any:
             raise StoreUnavailable
 
-    frame = Frame(Down(), upstreams=(UPSTREAM,), clock=world.clock)  # type: ignore[arg-type]
+    frame = Frame(Down(), upstreams=(UPSTREAM,), clock=store.clock)  # type: ignore[arg-type]
     async with browse(frame) as client:
         answer = await client.get("/crcr")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -195,16 +188,16 @@ async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(world: StoreRo
 
 
 async def test_fault_41_page_and_backend_show_the_same_rate(
-    world: StoreRows, browser: httpx.AsyncClient
+    store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
-    world.allowlist()
-    delivery = world.delivery()
-    world.dispatch(delivery)
+    store.allowlist()
+    delivery = store.delivery()
+    store.dispatch(delivery)
     for number in range(3):
-        world.job(delivery, "success" if number else "failure", job_name=str(number))
-    with world.engine.begin() as connection:
+        store.job(delivery, "success" if number else "failure", job_name=str(number))
+    with store.engine.begin() as connection:
         rebuild_sums(connection)
     for path in ("/crcr", "/crcr/good/backend", "/crcr/metrics"):
         assert "66.6%" in (await browser.get(path)).text
-    summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())
+    summary = await store.views.summary(UPSTREAM, Span.FORTNIGHT, store.clock.now())
     assert summary.tally.pass_rate == pytest.approx(2 / 3)

@@ -23,7 +23,7 @@ from crcr.decide.checks.text.backend import (
 )
 from crcr.decide.checks.text.gate import gate_summary, gate_title
 from crcr.decide.checks.text.markdown import is_link, one_line, truncate
-from crcr.decide.checks.text.parts import worst_first
+from crcr.decide.checks.text.parts import sort_worst_first
 
 _MOST_PATH = 500
 _MOST_TITLE = 200
@@ -50,8 +50,8 @@ def _parse_location(file: str) -> tuple[str, int] | None:
     """Return a relative path and a line; None for a path that is, or may be read as, outside the repository."""
     if len(file) > _MOST_PATH:
         return None
-    found = _WITH_LINE.fullmatch(file)
-    path, line = (found["path"], int(found["line"])) if found else (file, 1)
+    match = _WITH_LINE.fullmatch(file)
+    path, line = (match["path"], int(match["line"])) if match else (file, 1)
     path = path.removeprefix("./")
     if path != one_line(path) or _ODD_PATH.search(path):
         return None
@@ -95,7 +95,7 @@ def gate_words(judgement: GateJudgement, head_sha: str, live_url: str | None = N
 
 
 def backend_words(judged: BackendJudgement, hud_url: str, live_url: str | None = None) -> Words:
-    jobs = [(part, part.job) for part in worst_first(judged.parts) if part.job is not None]
+    jobs = [(part, part.job) for part in sort_worst_first(judged.parts) if part.job is not None]
     notes = annotations(failed_tests(jobs))
     return Words(backend_title(judged), backend_summary(judged, hud_url, live_url), annotations=notes)
 

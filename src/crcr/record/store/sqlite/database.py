@@ -175,13 +175,13 @@ class SqliteDatabase:
 
     async def watch_other_processes(self) -> None:
         """Wake our waiters when another process has committed; SQLite has no notifications."""
-        seen = None
+        last_version = None
         while not self._closed:
             with suppress(sqlite3.Error):
                 now = self._key_reader.execute("PRAGMA data_version").fetchone()[0]
-                if seen is not None and now != seen:
+                if last_version is not None and now != last_version:
                     self.signals.wake_all()
-                seen = now
+                last_version = now
             await asyncio.sleep(_DATA_VERSION_POLL_S)
 
     def _read_in_thread(self, unit: Unit[T]) -> T:

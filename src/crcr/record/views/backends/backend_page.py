@@ -36,17 +36,17 @@ from crcr.record.views.backends.backend_reader import (
     BackendReader,
     read_backend_states,
 )
-from crcr.record.views.backends.ingested import ingested_matrix, ingested_with_tests
+from crcr.record.views.backends.ingested import add_ingested_failed_tests, read_ingested_rows
 from crcr.record.views.backends.jobs import (
     CURRENT_RUN,
     IN_ORDER,
     OF_BACKEND,
     VIEW_COLUMNS,
+    add_failed_tests,
     job_detail,
     job_view,
-    jobs_by_name,
-    with_tests,
-    worst_first,
+    read_jobs_by_name,
+    sort_worst_first,
 )
 from crcr.record.views.joining.setup import read_refusals
 from crcr.record.views.logs.deliveries import dispatch_view
@@ -57,7 +57,7 @@ _MOST_FAILURES = 10
 _MOST_SEARCHED = 2_000
 _MOST_NIGHTLY_JOBS = 5_000
 _MOST_NIGHTS = 100
-"""Nights are few: those of the window stand on one page."""
+"""Nightly runs are few: those of the window fit on one page."""
 _NEWEST = (2**62, "")
 
 _CANDIDATES = (
@@ -66,14 +66,14 @@ _CANDIDATES = (
     " AND (:older = 1 OR (d.superseded_at IS NULL AND coalesce(d.action, '') <> 'closed'))"
     " ORDER BY d.created_at DESC, d.delivery DESC LIMIT :searched"
 )
-_LOOKED_AT = Statement(
+_SEARCHED = Statement(
     text(f"SELECT c.created_at, c.delivery FROM ({_CANDIDATES}) AS c")  # noqa: S608  ours
 )
 _CONCLUDED = " ".join(
     f"WHEN j.conclusion = '{conclusion}' THEN '{count_as(JobState.COMPLETED, conclusion)}'"
     for conclusion in Conclusion
 )
-# What a cell shows (`count_as`), which is not where the sums have it: a superseded commit's failure is one too.
+# The result of a cell (`count_as`), which may differ from the sums: here a superseded commit's failure counts too.
 _WITH_RESULT = (
     "EXISTS (SELECT 1 FROM jobs j WHERE j.delivery = found.delivery AND j.upstream = found.upstream"  # noqa: S608  ours
     " AND j.downstream = found.downstream AND j.superseded = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
@@ -119,12 +119,12 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
     tx, upstream = reader.tx, reader.upstream
     public, reporting = entry.name.key in reader.visible.public, entry.name.key in reader.visible.reporting
     matrix = await MatrixReader(reader, query).read() if public else Matrix()
-    by_name, more = await _by_name(reader, entry.name) if reporting else ((), 0)
+    by_name, more = await _read_jobs_by_name(reader, entry.name) if reporting else ((), 0)
     return BackendPage(
         query=replace(query, downstream=entry.name),
         at=reader.now,
         cursor=await reader.cursor(),
-        history=reader.told.state,
+        history=reader.history.state,
         ingests=ingests,
         summary=await reader.summary(entry, await read_backend_states(tx, upstream), parts=True),
         matrix=matrix,
@@ -132,19 +132,19 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
         jobs_left_out=more,
         failures=await read_failures(reader, matrix.rows),
         levels=await read_level_history(tx, upstream, entry.name) if public else (),
-        detail=await _detail(reader, query),
+        detail=await _read_detail(reader, query),
         refusals=await read_refusals(tx, upstream, entry.name, reader.visible, reader.now),
     )
 
 
-async def _by_name(reader: BackendReader, name: RepoName) -> tuple[tuple[JobFigures, ...], int]:
-    told = reader.told.backend_jobs(name.key)
-    if told is not None:
-        return worst_first(told)
-    return await jobs_by_name(reader.tx, reader.upstream, name, reader.kind, reader.window)
+async def _read_jobs_by_name(reader: BackendReader, name: RepoName) -> tuple[tuple[JobFigures, ...], int]:
+    history = reader.history.backend_jobs(name.key)
+    if history is not None:
+        return sort_worst_first(history)
+    return await read_jobs_by_name(reader.tx, reader.upstream, name, reader.kind, reader.window)
 
 
-async def _detail(reader: BackendReader, query: BackendQuery) -> JobDetail | None:
+async def _read_detail(reader: BackendReader, query: BackendQuery) -> JobDetail | None:
     if query.detail is None:
         return None
     try:
@@ -155,7 +155,7 @@ async def _detail(reader: BackendReader, query: BackendQuery) -> JobDetail | Non
 
 # The matrix
 
-_Found = tuple[dict[str, Any], list[JobView]]
+_EventRow = tuple[dict[str, Any], list[JobView]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,61 +164,64 @@ class MatrixReader:
     query: BackendQuery
 
     async def read(self) -> Matrix:
-        found, searched, following = await self._found()
+        rows, searched, next_cursor = await self._read_rows()
         most = _MOST_NIGHTS if self.query.kind is ResultKind.NIGHTLY else self.query.limit
-        shown = found[:most]
-        if len(found) > len(shown) and self.query.kind is not ResultKind.NIGHTLY:
+        shown = rows[:most]
+        if len(rows) > len(shown) and self.query.kind is not ResultKind.NIGHTLY:
             last = shown[-1][0]
-            following = (to_us(last["at"]), last["delivery"])
+            next_cursor = (to_us(last["at"]), last["delivery"])
         columns = sorted(
-            (Column(*key) for key in {_key(job) for _, cells in shown for job in cells}), key=_order
+            (Column(*key) for key in {_column_key(job) for _, cells in shown for job in cells}),
+            key=_column_order,
         )
-        wanted = [column for column in columns if self._names(column)]
-        kept = tuple(wanted[:_MOST_COLUMNS])
+        matching = [column for column in columns if self._matches_job(column)]
+        columns_shown = tuple(matching[:_MOST_COLUMNS])
         return Matrix(
-            columns=kept,
-            columns_left_out=len(wanted) - len(kept),
-            rows=tuple(_row(facts, cells, kept) for facts, cells in shown),
+            columns=columns_shown,
+            columns_left_out=len(matching) - len(columns_shown),
+            rows=tuple(_make_row(facts, cells, columns_shown) for facts, cells in shown),
             searched=searched,
-            next=following,
+            next=next_cursor,
         )
 
-    async def _found(self) -> tuple[list[_Found], int, tuple[str | int, ...] | None]:
+    async def _read_rows(self) -> tuple[list[_EventRow], int, tuple[str | int, ...] | None]:
         if self.query.kind is ResultKind.NIGHTLY:
-            found = await self._nightly()
-            return found, len(found), None
+            rows = await self._read_nightly()
+            return rows, len(rows), None
         if self.query.kind is ResultKind.INGESTED:
             since_us = to_us(self.reader.window.since)
-            told = await ingested_matrix(self.reader.tx, self.query, self.reader.visible, since_us)
-            return told.rows, told.searched, told.next
-        return await self._dispatched()
+            page = await read_ingested_rows(self.reader.tx, self.query, self.reader.visible, since_us)
+            return page.rows, page.searched, page.next
+        return await self._read_dispatched()
 
-    async def _dispatched(self) -> tuple[list[_Found], int, tuple[str | int, ...] | None]:
+    async def _read_dispatched(self) -> tuple[list[_EventRow], int, tuple[str | int, ...] | None]:
         most = _MOST_SEARCHED if self._is_filtered else self.query.limit + 1
         rows: list[Row] = []
         searched, end = 0, (0, "")
         for event in self.query.kind.events:
             params = {**self._params(event), "searched": most}
             if self._is_filtered:
-                looked = await self.reader.tx.all(_LOOKED_AT, **params)
-                looked_at: list[tuple[int, str]] = [(row["created_at"], row["delivery"]) for row in looked]
-                searched += len(looked_at)
-                end = max(end, min(looked_at)) if len(looked_at) == most else end
+                candidates = await self.reader.tx.all(_SEARCHED, **params)
+                positions: list[tuple[int, str]] = [
+                    (row["created_at"], row["delivery"]) for row in candidates
+                ]
+                searched += len(positions)
+                end = max(end, min(positions)) if len(positions) == most else end
             rows += await self.reader.tx.all(_ROWS, **params, limit=self.query.limit + 1, **self._filters())
-        # What one event was not searched for must not be missed because another one was searched further.
+        # Rows beyond the end of one event's search are dropped: that event may have rows there which were not read.
         rows = [row for row in rows if (row["created_at"], row["delivery"]) >= end]
         rows.sort(key=lambda row: (row["created_at"], row["delivery"]), reverse=True)
-        found = [
-            (_facts(row, self.reader.visible), await self._cells(row["delivery"]))
+        events = [
+            (_event_facts(row, self.reader.visible), await self._read_cells(row["delivery"]))
             for row in rows[: self.query.limit + 1]
         ]
-        return found, searched or len(found), end if end[0] else None
+        return events, searched or len(events), end if end[0] else None
 
     @property
     def _is_filtered(self) -> bool:
         return any((self.query.author, self.query.text, self.query.result))
 
-    async def _cells(self, delivery: str) -> list[JobView]:
+    async def _read_cells(self, delivery: str) -> list[JobView]:
         if self.query.downstream.key not in self.reader.visible.reporting:
             return []
         rows = await self.reader.tx.all(_CELLS, delivery=delivery, **self._backend())
@@ -229,8 +232,8 @@ class MatrixReader:
                 newest[key] = row
         return [job_view(row, self.reader.visible) for row in newest.values()]
 
-    async def _nightly(self) -> list[_Found]:
-        """One row for each run, however many jobs it has and however they are keyed."""
+    async def _read_nightly(self) -> list[_EventRow]:
+        """One row for each run, whatever commits its jobs name."""
         if self.query.downstream.key not in self.reader.visible.reporting:
             return []
         runs: dict[tuple[str, str], list[JobView]] = {}
@@ -246,18 +249,18 @@ class MatrixReader:
                 runs.setdefault((row["workflow"], row["run_id"]), []).append(
                     job_view(row, self.reader.visible)
                 )
-        found = [(_nightly_facts(cells), cells) for cells in runs.values() if self._keeps(cells)]
-        found.sort(key=lambda row: row[0]["at"], reverse=True)
-        for facts, _ in found[:_MOST_NIGHTS]:
+        nights = [(_nightly_facts(cells), cells) for cells in runs.values() if self._matches(cells)]
+        nights.sort(key=lambda row: row[0]["at"], reverse=True)
+        for facts, _ in nights[:_MOST_NIGHTS]:
             facts["place"] = await read_commit_place(self.reader.tx, self.query.upstream, facts["head_sha"])
-        return found
+        return nights
 
-    def _keeps(self, cells: list[JobView]) -> bool:
+    def _matches(self, cells: list[JobView]) -> bool:
         words = (self.query.text or "").lower()
         named = not words or any(words in (cell.head_sha or "") for cell in cells)
         return named and (self.query.result is None or any(c.counted is self.query.result for c in cells))
 
-    def _names(self, column: Column) -> bool:
+    def _matches_job(self, column: Column) -> bool:
         words = (self.query.job or "").lower()
         return words in column.job_name.lower() or words in column.workflow_name.lower()
 
@@ -265,7 +268,7 @@ class MatrixReader:
         return {"upstream": self.query.upstream.key, "downstream": self.query.downstream.key}
 
     def _params(self, event: str) -> dict[str, Any]:
-        at, last = _place(self.query.after)
+        at, last = _cursor_start(self.query.after)
         return {
             **self._backend(),
             "event": event,
@@ -276,7 +279,7 @@ class MatrixReader:
         }
 
     def _filters(self) -> dict[str, Any]:
-        words = _escaped(ascii_lower(self.query.text or ""))
+        words = _escape_like(ascii_lower(self.query.text or ""))
         return {
             "author": ascii_lower(self.query.author) if self.query.author else None,
             "result": self.query.result.value if self.query.result else None,
@@ -289,27 +292,27 @@ async def read_failures(reader: BackendReader, rows: Iterable[MatrixRow]) -> tup
     """The newest failures of a matrix that still matter, each with its first failed tests."""
     counted = (row for row in rows if not (row.superseded or row.test))
     failed = [cell for row in counted for cell in row.cells if cell and cell.counted is CountedAs.FAILURE]
-    detailed = ingested_with_tests if reader.kind is ResultKind.INGESTED else with_tests
+    detailed = add_ingested_failed_tests if reader.kind is ResultKind.INGESTED else add_failed_tests
     return tuple(
         [await detailed(reader.tx, reader.upstream, reader.visible, job) for job in failed[:_MOST_FAILURES]]
     )
 
 
-def _place(after: tuple[str | int, ...] | None) -> tuple[int, str]:
+def _cursor_start(after: tuple[str | int, ...] | None) -> tuple[int, str]:
     match after or _NEWEST:
         case (int(at), str(delivery)):
             return at, delivery
     raise BadRequest("the cursor is not one of ours", hint="pass on `next` of the page before, unchanged")
 
 
-def _escaped(words: str | None) -> str | None:
-    """Text for LIKE, in which nothing stands for something else."""
+def _escape_like(words: str | None) -> str | None:
+    """Escape the wildcards of LIKE."""
     if not words:
         return None
     return words.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
-def _facts(row: Row, visible: VisibleBackends) -> dict[str, Any]:
+def _event_facts(row: Row, visible: VisibleBackends) -> dict[str, Any]:
     same = ("event", "action", "number", "head_sha", "delivery", "title", "author", "ref")
     return {
         **{name: row[name] for name in same},
@@ -321,8 +324,8 @@ def _facts(row: Row, visible: VisibleBackends) -> dict[str, Any]:
 
 def _nightly_facts(cells: list[JobView]) -> dict[str, Any]:
     first = min(cells, key=lambda cell: cell.started_at)
-    said = Counter(cell.head_sha for cell in cells if cell.head_sha)
-    sha = said.most_common(1)[0][0] if said else None
+    shas = Counter(cell.head_sha for cell in cells if cell.head_sha)
+    sha = shas.most_common(1)[0][0] if shas else None
     return {
         "event": first.event,
         "head_sha": sha,
@@ -332,12 +335,12 @@ def _nightly_facts(cells: list[JobView]) -> dict[str, Any]:
     }
 
 
-def _row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...]) -> MatrixRow:
+def _make_row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...]) -> MatrixRow:
     own = (
         "place" in facts
     )  # such a run may name two commits: of two results in one cell a failed one is shown
     cells = sorted(cells, key=lambda job: (own and job.counted is CountedAs.FAILURE, job.started_at))
-    by_column = {_key(job): job for job in cells}
+    by_column = {_column_key(job): job for job in cells}
     dispatch = facts.get("dispatch")
     return MatrixRow(
         key=facts.get("key") or facts["delivery"],
@@ -360,10 +363,10 @@ def _row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...
     )
 
 
-def _key(job: JobView) -> tuple[str, str, str]:
-    """Which column a job is in. A matrix has thousands of jobs, so each is not given a `Column` of its own."""
+def _column_key(job: JobView) -> tuple[str, str, str]:
+    """The key of a job's column. A matrix has thousands of jobs: a tuple is cheaper than a `Column`."""
     return job.workflow, job.workflow_name, job.job_name
 
 
-def _order(column: Column) -> tuple[str, str, str]:
+def _column_order(column: Column) -> tuple[str, str, str]:
     return column.workflow_name.lower(), column.workflow, column.job_name.lower()

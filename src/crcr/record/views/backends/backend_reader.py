@@ -15,11 +15,12 @@ from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us_or_none, to_us
 from crcr.record.views.backends.figures import (
+    FigureScope,
     Running,
     count_ingested_running,
     make_figures,
+    read_exact_durations,
     read_extremes,
-    read_few,
     read_figures,
     read_last,
     read_running,
@@ -36,8 +37,8 @@ _LAST_SENT = Statement(
 _LAST_REPORT = Statement(
     text("SELECT max(in_progress_at) AS at FROM jobs WHERE upstream = :upstream AND downstream = :downstream")
 )
-# Nobody need answer the end of a pull request, the deletion of a branch, or a commit that a newer one took the place
-# of, whose run it may have cancelled.
+# No answer is expected to the end of a pull request, to the deletion of a branch, or to a superseded commit, whose run the
+# newer one may have cancelled.
 AWAITED = (
     "d.event IN ('pull_request', 'push', 'merge_group') AND d.sent_at <= :before AND d.test = 0"
     " AND coalesce(d.action, '') <> 'closed' AND d.superseded_at IS NULL"
@@ -71,7 +72,7 @@ _UNSENT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class BackendStates:
-    """What is known of all backends of an upstream beside their jobs."""
+    """Facts of all backends of an upstream beside their jobs."""
 
     suspended: frozenset[str]
     alarms: dict[str, str]
@@ -103,61 +104,62 @@ class BackendReader:
     window: Window
     kind: ResultKind
     now: datetime
-    told: HistoryAnswer = NO_ANSWER
-    """What ClickHouse knows of the window, where it is used."""
+    history: HistoryAnswer = NO_ANSWER
+    """ClickHouse's figures for the window, where it is used."""
 
     async def cursor(self) -> int:
-        """From which change on live updates go on: what was told may be as old as when it was asked for."""
-        return await newest_change(self.tx) if self.told.cursor is None else self.told.cursor
+        """The change after which live updates continue: ClickHouse's answer may be older than the snapshot."""
+        return await newest_change(self.tx) if self.history.cursor is None else self.history.cursor
 
     async def summary(
-        self, entry: AllowlistEntry, standing: BackendStates, *, parts: bool = False
+        self, entry: AllowlistEntry, states: BackendStates, *, parts: bool = False
     ) -> BackendSummary:
         key = entry.name.key
         if key not in self.visible.public:
             return make_name_only_summary(entry)
-        figures, silent = await self.figures(key, standing, parts=parts), await self.silent(entry)
+        figures, silent = await self.figures(key, states, parts=parts), await self.is_silent(entry)
         return replace(
-            make_summary(entry, figures, standing, silent=silent), last_sent_at=await self._last_sent(key)
+            make_summary(entry, figures, states, silent=silent), last_sent_at=await self._read_last_sent(key)
         )
 
-    async def figures(self, key: str, standing: BackendStates, *, parts: bool = False) -> Figures:
+    async def figures(self, key: str, states: BackendStates, *, parts: bool = False) -> Figures:
         """A backend's numbers; `parts` for a view that shows the times of the window's parts too."""
-        found = await self._counted(key)
-        asked = (self.tx, self.upstream.key, key, self.kind, self.window)
-        found = await read_few(*asked, figures=found, parts=parts)
-        running = standing.running.of(key, self.kind)
+        counted = await self._read_counted(key)
+        counted = await read_exact_durations(self.tx, self._scope(key), counted, parts=parts)
+        running = states.running.of(key, self.kind)
         if self.kind is ResultKind.INGESTED:
             running = await count_ingested_running(self.tx, self.upstream.key, key, self.window, self.now)
         last = await read_last(self.tx, self.upstream.key, key, self.kind)
-        return replace(found, running=running, last_result=last)
+        return replace(counted, running=running, last_result=last)
 
-    async def _counted(self, key: str) -> Figures:
-        asked = (self.tx, self.upstream.key, key, self.kind, self.window)
-        told = self.told.backend_figures(key)
-        if told is None:
-            return await read_figures(*asked)
-        return make_figures(told, self.window, await read_extremes(*asked))
+    async def _read_counted(self, key: str) -> Figures:
+        history_rows = self.history.backend_figures(key)
+        if history_rows is None:
+            return await read_figures(self.tx, self._scope(key))
+        return make_figures(history_rows, self.window, await read_extremes(self.tx, self._scope(key)))
 
-    async def silent(self, entry: AllowlistEntry) -> bool:
-        where = {"upstream": self.upstream.key, "downstream": entry.name.key}
-        last = await self.tx.one(_LAST_REPORT, **where)
+    def _scope(self, key: str) -> FigureScope:
+        return FigureScope(self.upstream.key, key, self.kind, self.window)
+
+    async def is_silent(self, entry: AllowlistEntry) -> bool:
+        key = {"upstream": self.upstream.key, "downstream": entry.name.key}
+        last = await self.tx.one(_LAST_REPORT, **key)
         reported = last["at"] if last else None
         since = max(reported or 0, to_us(self.now - SILENT_WITHIN))
-        row = await self.tx.one(_UNANSWERED, since=since, before=to_us(self.now - ANSWER_WITHIN), **where)
+        row = await self.tx.one(_UNANSWERED, since=since, before=to_us(self.now - ANSWER_WITHIN), **key)
         unanswered = row["number"] if row else 0
         return is_silent(entry.level, ever_reported=reported is not None, unanswered=unanswered)
 
-    async def _last_sent(self, key: str) -> datetime | None:
-        where = {"upstream": self.upstream.key, "downstream": key}
-        rows = [await self.tx.one(_LAST_SENT, event=event, **where) for event in self.kind.events]
+    async def _read_last_sent(self, key: str) -> datetime | None:
+        backend = {"upstream": self.upstream.key, "downstream": key}
+        rows = [await self.tx.one(_LAST_SENT, event=event, **backend) for event in self.kind.events]
         return from_us_or_none(max((row["sent_at"] for row in rows if row), default=None))
 
 
 def make_summary(
-    entry: AllowlistEntry, figures: Figures, standing: BackendStates, *, silent: bool
+    entry: AllowlistEntry, figures: Figures, states: BackendStates, *, silent: bool
 ) -> BackendSummary:
-    """A backend's line with all but when something was sent to it last."""
+    """A backend's row without the time of its last dispatch."""
     key = entry.name.key
     return BackendSummary(
         name=entry.name,
@@ -168,11 +170,11 @@ def make_summary(
         name_only=False,
         figures=figures if entry.level >= Level.L2 else None,
         sent=figures.sent,
-        waiting=standing.waiting.get(key, 0),
-        parked=standing.parked.get(key, 0),
-        suspended=key in standing.suspended,
+        waiting=states.waiting.get(key, 0),
+        parked=states.parked.get(key, 0),
+        suspended=key in states.suspended,
         silent=silent,
-        alarm=standing.alarms.get(key),
+        alarm=states.alarms.get(key),
         probe=bool(entry.expect),
         hidden=entry.visibility is not Visibility.PUBLIC,
     )

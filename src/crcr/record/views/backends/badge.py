@@ -11,9 +11,9 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.views.backends.backend_reader import BackendReader, read_backend_states
 
-_LOOKED_AT = 50
+_MOST_DELIVERIES = 50
 
-# Of pushes only the base branch is asked for, once it is known which that is.
+# Of pushes only those to the base branch count, once its name is known.
 _NEWEST = Statement(
     text(
         "SELECT d.delivery FROM dispatches d JOIN deliveries v ON v.guid = d.delivery AND v.upstream = d.upstream"
@@ -30,7 +30,7 @@ _ENDED = Statement(
         " AND downstream = :downstream AND ended_as IS NOT NULL GROUP BY ended_as"
     )
 )
-# Along `ix_ingested_backend`; each delivery stands in it once for each of its jobs.
+# Along `ix_ingested_backend`, which has each delivery once for each of its jobs.
 _NEWEST_INGESTED = Statement(
     text(
         "SELECT DISTINCT delivery_at, delivery FROM ingested WHERE upstream = :upstream AND downstream = :downstream"
@@ -43,7 +43,7 @@ _ENDED_INGESTED = Statement(
         " AND downstream = :downstream AND ended_as IS NOT NULL GROUP BY ended_as"
     )
 )
-# Only of commits that belong to the upstream: a badge speaks of the base.
+# Only of commits that are in the upstream's base: that is what a badge is about.
 _LAST_NIGHTS = Statement(
     text(
         "SELECT j.workflow, j.run_id, j.ended_as, j.completed_at FROM jobs j JOIN commits c ON c.sha = j.head_sha"
@@ -60,7 +60,7 @@ _BASE = {ResultKind.PUSH: ("push",)}
 
 
 async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) -> BadgeView:
-    """Raises `NotFound` for a backend that shows no results, as for one that is not there."""
+    """Raise `NotFound` for a backend that shows no results, as for an unknown one."""
     entry = reader.visible.reporting.get(downstream.key)
     if entry is None:
         raise NotFound(f"{downstream} is not a backend of this upstream", hint="see /api/v1/allowlist")
@@ -69,25 +69,25 @@ async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) ->
         name=entry.name,
         kind=reader.kind,
         span=span,
-        state=await _state(reader.tx, reader.upstream, entry.name, reader.kind),
+        state=await _read_state(reader.tx, reader.upstream, entry.name, reader.kind),
         tally=figures.tally,
-        stale=await reader.silent(entry),
+        stale=await reader.is_silent(entry),
     )
 
 
-async def _state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: ResultKind) -> CountedAs | None:
-    where = {"upstream": upstream.key, "downstream": downstream.key}
+async def _read_state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: ResultKind) -> CountedAs | None:
+    backend = {"upstream": upstream.key, "downstream": downstream.key}
     if kind is ResultKind.NIGHTLY:
-        return _together(await _last_night(tx, where))
+        return _combine_results(await _read_last_night(tx, backend))
     ended_as = _ENDED_INGESTED if kind is ResultKind.INGESTED else _ENDED
-    for row in await _newest(tx, kind, where):
-        ended = {job["ended_as"] for job in await tx.all(ended_as, delivery=row["delivery"], **where)}
-        if (state := _together(ended)) is not None:
+    for row in await _read_newest(tx, kind, backend):
+        ended = {job["ended_as"] for job in await tx.all(ended_as, delivery=row["delivery"], **backend)}
+        if (state := _combine_results(ended)) is not None:
             return state
     return None
 
 
-def _together(ended: set[str]) -> CountedAs | None:
+def _combine_results(ended: set[str]) -> CountedAs | None:
     if ended & _FAILED:
         return CountedAs.FAILURE
     if ended & {"success", "other"}:
@@ -95,23 +95,27 @@ def _together(ended: set[str]) -> CountedAs | None:
     return None
 
 
-async def _last_night(tx: Tx, where: dict[str, str]) -> set[str]:
-    """How the jobs of the run ended that reported last, whichever commits they named."""
-    found = [
-        await tx.all(_LAST_NIGHTS, event=event, most=_MOST_OF_NIGHT, **where)
+async def _read_last_night(tx: Tx, backend: dict[str, str]) -> set[str]:
+    """The results of the run that reported last, whatever commits its jobs name."""
+    rows_by_event = [
+        await tx.all(_LAST_NIGHTS, event=event, most=_MOST_OF_NIGHT, **backend)
         for event in ResultKind.NIGHTLY.events
     ]
-    rows = max(found, key=lambda rows: rows[0]["completed_at"] if rows else 0)
-    return {row["ended_as"] for row in rows if _run(row) == _run(rows[0])}
+    rows = max(rows_by_event, key=lambda rows: rows[0]["completed_at"] if rows else 0)
+    return {row["ended_as"] for row in rows if _run_key(row) == _run_key(rows[0])}
 
 
-def _run(row: Row) -> tuple[str, str]:
+def _run_key(row: Row) -> tuple[str, str]:
     return row["workflow"], row["run_id"]
 
 
-async def _newest(tx: Tx, kind: ResultKind, where: dict[str, str]) -> list[Row]:
-    """The newest deliveries, in whose order the first with a result decides."""
+async def _read_newest(tx: Tx, kind: ResultKind, backend: dict[str, str]) -> list[Row]:
+    """The newest deliveries; the first with a result decides."""
     if kind is ResultKind.INGESTED:
-        return await tx.all(_NEWEST_INGESTED, most=_LOOKED_AT, **where)
+        return await tx.all(_NEWEST_INGESTED, most=_MOST_DELIVERIES, **backend)
     events = _BASE.get(kind, kind.events)
-    return [row for event in events for row in await tx.all(_NEWEST, event=event, most=_LOOKED_AT, **where)]
+    return [
+        row
+        for event in events
+        for row in await tx.all(_NEWEST, event=event, most=_MOST_DELIVERIES, **backend)
+    ]

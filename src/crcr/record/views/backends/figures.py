@@ -77,9 +77,9 @@ _EXTREMES_INGESTED = Statement(
     )
 )
 _OLDER_US = 7 * 24 * 3_600_000_000
-"""Another relay's result may be of a delivery that is older by this."""
-# All that runs anywhere is little, and an index of its own holds it. It is gathered first: told of the upstream,
-# SQLite would rather walk all of its jobs, for the sake of their order.
+"""The delivery of another relay's result may be older than the result by this."""
+# Running jobs are few, and a partial index has them all. They are selected first: with the upstream in the same query,
+# SQLite would scan all jobs of the upstream in the order of another index.
 _ALL_RUNNING = (
     "(SELECT delivery, upstream, downstream, workflow, run_id, attempt, job_name, event, superseded FROM jobs"
     " WHERE state = 'in_progress' AND silent_at > 0 LIMIT 1000000)"
@@ -111,7 +111,7 @@ _LAST_INGESTED = Statement(
         " ORDER BY completed_at DESC, delivery DESC, workflow_name DESC, job_name DESC, check_run DESC LIMIT 1"
     )
 )
-# Jobs of which something runs, with all their turns: those that run are few, and an index of their own holds them.
+# All attempts of jobs that have one in progress: these are few, and an index of their own has them.
 _BEGUN_INGESTED = Statement(
     text(
         "SELECT DISTINCT o.delivery, o.workflow_name, o.job_name, o.check_run, o.run_id, o.attempt, o.state, o.seen_at"
@@ -124,7 +124,28 @@ _BEGUN_INGESTED = Statement(
 
 
 PART_SUMS = f"{_SUMS}, {_EXTREMES}"
-"""What is read of each part of a window, for one backend or for all of them (`views_overview`)."""
+"""The columns that are read for each part of a window, for one backend or for all of them (`overview`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureScope:
+    """Which results are counted: those of one backend and one kind in one window."""
+
+    upstream: str
+    downstream: str
+    kind: ResultKind
+    window: Window
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "upstream": self.upstream,
+            "downstream": self.downstream,
+            "kind": self.kind.value,
+            "since": to_us(self.window.since),
+            "until": to_us(self.window.until),
+            "width": self.window.width // timedelta(microseconds=1),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,53 +159,41 @@ class Running:
 
 
 async def read_running(tx: Tx, upstream: str) -> Running:
-    found: defaultdict[tuple[str, str], int] = defaultdict(int)
+    counts: defaultdict[tuple[str, str], int] = defaultdict(int)
     for row in await tx.all(_RUNNING, upstream=upstream):
-        found[row["downstream"], row["event"]] += row["number"]
-    return Running(found)
+        counts[row["downstream"], row["event"]] += row["number"]
+    return Running(counts)
 
 
-async def read_figures(tx: Tx, upstream: str, downstream: str, kind: ResultKind, window: Window) -> Figures:
-    """All but what runs and what came last."""
-    statement = _BY_DAYS if window.whole_days else _BY_HOURS
-    sums = await tx.all(statement, **_asked(upstream, downstream, kind, window))
-    if kind is not ResultKind.INGESTED:
-        return make_figures(sums, window)
-    return make_figures(sums, window, await read_extremes(tx, upstream, downstream, kind, window))
+async def read_figures(tx: Tx, scope: FigureScope) -> Figures:
+    """The figures without running jobs and without the last result."""
+    statement = _BY_DAYS if scope.window.whole_days else _BY_HOURS
+    sums = await tx.all(statement, **scope.parameters)
+    if scope.kind is not ResultKind.INGESTED:
+        return make_figures(sums, scope.window)
+    return make_figures(sums, scope.window, await read_extremes(tx, scope))
 
 
-async def read_extremes(
-    tx: Tx, upstream: str, downstream: str, kind: ResultKind, window: Window
-) -> dict[int, Row]:
+async def read_extremes(tx: Tx, scope: FigureScope) -> dict[int, Row]:
     """The shortest and longest durations of each part, for sums that have none."""
-    asked = _asked(upstream, downstream, kind, window)
-    if kind is ResultKind.INGESTED:
-        del asked["kind"]
-        rows = await tx.all(_EXTREMES_INGESTED, delivered_at=asked["since"] - _OLDER_US, **asked)
+    parameters = scope.parameters
+    if scope.kind is ResultKind.INGESTED:
+        del parameters["kind"]
+        rows = await tx.all(_EXTREMES_INGESTED, delivered_at=parameters["since"] - _OLDER_US, **parameters)
     else:
-        rows = await tx.all(_EXTREMES_BY_DAYS if window.whole_days else _EXTREMES_BY_HOURS, **asked)
+        statement = _EXTREMES_BY_DAYS if scope.window.whole_days else _EXTREMES_BY_HOURS
+        rows = await tx.all(statement, **parameters)
     return {row["part"]: row for row in rows}
-
-
-def _asked(upstream: str, downstream: str, kind: ResultKind, window: Window) -> dict[str, Any]:
-    return {
-        "upstream": upstream,
-        "downstream": downstream,
-        "kind": kind.value,
-        "since": to_us(window.since),
-        "until": to_us(window.until),
-        "width": window.width // timedelta(microseconds=1),
-    }
 
 
 def make_figures(
     sums: Iterable[Row], window: Window, extremes: Mapping[int, Row] = MappingProxyType({})
 ) -> Figures:
-    """Figures from the sums of the window's parts, whoever summed them up; `extremes` where the sums have none."""
+    """Make figures from the sums of the window's parts, of either store; `extremes` where the sums have none."""
     rows = {row["part"]: {**row, **extremes.get(row["part"], {})} for row in sums}
     parts = tuple(
-        _part(rows[place], Part(at=at)) if place in rows else Part(at=at)
-        for place, at in enumerate(window.starts())
+        _part(rows[index], Part(at=at)) if index in rows else Part(at=at)
+        for index, at in enumerate(window.starts())
     )
     left_out = LeftOut(
         sum(row["superseded"] for row in rows.values()), sum(row["earlier"] for row in rows.values())
@@ -194,39 +203,39 @@ def make_figures(
 
 async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: ResultKind) -> LastResult | None:
     """The newest result that counts, of any of these kinds."""
-    where = {"upstream": upstream, "downstream": downstream}
-    found: list[Row | None] = []
+    backend = {"upstream": upstream, "downstream": downstream}
+    rows: list[Row | None] = []
     for kind in kinds:
         if kind is ResultKind.INGESTED:
-            found.append(await tx.one(_LAST_INGESTED, **where))
+            rows.append(await tx.one(_LAST_INGESTED, **backend))
         else:
-            found += [await tx.one(_LAST, event=event, **where) for event in kind.events]
-    return max((_last(row) for row in found if row), key=lambda result: result.at, default=None)
+            rows += [await tx.one(_LAST, event=event, **backend) for event in kind.events]
+    return max((_last_result(row) for row in rows if row), key=lambda result: result.at, default=None)
 
 
 async def count_ingested_running(
     tx: Tx, upstream: str, downstream: str, window: Window, now: datetime
 ) -> int:
-    """What another relay began to tell of lately; not what a newer run or attempt took the place of."""
+    """Count jobs of another relay that began lately, without those that a newer run or attempt replaced."""
     since = to_us(max(window.since, now - RUNS_AT_MOST))
     rows = await tx.all(_BEGUN_INGESTED, upstream=upstream, downstream=downstream, since=since)
-    turns: defaultdict[tuple[str, ...], list[RunAttempt]] = defaultdict(list)
+    attempts: defaultdict[tuple[str, ...], list[RunAttempt]] = defaultdict(list)
     for row in rows:
-        turns[_job_of(row)].append(_turn(row))
+        attempts[_job_key(row)].append(_run_attempt(row))
     return sum(
         row["state"] == "in_progress"
         and row["seen_at"] >= since
-        and not is_superseded(_turn(row), turns[_job_of(row)])
-        and not has_later_attempt(_turn(row), turns[_job_of(row)])
+        and not is_superseded(_run_attempt(row), attempts[_job_key(row)])
+        and not has_later_attempt(_run_attempt(row), attempts[_job_key(row)])
         for row in rows
     )
 
 
-def _job_of(row: Row) -> tuple[str, ...]:
+def _job_key(row: Row) -> tuple[str, ...]:
     return row["delivery"], row["workflow_name"], row["job_name"]
 
 
-def _turn(row: Row) -> RunAttempt:
+def _run_attempt(row: Row) -> RunAttempt:
     return RunAttempt(row["run_id"], row["attempt"])
 
 
@@ -255,7 +264,7 @@ def _durations(row: Row, name: str, columns: tuple[str, ...]) -> Durations:
     return Durations(total, known, buckets, row.get(f"{name}_low_s"), row.get(f"{name}_high_s"))
 
 
-def _last(row: Row) -> LastResult:
+def _last_result(row: Row) -> LastResult:
     state, conclusion = JobState(row["state"]), row["conclusion"]
     concluded = Conclusion(conclusion) if conclusion else None
     expected = Conclusion(row["expected"]) if row["expected"] else None
@@ -269,7 +278,7 @@ def _last(row: Row) -> LastResult:
 # rows differs from the sums, the sums are used.
 
 _MOST_ROWS = 5_000
-"""Read for one stretch of time; what has more keeps what its sums say."""
+"""Read for one stretch of time; a part with more keeps the values of its sums."""
 _DELIVERED_BEFORE = timedelta(days=7)
 """Another relay's result may be of a delivery that is older by this."""
 _ENDED = ", ".join(f"'{ended}'" for ended in sorted(TIMED))
@@ -291,55 +300,54 @@ _INGESTED = Statement(
 )
 
 
-def has_few(figures: Figures) -> bool:
+def has_few_durations(figures: Figures) -> bool:
     """Whether percentiles of the whole window are of few durations."""
     return any(0 < times.known < FEW for times in (figures.queue, figures.execution))
 
 
-def few_parts(figures: Figures) -> list[int]:
-    """The places of the window's parts whose percentiles are of few durations."""
+def parts_with_few_durations(figures: Figures) -> list[int]:
+    """The indices of the window's parts whose percentiles are of few durations."""
     return [
-        place
-        for place, part in enumerate(figures.parts)
+        index
+        for index, part in enumerate(figures.parts)
         if any(0 < times.known < FEW for times in (part.queue, part.execution))
     ]
 
 
-async def read_few(
-    tx: Tx, upstream: str, downstream: str, kind: ResultKind, window: Window, *, figures: Figures, parts: bool
-) -> Figures:
-    """The figures with the durations themselves: of the whole window where these are few, of `parts` that have few."""
-    whole = has_few(figures)
+async def read_exact_durations(tx: Tx, scope: FigureScope, figures: Figures, *, parts: bool) -> Figures:
+    """Add exact durations to the figures: of the whole window where it has few, else of `parts` that have few."""
+    window = scope.window
+    whole = has_few_durations(figures)
     if whole:
-        wanted = [
-            place for place, part in enumerate(figures.parts) if part.queue.known or part.execution.known
+        indices = [
+            index for index, part in enumerate(figures.parts) if part.queue.known or part.execution.known
         ]
     else:
-        wanted = few_parts(figures) if parts else []
-    found: defaultdict[int, list[Row]] = defaultdict(list)
-    for stretch in _stretches(window, wanted):
-        for row in await _rows(tx, upstream, downstream, kind, stretch):
-            place = (row["began_at"] - to_us(window.since)) // (window.width // timedelta(microseconds=1))
-            found[place].append(row)
-    if not found:
+        indices = parts_with_few_durations(figures) if parts else []
+    rows_by_part: defaultdict[int, list[Row]] = defaultdict(list)
+    for stretch in _merge_adjacent(window, indices):
+        for row in await _read_jobs(tx, scope, stretch):
+            index = (row["began_at"] - to_us(window.since)) // (window.width // timedelta(microseconds=1))
+            rows_by_part[index].append(row)
+    if not rows_by_part:
         return figures
     changed = list(figures.parts)
-    for place in wanted:
-        part, rows = changed[place], found[place]
-        changed[place] = replace(
+    for index in indices:
+        part, rows = changed[index], rows_by_part[index]
+        changed[index] = replace(
             part,
-            queue=_exactly(part.queue, [row["queue_s"] for row in rows], whole=whole),
-            execution=_exactly(part.execution, [_ran_s(row) for row in rows], whole=whole),
+            queue=_with_exact_values(part.queue, [row["queue_s"] for row in rows], whole=whole),
+            execution=_with_exact_values(part.execution, [_execution_s(row) for row in rows], whole=whole),
         )
     return replace(figures, parts=tuple(changed))
 
 
-def _ran_s(row: Row) -> float | None:
-    """How long a job took; nobody knows when a silent one ended."""
+def _execution_s(row: Row) -> float | None:
+    """How long a job took; the end of a silent one is unknown."""
     return None if row["ended_as"] == EndedAs.SILENT.value else row["execution_s"]
 
 
-def _exactly(durations: Durations, seconds: Collection[float | None], *, whole: bool) -> Durations:
+def _with_exact_values(durations: Durations, seconds: Collection[float | None], *, whole: bool) -> Durations:
     known = tuple(sorted(second for second in seconds if second is not None))
     if len(known) != durations.known or not 0 < len(known) < FEW:
         return durations
@@ -349,22 +357,21 @@ def _exactly(durations: Durations, seconds: Collection[float | None], *, whole: 
     return replace(durations, few=known, low_s=known[0], high_s=known[-1])
 
 
-def _stretches(window: Window, places: list[int]) -> Iterator[tuple[datetime, datetime]]:
+def _merge_adjacent(window: Window, indices: list[int]) -> Iterator[tuple[datetime, datetime]]:
     """The times of these parts, those beside each other as one."""
     starts = (*window.starts(), window.until)
-    for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
-        beside = [place for _, place in run]
-        yield starts[beside[0]], starts[beside[-1] + 1]
+    for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
+        adjacent = [index for _, index in run]
+        yield starts[adjacent[0]], starts[adjacent[-1] + 1]
 
 
-async def _rows(
-    tx: Tx, upstream: str, downstream: str, kind: ResultKind, stretch: tuple[datetime, datetime]
-) -> list[Row]:
+async def _read_jobs(tx: Tx, scope: FigureScope, stretch: tuple[datetime, datetime]) -> list[Row]:
     since, until = stretch
-    where = {"upstream": upstream, "downstream": downstream, "since": to_us(since), "until": to_us(until)}
-    if kind is ResultKind.INGESTED:
+    backend = {"upstream": scope.upstream, "downstream": scope.downstream}
+    parameters = {**backend, "since": to_us(since), "until": to_us(until)}
+    if scope.kind is ResultKind.INGESTED:
         return await tx.all(
-            _INGESTED, delivered_at=to_us(since - _DELIVERED_BEFORE), most=_MOST_ROWS, **where
+            _INGESTED, delivered_at=to_us(since - _DELIVERED_BEFORE), most=_MOST_ROWS, **parameters
         )
-    events = {"event": kind.events[0], "other_event": kind.events[-1]}
-    return await tx.all(_JOBS, most=_MOST_ROWS, **events, **where)
+    events = {"event": scope.kind.events[0], "other_event": scope.kind.events[-1]}
+    return await tx.all(_JOBS, most=_MOST_ROWS, **events, **parameters)

@@ -1,7 +1,7 @@
 """Other relays' results for the pages: a backend's deliveries with their jobs, and one job's details.
 
-One row is one delivery, however many jobs told of it. As everywhere, the cells hold the highest attempt of the newest
-run; legs of a matrix that share a name are told apart by a number.
+A row is one delivery with all its jobs. As in the other matrices, a cell has the highest attempt of the newest run; legs
+that share a name are numbered.
 """
 
 import json
@@ -28,7 +28,7 @@ from crcr.record.views.visibility import VisibleBackends
 MOST_LISTED_TESTS = 5
 """Failed tests of a job in a list; its details have more."""
 
-_ABOUT = ("event", "action", "number", "head_sha", "ref", "title", "author")
+_DELIVERY_FACTS = ("event", "action", "number", "head_sha", "ref", "title", "author")
 _AS_STORED = (
     *("delivery", "workflow_name", "run_id", "attempt", "event", "number", "head_sha", "url", "artifact_url"),
     *("queue_s", "execution_s", "tests_passed", "tests_failed", "tests_skipped", "tests_total"),
@@ -41,20 +41,26 @@ _SHOWN = tuple(
         *("disputed_conclusion", "expected", "started_at", "completed_at", "seen_at", "ended_as"),
     )
 )
-"""All a view needs; the bodies and the lists of failed tests, which may be megabytes, are left where they are."""
+"""The columns of a view; bodies and lists of failed tests, which may be megabytes, are not read."""
 _OF_BACKEND = (ingested.c.upstream == bindparam("upstream"), ingested.c.downstream == bindparam("downstream"))
-_PLACE = (ingested.c.delivery_at, ingested.c.delivery)
+_CURSOR_COLUMNS = (ingested.c.delivery_at, ingested.c.delivery)
 _MOST_FAILED_TESTS = 50
 _MOST_SEARCHED = 500
 
 
 def _deliveries(*, paged: bool) -> Statement:
-    """Whole in `ix_ingested_backend`, so a page costs what it shows."""
-    clause = select(*_PLACE).distinct().where(*_OF_BACKEND, ingested.c.delivery_at >= bindparam("since"))
+    """The index `ix_ingested_backend` has all columns, so a page costs what it shows."""
+    clause = (
+        select(*_CURSOR_COLUMNS).distinct().where(*_OF_BACKEND, ingested.c.delivery_at >= bindparam("since"))
+    )
     if paged:
         before = tuple_(bindparam("after_at"), bindparam("after_delivery"))
-        clause = clause.where(tuple_(*_PLACE) < before, ingested.c.delivery_at <= bindparam("after_at"))
-    return Statement(clause.order_by(*(column.desc() for column in _PLACE)).limit(bindparam("limit")))
+        clause = clause.where(
+            tuple_(*_CURSOR_COLUMNS) < before, ingested.c.delivery_at <= bindparam("after_at")
+        )
+    return Statement(
+        clause.order_by(*(column.desc() for column in _CURSOR_COLUMNS)).limit(bindparam("limit"))
+    )
 
 
 _FIRST_PAGE, _NEXT_PAGE = _deliveries(paged=False), _deliveries(paged=True)
@@ -74,97 +80,107 @@ _DETAILS = Statement(
 
 
 @dataclass(slots=True)
-class IngestedRow:
-    """Deliveries with their jobs; `next` is from where to go on looking if not all were looked through."""
+class IngestedRows:
+    """Deliveries with their jobs; `next` is the cursor where the search continues, if it is not complete."""
 
     rows: list[tuple[dict[str, Any], list[JobView]]] = field(default_factory=list)
     searched: int = 0
     next: tuple[str | int, ...] | None = None
 
 
-async def ingested_matrix(
+async def read_ingested_rows(
     tx: Tx, query: BackendQuery, visible: VisibleBackends, since_us: int
-) -> IngestedRow:
-    """The deliveries after `query.after` that it asks for, newest first, one more than its limit.
+) -> IngestedRows:
+    """The deliveries after `query.after` that match it, newest first, one more than its limit.
 
-    None of a backend that is not to be seen. With filters so many deliveries are looked through and no more.
+    A backend without visible results has none. With filters at most `_MOST_SEARCHED` deliveries are examined.
     """
-    told = IngestedRow()
+    page = IngestedRows()
     if query.downstream.key not in visible.reporting:
-        return told
-    where = {"upstream": query.upstream.key, "downstream": query.downstream.key}
-    most = _most(query)
-    places = await _places(tx, query, {**where, "since": since_us, "limit": most})
-    if len(places) == most:
-        told.next = (places[-1]["delivery_at"], places[-1]["delivery"])
-    for place in places:
-        told.searched += 1
-        jobs = await tx.all(_JOBS, delivery=place["delivery"], **where)
-        cells = [_job_view(row, name, visible) for row, name in _named(jobs) if not _is_over(row, jobs)]
-        facts = {"delivery": place["delivery"], "at": from_us(place["delivery_at"]), **_about(jobs)}
-        if _is_asked_for(query, facts, cells):
-            told.rows.append((facts, cells))
-        if len(told.rows) > query.limit:
+        return page
+    backend = {"upstream": query.upstream.key, "downstream": query.downstream.key}
+    most = _search_limit(query)
+    deliveries = await _read_deliveries(tx, query, {**backend, "since": since_us, "limit": most})
+    if len(deliveries) == most:
+        page.next = (deliveries[-1]["delivery_at"], deliveries[-1]["delivery"])
+    for delivery in deliveries:
+        page.searched += 1
+        jobs = await tx.all(_JOBS, delivery=delivery["delivery"], **backend)
+        cells = [
+            _job_view(row, name, visible)
+            for row, name in _with_column_names(jobs)
+            if not _is_outdated(row, jobs)
+        ]
+        facts = {
+            "delivery": delivery["delivery"],
+            "at": from_us(delivery["delivery_at"]),
+            **_delivery_facts(jobs),
+        }
+        if _matches(query, facts, cells):
+            page.rows.append((facts, cells))
+        if len(page.rows) > query.limit:
             break
-    return told
+    return page
 
 
-def _most(query: BackendQuery) -> int:
+def _search_limit(query: BackendQuery) -> int:
     filtered = any((query.author, query.text, query.result))
     return max(_MOST_SEARCHED if filtered else 0, query.limit + 1)
 
 
-async def _places(tx: Tx, query: BackendQuery, where: dict[str, Any]) -> list[Row]:
+async def _read_deliveries(tx: Tx, query: BackendQuery, where: dict[str, Any]) -> list[Row]:
     if query.after is None:
         return await tx.all(_FIRST_PAGE, **where)
-    at, delivery = _after(query.after)
+    at, delivery = _cursor_start(query.after)
     return await tx.all(_NEXT_PAGE, after_at=at, after_delivery=delivery, **where)
 
 
-def _is_asked_for(query: BackendQuery, facts: dict[str, Any], cells: list[JobView]) -> bool:
+def _matches(query: BackendQuery, facts: dict[str, Any], cells: list[JobView]) -> bool:
     if query.author and query.author.lower() != (facts["author"] or "").lower():
         return False
     if query.result and all(cell.counted is not query.result for cell in cells):
         return False
-    told = (facts[name] for name in ("number", "head_sha", "ref", "title", "author"))
-    return not query.text or any(query.text.lower() in str(value or "").lower() for value in told)
+    values = (facts[name] for name in ("number", "head_sha", "ref", "title", "author"))
+    return not query.text or any(query.text.lower() in str(value or "").lower() for value in values)
 
 
-async def ingested_job(
+async def read_ingested_job(
     tx: Tx, upstream: RepoName, downstream: RepoName, key: JobKey, visible: VisibleBackends
 ) -> JobDetail | None:
-    """Everything known of one job that another relay told of; None when it told of none."""
+    """One job of another relay with all its details; None when there is no such job."""
     if downstream.key not in visible.reporting:
         return None
-    where = {"upstream": upstream.key, "downstream": downstream.key, "delivery": key.delivery}
-    rows = [row for row in await tx.all(_JOBS, **where) if row["workflow_name"] == key.workflow]
-    named = [(row, name) for row, name in _named(rows) if name == key.job_name]
-    asked = next(
+    key_columns = {"upstream": upstream.key, "downstream": downstream.key, "delivery": key.delivery}
+    rows = [row for row in await tx.all(_JOBS, **key_columns) if row["workflow_name"] == key.workflow]
+    named = [(row, name) for row, name in _with_column_names(rows) if name == key.job_name]
+    row_found = next(
         (row for row, _ in named if (row["run_id"], row["attempt"]) == (key.run_id, key.attempt)), None
     )
-    if asked is None:
+    if row_found is None:
         return None
-    same = {
-        name: asked[name] for name in ("delivery", "downstream", "workflow_name", "job_name", "check_run")
+    row_key = {
+        name: row_found[name] for name in ("delivery", "downstream", "workflow_name", "job_name", "check_run")
     }
-    details = await tx.one(_DETAILS, **same)
+    details = await tx.one(_DETAILS, **row_key)
     named.sort(key=lambda pair: (len(pair[0]["run_id"]), pair[0]["run_id"], pair[0]["attempt"]), reverse=True)
     return JobDetail(
         upstream=upstream,
-        backend=RepoName(visible.written(downstream.key)),
-        job=_job_view(asked, key.job_name, visible, details),
+        backend=RepoName(visible.full_name(downstream.key)),
+        job=_job_view(row_found, key.job_name, visible, details),
         attempts=tuple(_job_view(row, name, visible) for row, name in named),
         environment=details["environment"] if details else None,
-        title=asked["title"],
-        author=asked["author"],
-        ref=asked["ref"],
+        title=row_found["title"],
+        author=row_found["author"],
+        ref=row_found["ref"],
         sent_at=None,
         superseded=False,
         test=False,
     )
 
 
-async def ingested_with_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView) -> JobView:
+async def add_ingested_failed_tests(
+    tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView
+) -> JobView:
     """The job with its first failed tests."""
     key = JobKey(
         delivery=job.delivery,
@@ -173,7 +189,7 @@ async def ingested_with_tests(tx: Tx, upstream: RepoName, visible: VisibleBacken
         attempt=job.attempt,
         job_name=job.job_name,
     )
-    detail = await ingested_job(tx, upstream, RepoName(job.downstream), key, visible)
+    detail = await read_ingested_job(tx, upstream, RepoName(job.downstream), key, visible)
     if detail is None:
         return job
     tests = detail.job.failed_tests
@@ -181,7 +197,7 @@ async def ingested_with_tests(tx: Tx, upstream: RepoName, visible: VisibleBacken
     return replace(detail.job, failed_tests=tests[:MOST_LISTED_TESTS], failed_tests_more=more)
 
 
-def _after(key: tuple[str | int, ...]) -> tuple[int, str]:
+def _cursor_start(key: tuple[str | int, ...]) -> tuple[int, str]:
     match key:
         case (int(at), str(delivery)):
             return at, delivery
@@ -191,40 +207,41 @@ def _after(key: tuple[str | int, ...]) -> tuple[int, str]:
             )
 
 
-def _about(jobs: Iterable[Row]) -> dict[str, Any]:
-    """What the delivery's jobs say of it; of contradicting words the first job's."""
-    ordered = sorted(jobs, key=_order)
+def _delivery_facts(jobs: Iterable[Row]) -> dict[str, Any]:
+    """The delivery's facts as its jobs have them; where they differ, those of the first job."""
+    ordered = sorted(jobs, key=_row_order)
     return {
-        name: next((row[name] for row in ordered if row[name] not in (None, "")), None) for name in _ABOUT
+        name: next((row[name] for row in ordered if row[name] not in (None, "")), None)
+        for name in _DELIVERY_FACTS
     } | {"event": next((row["event"] for row in ordered if row["event"]), "")}
 
 
-def _is_over(row: Row, jobs: Iterable[Row]) -> bool:
-    turns = [_turn(job) for job in jobs if _job_of(job) == _job_of(row)]
-    return is_superseded(_turn(row), turns) or has_later_attempt(_turn(row), turns)
+def _is_outdated(row: Row, jobs: Iterable[Row]) -> bool:
+    turns = [_run_attempt(job) for job in jobs if _job_key(job) == _job_key(row)]
+    return is_superseded(_run_attempt(row), turns) or has_later_attempt(_run_attempt(row), turns)
 
 
-def _named(jobs: Iterable[Row]) -> list[tuple[Row, str]]:
-    """Each row with the name of its column: legs that share a name in one attempt are numbered."""
+def _with_column_names(jobs: Iterable[Row]) -> list[tuple[Row, str]]:
+    """Return each row with the name of its column: legs that share a name in one attempt are numbered."""
     named = []
     for _, legs in groupby(
-        sorted(jobs, key=_order), key=lambda row: (*_job_of(row), row["run_id"], row["attempt"])
+        sorted(jobs, key=_row_order), key=lambda row: (*_job_key(row), row["run_id"], row["attempt"])
     ):
-        for place, row in enumerate(legs, start=1):
-            named.append((row, row["job_name"] if place == 1 else f"{row['job_name']} ({place})"))
+        for leg, row in enumerate(legs, start=1):
+            named.append((row, row["job_name"] if leg == 1 else f"{row['job_name']} ({leg})"))
     return named
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-    """Check runs by their length first, so that numbers stand in their order."""
-    return (*_job_of(row), row["run_id"], row["attempt"], len(row["check_run"]), row["check_run"])
+def _row_order(row: Row) -> tuple[Any, ...]:
+    """Check runs are sorted by length first, so that numbers are in numeric order."""
+    return (*_job_key(row), row["run_id"], row["attempt"], len(row["check_run"]), row["check_run"])
 
 
-def _job_of(row: Row) -> tuple[str, str]:
+def _job_key(row: Row) -> tuple[str, str]:
     return row["workflow_name"], row["job_name"]
 
 
-def _turn(row: Row) -> RunAttempt:
+def _run_attempt(row: Row) -> RunAttempt:
     return RunAttempt(row["run_id"], row["attempt"])
 
 
@@ -236,7 +253,7 @@ def _job_view(row: Row, job_name: str, visible: VisibleBackends, details: Row | 
     tests = json.loads(details["failed_tests"]) if details and details["failed_tests"] else []
     cut = (details["failed_tests_cut"] or 0) if details else 0
     return JobView(
-        downstream=visible.written(row["downstream"]),
+        downstream=visible.full_name(row["downstream"]),
         workflow=row["workflow_name"],
         job_name=job_name,
         state=JobState(row["state"]),

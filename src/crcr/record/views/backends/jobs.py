@@ -25,7 +25,7 @@ from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import added_up_s, from_us, from_us_or_none, to_us
-from crcr.record.views.backends.ingested import MOST_LISTED_TESTS, ingested_job
+from crcr.record.views.backends.ingested import MOST_LISTED_TESTS, read_ingested_job
 from crcr.record.views.paging import bad_cursor
 from crcr.record.views.visibility import VisibleBackends
 
@@ -74,33 +74,33 @@ _FILTERS: Mapping[str, ColumnElement[bool]] = {
 
 async def job_page(tx: Tx, query: JobQuery, visible: VisibleBackends) -> JobPage:
     names = [query.downstream.key] if query.downstream else list(visible.reporting)
-    rows = await _newest(tx, query, [name for name in names if name in visible.reporting])
+    rows = await _read_newest(tx, query, [name for name in names if name in visible.reporting])
     page = rows[: query.limit]
     more = len(rows) > len(page)
     return JobPage(tuple(job_view(row, visible) for row in page), _page_key(page[-1]) if more else None)
 
 
-async def _newest(tx: Tx, query: JobQuery, names: list[str]) -> list[Row]:
-    """One job more than asked for, over all backends: a few of each, and more of those that may hide newer ones."""
+async def _read_newest(tx: Tx, query: JobQuery, names: list[str]) -> list[Row]:
+    """One job more than the limit, over all backends: a few of each, then more of those that may have newer ones."""
     filters = {"delivery": query.delivery, "number": query.number, "state": query.state}
-    given = {key: value for key, value in filters.items() if value is not None}
-    wanted = query.limit + 1
-    few = max(_FEWEST, 2 * wanted // len(names)) if names else 0
+    bound_filters = {key: value for key, value in filters.items() if value is not None}
+    needed = query.limit + 1
+    few = max(_FEWEST, 2 * needed // len(names)) if names else 0
     rows: list[Row] = []
     after = dict.fromkeys(names, query.after)
     while after:
         for name, key in list(after.items()):
-            statement = _page_statement(frozenset(given), paged=key is not None)
-            limits = {"limit": min(few, wanted), **given, **_after(key)}
-            found = await tx.all(statement, upstream=query.upstream.key, downstream=name, **limits)
-            rows += found
-            if len(found) < min(few, wanted):
+            statement = _page_statement(frozenset(bound_filters), paged=key is not None)
+            limits = {"limit": min(few, needed), **bound_filters, **_after(key)}
+            backend_rows = await tx.all(statement, upstream=query.upstream.key, downstream=name, **limits)
+            rows += backend_rows
+            if len(backend_rows) < min(few, needed):
                 del after[name]
             else:
-                after[name] = _page_key(found[-1])
+                after[name] = _page_key(backend_rows[-1])
         rows.sort(key=_page_key, reverse=True)
-        del rows[wanted:]
-        if len(rows) == wanted:
+        del rows[needed:]
+        if len(rows) == needed:
             last = _page_key(rows[-1])
             after = {name: key for name, key in after.items() if key and key > last}
     return rows
@@ -140,27 +140,27 @@ def job_view(
 ) -> JobView:
     """A job's row as a view, with at most `most` of its failed tests."""
     tests = json.loads(failed) if failed else []
-    # By place: a row's own look-up of a name goes through its columns one by one. Every row begins with these.
-    known: dict[str, Any] = dict(zip(_VIEW_NAMES, row, strict=False))
+    # By position: looking up a name in a row scans its columns. Every row begins with these.
+    values: dict[str, Any] = dict(zip(_VIEW_NAMES, row, strict=False))
     return JobView(
-        downstream=visible.written(known["downstream"]),
-        state=_STATES[known["state"]],
-        conclusion=_CONCLUSIONS[known["conclusion"]],
-        disputed_conclusion=_CONCLUSIONS[known["disputed_conclusion"]],
-        marks=tuple([mark for mark in _MARKS if known[mark]]),
-        started_at=from_us(known["in_progress_at"]),
-        completed_at=from_us_or_none(known["completed_at"]),
-        verification=_VERIFICATIONS[known["verification"]],
-        expected=_CONCLUSIONS[known["expected"]],
-        ended=_ENDED[known["ended_as"]],
-        swept_at=from_us_or_none(known["swept_at"]),
+        downstream=visible.full_name(values["downstream"]),
+        state=_STATES[values["state"]],
+        conclusion=_CONCLUSIONS[values["conclusion"]],
+        disputed_conclusion=_CONCLUSIONS[values["disputed_conclusion"]],
+        marks=tuple([mark for mark in _MARKS if values[mark]]),
+        started_at=from_us(values["in_progress_at"]),
+        completed_at=from_us_or_none(values["completed_at"]),
+        verification=_VERIFICATIONS[values["verification"]],
+        expected=_CONCLUSIONS[values["expected"]],
+        ended=_ENDED[values["ended_as"]],
+        swept_at=from_us_or_none(values["swept_at"]),
         failed_tests=tuple(FailedTest(**test) for test in tests[:most]) if tests else (),
         failed_tests_more=max(0, len(tests) - most) + cut,
-        **{name: known[name] for name in _AS_STORED},
+        **{name: values[name] for name in _AS_STORED},
     )
 
 
-async def with_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView) -> JobView:
+async def add_failed_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView) -> JobView:
     """The job with its first failed tests."""
     row = await tx.one(
         _FAILED_TESTS,
@@ -216,7 +216,7 @@ _ATTEMPTS = Statement(
     )
     .order_by(jobs.c.attempt.desc())
 )
-_AROUND = Statement(
+_DISPATCH_FACTS = Statement(
     text(
         "SELECT d.sent_at, d.superseded_at, d.test, p.title, p.author, v.ref FROM dispatches d"
         " LEFT JOIN pulls p ON p.upstream = d.upstream AND p.number = d.number"
@@ -268,60 +268,66 @@ _BY_NAME_INGESTED = Statement(
 async def job_detail(
     tx: Tx, upstream: RepoName, downstream: RepoName, key: JobKey, visible: VisibleBackends
 ) -> JobDetail:
-    """Raises `NotFound` for what is not there and for what is not to be seen, alike."""
-    where = {"upstream": upstream.key, "downstream": downstream.key, "delivery": key.delivery}
+    """Raise `NotFound` for an unknown job, and for one whose backend is not visible."""
+    key_columns = {"upstream": upstream.key, "downstream": downstream.key, "delivery": key.delivery}
     job = {"workflow": key.workflow, "run_id": key.run_id, "job_name": key.job_name}
     is_visible = downstream.key in visible.reporting
-    rows = await tx.all(_ATTEMPTS, **where, **job) if is_visible else []
-    asked = next((row for row in rows if row["attempt"] == key.attempt), None)
-    if asked is None:
-        other = await ingested_job(tx, upstream, downstream, key, visible) if is_visible else None
+    rows = await tx.all(_ATTEMPTS, **key_columns, **job) if is_visible else []
+    row_found = next((row for row in rows if row["attempt"] == key.attempt), None)
+    if row_found is None:
+        other = await read_ingested_job(tx, upstream, downstream, key, visible) if is_visible else None
         if other is not None:
             return other
         raise NotFound("no such job is known", hint=_WHY_NOT)
-    around = await tx.one(_AROUND, **where)
+    dispatch = await tx.one(_DISPATCH_FACTS, **key_columns)
     return JobDetail(
         upstream=upstream,
         backend=visible.reporting[downstream.key].name,
         job=job_view(
-            asked, visible, asked["failed_tests"], most=_MOST_FAILED_TESTS, cut=asked["failed_tests_cut"]
+            row_found,
+            visible,
+            row_found["failed_tests"],
+            most=_MOST_FAILED_TESTS,
+            cut=row_found["failed_tests_cut"],
         ),
         attempts=tuple(job_view(row, visible) for row in rows),
-        environment=asked["environment"],
-        title=around["title"] if around else None,
-        author=around["author"] if around else None,
-        ref=around["ref"] if around else None,
-        sent_at=from_us_or_none(around["sent_at"]) if around else None,
-        superseded=bool(around and around["superseded_at"] is not None),
-        test=bool(around and around["test"]),
-        place=await read_commit_place(tx, upstream, asked["head_sha"]) if _is_own(asked) else None,
+        environment=row_found["environment"],
+        title=dispatch["title"] if dispatch else None,
+        author=dispatch["author"] if dispatch else None,
+        ref=dispatch["ref"] if dispatch else None,
+        sent_at=from_us_or_none(dispatch["sent_at"]) if dispatch else None,
+        superseded=bool(dispatch and dispatch["superseded_at"] is not None),
+        test=bool(dispatch and dispatch["test"]),
+        place=await read_commit_place(tx, upstream, row_found["head_sha"])
+        if _is_self_reported(row_found)
+        else None,
     )
 
 
-def _is_own(row: Row) -> bool:
+def _is_self_reported(row: Row) -> bool:
     return result_kind(row["event"]) is ResultKind.NIGHTLY
 
 
-async def jobs_by_name(
+async def read_jobs_by_name(
     tx: Tx, upstream: RepoName, downstream: RepoName, kind: ResultKind, window: Window
 ) -> tuple[tuple[JobFigures, ...], int]:
     """The jobs of a backend over the window, worst first, and how many more there are."""
-    where = {"upstream": upstream.key, "downstream": downstream.key}
+    backend = {"upstream": upstream.key, "downstream": downstream.key}
     times = {"since": to_us(window.since), "until": to_us(window.until)}
     if window.whole_days:
-        rows = await tx.all(_BY_NAME, kind=kind.value, **where, **times)
+        rows = await tx.all(_BY_NAME, kind=kind.value, **backend, **times)
     elif kind is ResultKind.INGESTED:
         ended_since = to_us(window.since - OLDEST_CLAIM)
-        rows = await tx.all(_BY_NAME_INGESTED, ended_since=ended_since, **where, **times)
+        rows = await tx.all(_BY_NAME_INGESTED, ended_since=ended_since, **backend, **times)
     else:
         events = {"event": kind.events[0], "other_event": kind.events[-1]}
-        rows = await tx.all(_BY_NAME_NOW, **where, **times, **events)
-    return worst_first(rows)
+        rows = await tx.all(_BY_NAME_NOW, **backend, **times, **events)
+    return sort_worst_first(rows)
 
 
-def worst_first(rows: Iterable[Row]) -> tuple[tuple[JobFigures, ...], int]:
-    found = sorted(map(_job_figures, rows), key=_worst)
-    return tuple(found[:_MOST_JOBS]), max(0, len(found) - _MOST_JOBS)
+def sort_worst_first(rows: Iterable[Row]) -> tuple[tuple[JobFigures, ...], int]:
+    figures = sorted(map(_job_figures, rows), key=_worst_key)
+    return tuple(figures[:_MOST_JOBS]), max(0, len(figures) - _MOST_JOBS)
 
 
 def _job_figures(row: Row) -> JobFigures:
@@ -335,6 +341,6 @@ def _job_figures(row: Row) -> JobFigures:
     )
 
 
-def _worst(job: JobFigures) -> tuple[float, int, str]:
+def _worst_key(job: JobFigures) -> tuple[float, int, str]:
     rate = job.tally.pass_rate
     return 2.0 if rate is None else rate, -job.tally.failure, job.column.job_name.lower()

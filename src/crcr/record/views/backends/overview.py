@@ -49,7 +49,7 @@ from crcr.record.views.relay.state import relay_health
 from crcr.record.views.visibility import allowlist_state
 
 OWN_KINDS = (ResultKind.PULLS, ResultKind.PUSH, ResultKind.NIGHTLY)
-"""What reached us through our own callbacks."""
+"""The kinds of results that arrive by callback."""
 
 
 def _names_in(table: str, where: str = "upstream = :upstream") -> str:
@@ -122,7 +122,7 @@ class Overview:
     ended_at: dict[tuple[str, str], datetime] = field(default_factory=dict)
     """When the newest result of a backend and an event ended."""
     empty: Figures = field(default_factory=lambda: Figures(parts=()))
-    """Of a backend without rows."""
+    """The figures of a backend without rows."""
 
     def backend_figures(self, key: str, kind: ResultKind) -> Figures:
         """A backend's figures; of its last result only the time is known."""
@@ -133,118 +133,120 @@ class Overview:
             last_result=LastResult(JobState.COMPLETED, None, "", at) if at else None,
         )
 
-    def silent(self, entry: AllowlistEntry) -> bool:
+    def is_silent(self, entry: AllowlistEntry) -> bool:
         ever_reported, unanswered = self.silences.get(entry.name.key, (False, 0))
         return is_silent(entry.level, ever_reported=ever_reported, unanswered=unanswered)
 
     def last_result_time(self, key: str, *kinds: ResultKind) -> datetime | None:
-        found = (self.ended_at.get((key, event)) for kind in kinds for event in kind.events)
-        return max((at for at in found if at is not None), default=None)
+        ends = (self.ended_at.get((key, event)) for kind in kinds for event in kind.events)
+        return max((at for at in ends if at is not None), default=None)
 
 
-async def read_overview(reader: BackendReader, standing: BackendStates) -> Overview:
+async def read_overview(reader: BackendReader, states: BackendStates) -> Overview:
     return Overview(
-        await _figures(reader),
-        await _running(reader, standing),
-        await _silences(reader),
-        await _ended_at(reader),
+        await _read_figures(reader),
+        await _count_running(reader, states),
+        await _read_silences(reader),
+        await _read_last_ends(reader),
     )
 
 
-async def _ended_at(reader: BackendReader) -> dict[tuple[str, str], datetime]:
+async def _read_last_ends(reader: BackendReader) -> dict[tuple[str, str], datetime]:
     rows = await reader.tx.all(_LAST_ENDED, upstream=reader.upstream.key)
     if reader.kind is ResultKind.INGESTED:
         rows = [*rows, *await reader.tx.all(_LAST_INGESTED, upstream=reader.upstream.key)]
     return {(row["downstream"], row["event"]): from_us(row["at"]) for row in rows if row["at"] is not None}
 
 
-async def _silences(reader: BackendReader) -> dict[str, tuple[bool, int]]:
+async def _read_silences(reader: BackendReader) -> dict[str, tuple[bool, int]]:
     since, before = reader.now - SILENT_WITHIN, reader.now - ANSWER_WITHIN
     times = {"since": to_us(since), "before": to_us(before)}
     rows = await reader.tx.all(_UNANSWERED_OF_ALL, upstream=reader.upstream.key, **times)
     return {row["downstream"]: (row["reported_at"] is not None, row["unanswered"]) for row in rows}
 
 
-async def read_all_figures(reader: BackendReader, standing: BackendStates) -> Overview:
-    """The same facts, with the window's parts in the figures."""
+async def read_all_figures(reader: BackendReader, states: BackendStates) -> Overview:
+    """The same facts with figures for each part of the window."""
     width = reader.window.width // timedelta(microseconds=1)
-    asked = _PARTS_BY_DAYS if reader.window.whole_days else _PARTS_BY_HOURS
+    statement = _PARTS_BY_DAYS if reader.window.whole_days else _PARTS_BY_HOURS
     by_backend: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in await reader.tx.all(asked, width=width, **_asked(reader)):
+    for row in await reader.tx.all(statement, width=width, **_window_parameters(reader)):
         by_backend[row["downstream"]].append(row)
     figures = {key: make_figures(rows, reader.window) for key, rows in by_backend.items()}
     return Overview(
-        _with_told(reader, figures, reader.window),
-        await _running(reader, standing),
-        await _silences(reader),
-        await _ended_at(reader),
+        _with_history_figures(reader, figures, reader.window),
+        await _count_running(reader, states),
+        await _read_silences(reader),
+        await _read_last_ends(reader),
         empty=make_figures((), reader.window),
     )
 
 
 def make_overview_row(
-    reader: BackendReader, entry: AllowlistEntry, standing: BackendStates, overview: Overview
+    reader: BackendReader, entry: AllowlistEntry, states: BackendStates, overview: Overview
 ) -> BackendSummary:
-    """A backend's line as far as it is needed to count and order it."""
+    """A backend's row as far as counting and sorting need it."""
     if entry.name.key not in reader.visible.public:
         return make_name_only_summary(entry)
     figures = overview.backend_figures(entry.name.key, reader.kind)
-    return make_summary(entry, figures, standing, silent=overview.silent(entry))
+    return make_summary(entry, figures, states, silent=overview.is_silent(entry))
 
 
-async def _figures(reader: BackendReader) -> dict[str, Figures]:
-    asked = _WHOLE_BY_DAYS if reader.window.whole_days else _WHOLE_BY_HOURS
+async def _read_figures(reader: BackendReader) -> dict[str, Figures]:
+    statement = _WHOLE_BY_DAYS if reader.window.whole_days else _WHOLE_BY_HOURS
     whole = replace(reader.window, parts=1)
-    rows = await reader.tx.all(asked, **_asked(reader))
-    found = {row["downstream"]: make_figures((row,), whole) for row in rows}
-    return _with_told(reader, found, reader.window)
+    rows = await reader.tx.all(statement, **_window_parameters(reader))
+    figures = {row["downstream"]: make_figures((row,), whole) for row in rows}
+    return _with_history_figures(reader, figures, reader.window)
 
 
-def _with_told(reader: BackendReader, found: dict[str, Figures], window: Window) -> dict[str, Figures]:
-    """The figures with those of ClickHouse in the place of the main store's, where it is used."""
-    if reader.told.figures is None:
-        return found
-    told = {
+def _with_history_figures(
+    reader: BackendReader, figures: dict[str, Figures], window: Window
+) -> dict[str, Figures]:
+    """The figures of the main store, replaced by ClickHouse's where it is used."""
+    if reader.history.figures is None:
+        return figures
+    from_history = {
         key: make_figures(rows, window)
-        for key, rows in reader.told.figures.items()
-        if key not in reader.told.unfed
+        for key, rows in reader.history.figures.items()
+        if key not in reader.history.unfed
     }
-    return {**{key: figures for key, figures in found.items() if key in reader.told.unfed}, **told}
+    return {**{key: kept for key, kept in figures.items() if key in reader.history.unfed}, **from_history}
 
 
-async def _running(reader: BackendReader, standing: BackendStates) -> dict[str, int]:
+async def _count_running(reader: BackendReader, states: BackendStates) -> dict[str, int]:
     if reader.kind is not ResultKind.INGESTED:
-        found: defaultdict[str, int] = defaultdict(int)
-        for (key, event), number in standing.running.by_event.items():
-            found[key] += number if event in reader.kind.events else 0
-        return found
+        counts: defaultdict[str, int] = defaultdict(int)
+        for (key, event), number in states.running.by_event.items():
+            counts[key] += number if event in reader.kind.events else 0
+        return counts
     rows = await reader.tx.all(_INGESTED_BEGUN, upstream=reader.upstream.key)
-    where = (reader.tx, reader.upstream.key)
+    tx, upstream = reader.tx, reader.upstream.key
     return {
-        row["downstream"]: await count_ingested_running(*where, row["downstream"], reader.window, reader.now)
+        row["downstream"]: await count_ingested_running(
+            tx, upstream, row["downstream"], reader.window, reader.now
+        )
         for row in rows
     }
 
 
-def _asked(reader: BackendReader) -> dict[str, str | int]:
+def _window_parameters(reader: BackendReader) -> dict[str, str | int]:
     times = {"since": to_us(reader.window.since), "until": to_us(reader.window.until)}
     return {"upstream": reader.upstream.key, "kind": reader.kind.value, **times}
 
 
 _MOST_IN_FULL = 100
-"""Of more backends the total's percentiles are read from their sums alone, whichever of them the page shows."""
+"""With more backends the total's percentiles are computed from sums alone, whichever backends the page shows."""
 
 
 async def summary(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendSummary] | None
 ) -> Summary:
-    standing = await read_backend_states(reader.tx, reader.upstream)
-    overview = await read_overview(reader, standing)
-    backends = [
-        make_overview_row(reader, entry, standing, overview) for entry in reader.visible.shown.values()
-    ]
+    states = await read_backend_states(reader.tx, reader.upstream)
+    overview = await read_overview(reader, states)
+    backends = [make_overview_row(reader, entry, states, overview) for entry in reader.visible.shown.values()]
     chosen = backends if pick is None else pick(backends)
-    rows = [await reader.summary(reader.visible.entry(backend.name), standing) for backend in chosen]
+    rows = [await reader.summary(reader.visible.entry(backend.name), states) for backend in chosen]
     if pick is None:
         backends = rows
     return Summary(
@@ -253,11 +255,11 @@ async def summary(
         kind=reader.kind,
         at=reader.now,
         cursor=await reader.cursor(),
-        history=reader.told.state,
+        history=reader.history.state,
         ingests=ingests,
-        health=await _health(reader, backends, overview),
+        health=await _read_health(reader, backends, overview),
         allowlist=await allowlist_state(reader.tx, reader.upstream, reader.visible),
-        levels=_by_level(backends),
+        levels=_group_by_level(backends),
         rows=tuple(rows),
     )
 
@@ -265,16 +267,16 @@ async def summary(
 async def metrics_view(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendMetrics] | None
 ) -> MetricsView:
-    standing = await read_backend_states(reader.tx, reader.upstream)
-    overview = await read_all_figures(reader, standing)
-    backends = [_metrics(entry, reader.kind, overview) for entry in reader.visible.public.values()]
+    states = await read_backend_states(reader.tx, reader.upstream)
+    overview = await read_all_figures(reader, states)
+    backends = [_make_metrics(entry, reader.kind, overview) for entry in reader.visible.public.values()]
     counted = [backend for backend in backends if _is_counted(backend, overview)]
     chosen = backends if pick is None else pick(backends)
-    rows = [await _read_in_full(reader, backend, standing) for backend in chosen]
+    rows = [await _read_in_full(reader, backend, states) for backend in chosen]
     if sum(map(_has_durations, counted)) <= _MOST_IN_FULL:
         read = {row.name: row for row in rows}
         counted = [
-            read.get(backend.name) or await _read_in_full(reader, backend, standing) for backend in counted
+            read.get(backend.name) or await _read_in_full(reader, backend, states) for backend in counted
         ]
     total = sum((backend.figures for backend in counted), overview.empty)
     return MetricsView(
@@ -283,21 +285,21 @@ async def metrics_view(
         kind=reader.kind,
         at=reader.now,
         cursor=await reader.cursor(),
-        history=reader.told.state,
+        history=reader.history.state,
         ingests=ingests,
-        total=replace(total, last_result=await _newest_of(reader, counted)),
+        total=replace(total, last_result=await _read_newest_result(reader, counted)),
         backends=tuple(rows if pick is None else backends),
         rows=tuple(rows),
     )
 
 
-def _metrics(entry: AllowlistEntry, kind: ResultKind, overview: Overview) -> BackendMetrics:
+def _make_metrics(entry: AllowlistEntry, kind: ResultKind, overview: Overview) -> BackendMetrics:
     return BackendMetrics(
         name=entry.name,
         level=entry.level,
         probe=bool(entry.expect),
-        figures=_recorded(entry.level, overview.backend_figures(entry.name.key, kind)),
-        silent=overview.silent(entry),
+        figures=_without_results_below_l2(entry.level, overview.backend_figures(entry.name.key, kind)),
+        silent=overview.is_silent(entry),
     )
 
 
@@ -309,11 +311,13 @@ def _is_counted(backend: BackendMetrics, overview: Overview) -> bool:
 
 
 async def _read_in_full(
-    reader: BackendReader, backend: BackendMetrics, standing: BackendStates
+    reader: BackendReader, backend: BackendMetrics, states: BackendStates
 ) -> BackendMetrics:
-    """A backend with its last result, and with the durations themselves where they are few."""
+    """A backend with its last result, and with exact durations where they are few."""
     if _has_durations(backend):
-        figures = _recorded(backend.level, await reader.figures(backend.name.key, standing, parts=True))
+        figures = _without_results_below_l2(
+            backend.level, await reader.figures(backend.name.key, states, parts=True)
+        )
         return replace(backend, figures=figures)
     if backend.figures.last_result is None:
         return backend
@@ -325,7 +329,7 @@ def _has_durations(backend: BackendMetrics) -> bool:
     return bool(backend.figures.queue.known or backend.figures.execution.known)
 
 
-async def _newest_of(reader: BackendReader, backends: list[BackendMetrics]) -> LastResult | None:
+async def _read_newest_result(reader: BackendReader, backends: list[BackendMetrics]) -> LastResult | None:
     ended = [
         (backend.figures.last_result.at, backend.name) for backend in backends if backend.figures.last_result
     ]
@@ -335,8 +339,8 @@ async def _newest_of(reader: BackendReader, backends: list[BackendMetrics]) -> L
     return await read_last(reader.tx, reader.upstream.key, name.key, reader.kind)
 
 
-def _recorded(level: Level, figures: Figures) -> Figures:
-    """Of who is only notified just what was sent: nobody shows results of its better days as its own."""
+def _without_results_below_l2(level: Level, figures: Figures) -> Figures:
+    """Below L2 only dispatches count: results of a time at a higher level are not shown as present ones."""
     if level >= Level.L2:
         return figures
     return Figures(
@@ -344,8 +348,10 @@ def _recorded(level: Level, figures: Figures) -> Figures:
     )
 
 
-async def _health(reader: BackendReader, backends: list[BackendSummary], overview: Overview) -> RelayHealth:
-    """The relay's own state, which is the same whatever kind of event the reader looks at."""
+async def _read_health(
+    reader: BackendReader, backends: list[BackendSummary], overview: Overview
+) -> RelayHealth:
+    """The relay's own state, which does not depend on the selected kind of event."""
     health = await relay_health(reader.tx, reader.upstream, reader.window.since, reader.now)
     ended = (
         overview.last_result_time(backend.name.key, *OWN_KINDS) for backend in backends if backend.figures
@@ -355,23 +361,25 @@ async def _health(reader: BackendReader, backends: list[BackendSummary], overvie
     return replace(
         health,
         last_result_at=newest,
-        probes=tuple([await _probe(reader, probe) for probe in probes]),
+        probes=tuple([await _read_probe(reader, probe) for probe in probes]),
     )
 
 
-async def _probe(reader: BackendReader, backend: BackendSummary) -> Probe:
-    where = (reader.tx, reader.upstream.key, backend.name.key)
-    last = await read_last(*where, *OWN_KINDS) if backend.figures else None
+async def _read_probe(reader: BackendReader, backend: BackendSummary) -> Probe:
+    backend_key = (reader.tx, reader.upstream.key, backend.name.key)
+    last = await read_last(*backend_key, *OWN_KINDS) if backend.figures else None
     return Probe(backend.name, last, is_stale(last, reader.now, silent=backend.silent))
 
 
-def _by_level(backends: list[BackendSummary]) -> tuple[tuple[Level, tuple[BackendSummary, ...]], ...]:
+def _group_by_level(backends: list[BackendSummary]) -> tuple[tuple[Level, tuple[BackendSummary, ...]], ...]:
     """L4 first, and in each level the worst first."""
-    grouped = ((level, sorted((b for b in backends if b.level is level), key=_worst)) for level in Level)
+    grouped = (
+        (level, sorted((b for b in backends if b.level is level), key=_trouble_key)) for level in Level
+    )
     return tuple((level, tuple(group)) for level, group in reversed([*grouped]) if group)
 
 
-def _worst(backend: BackendSummary) -> tuple[bool, float, RepoName]:
+def _trouble_key(backend: BackendSummary) -> tuple[bool, float, RepoName]:
     rate = backend.figures.tally.pass_rate if backend.figures else None
     troubled = backend.silent or backend.suspended or backend.alarm is not None
     return not troubled, 2.0 if rate is None else rate, backend.name

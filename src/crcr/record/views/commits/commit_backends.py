@@ -1,7 +1,7 @@
-"""What is shown of one commit: its gate, the backends of a delivery with their jobs, and its checks.
+"""Reads one commit for pages: its gate, the backends of a delivery with their jobs, and its checks.
 
-The gate is judged anew from recorded facts, so that a page never lags behind its check; once nobody wants the
-commit merged any more, the gate is shown as it was last recorded.
+The gate is judged anew from recorded facts, so that a page never lags behind its check; the gate of a commit that is no
+longer to be merged is shown as it was last recorded.
 """
 
 from dataclasses import dataclass, replace
@@ -39,8 +39,8 @@ from crcr.record.views.backends.jobs import (
     IN_ORDER,
     LATEST_ATTEMPT,
     VIEW_COLUMNS,
+    add_failed_tests,
     job_view,
-    with_tests,
 )
 from crcr.record.views.logs.deliveries import dispatch_view
 from crcr.record.views.relay.health import unpublished_gate
@@ -65,7 +65,7 @@ _JOBS = Statement(
     )
     .order_by(jobs.c.downstream, *IN_ORDER)
 )
-# What backends report on their own names no delivery, but the commit in its place.
+# Self-reports have no delivery: the column has the commit's SHA instead.
 _OWN_REPORTS = Statement(
     select(*VIEW_COLUMNS, jobs.c.level)
     .where(
@@ -98,7 +98,7 @@ class CommitReader:
     now: datetime
 
     async def gate(self, head_sha: str, delivery: str | None) -> GateView | None:
-        """The gate; None while the commit has not been looked at. `delivery` is the one it was last judged by."""
+        """The gate; None while the commit has not been judged. `delivery` is the one it was last judged by."""
         row = await self.tx.one(_GATE, head_sha=head_sha, upstream=self.upstream.key)
         if row is None:
             return None
@@ -109,88 +109,90 @@ class CommitReader:
         if commit.subjects:
             judgement = judge_gate(commit, self.timeouts, self.now)
             shown = gate_view(judgement, self.visible.public, judged_at, head_sha)
-            return replace(shown, unpublished=await self._unpublished(head_sha, shown.state))
-        whole = delivery is not None and await self._all_are_seen(delivery)
+            return replace(shown, unpublished=await self._read_unpublished(head_sha, shown.state))
+        whole = delivery is not None and await self._sees_all_gating(delivery)
         title = row["title"] if whole else None
         return GateView(state=GateShown(row["state"]), title=title, judged_at=judged_at, whole=whole)
 
     async def backends(self, delivery: str) -> tuple[CommitBackend, ...]:
-        """Everybody to be seen whom the delivery concerns, with the jobs that count."""
+        """The visible backends of a delivery, with the jobs that count."""
         key = {"delivery": delivery, "upstream": self.upstream.key}
-        found: dict[str, list[JobView]] = {}
+        jobs_by_backend: dict[str, list[JobView]] = {}
         for row in await self.tx.all(_JOBS, **key):
             if row["downstream"] in self.visible.reporting:
-                found.setdefault(row["downstream"], []).append(job_view(row, self.visible))
+                jobs_by_backend.setdefault(row["downstream"], []).append(job_view(row, self.visible))
         rows = [
             row for row in await self.tx.all(_DISPATCHES, **key) if row["downstream"] in self.visible.public
         ]
-        backends = [self._backend(row, found.get(row["downstream"], [])) for row in rows]
-        return await self._with_tests(sorted(backends, key=backend_sort_key))
+        backends = [self._dispatched_backend(row, jobs_by_backend.get(row["downstream"], [])) for row in rows]
+        return await self._add_failed_tests(sorted(backends, key=backend_sort_key))
 
-    async def reporting_on_their_own(self, head_sha: str) -> tuple[CommitBackend, ...]:
-        """Who tested the commit without being told of it, such as nightly; their jobs go by its SHA."""
-        where = {"head_sha": head_sha, "upstream": self.upstream.key}
-        found: dict[tuple[str, str], list[Row]] = {}
-        for row in await self.tx.all(_OWN_REPORTS, **where):
+    async def read_self_reporting(self, head_sha: str) -> tuple[CommitBackend, ...]:
+        """The backends that tested the commit without a dispatch, such as nightly; their jobs are found by its SHA."""
+        commit = {"head_sha": head_sha, "upstream": self.upstream.key}
+        rows_by_backend: dict[tuple[str, str], list[Row]] = {}
+        for row in await self.tx.all(_OWN_REPORTS, **commit):
             if row["downstream"] in self.visible.reporting:
-                found.setdefault((row["downstream"], row["event"]), []).append(row)
-        backends = [self._on_its_own(head_sha, rows) for rows in found.values()]
-        return await self._with_tests(sorted(backends, key=backend_sort_key))
+                rows_by_backend.setdefault((row["downstream"], row["event"]), []).append(row)
+        backends = [self._self_reporting_backend(head_sha, rows) for rows in rows_by_backend.values()]
+        return await self._add_failed_tests(sorted(backends, key=backend_sort_key))
 
     async def checks(self, head_sha: str, gate: GateView | None) -> tuple[CheckView, ...]:
-        """The newest check of each name that GitHub has; the gate's own words only where the gate may be seen."""
+        """The newest published check of each name; the gate's title only where the whole gate is visible."""
         newest: dict[str, Row] = {}
         for row in await self.tx.all(_CHECKS, head_sha=head_sha, upstream=self.upstream.key):
             if row["downstream"] is None or row["downstream"] in self.visible.reporting:
                 newest.setdefault(row["name"], row)
         whole = gate is not None and gate.whole
-        return tuple(_check(row, told=whole or row["downstream"] is not None) for row in newest.values())
+        return tuple(
+            _check(row, show_title=whole or row["downstream"] is not None) for row in newest.values()
+        )
 
-    async def _unpublished(self, head_sha: str, state: GateShown) -> GatePublication | None:
+    async def _read_unpublished(self, head_sha: str, state: GateShown) -> GatePublication | None:
         return await unpublished_gate(self.tx, self.upstream, head_sha, state.value, self.now)
 
-    async def _all_are_seen(self, delivery: str) -> bool:
+    async def _sees_all_gating(self, delivery: str) -> bool:
         rows = await self.tx.all(_DISPATCHES, delivery=delivery, upstream=self.upstream.key)
         gating = {row["downstream"] for row in rows if row["level"] == Level.L4}
         return gating <= set(self.visible.public)
 
-    def _backend(self, row: Row, found: list[JobView]) -> CommitBackend:
+    def _dispatched_backend(self, row: Row, jobs: list[JobView]) -> CommitBackend:
         dispatch = dispatch_view(row, self.visible)
-        return _concerned(
+        return _make_backend(
             self.visible.public[row["downstream"]],
-            found,
+            jobs,
             level=dispatch.level,
-            state=backend_state(dispatch, found, reports=self._reports(row)),
+            state=backend_state(dispatch, jobs, reports=self._is_result_expected(row)),
             delivery=dispatch.delivery,
             event=dispatch.event,
             dispatch=dispatch,
         )
 
-    def _on_its_own(self, head_sha: str, rows: list[Row]) -> CommitBackend:
-        found = [job_view(row, self.visible) for row in rows]
-        return _concerned(
+    def _self_reporting_backend(self, head_sha: str, rows: list[Row]) -> CommitBackend:
+        jobs = [job_view(row, self.visible) for row in rows]
+        return _make_backend(
             self.visible.reporting[rows[0]["downstream"]],
-            found,
+            jobs,
             level=Level(max(row["level"] for row in rows)),
-            state=state_of_jobs(found),
+            state=state_of_jobs(jobs),
             delivery=head_sha,
             event=rows[0]["event"],
             dispatch=None,
         )
 
-    def _reports(self, row: Row) -> bool:
-        """Whether a result is to be expected: of its level then and now, and not of a mere notice."""
+    def _is_result_expected(self, row: Row) -> bool:
+        """Whether a result is expected: by the backend's level then and now; below L2 it is only notified."""
         return row["downstream"] in self.visible.reporting and row["level"] >= Level.L2
 
-    async def _with_tests(self, backends: list[CommitBackend]) -> tuple[CommitBackend, ...]:
-        left = _MOST_FAILURES
-        told = []
+    async def _add_failed_tests(self, backends: list[CommitBackend]) -> tuple[CommitBackend, ...]:
+        remaining = _MOST_FAILURES
+        with_tests = []
         for backend in backends:
-            failed = [job for job in backend.jobs if job.counted is CountedAs.FAILURE][:left]
-            left -= len(failed)
-            detailed = [await with_tests(self.tx, self.upstream, self.visible, job) for job in failed]
-            told.append(replace(backend, jobs=(*detailed, *backend.jobs[len(failed) :])))
-        return tuple(told)
+            failed = [job for job in backend.jobs if job.counted is CountedAs.FAILURE][:remaining]
+            remaining -= len(failed)
+            detailed = [await add_failed_tests(self.tx, self.upstream, self.visible, job) for job in failed]
+            with_tests.append(replace(backend, jobs=(*detailed, *backend.jobs[len(failed) :])))
+        return tuple(with_tests)
 
 
 async def commit_reader(
@@ -209,26 +211,26 @@ async def commit_reader(
     return CommitReader(tx, upstream, allowlist, visible, timeouts, now)
 
 
-def _concerned(entry: AllowlistEntry, found: list[JobView], **told: Any) -> CommitBackend:
-    found.sort(key=job_sort_key)
+def _make_backend(entry: AllowlistEntry, jobs: list[JobView], **facts: Any) -> CommitBackend:
+    jobs.sort(key=job_sort_key)
     return CommitBackend(
         name=entry.name,
         level_now=entry.level,
         device=entry.device,
         oncalls=entry.oncalls,
-        spell=running_time(found),
-        jobs=tuple(found[:_MOST_JOBS]),
-        jobs_left_out=max(0, len(found) - _MOST_JOBS),
-        **told,
+        spell=running_time(jobs),
+        jobs=tuple(jobs[:_MOST_JOBS]),
+        jobs_left_out=max(0, len(jobs) - _MOST_JOBS),
+        **facts,
     )
 
 
-def _check(row: Row, *, told: bool) -> CheckView:
+def _check(row: Row, *, show_title: bool) -> CheckView:
     return CheckView(
         name=row["name"],
         round=row["round"],
         status=row["status"],
         conclusion=row["conclusion"],
-        title=row["title"] if told else None,
+        title=row["title"] if show_title else None,
         published_at=from_us_or_none(row["published_at"]),
     )

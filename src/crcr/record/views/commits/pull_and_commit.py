@@ -1,8 +1,7 @@
-"""The pages of a pull request and of a commit, put together: which delivery speaks for them, and what led there.
+"""The pages of a pull request and of a commit: the delivery whose backends they show, and the timeline.
 
-There is no index from a commit to its deliveries: a commit is found as the head of an open pull request, as a
-merge group, by a delivery that the reader names, among the newest deliveries, or by what backends reported about it
-on their own.
+There is no index from a commit to its deliveries: a commit is found as the head of an open pull request, as a merge
+group, by a delivery in the page's address, among the newest deliveries, or by self-reports about it.
 """
 
 import json
@@ -53,7 +52,7 @@ _HEADS = Statement(
         "SELECT number FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1 ORDER BY number"
     )
 )
-_ONE = Statement(text(f"{_DELIVERY} AND guid = :guid"))
+_BY_GUID = Statement(text(f"{_DELIVERY} AND guid = :guid"))
 _OF_COMMIT = Statement(
     text(f"{_DELIVERY} AND head_sha = :head_sha ORDER BY received_at DESC, guid DESC LIMIT :most")
 )
@@ -78,28 +77,30 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
     if pull is None:
         raise NotFound(
             f"no event of {upstream}#{number} has arrived",
-            hint="it appears with its next push; has it been open for longer, see whether the App's webhook is on; "
-            "what is very old is no longer kept",
+            hint="it appears with its next push; if it has been open for longer, check that the App's webhook is on; "
+            "very old pull requests are no longer kept",
         )
-    arrived = await tx.all(_OF_PULL, upstream=upstream.key, number=number, most=_MOST_OF_PULL)
-    of_head = [row for row in arrived if row["head_sha"] == pull.head_sha and row["event"] == "pull_request"]
-    # One of an earlier release has no base.
-    tested = [row for row in of_head if row["base_ref"] in (None, pull.base_ref)]
-    told = _speaks(tested, *_TESTED[:3])
-    closed = None if pull.is_open else _closing(of_head)
-    gate = await reader.gate(pull.head_sha, told)
-    backends = await reader.backends(told) if told else ()
-    after_closing = await reader.backends(closed) if closed else ()
-    known = TimelineFacts(
-        arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], pull.head_sha, pull.base_ref),
+    deliveries = await tx.all(_OF_PULL, upstream=upstream.key, number=number, most=_MOST_OF_PULL)
+    head_deliveries = [
+        row for row in deliveries if row["head_sha"] == pull.head_sha and row["event"] == "pull_request"
+    ]
+    # Deliveries of an earlier release have no base.
+    tested = [row for row in head_deliveries if row["base_ref"] in (None, pull.base_ref)]
+    tested_delivery = _find_tested_delivery(tested, *_TESTED[:3])
+    closing_delivery = None if pull.is_open else _find_closing_delivery(head_deliveries)
+    gate = await reader.gate(pull.head_sha, tested_delivery)
+    backends = await reader.backends(tested_delivery) if tested_delivery else ()
+    after_closing = await reader.backends(closing_delivery) if closing_delivery else ()
+    facts = TimelineFacts(
+        arrivals=await _read_arrivals(reader, deliveries[:_MOST_ARRIVALS], pull.head_sha, pull.base_ref),
         backends=(*backends, *after_closing),
         waivers=await read_waivers_of_pulls(tx, upstream, reader.visible, (number,), reader.now),
         checks=await reader.checks(pull.head_sha, gate),
         gate=gate,
-        groups=await _groups_with(tx, upstream, number, reader.now),
+        groups=await _read_groups_with(tx, upstream, number, reader.now),
         pull=_pull_state(pull),
     )
-    moments, left_out = build_timeline(known)
+    moments, left_out = build_timeline(facts)
     return PullView(
         upstream=upstream,
         number=number,
@@ -109,16 +110,16 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         gate=gate,
         backends=backends,
         after_closing=after_closing,
-        waivers=known.waivers,
-        checks=known.checks,
+        waivers=facts.waivers,
+        checks=facts.checks,
         timeline=moments,
-        timeline_left_out=left_out + max(0, len(arrived) - _MOST_ARRIVALS),
-        groups=known.groups,
-        **{name: getattr(pull, name) for name in _AS_KNOWN},
+        timeline_left_out=left_out + max(0, len(deliveries) - _MOST_ARRIVALS),
+        groups=facts.groups,
+        **{name: getattr(pull, name) for name in _AS_STORED},
     )
 
 
-_AS_KNOWN: tuple[Any, ...] = ("title", "author", "draft", "labels", "base_ref", "head_sha")
+_AS_STORED: tuple[Any, ...] = ("title", "author", "draft", "labels", "base_ref", "head_sha")
 
 
 async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None) -> CommitView:
@@ -126,64 +127,64 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     group = await load_group(tx, upstream, head_sha)
     heads = await tx.all(_HEADS, head_sha=head_sha, upstream=upstream.key)
     named = [delivery, group["delivery"] if group else None]
-    arrived = await _arrived(reader, head_sha, [row["number"] for row in heads], named)
-    on_their_own = await reader.reporting_on_their_own(head_sha)
-    if not arrived and not on_their_own:
+    deliveries = await _read_deliveries(reader, head_sha, [row["number"] for row in heads], named)
+    self_reporting = await reader.read_self_reporting(head_sha)
+    if not deliveries and not self_reporting:
         raise NotFound(
             f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",
-            hint="give all 40 digits; only what was pushed, proposed or tested since the relay runs is known, and what "
-            "is very old is no longer kept",
+            hint="give all 40 digits; the relay knows only commits that were pushed, proposed or tested since it "
+            "was set up, and very old ones are no longer kept",
         )
-    told = _speaks(arrived, *_TESTED)
-    gate = await reader.gate(head_sha, told)
-    numbers = {row["number"] for row in arrived if row["number"] is not None}
-    about = numbers | set(json.loads(group["numbers"] or "[]") if group else ())
-    shown = await _group(tx, upstream, group, reader.now) if group else None
-    dispatched = await reader.backends(told) if told else ()
-    known = TimelineFacts(
-        arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], head_sha),
-        backends=(*dispatched, *on_their_own),
-        waivers=await read_waivers_of_pulls(tx, upstream, reader.visible, sorted(about), reader.now),
+    tested_delivery = _find_tested_delivery(deliveries, *_TESTED)
+    gate = await reader.gate(head_sha, tested_delivery)
+    numbers = {row["number"] for row in deliveries if row["number"] is not None}
+    related_pulls = numbers | set(json.loads(group["numbers"] or "[]") if group else ())
+    group_shown = await _read_group(tx, upstream, group, reader.now) if group else None
+    dispatched = await reader.backends(tested_delivery) if tested_delivery else ()
+    facts = TimelineFacts(
+        arrivals=await _read_arrivals(reader, deliveries[:_MOST_ARRIVALS], head_sha),
+        backends=(*dispatched, *self_reporting),
+        waivers=await read_waivers_of_pulls(tx, upstream, reader.visible, sorted(related_pulls), reader.now),
         checks=await reader.checks(head_sha, gate),
         gate=gate,
-        groups=(shown,) if shown else (),
+        groups=(group_shown,) if group_shown else (),
     )
-    moments, left_out = build_timeline(known)
+    moments, left_out = build_timeline(facts)
     return CommitView(
         upstream=upstream,
         head_sha=head_sha,
         at=reader.now,
         cursor=await newest_change(tx),
-        event=arrived[0]["event"] if arrived else on_their_own[0].event,
-        ref=arrived[0]["ref"] if arrived else None,
-        place=await read_commit_place(tx, upstream, head_sha) if on_their_own else None,
+        event=deliveries[0]["event"] if deliveries else self_reporting[0].event,
+        ref=deliveries[0]["ref"] if deliveries else None,
+        place=await read_commit_place(tx, upstream, head_sha) if self_reporting else None,
         numbers=tuple(sorted(numbers)),
-        group=shown,
+        group=group_shown,
         gate=gate,
-        backends=known.backends,
-        waivers=known.waivers,
-        checks=known.checks,
+        backends=facts.backends,
+        waivers=facts.waivers,
+        checks=facts.checks,
         timeline=moments,
-        timeline_left_out=left_out + max(0, len(arrived) - _MOST_ARRIVALS),
+        timeline_left_out=left_out + max(0, len(deliveries) - _MOST_ARRIVALS),
     )
 
 
-async def _arrived(
-    reader: CommitReader, head_sha: str, numbers: list[int], named: list[str | None]
+async def _read_deliveries(
+    reader: CommitReader, head_sha: str, numbers: list[int], guids: list[str | None]
 ) -> list[Row]:
-    """The deliveries about the commit that can be found, newest first."""
+    """The deliveries about the commit, as far as they can be found, newest first."""
     tx, key = reader.tx, reader.upstream.key
     rows = await tx.all(_OF_COMMIT, upstream=key, head_sha=head_sha, most=_MOST_OF_COMMIT)
     for number in numbers:
         rows += await tx.all(_OF_PULL, upstream=key, number=number, most=_MOST_OF_PULL)
-    for guid in filter(None, named):
-        rows += await tx.all(_ONE, guid=guid, upstream=key)
-    found = {row["guid"]: row for row in rows if row["head_sha"] == head_sha}
-    return sorted(found.values(), key=lambda row: (row["received_at"], row["guid"]), reverse=True)
+    for guid in filter(None, guids):
+        rows += await tx.all(_BY_GUID, guid=guid, upstream=key)
+    by_guid = {row["guid"]: row for row in rows if row["head_sha"] == head_sha}
+    return sorted(by_guid.values(), key=lambda row: (row["received_at"], row["guid"]), reverse=True)
 
 
-def _speaks(newest_first: list[Row], *actions: str | None) -> str | None:
-    """The newest delivery whose dispatches are what is shown; one that was superseded dispatched nothing."""
+def _find_tested_delivery(newest_first: list[Row], *actions: str | None) -> str | None:
+    """The newest delivery with one of these actions that dispatched; a superseded one did not."""
     for row in newest_first:
         tested = row["action"] in actions or row["relay_reason"] is not None
         if tested and row["state"] != DeliveryState.SUPERSEDED.value:
@@ -191,24 +192,24 @@ def _speaks(newest_first: list[Row], *actions: str | None) -> str | None:
     return None
 
 
-def _closing(newest_first: list[Row]) -> str | None:
+def _find_closing_delivery(newest_first: list[Row]) -> str | None:
     closings = [row for row in newest_first if row["action"] == "closed"]
-    return _speaks(closings, "closed")
+    return _find_tested_delivery(closings, "closed")
 
 
-async def _arrivals(
+async def _read_arrivals(
     reader: CommitReader, rows: list[Row], head_sha: str, base_ref: str | None = None
 ) -> tuple[Arrival, ...]:
     of_other_base = [base_ref is not None and row["base_ref"] not in (None, base_ref) for row in rows]
     return tuple(
         [
-            await _arrival(reader.tx, reader.upstream, reader.visible, row, head_sha, older=older)
+            await _read_arrival(reader.tx, reader.upstream, reader.visible, row, head_sha, older=older)
             for row, older in zip(rows, of_other_base, strict=True)
         ]
     )
 
 
-async def _arrival(
+async def _read_arrival(
     tx: Tx, upstream: RepoName, visible: VisibleBackends, row: Row, head_sha: str, *, older: bool
 ) -> Arrival:
     dispatches = await tx.all(_STATES, delivery=row["guid"], upstream=upstream.key)
@@ -236,13 +237,13 @@ def _pull_state(pull: KnownPull) -> PullState:
     return PullState.MERGED if pull.merged else PullState.CLOSED
 
 
-async def _groups_with(tx: Tx, upstream: RepoName, number: int, now: datetime) -> tuple[GroupView, ...]:
+async def _read_groups_with(tx: Tx, upstream: RepoName, number: int, now: datetime) -> tuple[GroupView, ...]:
     rows = await tx.all(_LIVE_GROUPS, upstream=upstream.key)
-    with_it = [row for row in rows if number in json.loads(row["numbers"] or "[]")]
-    return tuple([await _group_view(tx, upstream, row, row["gate"], now) for row in with_it])
+    containing = [row for row in rows if number in json.loads(row["numbers"] or "[]")]
+    return tuple([await _group_view(tx, upstream, row, row["gate"], now) for row in containing])
 
 
-async def _group(tx: Tx, upstream: RepoName, row: Row, now: datetime) -> GroupView:
+async def _read_group(tx: Tx, upstream: RepoName, row: Row, now: datetime) -> GroupView:
     gate = await tx.one(_GATE, head_sha=row["head_sha"], upstream=upstream.key)
     return await _group_view(tx, upstream, row, gate["state"] if gate else None, now)
 

@@ -1,6 +1,6 @@
-"""Waivers for pages: those of a pull request, and all of them in pages; never of a backend that is not to be seen.
+"""Waivers of a pull request, and all waivers page by page; those of hidden backends are left out.
 
-Those in force are found from the open pull requests, which are few; the past is walked newest first.
+Waivers in force are found from the open pull requests, which are few; the others are read newest first.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ from crcr.record.views.visibility import VisibleBackends
 
 _NEWEST: Key = (2**62, 2**62)
 _IN_FORCE_FIRST, _ALL = 0, 1
-"""How a cursor begins: among those in force, or in the list of all."""
+"""The first value of a cursor: in the section of waivers in force, or in the list of all."""
 
 _COLUMNS = (
     "SELECT w.waiver_id, w.number, w.head_sha, w.until_at, w.downstream, w.job, w.who, w.reason, w.created_at,"
@@ -30,8 +30,8 @@ _COLUMNS = (
 _AND_PULL = (
     " LEFT JOIN pulls p ON p.upstream = w.upstream AND p.number = w.number WHERE w.upstream = :upstream"
 )
-_FOUND = "FROM (SELECT * FROM waivers WHERE upstream = :upstream AND number = :number LIMIT 10000) w"
-_OF_ONE = f"{_COLUMNS} {_FOUND}{_AND_PULL}"
+_FROM_PULL = "FROM (SELECT * FROM waivers WHERE upstream = :upstream AND number = :number LIMIT 10000) w"
+_OF_ONE = f"{_COLUMNS} {_FROM_PULL}{_AND_PULL}"
 _BEFORE = (
     " AND w.created_at <= :at AND (w.created_at < :at OR w.waiver_id < :id)"
     " ORDER BY w.created_at DESC, w.waiver_id DESC LIMIT :limit"
@@ -39,8 +39,7 @@ _BEFORE = (
 _OF_PULL = Statement(text(f"{_OF_ONE} ORDER BY w.created_at DESC, w.waiver_id DESC LIMIT 100"))
 _PAGE = Statement(text(f"{_COLUMNS} FROM waivers w{_AND_PULL}{_BEFORE}"))
 _PAGE_OF_PULL = Statement(text(f"{_OF_ONE}{_BEFORE}"))
-# From the open pull requests, by the one index of them, to their waivers: the other way round all waivers there
-# ever were would be walked.
+# From the open pull requests, which have an index, to their waivers: the other way round would scan all waivers.
 _OPEN = "FROM (SELECT * FROM pulls WHERE is_open = 1 AND head_sha >= '' LIMIT 20000) p"
 _IN_FORCE = Statement(
     text(
@@ -55,7 +54,7 @@ _IN_FORCE = Statement(
 async def read_waivers_of_pulls(
     tx: Tx, upstream: RepoName, visible: VisibleBackends, numbers: Iterable[int], now: datetime
 ) -> tuple[WaiverView, ...]:
-    """The newest of each, in force or past."""
+    """The newest waivers of each pull request, in force or not."""
     rows: list[Row] = []
     for number in numbers:
         rows += await tx.all(_OF_PULL, upstream=upstream.key, number=number)
@@ -70,53 +69,57 @@ async def waiver_page(
 
 
 async def waiver_list(tx: Tx, query: WaiverQuery, visible: VisibleBackends, now: datetime) -> WaiverPage:
-    keep = _keeper(query, visible)
+    keep = _make_filter(query, visible)
     section, start = _start(query)
-    found: list[Row] = []
+    listed: list[Row] = []
     more: Key | None = None
     if section == _IN_FORCE_FIRST:
         rows = await tx.all(_IN_FORCE, upstream=query.upstream.key, now=to_us(now))
-        left = [row for row in rows if keep(row) and _key(row) < start]
-        found = left[: query.limit]
-        more = (_IN_FORCE_FIRST, *_key(found[-1])) if len(left) > len(found) else None
+        candidates = [row for row in rows if keep(row) and _key(row) < start]
+        listed = candidates[: query.limit]
+        more = (_IN_FORCE_FIRST, *_key(listed[-1])) if len(candidates) > len(listed) else None
         start = _NEWEST
     if more is None and query.state is not WaiverState.IN_FORCE:
-        rows, on = await _past(tx, replace(query, after=start, limit=query.limit - len(found)), keep, now)
-        found += rows
-        more = (_ALL, *on) if on else None
-    views = tuple(_view(row, visible, now) for row in found)
+        rows, following = await _read_all(
+            tx, replace(query, after=start, limit=query.limit - len(listed)), keep, now
+        )
+        listed += rows
+        more = (_ALL, *following) if following else None
+    views = tuple(_view(row, visible, now) for row in listed)
     return WaiverPage(views, more, cursor=await newest_change(tx))
 
 
-async def _past(
+async def _read_all(
     tx: Tx, query: WaiverQuery, keep: Callable[[Row], bool], now: datetime
 ) -> tuple[list[Row], Key | None]:
-    """The list of all, newest first; without those in force where they come first."""
+    """The list of all waivers, newest first; without those in force where they have a section of their own."""
     statement = _PAGE if query.number is None else _PAGE_OF_PULL
-    of_pull = {} if query.number is None else {"number": query.number}
+    pull_filter = {} if query.number is None else {"number": query.number}
 
     async def read(after: Key, limit: int) -> list[Row]:
         at, last = after
-        return await tx.all(statement, upstream=query.upstream.key, at=at, id=last, limit=limit, **of_pull)
+        return await tx.all(
+            statement, upstream=query.upstream.key, at=at, id=last, limit=limit, **pull_filter
+        )
 
-    def wanted(row: Row) -> bool:
+    def matches(row: Row) -> bool:
         state = _state(row, now)
         if query.state is not None:
             return state is query.state and keep(row)
         return (query.newest_first or state is not WaiverState.IN_FORCE) and keep(row)
 
-    return await read_matching(read, query.after or _NEWEST, query.limit, key_of=_key, keep=wanted)
+    return await read_matching(read, query.after or _NEWEST, query.limit, make_key=_key, keep=matches)
 
 
-def _keeper(query: WaiverQuery, visible: VisibleBackends) -> Callable[[Row], bool]:
-    who, backend = (query.who or "").casefold(), (query.backend or "").casefold()
+def _make_filter(query: WaiverQuery, visible: VisibleBackends) -> Callable[[Row], bool]:
+    author, backend = (query.who or "").casefold(), (query.backend or "").casefold()
 
     def keep(row: Row) -> bool:
         return (
             row["downstream"] in visible.public
             and backend in row["downstream"]
             and (query.number is None or row["number"] == query.number)
-            and who in row["who"].casefold()
+            and author in row["who"].casefold()
         )
 
     return keep
@@ -143,7 +146,7 @@ def _view(row: Row, visible: VisibleBackends, now: datetime) -> WaiverView:
         waiver_id=row["waiver_id"],
         number=row["number"],
         head_sha=row["head_sha"],
-        downstream=visible.written(row["downstream"]),
+        downstream=visible.full_name(row["downstream"]),
         job=row["job"],
         who=row["who"],
         reason=row["reason"],

@@ -1,7 +1,8 @@
-"""The sandbox for its page and the API: what was reported last stands first, and nothing that is too old.
+"""The sandbox for its page and the API: the newest reports first, without those that are too old.
 
-A private repository is shown by its id alone, and found by it: what its workflows and jobs are called is its own. Whoever came to an allowlist since is shown as far
-as its entry lets it be. Places in the list are a time and a number, so that they tell nothing of who is not shown.
+A private repository is shown, and found, by its id only; the names of its workflows and jobs are left out. A repository
+that has joined an allowlist since is shown as far as its entry's visibility allows. A cursor is a time and a number, so
+that it reveals no hidden repository.
 """
 
 import json
@@ -53,38 +54,38 @@ _AS_STORED = (
 async def find_hidden_names(
     tx: Tx, lists: AllowlistReader, upstreams: tuple[RepoName, ...]
 ) -> frozenset[str]:
-    """Who has since come to an allowlist and does not want to be seen."""
-    found: set[str] = set()
+    """The repositories on any allowlist whose entries are not public."""
+    hidden: set[str] = set()
     for upstream in upstreams:
         try:
             entries = (await lists.in_force(tx, upstream)).entries
         except NoAllowlist:
             continue
-        found |= {entry.name.key for entry in entries if entry.visibility is not Visibility.PUBLIC}
-    return frozenset(found)
+        hidden |= {entry.name.key for entry in entries if entry.visibility is not Visibility.PUBLIC}
+    return frozenset(hidden)
 
 
 async def sandbox_page(
     tx: Tx, query: SandboxQuery, hidden: frozenset[str], now: datetime, *, everything: bool
 ) -> SandboxPage:
-    """For an administrator `everything` is shown, with its name."""
-    begin = _place(query.after)
+    """With `everything`, for an administrator, hidden and private repositories are shown with their names."""
+    start = _cursor_start(query.after)
     shown: list[Row] = []
-    last = begin
-    for row, place in _placed(await _rows(tx, query, now, begin, whole=bool(hidden))):
-        if place[0] == begin[0] and place[1] <= begin[1]:
+    last = start
+    for row, position in _with_positions(await _read_rows(tx, query, now, start, whole=bool(hidden))):
+        if position[0] == start[0] and position[1] <= start[1]:
             continue  # on the page before
-        if not _is_wanted(row, query.repository, hidden, everything=everything):
+        if not _matches(row, query.repository, hidden, everything=everything):
             continue
         if len(shown) == query.limit:
-            return SandboxPage(await _views(tx, shown, everything=everything), last)
+            return SandboxPage(await _make_views(tx, shown, everything=everything), last)
         shown.append(row)
-        last = place
-    return SandboxPage(await _views(tx, shown, everything=everything), None)
+        last = position
+    return SandboxPage(await _make_views(tx, shown, everything=everything), None)
 
 
-def _place(after: tuple[str | int, ...] | None) -> tuple[int, int]:
-    """A time, and how many of those reported at that very time stand before."""
+def _cursor_start(after: tuple[str | int, ...] | None) -> tuple[int, int]:
+    """The cursor as a time, and a number of rows with exactly that time which come before."""
     match after:
         case None:
             return _END_OF_TIME, 0
@@ -93,19 +94,19 @@ def _place(after: tuple[str | int, ...] | None) -> tuple[int, int]:
     raise bad_cursor()
 
 
-async def _rows(
-    tx: Tx, query: SandboxQuery, now: datetime, begin: tuple[int, int], *, whole: bool
+async def _read_rows(
+    tx: Tx, query: SandboxQuery, now: datetime, start: tuple[int, int], *, whole: bool
 ) -> list[Row]:
-    at, passed = begin
-    when = {"since": to_us(now - KEPT_FOR), "at": at}
-    repository_id = _id(query.repository)
+    at, passed = start
+    times = {"since": to_us(now - KEPT_FOR), "at": at}
+    repository_id = _parse_repository_id(query.repository)
     if repository_id is not None:
-        return await tx.all(_OF_ONE, **when, repository_id=repository_id, limit=MOST)
+        return await tx.all(_OF_ONE, **times, repository_id=repository_id, limit=MOST)
     whole = whole or query.repository is not None
-    return await tx.all(_NEWEST, **when, limit=MOST if whole else query.limit + passed + 1)
+    return await tx.all(_NEWEST, **times, limit=MOST if whole else query.limit + passed + 1)
 
 
-def _placed(rows: list[Row]) -> Iterator[tuple[Row, tuple[int, int]]]:
+def _with_positions(rows: list[Row]) -> Iterator[tuple[Row, tuple[int, int]]]:
     at, number = -1, 0
     for row in rows:
         number = number + 1 if row["reported_at"] == at else 1
@@ -113,24 +114,24 @@ def _placed(rows: list[Row]) -> Iterator[tuple[Row, tuple[int, int]]]:
         yield row, (at, number)
 
 
-def _id(repository: str | None) -> int | None:
+def _parse_repository_id(repository: str | None) -> int | None:
     text = repository or ""
     if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
         return None
     return int(text)
 
 
-def _is_wanted(row: Row, repository: str | None, hidden: frozenset[str], *, everything: bool) -> bool:
+def _matches(row: Row, repository: str | None, hidden: frozenset[str], *, everything: bool) -> bool:
     if not everything and row["name"].lower() in hidden:
         return False
-    if repository is None or _id(repository) is not None:
+    if repository is None or _parse_repository_id(repository) is not None:
         return True
-    # The name of a private repository must not be found out by guessing.
+    # A search must not confirm a guessed name of a private repository.
     named = everything or not row["private"]
     return named and repository.casefold() in row["name"].casefold()
 
 
-async def _views(tx: Tx, rows: list[Row], *, everything: bool) -> tuple[SandboxJob, ...]:
+async def _make_views(tx: Tx, rows: list[Row], *, everything: bool) -> tuple[SandboxJob, ...]:
     return tuple([await _view(tx, row, everything=everything) for row in rows])
 
 

@@ -14,7 +14,7 @@ from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, R
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.joining import RefusalList, RefusalView
 from crcr.decide.views.overview import DispatchAnswer
-from crcr.record.jobs.refusals import KEPT
+from crcr.record.jobs.refusals import KEPT_PER_BACKEND
 from crcr.record.repositories.inspections import read_inspection
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -102,7 +102,7 @@ async def setup_facts(
 ) -> SetupFacts:
     state = await allowlist_state(tx, upstream, visible)
     entry = visible.public.get(repository.key)
-    nothing = SetupFacts(
+    facts = SetupFacts(
         upstream=upstream,
         repository=entry.name if entry else repository,
         entry=entry,
@@ -110,50 +110,50 @@ async def setup_facts(
         allowlist_source=state.source,
         for_admin=visible.everything,
     )
-    return nothing if entry is None else await _known(tx, nothing, entry, visible, now)
+    return facts if entry is None else await _read_entry_facts(tx, facts, entry, visible, now)
 
 
-async def _known(
+async def _read_entry_facts(
     tx: Tx, facts: SetupFacts, entry: AllowlistEntry, visible: VisibleBackends, now: datetime
 ) -> SetupFacts:
     key = {"upstream": facts.upstream.key, "downstream": entry.name.key}
     row = await tx.one(_REPOSITORY, **key)
-    bound = dict(row) if row else {}
+    repository = dict(row) if row else {}
     paused = await tx.one(_PAUSED, upstream=facts.upstream.key)
     asked_at, inspected_at, inspection = await read_inspection(tx, facts.upstream, entry.name)
-    sent = [await _dispatch(tx, key, event) for event in SENT_EVENTS]
+    dispatches = [await _read_last_dispatch(tx, key, event) for event in SENT_EVENTS]
     unsent = {row["state"]: row["number"] for row in await tx.all(_UNSENT, **key)}
     last_callback = _job(await tx.one(_LAST_JOB, **key))
-    first_sent_at, first_run_at = (None, None) if last_callback else await _first_run(tx, key)
+    first_sent_at, first_run_at = (None, None) if last_callback else await _read_first_run(tx, key)
     reader = BackendReader(tx, facts.upstream, visible, Window.of(Span.FORTNIGHT, now), ResultKind.PULLS, now)
     return replace(
         facts,
         paused_at=from_us_or_none(paused["paused_at"]) if paused else None,
-        suspended_at=from_us_or_none(bound.get("suspended_at")),
-        repository_id=bound.get("repository_id"),
-        confirmed=bool(bound.get("confirmed")),
-        alarm=bound.get("alarm"),
+        suspended_at=from_us_or_none(repository.get("suspended_at")),
+        repository_id=repository.get("repository_id"),
+        confirmed=bool(repository.get("confirmed")),
+        alarm=repository.get("alarm"),
         asked_at=asked_at,
         inspected_at=inspected_at,
         inspection=inspection,
         last_dispatch=max(
-            (dispatch for dispatch in sent if dispatch),
+            (dispatch for dispatch in dispatches if dispatch),
             key=lambda dispatch: dispatch.created_at,
             default=None,
         ),
-        last_test=await _dispatch(tx, key, TEST_EVENT),
+        last_test=await _read_last_dispatch(tx, key, TEST_EVENT),
         waiting=unsent.get("waiting", 0) + unsent.get("held", 0),
         parked=unsent.get("parked", 0),
         first_sent_at=first_sent_at,
         first_run_at=first_run_at,
         last_callback=last_callback,
         last_refusal=_refusal(await tx.one(_LAST_REFUSAL, **key)),
-        silent=await reader.silent(entry),
+        silent=await reader.is_silent(entry),
         last_nightly=_job(await tx.one(_LAST_NIGHTLY, **key)),
     )
 
 
-async def _first_run(tx: Tx, key: dict[str, str]) -> tuple[datetime | None, datetime | None]:
+async def _read_first_run(tx: Tx, key: dict[str, str]) -> tuple[datetime | None, datetime | None]:
     """When the first dispatch was sent, and since when its run is under way."""
     rows = [await tx.one(_FIRST_SENT, event=event, **key) for event in SENT_EVENTS]
     first = min((row for row in rows if row), key=lambda row: row["sent_at"], default=None)
@@ -163,7 +163,7 @@ async def _first_run(tx: Tx, key: dict[str, str]) -> tuple[datetime | None, date
     return from_us(first["sent_at"]), from_us_or_none(run["at"]) if run else None
 
 
-async def _dispatch(tx: Tx, key: dict[str, str], event: str) -> LastDispatch | None:
+async def _read_last_dispatch(tx: Tx, key: dict[str, str], event: str) -> LastDispatch | None:
     row = await tx.one(_LAST_DISPATCH, event=event, **key)
     if row is None:
         return None
@@ -243,7 +243,7 @@ async def read_refusals(
         return ()
     since = to_us(now - SHOWN_FOR)
     where = {"upstream": upstream.key, "downstream": downstream.key}
-    return tuple(_view(row) for row in await tx.all(_NEWEST, **where, since=since, limit=KEPT))
+    return tuple(_view(row) for row in await tx.all(_NEWEST, **where, since=since, limit=KEPT_PER_BACKEND))
 
 
 def _view(row: Row) -> RefusalView:

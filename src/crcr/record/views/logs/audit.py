@@ -1,8 +1,8 @@
-"""The audit log for pages: every act by hand and every alarm, newest or oldest first.
+"""The audit log for pages: every administrative act and every alarm, newest or oldest first.
 
-Everybody but administrators sees only acts that name no repository but the upstream and public backends; what
-looks like the name of another one hides the whole act. Who tried to sign in, and what operators gave as their
-reason, is for administrators too.
+Readers who are not administrators see only acts that name no repository except the upstream and public backends; any text
+that looks like another repository's name hides the whole act. Sign-ins, and the reasons that operators gave, are for
+administrators only.
 """
 
 import json
@@ -33,18 +33,18 @@ _UP = Statement(
     text(f"{_ACT} AND at >= :at AND (at > :at OR audit_id > :id) ORDER BY at, audit_id LIMIT :limit")
 )
 
-# The address of a repository, or of an issue and the like in it; what stands behind is read on its own.
+# The address of a repository, or of an issue and the like in it; the text behind it is searched separately.
 _ADDRESS = re.compile(
     r"https?://[^/\s]+/([\w.-]+/[\w.-]+)(?:/(?:issues|pull|commit|discussions|actions/runs)/\w+)?(?:[#?][\w=&.-]*)?"
 )
-# From where a word begins only, or a long word without a slash would be tried from each of its letters.
+# Only at the start of a word: otherwise a long word without a slash would be tried from each of its letters.
 _NAME = re.compile(r"(?<![A-Za-z0-9_.-])[A-Za-z0-9_.-]++/[A-Za-z0-9_.-]++")
 _CHECK = "crcr/"
 _SIGN_IN = "sign_"
-_LOOKED_THROUGH = 4_000
-"""Acts are read whole, to see whom they name."""
+_MOST_SEARCHED = 4_000
+"""At most so many acts are read for one page: each is read whole, to find the names in it."""
 _FOR_ADMINS = frozenset({"ids"})
-"""Details that say nothing to anybody else: the numbers of effects."""
+"""Details for administrators only: the numbers of effects."""
 _BY_OPERATORS = frozenset({"pause", "unpause", "suspend", "resume"})
 """Acts whose `reason` is a note among operators; that of a waiver was given in public."""
 
@@ -56,67 +56,67 @@ async def audit_page(tx: Tx, query: AuditQuery, visible: VisibleBackends, *, eve
         at, last = after
         return await tx.all(statement, upstream=query.upstream.key, at=at, id=last, limit=limit)
 
-    keep = _keeper(query, visible, everything=everything)
+    keep = _make_filter(query, visible, everything=everything)
     rows, more = await read_matching(
-        read, _place(query.after or start), query.limit, key_of=_key, keep=keep, most=_LOOKED_THROUGH
+        read, _cursor_start(query.after or start), query.limit, make_key=_key, keep=keep, most=_MOST_SEARCHED
     )
     return AuditPage(
         tuple(_view(row, everything=everything) for row in rows), more, cursor=await newest_change(tx)
     )
 
 
-def _keeper(query: AuditQuery, visible: VisibleBackends, *, everything: bool) -> Callable[[Row], bool]:
-    who, act = (query.who or "").casefold(), _spaced(query.act or "")
+def _make_filter(query: AuditQuery, visible: VisibleBackends, *, everything: bool) -> Callable[[Row], bool]:
+    actor, act = (query.who or "").casefold(), _as_words(query.act or "")
     public = frozenset(visible.public) | {query.upstream.key}
 
     def keep(row: Row) -> bool:
         return (
-            who in row["who"].casefold()
-            and act in _spaced(row["act"])
+            actor in row["who"].casefold()
+            and act in _as_words(row["act"])
             and (everything or _is_public(row, public))
         )
 
     return keep
 
 
-def _spaced(act: str) -> str:
-    """As the pages write it, after a space: where a word begins. So `pause` does not find `unpause`."""
+def _as_words(act: str) -> str:
+    """The act as pages write it, with a space before each word: so `pause` does not match `unpause`."""
     return f" {act.casefold().replace('_', ' ')}" if act else ""
 
 
 def _is_public(row: Row, public: frozenset[str]) -> bool:
     if row["act"].startswith(_SIGN_IN):
         return False
-    texts = (row["who"], _subject(row), *_texts(_detail(row, everything=False)))
-    return all(name in public for written in texts for name in _named(written))
+    texts = (row["who"], _subject(row), *_collect_texts(_visible_detail(row, everything=False)))
+    return all(name in public for value in texts for name in _find_repository_names(value))
 
 
 def _subject(row: Row) -> str:
-    """Of a check's name only the backend: the rest is that backend's own words."""
+    """The subject; of a check's name only the backend, because the rest is chosen by that backend."""
     if row["act"] != "rerun" or not row["subject"].startswith(_CHECK):
         return str(row["subject"])
     parts = row["subject"].removeprefix(_CHECK).split("/")
     return "/".join(parts[:2]) if len(parts) > 1 else ""
 
 
-def _named(written: str) -> list[str]:
-    """All that may be names of repositories, in lower case."""
-    plain = _ADDRESS.sub(lambda found: f" {found[1].removesuffix('.git')} ", written)
-    return [found.strip(".").lower() for found in _NAME.findall(plain)]
+def _find_repository_names(value: str) -> list[str]:
+    """Every part of a text that may be the name of a repository, in lower case."""
+    without_addresses = _ADDRESS.sub(lambda match: f" {match[1].removesuffix('.git')} ", value)
+    return [match.strip(".").lower() for match in _NAME.findall(without_addresses)]
 
 
-def _texts(value: Any) -> list[str]:
+def _collect_texts(value: Any) -> list[str]:
     match value:
         case str():
             return [value]
         case dict():
-            return [text for key, inner in value.items() for text in (key, *_texts(inner))]
+            return [text for key, inner in value.items() for text in (key, *_collect_texts(inner))]
         case list():
-            return [text for inner in value for text in _texts(inner)]
+            return [text for inner in value for text in _collect_texts(inner)]
     return []
 
 
-def _place(after: Key) -> Key:
+def _cursor_start(after: Key) -> Key:
     match after:
         case (int(at), int(audit_id)):
             return at, audit_id
@@ -127,32 +127,32 @@ def _key(row: Row) -> Key:
     return row["at"], row["audit_id"]
 
 
-def _detail(row: Row, *, everything: bool) -> dict[str, Any]:
+def _visible_detail(row: Row, *, everything: bool) -> dict[str, Any]:
     detail: dict[str, Any] = json.loads(row["detail"])
     if everything:
         return detail
-    kept_back = _FOR_ADMINS | {"reason"} if row["act"] in _BY_OPERATORS else _FOR_ADMINS
-    return {key: value for key, value in detail.items() if key not in kept_back}
+    hidden = _FOR_ADMINS | {"reason"} if row["act"] in _BY_OPERATORS else _FOR_ADMINS
+    return {key: value for key, value in detail.items() if key not in hidden}
 
 
 def _view(row: Row, *, everything: bool) -> AuditView:
-    told = _detail(row, everything=everything)
+    detail = _visible_detail(row, everything=everything)
     return AuditView(
         audit_id=row["audit_id"],
         at=from_us(row["at"]),
         who=row["who"],
         act=row["act"],
         subject=row["subject"],
-        detail={key: _written(value) for key, value in told.items() if value is not None},
+        detail={key: _format_value(value) for key, value in detail.items() if value is not None},
     )
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     match value:
         case bool():
             return "yes" if value else "no"
         case list():
-            return ", ".join(map(_written, value))
+            return ", ".join(map(_format_value, value))
         case str():
             return value
     return json.dumps(value)

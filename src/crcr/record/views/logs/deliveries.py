@@ -1,7 +1,7 @@
 """Deliveries with their dispatches, in pages or one by one; never with the raw body.
 
-Lists follow `ix_deliveries_recent`, a pull request's own index or the one of commits, whichever leads there;
-the other filters are applied on the way, so that no wish makes the store walk all of its deliveries.
+Lists follow `ix_deliveries_recent`, the index of pull requests, or the index of commits, whichever fits the query; the
+other filters are applied to the rows that are read, and the number of these is bounded.
 """
 
 from typing import Any
@@ -23,14 +23,14 @@ from crcr.record.views.paging import Key, bad_cursor, read_matching
 from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import VisibleBackends
 
-# Start of every list; a page further on begins behind the last row seen.
+# The start of every list; a later page begins after the last row of the page before.
 _NEWEST: Key = (2**62, "")
 _OLDEST: Key = (-1, "")
-_KNOWN_ONES = "see /api/v1/deliveries; what is very old is no longer kept"
+_KNOWN_ONES = "see /api/v1/deliveries; very old ones are no longer kept"
 
 _SELECT = "SELECT guid, upstream, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes FROM"
 _ALL = f"{_SELECT} deliveries WHERE upstream = :upstream"
-# Found first and ordered then: in one go SQLite would walk along the times, through all deliveries there are.
+# A subquery filters, and the outer query sorts: in one query SQLite would follow the index of times through all deliveries.
 _OF_PULL = f"{_SELECT} ({_ALL} AND number = :number LIMIT 10000) found WHERE upstream = :upstream"
 _WITH_HEAD = f"{_SELECT} deliveries WHERE head_sha >= :head AND head_sha < :head || 'g' LIMIT 10000"
 _OF_HEAD = f"{_SELECT} ({_WITH_HEAD}) found WHERE upstream = :upstream"
@@ -48,7 +48,7 @@ _PULL_DOWN = Statement(text(_OF_PULL + _DOWN))
 _PULL_UP = Statement(text(_OF_PULL + _UP))
 _HEAD_DOWN = Statement(text(_OF_HEAD + _DOWN))
 _HEAD_UP = Statement(text(_OF_HEAD + _UP))
-_ONE = Statement(text(f"{_ALL} AND guid = :guid"))
+_BY_GUID = Statement(text(f"{_ALL} AND guid = :guid"))
 _DISPATCHES = Statement(
     text(
         "SELECT * FROM dispatches WHERE upstream = :upstream AND delivery = :delivery"
@@ -63,7 +63,7 @@ _JOBS = Statement(
 
 
 async def delivery_page(tx: Tx, query: DeliveryQuery, visible: VisibleBackends) -> DeliveryPage:
-    statement, params = _list(query)
+    statement, params = _choose_statement(query)
 
     async def read(after: Key, limit: int) -> list[Row]:
         at, guid = after
@@ -76,30 +76,30 @@ async def delivery_page(tx: Tx, query: DeliveryQuery, visible: VisibleBackends) 
             and (query.head_sha is None or (row["head_sha"] or "").startswith(query.head_sha.lower()))
         )
 
-    page, more = await read_matching(read, _start(query), query.limit, key_of=_key, keep=keep)
-    views = [_view(row, await _dispatches(tx, query.upstream, row["guid"], visible, {})) for row in page]
+    page, more = await read_matching(read, _start(query), query.limit, make_key=_key, keep=keep)
+    views = [_view(row, await _read_dispatches(tx, query.upstream, row["guid"], visible, {})) for row in page]
     return DeliveryPage(
         tuple(views), more, cursor=await newest_change(tx), outbox=await read_outbox(tx, query.upstream)
     )
 
 
-async def one_delivery(tx: Tx, upstream: RepoName, guid: str, visible: VisibleBackends) -> DeliveryView:
-    row = await tx.one(_ONE, guid=guid, upstream=upstream.key)
+async def read_delivery(tx: Tx, upstream: RepoName, guid: str, visible: VisibleBackends) -> DeliveryView:
+    row = await tx.one(_BY_GUID, guid=guid, upstream=upstream.key)
     if row is None:
         raise NotFound(f"no delivery {guid[:64]!r} of {upstream} is known", hint=_KNOWN_ONES)
     by_backend: dict[str, list[JobView]] = {}
     for job in await tx.all(_JOBS, upstream=upstream.key, delivery=guid):
         if job["downstream"] in visible.reporting:
             by_backend.setdefault(job["downstream"], []).append(job_view(job, visible))
-    return _view(row, await _dispatches(tx, upstream, guid, visible, by_backend))
+    return _view(row, await _read_dispatches(tx, upstream, guid, visible, by_backend))
 
 
-def dispatch_view(row: Row, visible: VisibleBackends, jobs_of: tuple[JobView, ...] = ()) -> DispatchView:
+def dispatch_view(row: Row, visible: VisibleBackends, jobs_shown: tuple[JobView, ...] = ()) -> DispatchView:
     as_stored: dict[str, Any] = {
         name: row[name] for name in ("delivery", "reason", "event", "action", "number", "head_sha")
     }
     return DispatchView(
-        downstream=visible.written(row["downstream"]),
+        downstream=visible.full_name(row["downstream"]),
         level=Level(row["level"]),
         state=DispatchState(row["state"]),
         test=bool(row["test"]),
@@ -109,12 +109,12 @@ def dispatch_view(row: Row, visible: VisibleBackends, jobs_of: tuple[JobView, ..
         superseded_at=from_us_or_none(row["superseded_at"]),
         answer=DispatchAnswer(row["answer"]) if row["answer"] else None,
         trimmed=trimmed_fields(row),
-        jobs=jobs_of,
+        jobs=jobs_shown,
         **as_stored,
     )
 
 
-async def _dispatches(
+async def _read_dispatches(
     tx: Tx, upstream: RepoName, guid: str, visible: VisibleBackends, by_backend: dict[str, list[JobView]]
 ) -> tuple[DispatchView, ...]:
     rows = await tx.all(_DISPATCHES, upstream=upstream.key, delivery=guid)
@@ -125,8 +125,8 @@ async def _dispatches(
     )
 
 
-def _list(query: DeliveryQuery) -> tuple[Statement, dict[str, Any]]:
-    """The statement that gets nearest to what was asked for."""
+def _choose_statement(query: DeliveryQuery) -> tuple[Statement, dict[str, Any]]:
+    """The statement whose index is the most selective for this query."""
     if query.number is not None:
         return _PULL_UP if query.oldest_first else _PULL_DOWN, {"number": query.number}
     if query.head_sha is not None:

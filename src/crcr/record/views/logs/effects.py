@@ -45,19 +45,19 @@ _AS_ROWS = "json_each(:shown)", "json_array_elements_text(CAST(:shown AS json)) 
 _BEHIND = "(due_at > :due OR (due_at = :due AND effect_id > :id))"
 
 
-def _among_shown(sql: str) -> Statement:
-    here, there = (text(sql.format(shown=rows)) for rows in _AS_ROWS)
-    return Statement(here, on_postgresql=there)
+def _with_shown_targets(sql: str) -> Statement:
+    on_sqlite, on_postgresql = (text(sql.format(shown=rows)) for rows in _AS_ROWS)
+    return Statement(on_sqlite, on_postgresql=on_postgresql)
 
 
 # States are written out, not bound: SQLite uses a partial index only when it can see its condition.
 _PARKED = Statement(text(f"{_EFFECT} upstream = :upstream AND state = 'parked'{_BEFORE}"))
 _OVER = Statement(text(f"{_EFFECT} state IN ('done', 'cancelled'){_BEFORE}"))
-_OPEN = _among_shown(
+_OPEN = _with_shown_targets(
     f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target >= :target"
     f" AND {_SHOWN} AND (target > :target OR {_BEHIND}) ORDER BY target, due_at, effect_id LIMIT :limit"
 )
-_OPEN_FOR = _among_shown(
+_OPEN_FOR = _with_shown_targets(
     f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target = :target"
     f" AND {_SHOWN} AND due_at >= :due AND {_BEHIND} ORDER BY due_at, effect_id LIMIT :limit"
 )
@@ -65,47 +65,47 @@ _OPEN_FOR = _among_shown(
 _AMONG = "SELECT * FROM"
 _SOME_PARKED = f"{_EFFECT} upstream = :upstream AND state = 'parked' LIMIT 50000"
 _SOME_OPEN = f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') LIMIT 50000"
-_OF = "found WHERE delivery = :delivery ORDER BY"
-_PARKED_OF = Statement(text(f"{_AMONG} ({_SOME_PARKED}) {_OF} effect_id DESC LIMIT :limit"))
-_OPEN_OF = Statement(text(f"{_AMONG} ({_SOME_OPEN}) {_OF} due_at, effect_id LIMIT :limit"))
+_BY_DELIVERY = "found WHERE delivery = :delivery ORDER BY"
+_PARKED_OF = Statement(text(f"{_AMONG} ({_SOME_PARKED}) {_BY_DELIVERY} effect_id DESC LIMIT :limit"))
+_OPEN_OF = Statement(text(f"{_AMONG} ({_SOME_OPEN}) {_BY_DELIVERY} due_at, effect_id LIMIT :limit"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A stretch of the list with an order of its own; its number begins the cursors that lead into it."""
+    """A part of the list with an order of its own; cursors into it begin with its number."""
 
     number: int
     statement: Statement
     names: tuple[str, ...]
     start: Key
-    key_of: Callable[[Row], Key]
+    make_key: Callable[[Row], Key]
 
-    def place(self, after: Key) -> Key:
+    def check_cursor(self, after: Key) -> Key:
         if [type(part) for part in after] != [type(part) for part in self.start]:
             raise bad_cursor()
         return after
 
 
-def _finished(row: Row) -> Key:
+def _finished_key(row: Row) -> Key:
     return row["finished_at"], row["effect_id"]
 
 
-def _due(row: Row) -> Key:
+def _due_key(row: Row) -> Key:
     return row["target"], row["due_at"], row["effect_id"]
 
 
-_GIVEN_UP = _Section(0, _PARKED, ("at", "id"), (2**62, 2**62), _finished)
-_OWED = _Section(1, _OPEN, ("target", "due", "id"), ("", -1, -1), _due)
-_FINISHED = _Section(2, _OVER, ("at", "id"), (2**62, 2**62), _finished)
+_PARKED_SECTION = _Section(0, _PARKED, ("at", "id"), (2**62, 2**62), _finished_key)
+_OPEN_SECTION = _Section(1, _OPEN, ("target", "due", "id"), ("", -1, -1), _due_key)
+_OVER_SECTION = _Section(2, _OVER, ("at", "id"), (2**62, 2**62), _finished_key)
 
 _SECTIONS = {
-    None: (_GIVEN_UP, _OWED),
-    "parked": (_GIVEN_UP,),
-    "waiting": (_OWED,),
-    "retried": (_OWED,),
-    "claimed": (_OWED,),
-    "done": (_FINISHED,),
-    "cancelled": (_FINISHED,),
+    None: (_PARKED_SECTION, _OPEN_SECTION),
+    "parked": (_PARKED_SECTION,),
+    "waiting": (_OPEN_SECTION,),
+    "retried": (_OPEN_SECTION,),
+    "claimed": (_OPEN_SECTION,),
+    "done": (_OVER_SECTION,),
+    "cancelled": (_OVER_SECTION,),
 }
 STATES = tuple(state for state in _SECTIONS if state)
 
@@ -117,13 +117,16 @@ async def effect_page(
         raise BadRequest(
             f"{(query.state or '')[:50]!r} is no state of effects", hint=f"one of {', '.join(STATES)}"
         )
-    known = targets_shown(query.upstream, visible)
-    keep = _keeper(query, known, everything=everything)
+    targets = targets_shown(query.upstream, visible)
+    keep = _make_filter(query, targets, everything=everything)
     if query.delivery is None:
-        shown: dict[str, str | int] = {"everything": int(everything), "shown": json.dumps(sorted(known))}
-        rows, more = await _rows(tx, query, keep, shown)
+        target_filter: dict[str, str | int] = {
+            "everything": int(everything),
+            "shown": json.dumps(sorted(targets)),
+        }
+        rows, more = await _read_rows(tx, query, keep, target_filter)
     else:
-        rows, more = await _of(tx, query, keep)
+        rows, more = await _read_of_delivery(tx, query, keep)
     return EffectPage(
         tuple(_view(row, visible, everything=everything) for row in rows),
         more,
@@ -132,57 +135,61 @@ async def effect_page(
     )
 
 
-async def _rows(
+async def _read_rows(
     tx: Tx, query: EffectQuery, keep: Callable[[Row], bool], shown: dict[str, str | int]
 ) -> tuple[list[Row], Key | None]:
     sections = [_for_target(section, query.target) for section in _SECTIONS[query.state]]
     first, start = _start(sections, query.after)
-    found: list[Row] = []
+    effects: list[Row] = []
     for section in sections[first:]:
 
         async def read(after: Key, limit: int, section: _Section = section) -> list[Row]:
-            place = dict(zip(section.names, after, strict=True))
-            needed = _needed(section, query.upstream.key, shown)
-            return await tx.all(section.statement, limit=limit, **needed, **place)
+            position = dict(zip(section.names, after, strict=True))
+            parameters = _parameters(section, query.upstream.key, shown)
+            return await tx.all(section.statement, limit=limit, **parameters, **position)
 
-        left = query.limit - len(found)
-        rows, more = await read_matching(read, start or section.start, left, key_of=section.key_of, keep=keep)
-        found += rows
+        remaining = query.limit - len(effects)
+        rows, more = await read_matching(
+            read, start or section.start, remaining, make_key=section.make_key, keep=keep
+        )
+        effects += rows
         if more is not None:
-            return found, (section.number, *more)
+            return effects, (section.number, *more)
         start = None
-    return found, None
+    return effects, None
 
 
-async def _of(tx: Tx, query: EffectQuery, keep: Callable[[Row], bool]) -> tuple[list[Row], None]:
-    """What is not over of one delivery; that is little, and comes in one piece."""
+async def _read_of_delivery(
+    tx: Tx, query: EffectQuery, keep: Callable[[Row], bool]
+) -> tuple[list[Row], None]:
+    """The open and parked effects of one delivery: few, so they are not paged."""
     key = {"upstream": query.upstream.key, "delivery": query.delivery, "limit": query.limit}
     rows = [*await tx.all(_PARKED_OF, **key), *await tx.all(_OPEN_OF, **key)]
     return [row for row in rows if keep(row)][: query.limit], None
 
 
 def _for_target(section: _Section, target: str | None) -> _Section:
-    if section is not _OWED or target is None:
+    if section is not _OPEN_SECTION or target is None:
         return section
-    return _Section(1, _OPEN_FOR, section.names, (target.lower(), -1, -1), _due)
+    return _Section(1, _OPEN_FOR, section.names, (target.lower(), -1, -1), _due_key)
 
 
-def _needed(section: _Section, upstream: str, shown: dict[str, str | int]) -> dict[str, str | int]:
+def _parameters(section: _Section, upstream: str, shown: dict[str, str | int]) -> dict[str, str | int]:
     if section.statement is _OVER:
         return {}
-    return {"upstream": upstream, **(shown if section.number == _OWED.number else {})}
+    return {"upstream": upstream, **(shown if section.number == _OPEN_SECTION.number else {})}
 
 
 def _start(sections: list[_Section], after: Key | None) -> tuple[int, Key | None]:
     if after is None:
         return 0, None
-    for place, section in enumerate(sections):
+    for index, section in enumerate(sections):
         if after[:1] == (section.number,):
-            return place, section.place(after[1:])
+            return index, section.check_cursor(after[1:])
     raise bad_cursor()
 
 
-def _keeper(query: EffectQuery, known: set[str], *, everything: bool) -> Callable[[Row], bool]:
+def _make_filter(query: EffectQuery, targets: set[str], *, everything: bool) -> Callable[[Row], bool]:
     target = query.target.lower() if query.target else None
     states = {"retried": {"waiting", "claimed"}}.get(query.state or "", {query.state})
 
@@ -193,7 +200,7 @@ def _keeper(query: EffectQuery, known: set[str], *, everything: bool) -> Callabl
             and (query.state != "retried" or row["attempts"] > 0)
             and (target is None or row["target"] == target)
             # A target without an owner is one of the relay's own queues.
-            and (everything or "/" not in row["target"] or row["target"] in known)
+            and (everything or "/" not in row["target"] or row["target"] in targets)
         )
 
     return keep
@@ -204,7 +211,7 @@ def _view(row: Row, visible: VisibleBackends, *, everything: bool) -> EffectView
     return EffectView(
         effect_id=row["effect_id"],
         kind=row["kind"],
-        target=visible.written(target) if target in visible.shown else target,
+        target=visible.full_name(target) if target in visible.shown else target,
         delivery=row["delivery"],
         state=row["state"],
         attempts=row["attempts"],
@@ -212,11 +219,11 @@ def _view(row: Row, visible: VisibleBackends, *, everything: bool) -> EffectView
         created_at=from_us(row["created_at"]),
         finished_at=from_us_or_none(row["finished_at"]),
         last_error=row["last_error"] if everything else None,
-        **{"due_at": from_us(row["due_at"]), **_hindrance(row)},
+        **{"due_at": from_us(row["due_at"]), **_waiting_fields(row)},
     )
 
 
-def _hindrance(row: Row) -> dict[str, Any]:
+def _waiting_fields(row: Row) -> dict[str, Any]:
     if row["state"] not in ("waiting", "claimed"):
         return {}
     if row["held_by"] or row["fault"] or not row["ahead_held_by"]:
@@ -244,15 +251,15 @@ _PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upst
 
 
 async def read_outbox(tx: Tx, upstream: RepoName) -> OutboxState:
-    owed = await tx.one(_COUNT_OPEN, upstream=upstream.key)
+    open_effects = await tx.one(_COUNT_OPEN, upstream=upstream.key)
     claimed = await tx.one(_COUNT_CLAIMED, upstream=upstream.key)
     parked = await tx.one(_COUNT_PARKED, upstream=upstream.key)
-    known = await tx.one(_PAUSED, upstream=upstream.key)
-    begun = claimed["number"] if claimed else 0
+    upstream_row = await tx.one(_PAUSED, upstream=upstream.key)
+    claimed_number = claimed["number"] if claimed else 0
     return OutboxState(
-        waiting=(owed["number"] if owed else 0) - begun,
-        claimed=begun,
+        waiting=(open_effects["number"] if open_effects else 0) - claimed_number,
+        claimed=claimed_number,
         parked=parked["number"] if parked else 0,
-        oldest_due_at=from_us_or_none(owed["oldest"]) if owed else None,
-        paused_at=from_us_or_none(known["paused_at"]) if known else None,
+        oldest_due_at=from_us_or_none(open_effects["oldest"]) if open_effects else None,
+        paused_at=from_us_or_none(upstream_row["paused_at"]) if upstream_row else None,
     )

@@ -1,6 +1,6 @@
-"""What an operator at a terminal may see: everything, hidden backends and test dispatches included.
+"""Read models of the command line: everything, hidden backends and test dispatches included.
 
-Nothing here writes. The pages have read models of their own (`views`), which leave out what is not public.
+Nothing here writes. Pages have read models of their own (`record.views`), which leave out what is not public.
 """
 
 import json
@@ -42,7 +42,7 @@ _DELIVERIES = Statement(
         " ORDER BY received_at DESC, guid LIMIT :limit"
     )
 )
-_ONE = Statement(
+_BY_GUID = Statement(
     text(f"{_DELIVERY} WHERE guid = :guid AND (CAST(:upstream AS TEXT) IS NULL OR upstream = :upstream)")
 )
 _BODY = Statement(text("SELECT body FROM deliveries WHERE guid = :guid AND upstream = :upstream"))
@@ -74,11 +74,11 @@ _EFFECT_COLUMNS = (
 _EFFECT = select(*(effects.c[name] for name in _EFFECT_COLUMNS)).where(
     effects.c.upstream == bindparam("upstream")
 )
-_OF = _EFFECT.where(effects.c.delivery == bindparam("guid"))
-# One statement for each partial index that finds such effects; finished ones are looked for from the delivery's time on.
-_OPEN_OF = Statement(_OF.where(text("state IN ('waiting', 'claimed')")))
-_PARKED_OF = Statement(_OF.where(text("state = 'parked'")))
-_OVER_OF = Statement(_OF.where(text("state IN ('done', 'cancelled') AND finished_at >= :since")))
+_BY_DELIVERY = _EFFECT.where(effects.c.delivery == bindparam("guid"))
+# One statement for each partial index; finished effects are searched from the time of the delivery on.
+_OPEN_OF = Statement(_BY_DELIVERY.where(text("state IN ('waiting', 'claimed')")))
+_PARKED_OF = Statement(_BY_DELIVERY.where(text("state = 'parked'")))
+_OVER_OF = Statement(_BY_DELIVERY.where(text("state IN ('done', 'cancelled') AND finished_at >= :since")))
 _EFFECTS = Statement(
     _EFFECT.where(
         text(
@@ -111,19 +111,19 @@ class OperatorViews:
     async def deliveries(self, upstream: RepoName, *, state: str | None, limit: int) -> list[DeliveryLine]:
         async def unit(tx: Tx) -> list[DeliveryLine]:
             rows = await tx.all(_DELIVERIES, upstream=upstream.key, state=state, limit=limit)
-            return [await _delivery(tx, row) for row in rows]
+            return [await _read_line(tx, row) for row in rows]
 
         return await self._database.read(unit)
 
     async def delivery(self, guid: str, upstream: RepoName | None) -> DeliveryDetail:
-        """Return one delivery with all that came of it; without `upstream` it is looked for in all."""
+        """Return one delivery with its dispatches, effects and jobs; without `upstream`, of any upstream."""
 
         async def unit(tx: Tx) -> DeliveryDetail:
-            row = await tx.one(_ONE, guid=guid, upstream=upstream.key if upstream else None)
+            row = await tx.one(_BY_GUID, guid=guid, upstream=upstream.key if upstream else None)
             if row is None:
-                hint = "`crcr deliveries list` shows them; what is very old is no longer kept"
+                hint = "`crcr deliveries list` shows them; very old ones are no longer kept"
                 raise NotFound(f"there is no delivery {guid[:64]}", hint=hint)
-            return await _detail(tx, row)
+            return await _read_detail(tx, row)
 
         return await self._database.read(unit)
 
@@ -137,9 +137,9 @@ class OperatorViews:
     async def effects(
         self, upstream: RepoName, *, parked: bool, target: str | None, kind: str | None, limit: int
     ) -> list[EffectLine]:
-        """Return what is still to be done, newest first, and what was given up; finished ones are left out."""
-        asked = {"parked": int(parked), "target": target, "kind": kind, "limit": limit}
-        rows = await self._database.read(lambda tx: tx.all(_EFFECTS, upstream=upstream.key, **asked))
+        """Return open and parked effects, newest first; finished ones are left out."""
+        filters = {"parked": int(parked), "target": target, "kind": kind, "limit": limit}
+        rows = await self._database.read(lambda tx: tx.all(_EFFECTS, upstream=upstream.key, **filters))
         return [_effect(row) for row in rows]
 
     async def health(self, upstream: RepoName, now: datetime) -> Health:
@@ -148,7 +148,7 @@ class OperatorViews:
 
     async def repositories(self, upstream: RepoName) -> list[RepositoryLine]:
         async def unit(tx: Tx) -> list[RepositoryLine]:
-            listed = await self._listed(tx, upstream)
+            listed = await self._read_allowlist(tx, upstream)
             return [_repository(row, listed) for row in await tx.all(_REPOSITORIES, upstream=upstream.key)]
 
         return await self._database.read(unit)
@@ -162,31 +162,31 @@ class OperatorViews:
 
     async def allowlist(self, upstream: RepoName) -> tuple[AllowlistState, Allowlist]:
         async def unit(tx: Tx) -> tuple[AllowlistState, Allowlist]:
-            return await allowlist_state(tx, upstream), await self._listed(tx, upstream)
+            return await allowlist_state(tx, upstream), await self._read_allowlist(tx, upstream)
 
         return await self._database.read(unit)
 
-    async def _listed(self, tx: Tx, upstream: RepoName) -> Allowlist:
+    async def _read_allowlist(self, tx: Tx, upstream: RepoName) -> Allowlist:
         try:
             return await self._lists.in_force(tx, upstream)
         except NoAllowlist:
             return Allowlist(())
 
 
-async def _detail(tx: Tx, row: Row) -> DeliveryDetail:
+async def _read_detail(tx: Tx, row: Row) -> DeliveryDetail:
     key = {"upstream": row["upstream"], "guid": row["guid"]}
     jobs = await tx.all(_JOBS, **key)
-    queued = await _effects_of(tx, row)
-    sent = await tx.all(_DISPATCHES, **key)
-    targets = {dispatch["downstream"] for dispatch in sent}
+    queued = await _read_effects(tx, row)
+    dispatches = await tx.all(_DISPATCHES, **key)
+    targets = {dispatch["downstream"] for dispatch in dispatches}
     return DeliveryDetail(
-        delivery=await _delivery(tx, row),
-        dispatches=tuple(_dispatch(dispatch, queued, jobs) for dispatch in sent),
+        delivery=await _read_line(tx, row),
+        dispatches=tuple(_dispatch(dispatch, queued, jobs) for dispatch in dispatches),
         effects=tuple(_effect(effect) for effect in queued if effect["target"] not in targets),
     )
 
 
-async def _effects_of(tx: Tx, delivery: Row) -> list[Row]:
+async def _read_effects(tx: Tx, delivery: Row) -> list[Row]:
     key = {"upstream": delivery["upstream"], "guid": delivery["guid"]}
     rows = [
         *await tx.all(_OPEN_OF, **key),
@@ -196,11 +196,11 @@ async def _effects_of(tx: Tx, delivery: Row) -> list[Row]:
     return sorted(rows, key=lambda row: row["effect_id"])
 
 
-async def _delivery(tx: Tx, row: Row) -> DeliveryLine:
+async def _read_line(tx: Tx, row: Row) -> DeliveryLine:
     counts = await tx.all(_COUNTS, upstream=row["upstream"], guid=row["guid"])
     return DeliveryLine(
         dispatches={row["state"]: row["number"] for row in counts},
-        **_with(row, times=("received_at",), flags=("body_kept",)),
+        **_converted(row, times=("received_at",), flags=("body_kept",)),
     )
 
 
@@ -227,7 +227,7 @@ def _effect(row: Row) -> EffectLine:
     times = ("created_at", "due_at", "finished_at")
     return EffectLine(
         **{
-            **_with(row, times=times, flags=("unsure",)),
+            **_converted(row, times=times, flags=("unsure",)),
             **(waiting_reason(row) if row["state"] in ("waiting", "claimed") else NOTHING_HINDERS),
         }
     )
@@ -269,8 +269,8 @@ def _repository(row: Row, listed: Allowlist) -> RepositoryLine:
     )
 
 
-def _with(row: Row, *, times: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, Any]:
-    """Return a row whose columns are named as the value's fields, its times and flags as Python has them."""
-    found = dict(row)
-    found |= {name: from_us_or_none(row[name]) for name in times}
-    return found | {name: bool(row[name]) for name in flags}
+def _converted(row: Row, *, times: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, Any]:
+    """Return a row's columns as fields, with times and flags converted to Python's types."""
+    values = dict(row)
+    values |= {name: from_us_or_none(row[name]) for name in times}
+    return values | {name: bool(row[name]) for name in flags}

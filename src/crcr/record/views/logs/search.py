@@ -33,7 +33,7 @@ _SHORTEST = 2
 
 _NUMBER = re.compile(r"#?([1-9][0-9]{0,8})")
 _DIGITS = re.compile(r"[0-9a-f]{7,64}")
-_WHOLE = (40, 64)
+_SHA_LENGTHS = (40, 64)
 _LOGIN = re.compile(r"@?([A-Za-z0-9][A-Za-z0-9_-]{0,38}(?:\[bot\])?)")
 _ADDRESS = re.compile(r"https?://[^/\s]+/([\w.-]+/[\w.-]+?)(?:\.git)?(?:/(pull|commit)/(\w+)\S*|/)?")
 
@@ -77,8 +77,8 @@ _GROUPS = Statement(
 
 def history_search_text(text: str, upstream: RepoName) -> str | None:
     """The part of a job's name that is searched for; None when a name cannot be meant."""
-    asked = _asked(_wanted(text), upstream)
-    return asked.text if asked and asked.plain and len(asked.text) >= _SHORTEST else None
+    terms = _parse_terms(_clean_text(text), upstream)
+    return terms.text if terms and terms.plain and len(terms.text) >= _SHORTEST else None
 
 
 async def search(
@@ -88,24 +88,24 @@ async def search(
     text: str,
     now: datetime,
     *,
-    told: HistoryAnswer = NO_ANSWER,
+    history: HistoryAnswer = NO_ANSWER,
     after: tuple[str | int, ...] | None = None,
 ) -> SearchView:
-    """Find all kinds of things; `after` a page of an author's pull requests, only the next of these."""
-    wanted = _wanted(text)
-    finder = _Finder(tx, upstream, visible, now, told)
-    asked = _asked(wanted, upstream)
+    """Search all kinds; with `after`, return only the next page of an author's pull requests."""
+    cleaned = _clean_text(text)
+    finder = _Finder(tx, upstream, visible, now, history)
+    terms = _parse_terms(cleaned, upstream)
     if after is not None:
-        before = _number_in(after)
-        found = await finder.of_author(asked.login, before) if asked and asked.login else []
-        return SearchView(wanted, tuple(found[:MOST]), None, next=_next([found]))
-    groups = await finder.groups(asked) if asked else []
+        before = _cursor_number(after)
+        pulls = await finder.find_by_author(terms.login, before) if terms and terms.login else []
+        return SearchView(cleaned, tuple(pulls[:MOST]), None, next=_next_cursor([pulls]))
+    groups = await finder.find_groups(terms) if terms else []
     hits = [hit for group in groups for hit in group[:MOST]]
     more = tuple(group[0].kind for group in groups if len(group) > MOST)
-    return SearchView(wanted, tuple(hits), _exact(asked, hits), more, _next(groups))
+    return SearchView(cleaned, tuple(hits), _find_exact(terms, hits), more, _next_cursor(groups))
 
 
-def _number_in(after: tuple[str | int, ...]) -> int:
+def _cursor_number(after: tuple[str | int, ...]) -> int:
     match after:
         case (int(number),):
             return number
@@ -114,7 +114,7 @@ def _number_in(after: tuple[str | int, ...]) -> int:
     )
 
 
-def _next(groups: list[list[Hit]]) -> tuple[int] | None:
+def _next_cursor(groups: list[list[Hit]]) -> tuple[int] | None:
     """Where an author's pull requests go on: after the last one that is listed."""
     for group in groups:
         if len(group) > MOST and group[0].kind is HitKind.AUTHOR:
@@ -122,13 +122,13 @@ def _next(groups: list[list[Hit]]) -> tuple[int] | None:
     return None
 
 
-def _wanted(text: str) -> str:
+def _clean_text(text: str) -> str:
     return " ".join(text.replace("\x00", " ").split())[:_LONGEST]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The searched text, as each kind of thing would be called."""
+class _SearchTerms:
+    """The searched text, parsed as a number, as digits of a commit, as a login, and as part of a name."""
 
     text: str
     number: int | None = None
@@ -138,35 +138,35 @@ class _Asked:
     """Whether it may also be part of a name or title."""
 
 
-def _asked(wanted: str, upstream: RepoName) -> _Asked | None:
-    if not wanted:
+def _parse_terms(cleaned: str, upstream: RepoName) -> _SearchTerms | None:
+    if not cleaned:
         return None
-    if address := _ADDRESS.fullmatch(wanted):
-        return _at(address, upstream)
-    number = _NUMBER.fullmatch(wanted)
-    digits = _DIGITS.fullmatch(wanted.lower())
-    login = _LOGIN.fullmatch(wanted)
-    return _Asked(
-        wanted,
+    if address := _ADDRESS.fullmatch(cleaned):
+        return _parse_address(address, upstream)
+    number = _NUMBER.fullmatch(cleaned)
+    digits = _DIGITS.fullmatch(cleaned.lower())
+    login = _LOGIN.fullmatch(cleaned)
+    return _SearchTerms(
+        cleaned,
         int(number[1]) if number else None,
         digits[0] if digits else None,
         login[1].lower() if login else None,
-        plain=wanted[0] not in "#@" or (number is None and login is None),
+        plain=cleaned[0] not in "#@" or (number is None and login is None),
     )
 
 
-def _at(address: re.Match[str], upstream: RepoName) -> _Asked | None:
-    """What an address on GitHub leads to; of another repository only the backend."""
+def _parse_address(address: re.Match[str], upstream: RepoName) -> _SearchTerms | None:
+    """Parse an address on GitHub; of a repository that is not the upstream, only its name is searched."""
     name, kind, which = address[1], address[2], address[3]
     if kind is None:
-        return _Asked(name)
+        return _SearchTerms(name)
     if name.lower() != upstream.key:
         return None
     if kind == "pull":
         number = _NUMBER.fullmatch(which)
-        return _Asked(which, number=int(number[1]), plain=False) if number else None
+        return _SearchTerms(which, number=int(number[1]), plain=False) if number else None
     digits = _DIGITS.fullmatch(which.lower())
-    return _Asked(which, digits=digits[0], plain=False) if digits else None
+    return _SearchTerms(which, digits=digits[0], plain=False) if digits else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,61 +175,61 @@ class _Finder:
     upstream: RepoName
     visible: VisibleBackends
     now: datetime
-    told: HistoryAnswer
+    history: HistoryAnswer
 
-    async def groups(self, asked: _Asked) -> list[list[Hit]]:
-        """What was found of each kind, one more than is listed where there is more.
+    async def find_groups(self, terms: _SearchTerms) -> list[list[Hit]]:
+        """The hits of each kind, one more than are listed where there are more.
 
-        Whoever gave a number or digits that lead somewhere meant that, and no name or title with them in it.
+        A number or a SHA that matches excludes names and titles that contain it.
         """
-        numbered = await self._numbered(asked.number) if asked.number else []
-        commits = await self._commits(asked.digits) if asked.digits else []
-        if numbered or commits:
-            return [group for group in (numbered, commits) if group]
-        found = [
-            await self._titled(asked.text) if asked.plain else [],
-            await self.of_author(asked.login) if asked.login else [],
-            self._backends(asked) if asked.plain else [],
-            await self._jobs(asked) if asked.plain else [],
+        pulls = await self._find_by_number(terms.number) if terms.number else []
+        commits = await self._find_commits(terms.digits) if terms.digits else []
+        if pulls or commits:
+            return [group for group in (pulls, commits) if group]
+        groups_found = [
+            await self._find_by_title(terms.text) if terms.plain else [],
+            await self.find_by_author(terms.login) if terms.login else [],
+            self._find_backends(terms) if terms.plain else [],
+            await self._find_jobs(terms) if terms.plain else [],
         ]
-        return [group for group in found if group]
+        return [group for group in groups_found if group]
 
-    async def _numbered(self, number: int) -> list[Hit]:
+    async def _find_by_number(self, number: int) -> list[Hit]:
         rows = await self.tx.all(_BY_NUMBER, upstream=self.upstream.key, number=number)
         return [_pull(row, HitKind.PULL) for row in rows]
 
-    async def _titled(self, title: str) -> list[Hit]:
-        """Open pull requests with all these words in their title; the longest is looked for by the store."""
+    async def _find_by_title(self, title: str) -> list[Hit]:
+        """Open pull requests with all these words in their title; the query filters by the longest word."""
         if len(title) < _SHORTEST:
             return []
         words = title.casefold().split()
         rows = await self.tx.all(
             _OPEN, upstream=self.upstream.key, pattern=name_pattern(max(title.split(), key=len))
         )
-        found = [row for row in rows if all(word in row["title"].casefold() for word in words)]
-        return [_pull(row, HitKind.PULL) for row in found[: MOST + 1]]
+        matching = [row for row in rows if all(word in row["title"].casefold() for word in words)]
+        return [_pull(row, HitKind.PULL) for row in matching[: MOST + 1]]
 
-    async def of_author(self, login: str, before: int = _PAST_ALL_NUMBERS) -> list[Hit]:
-        where = {"upstream": self.upstream.key, "author": login, "before": before}
-        rows = await self.tx.all(_BY_AUTHOR, limit=MOST + 1, **where)
+    async def find_by_author(self, login: str, before: int = _PAST_ALL_NUMBERS) -> list[Hit]:
+        parameters = {"upstream": self.upstream.key, "author": login, "before": before}
+        rows = await self.tx.all(_BY_AUTHOR, limit=MOST + 1, **parameters)
         return [_pull(row, HitKind.AUTHOR) for row in rows]
 
-    async def _commits(self, digits: str) -> list[Hit]:
-        """The newest delivery of each commit; where there is none, the pull request or group that has it."""
+    async def _find_commits(self, digits: str) -> list[Hit]:
+        """The newest delivery of each commit; without one, the pull request or merge group with that head."""
         key = {"upstream": self.upstream.key, "digits": digits}
-        found: dict[str, Hit] = {}
+        hits: dict[str, Hit] = {}
         for row in await self.tx.all(_DELIVERED, **key):
-            found.setdefault(row["head_sha"], _delivered(row))
+            hits.setdefault(row["head_sha"], _delivered(row))
         for row in await self.tx.all(_GROUPS, **key):
-            found[row["head_sha"]] = _group(row)
+            hits[row["head_sha"]] = _group(row)
         for row in await self.tx.all(_HEADS, **key):
-            known = found.get(row["head_sha"])
-            found[row["head_sha"]] = _head(row, known.delivery if known else None)
-        newest = sorted(found.values(), key=lambda hit: hit.at or self.now, reverse=True)
+            delivered = hits.get(row["head_sha"])
+            hits[row["head_sha"]] = _head(row, delivered.delivery if delivered else None)
+        newest = sorted(hits.values(), key=lambda hit: hit.at or self.now, reverse=True)
         return newest[: MOST + 1]
 
-    def _backends(self, asked: _Asked) -> list[Hit]:
-        part = asked.text.casefold()
+    def _find_backends(self, terms: _SearchTerms) -> list[Hit]:
+        part = terms.text.casefold()
         if len(part) < _SHORTEST:
             return []
         entries = [entry for key, entry in sorted(self.visible.shown.items()) if part in key]
@@ -238,20 +238,22 @@ class _Finder:
             for entry in entries[: MOST + 1]
         ]
 
-    async def _jobs(self, asked: _Asked) -> list[Hit]:
-        if len(asked.text) < _SHORTEST:
+    async def _find_jobs(self, terms: _SearchTerms) -> list[Hit]:
+        if len(terms.text) < _SHORTEST:
             return []
-        finder = JobFinder(self.tx, self.upstream.key, self.visible, self.now, self.told)
-        return await finder.find(asked.text, MOST + 1)
+        finder = JobFinder(self.tx, self.upstream.key, self.visible, self.now, self.history)
+        return await finder.find(terms.text, MOST + 1)
 
 
-def _exact(asked: _Asked | None, hits: list[Hit]) -> Hit | None:
-    """A number or a whole commit, if nothing else may have been meant by its digits."""
-    if asked is None:
+def _find_exact(terms: _SearchTerms | None, hits: list[Hit]) -> Hit | None:
+    """The one pull request or commit that the text names without doubt, if there is one."""
+    if terms is None:
         return None
-    by_number = [hit for hit in hits if hit.kind is HitKind.PULL and hit.number == asked.number]
+    by_number = [hit for hit in hits if hit.kind is HitKind.PULL and hit.number == terms.number]
     commits = [hit for hit in hits if hit.kind is HitKind.COMMIT]
-    whole = [hit for hit in commits if hit.head_sha == asked.digits and len(hit.head_sha or "") in _WHOLE]
+    whole = [
+        hit for hit in commits if hit.head_sha == terms.digits and len(hit.head_sha or "") in _SHA_LENGTHS
+    ]
     if by_number and not commits:
         return by_number[0]
     return whole[0] if whole and not by_number else None
@@ -314,12 +316,12 @@ def _head(row: Row, delivery: str | None) -> Hit:
 # days, which hold only the day: their time is looked up if they may be listed.
 
 JOBS_BACK = timedelta(days=30)
-"""How far back a job's name is looked for."""
-_ROWS_LOOKED_AT = 60_000
-"""How many rows of jobs, and of sums, one search may look through."""
+"""How far back jobs are searched."""
+_MOST_SEARCHED = 60_000
+"""How many rows of jobs, and of sums, one search may read."""
 _MOST_LOOKUPS = 100
 _DELIVERED_BEFORE_US = 30 * DAY_US
-"""A result of another relay may be of a delivery that is older by this."""
+"""The delivery of another relay's result may be older than the result by this."""
 
 _NEWEST = Statement(
     text(
@@ -357,8 +359,8 @@ _LAST_INGESTED = Statement(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """A job's name; `at_us` is when it last began, or the end of the day on which it did where that is not known."""
+class _FoundJob:
+    """A job's name; `at_us` is its last start, or the end of that day where the exact time is not known."""
 
     downstream: str
     job_name: str
@@ -379,87 +381,94 @@ class JobFinder:
     upstream: str
     visible: VisibleBackends
     now: datetime
-    told: HistoryAnswer
+    history: HistoryAnswer
 
     async def find(self, part: str, limit: int) -> list[Hit]:
         if not self.visible.reporting:
             return []
-        looked = max(500, _ROWS_LOOKED_AT // (len(self.visible.reporting) * len(ResultKind)))
-        asked = {"pattern": name_pattern(part), "limit": limit, "looked": looked, "since": self._since()}
-        found = [job for name in self.visible.reporting for job in await self._of_backend(name, asked)]
-        return [self._hit(job) for job in await self._newest_of(found, limit)]
+        rows_per_backend = max(500, _MOST_SEARCHED // (len(self.visible.reporting) * len(ResultKind)))
+        parameters = {
+            "pattern": name_pattern(part),
+            "limit": limit,
+            "looked": rows_per_backend,
+            "since": self._since(),
+        }
+        jobs = [
+            job for name in self.visible.reporting for job in await self._find_in_backend(name, parameters)
+        ]
+        return [self._hit(job) for job in await self._take_newest(jobs, limit)]
 
     def _since(self) -> int:
-        """The first whole day, as the sums have them."""
+        """The start of the first whole day."""
         return -(-to_us(self.now - JOBS_BACK) // DAY_US) * DAY_US
 
-    async def _of_backend(self, name: str, asked: Mapping[str, Any]) -> list[_Found]:
-        told = [row for kind in ResultKind for row in self.told.named_jobs(name, kind) or ()]
-        if self.told.named_jobs(name, ResultKind.PULLS) is not None:
-            return [_found(name, row) for row in told]
-        where = {"upstream": self.upstream, "downstream": name}
-        found = [_found(name, row) for row in await self.tx.all(_NEWEST, **where, **asked)]
-        timed = {(job.job_name, job.workflow_name) for job in found}
+    async def _find_in_backend(self, name: str, parameters: Mapping[str, Any]) -> list[_FoundJob]:
+        rows_from_history = [row for kind in ResultKind for row in self.history.named_jobs(name, kind) or ()]
+        if self.history.named_jobs(name, ResultKind.PULLS) is not None:
+            return [_job_from(name, row) for row in rows_from_history]
+        backend = {"upstream": self.upstream, "downstream": name}
+        jobs = [_job_from(name, row) for row in await self.tx.all(_NEWEST, **backend, **parameters)]
+        known_names = {(job.job_name, job.workflow_name) for job in jobs}
         for kind in ResultKind:
-            if len(found) >= asked["limit"] and kind is not ResultKind.INGESTED:
+            if len(jobs) >= parameters["limit"] and kind is not ResultKind.INGESTED:
                 continue  # those are the newest of all
-            rows = await self.tx.all(_BY_DAY, kind=kind.value, **where, **asked)
-            found += [
-                _found_on_day(name, kind, row)
+            rows = await self.tx.all(_BY_DAY, kind=kind.value, **backend, **parameters)
+            jobs += [
+                _job_from_day(name, kind, row)
                 for row in rows
-                if kind is ResultKind.INGESTED or (row["job_name"], row["workflow_name"]) not in timed
+                if kind is ResultKind.INGESTED or (row["job_name"], row["workflow_name"]) not in known_names
             ]
-        return found
+        return jobs
 
-    async def _newest_of(self, found: list[_Found], limit: int) -> list[_Found]:
-        """Each job once, the newest by their time; a time is looked up before anything older is listed."""
-        heap = [(job.order, place) for place, job in enumerate(found)]
+    async def _take_newest(self, jobs: list[_FoundJob], limit: int) -> list[_FoundJob]:
+        """Each job once, the newest first; an inexact time is looked up before any older job is listed."""
+        heap = [(job.order, index) for index, job in enumerate(jobs)]
         heapq.heapify(heap)
-        listed: dict[tuple[str, str], _Found] = {}
+        newest: dict[tuple[str, str], _FoundJob] = {}
         lookups = 0
-        while heap and len(listed) < limit:
-            _, place = heapq.heappop(heap)
-            each = found[place]
-            if each.exact or each.looked_up or lookups >= _MOST_LOOKUPS:
-                listed.setdefault((each.downstream, each.job_name), each)
+        while heap and len(newest) < limit:
+            _, index = heapq.heappop(heap)
+            candidate = jobs[index]
+            if candidate.exact or candidate.looked_up or lookups >= _MOST_LOOKUPS:
+                newest.setdefault((candidate.downstream, candidate.job_name), candidate)
                 continue
             lookups += 1
-            found[place] = await self._timed(each)
-            heapq.heappush(heap, (found[place].order, place))
-        return list(listed.values())
+            jobs[index] = await self._look_up_time(candidate)
+            heapq.heappush(heap, (jobs[index].order, index))
+        return list(newest.values())
 
-    async def _timed(self, found: _Found) -> _Found:
-        day_at = found.at_us - found.at_us % DAY_US
-        where = {
+    async def _look_up_time(self, job: _FoundJob) -> _FoundJob:
+        day_at = job.at_us - job.at_us % DAY_US
+        parameters = {
             "upstream": self.upstream,
-            "downstream": found.downstream,
-            "job_name": found.job_name,
-            "workflow_name": found.workflow_name,
+            "downstream": job.downstream,
+            "job_name": job.job_name,
+            "workflow_name": job.workflow_name,
             "day_at": day_at,
             "day_end": day_at + DAY_US,
         }
-        if found.kind is ResultKind.INGESTED:
-            row = await self.tx.one(_LAST_INGESTED, delivered_at=day_at - _DELIVERED_BEFORE_US, **where)
+        if job.kind is ResultKind.INGESTED:
+            row = await self.tx.one(_LAST_INGESTED, delivered_at=day_at - _DELIVERED_BEFORE_US, **parameters)
         else:
-            row = await self.tx.one(_LAST, **where)
+            row = await self.tx.one(_LAST, **parameters)
         last_at = row["last_at"] if row else None
-        return replace(found, at_us=last_at or day_at, exact=last_at is not None, looked_up=True)
+        return replace(job, at_us=last_at or day_at, exact=last_at is not None, looked_up=True)
 
-    def _hit(self, found: _Found) -> Hit:
-        entry = self.visible.reporting[found.downstream]
-        at = from_us(found.at_us)
+    def _hit(self, job: _FoundJob) -> Hit:
+        entry = self.visible.reporting[job.downstream]
+        at = from_us(job.at_us)
         return Hit(
             kind=HitKind.JOB,
-            title=found.job_name,
-            detail=found.workflow_name if found.exact else f"{found.workflow_name}, last on {at:%Y-%m-%d}",
+            title=job.job_name,
+            detail=job.workflow_name if job.exact else f"{job.workflow_name}, last on {at:%Y-%m-%d}",
             backend=entry.name,
-            job=found.job_name,
-            at=at if found.exact else None,
+            job=job.job_name,
+            at=at if job.exact else None,
         )
 
 
-def _found(name: str, row: Row) -> _Found:
-    return _Found(
+def _job_from(name: str, row: Row) -> _FoundJob:
+    return _FoundJob(
         downstream=name,
         job_name=row["job_name"],
         workflow_name=row["workflow_name"],
@@ -468,8 +477,8 @@ def _found(name: str, row: Row) -> _Found:
     )
 
 
-def _found_on_day(name: str, kind: ResultKind, row: Row) -> _Found:
-    return _Found(
+def _job_from_day(name: str, kind: ResultKind, row: Row) -> _FoundJob:
+    return _FoundJob(
         downstream=name,
         job_name=row["job_name"],
         workflow_name=row["workflow_name"],
@@ -480,5 +489,5 @@ def _found_on_day(name: str, kind: ResultKind, row: Row) -> _Found:
 
 
 def name_pattern(part: str) -> str:
-    """A pattern for LIKE beside `lower`: this text anywhere, its own wildcards being only letters."""
+    """A LIKE pattern that matches the text anywhere in a lower-case value; wildcards in the text are escaped."""
     return "%" + re.sub(r"[%_!]", r"!\g<0>", ascii_lower(part)) + "%"

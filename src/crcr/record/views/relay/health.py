@@ -1,7 +1,7 @@
-"""What the relay's health is told from, read from the store: effects that wait and why, gates that GitHub does not show
-yet, what was given up, the allowlist, webhooks.
+"""The facts of the relay's health: waiting effects with their reasons, unpublished gates, parked effects, the allowlist,
+and webhooks.
 
-Each statement reads a partial index that holds only what is still to be done, or one end of an index.
+Each statement reads a partial index of open effects, or one end of an index.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from crcr.record.store.times import from_us, from_us_or_none
 
 # States are written out here, not bound: a partial index is used only where its condition can be seen.
 _QUEUE = "CASE WHEN e.kind = 'publish_checks' THEN e.target ELSE '' END"
-# The first effect of a lane may be held back; all that waits behind it in the lane waits for the same.
+# The effects of a lane are sent in order: those behind a held one wait for the same limit.
 _HINDERED = (
     "WITH hindered AS (SELECT target, lane, min(effect_id) AS effect_id, max(held_by) AS held_by, max(fault) AS fault,"
     " min(fault_since) AS fault_since, max(due_at) AS due_at FROM effects WHERE upstream = :upstream"
@@ -63,7 +63,7 @@ _PARKED = Statement(
         f" WHERE upstream = :upstream AND state = 'parked' GROUP BY kind, {_QUEUE} ORDER BY kind, queue"
     )
 )
-# What GitHub shows of a head's gate, in the words of the gate's own states.
+# The state of a head's gate that GitHub shows, as a value of `GateState`.
 _ON_GITHUB = (
     "(SELECT CASE WHEN c.status <> 'completed' THEN 'pending' WHEN c.conclusion = 'success' THEN 'passed'"  # noqa: S608
     " WHEN c.conclusion = 'failure' THEN 'failed' ELSE 'over' END FROM checks c WHERE c.head_sha = {head}"
@@ -154,7 +154,7 @@ async def health_facts(tx: Tx, upstream: RepoName) -> HealthFacts:
 async def unpublished_gate(
     tx: Tx, upstream: RepoName, head_sha: str, state: str, now: datetime
 ) -> GatePublication | None:
-    """How the publication of a gate in this state stands; None when GitHub shows it, or will within seconds."""
+    """The pending publication of a gate in this state; None when GitHub shows it, or will within seconds."""
     if state not in _STATES:
         return None
     key = {"head_sha": head_sha, "upstream": upstream.key}
@@ -167,7 +167,7 @@ async def unpublished_gate(
     parked = not effects and await tx.one(_GATE_PARKED, target=target, **key) is not None
     publication = GatePublication(
         at=now,
-        decided_at=_decided_at(gate, effects, state),
+        decided_at=_decision_time(gate, effects, state),
         due_at=from_us(hindered["due_at"]) if hindered else None,
         parked=parked,
         **(waiting_reason(hindered) if hindered else {}),
@@ -175,8 +175,8 @@ async def unpublished_gate(
     return publication if publication.is_late else None
 
 
-def _decided_at(gate: Row, effects: list[Row], state: str) -> datetime | None:
-    """When the facts were committed that decide it so; they may be newer than the last judgement."""
+def _decision_time(gate: Row, effects: list[Row], state: str) -> datetime | None:
+    """When the facts for this state were committed; they may be newer than the last judgement."""
     if gate["state"] == state:
         return from_us(gate["decided_at"] or gate["judged_at"])
     return from_us(effects[-1]["created_at"]) if effects else None
@@ -184,7 +184,7 @@ def _decided_at(gate: Row, effects: list[Row], state: str) -> datetime | None:
 
 def _open(row: Row) -> OpenEffects:
     return OpenEffects(
-        effects=_class_of(row),
+        effects=_effect_class(row),
         number=row["number"],
         created_at=from_us(row["created_at"]),
         due_at=from_us(row["due_at"]),
@@ -214,14 +214,16 @@ def _limit(recorded: str) -> HeldBy:
 
 
 def _parked(rows: list[Row]) -> tuple[tuple[EffectClass, int], ...]:
-    found: dict[EffectClass, int] = {}
+    counts: dict[EffectClass, int] = {}
     for row in rows:
-        effects = _class_of(row)
-        found[effects] = found.get(effects, 0) + row["number"]
-    return tuple((effect_class, found[effect_class]) for effect_class in EffectClass if effect_class in found)
+        effects = _effect_class(row)
+        counts[effects] = counts.get(effects, 0) + row["number"]
+    return tuple(
+        (effect_class, counts[effect_class]) for effect_class in EffectClass if effect_class in counts
+    )
 
 
-def _class_of(row: Row) -> EffectClass:
+def _effect_class(row: Row) -> EffectClass:
     return effect_class(row["kind"], row["queue"])
 
 

@@ -1,7 +1,7 @@
 """Values for the metrics of every scrape: queues by kind, facts for alarms, and how far ClickHouse is behind.
 
-Cheap however large the tables are: each statement walks a partial index that holds only what is still to be done,
-or reads one end of an index.
+The cost does not depend on the size of the tables: each statement reads a partial index of open effects, or one end of an
+index.
 """
 
 from datetime import datetime
@@ -43,17 +43,17 @@ _OVERDUE_GATE = Statement(
 
 async def read_queues(tx: Tx, upstream: RepoName, now: datetime) -> tuple[EffectQueue, ...]:
     """The queues that hold something, by kind."""
-    found: dict[str, dict[str, int]] = {}
+    counts_by_kind: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
     for row in await tx.all(_OPEN, upstream=upstream.key):
         kind = row["kind"]
-        found.setdefault(kind, {})[row["state"]] = row["number"]
+        counts_by_kind.setdefault(kind, {})[row["state"]] = row["number"]
         oldest[kind] = min(row["oldest"], oldest.get(kind, row["oldest"]))
     for row in await tx.all(_PARKED, upstream=upstream.key):
-        found.setdefault(row["kind"], {})["parked"] = row["number"]
+        counts_by_kind.setdefault(row["kind"], {})["parked"] = row["number"]
     return tuple(
         EffectQueue(kind=kind, lag_s=age_s(oldest.get(kind), now), **counts)
-        for kind, counts in sorted(found.items())
+        for kind, counts in sorted(counts_by_kind.items())
     )
 
 
@@ -64,19 +64,19 @@ async def read_alarm_facts(tx: Tx, upstream: RepoName, now: datetime) -> AlarmFa
     return AlarmFacts(
         paused=bool(paused and paused["paused_at"]),
         allowlist_bad=bool(newest and not newest["good"]),
-        last_delivery_s=age_s(_at(await tx.one(_LAST_DELIVERY, upstream=upstream.key)), now),
-        gate_overdue_s=age_s(_at(gate), now) or 0.0,
+        last_delivery_s=age_s(_read_time(await tx.one(_LAST_DELIVERY, upstream=upstream.key)), now),
+        gate_overdue_s=age_s(_read_time(gate), now) or 0.0,
     )
 
 
 def age_s(at_us: int | None, now: datetime) -> float | None:
-    """How long ago that was; None for never, and for what is still to come."""
+    """The age of a time; None without one, and for a time in the future."""
     if at_us is None or from_us(at_us) > now:
         return None
     return (now - from_us(at_us)).total_seconds()
 
 
-def _at(row: Row | None) -> int | None:
+def _read_time(row: Row | None) -> int | None:
     return row["at"] if row else None
 
 

@@ -89,7 +89,7 @@ _OPEN_GATES = Statement(
 
 
 async def relay_health(tx: Tx, upstream: RepoName, since: datetime, now: datetime) -> RelayHealth:
-    """All but the last result, which the caller knows from the backends."""
+    """The relay's state without the last result, which the caller adds from the backends."""
     vital = await read_vitals(tx, upstream, now)
     delivered = await tx.one(_DELIVERED, upstream=upstream.key, since=to_us(since))
     last = await tx.one(_LAST_DELIVERY, upstream=upstream.key)
@@ -121,14 +121,15 @@ async def read_vitals(tx: Tx, upstream: RepoName, now: datetime) -> Vitals:
 
 
 async def open_gates(tx: Tx, upstream: RepoName) -> tuple[tuple[str, int], ...]:
-    """How many heads of open pull requests stand in each state of the gate."""
+    """How many heads of open pull requests there are for each state of the gate."""
     return tuple((row["state"], row["number"]) for row in await tx.all(_OPEN_GATES, upstream=upstream.key))
 
 
 async def effects_view(tx: Tx, upstream: RepoName, visible: VisibleBackends, now: datetime) -> EffectsView:
-    """Counts of all; of the parked ones only those that aim at nobody hidden. Done ones of the last hour.
+    """Counts of open and parked effects and of those that ended in the last hour, and a list of the parked ones.
 
-    What went wrong with an effect is for administrators, as is what aims at somebody who is not listed.
+    The list leaves out effects for hidden and for unlisted repositories, and errors, unless the reader is an
+    administrator.
     """
     rows = [
         *await tx.all(_OPEN_BY_KIND, upstream=upstream.key),
@@ -136,18 +137,18 @@ async def effects_view(tx: Tx, upstream: RepoName, visible: VisibleBackends, now
         *await tx.all(_OVER_BY_KIND, upstream=upstream.key, since=to_us(now - _DONE_SINCE)),
     ]
     counts = tuple(EffectCount(row["kind"], row["state"], row["number"]) for row in rows)
-    known = targets_shown(upstream, visible)
+    targets = targets_shown(upstream, visible)
     parked = [
         _parked(row, everything=visible.everything)
         for row in await tx.all(_PARKED, upstream=upstream.key)
-        if visible.everything or "/" not in row["target"] or row["target"] in known
+        if visible.everything or "/" not in row["target"] or row["target"] in targets
     ]
     outbox = await tx.one(_OUTBOX, upstream=upstream.key)
     return EffectsView(counts, _lag_s(outbox, now), tuple(parked[:_MOST_PARKED]))
 
 
 def targets_shown(upstream: RepoName, visible: VisibleBackends) -> set[str]:
-    """What effects aim at that everybody may know of; beside it the relay's own queues, which have no owner."""
+    """The targets that every reader may see; the relay's own queues, whose names have no owner, are visible too."""
     return {*visible.public, upstream.key, *map(tier_queue, Tier)}
 
 
@@ -179,14 +180,16 @@ async def changes_after(
         upstream.key: await visible_backends(tx, lists, upstream, everything=everything)
         for upstream in upstreams
     }
-    shown = tuple(Change(**{**row, "at": from_us(row["at"])}) for row in rows if _may_be_told(row, visible))
+    shown = tuple(Change(**{**row, "at": from_us(row["at"])}) for row in rows if _is_visible(row, visible))
     return Changes(shown, rows[-1]["change_id"] if rows else after, oldest, newest)
 
 
-def _may_be_told(row: Row, visible: dict[str, VisibleBackends]) -> bool:
-    """Even that something happened at a hidden backend is nobody's business."""
-    of = visible.get(row["upstream"])
-    return of is not None and (of.everything or row["downstream"] is None or row["downstream"] in of.public)
+def _is_visible(row: Row, visible: dict[str, VisibleBackends]) -> bool:
+    """Whether the reader may see the change: a change of a hidden backend would reveal it."""
+    backends = visible.get(row["upstream"])
+    return backends is not None and (
+        backends.everything or row["downstream"] is None or row["downstream"] in backends.public
+    )
 
 
 def _lag_s(outbox: Row | None, now: datetime) -> float | None:

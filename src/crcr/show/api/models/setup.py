@@ -20,7 +20,7 @@ _SETUP: dict[str, Any] = {
         {
             "name": "id_token",
             "state": "problem",
-            "text": ".github/workflows/crcr.yml may not ask for an OIDC token, so it cannot report.",
+            "text": ".github/workflows/crcr.yml may not request an OIDC token, so it cannot report.",
             "hint": "give the job that reports, and only that one, `permissions: id-token: write`",
         }
     ],

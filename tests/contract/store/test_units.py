@@ -95,5 +95,5 @@ async def test_on_sqlite_a_commit_waits_for_the_disk_unless_a_test_says_otherwis
 ) -> None:
     database = SqliteDatabase(tmp_path / "crcr.db", Signals(), durable=durable)
     rows = await database.write(lambda tx: tx.all(Statement(text("PRAGMA synchronous"))))
-    assert [row[0] for row in rows] == [synchronous]
+    assert [row["synchronous"] for row in rows] == [synchronous]
     await database.close()

@@ -52,6 +52,7 @@ class RunningRelay:
         self.services: Services
         self.app: Edge
         self.http: httpx.AsyncClient
+        self._looks: tuple[tuple[Path, int], sqlite3.Connection] | None = None
 
     async def open(self, settings: Settings, check_gathering: timedelta = timedelta()) -> None:
         if isinstance(settings.database, SqliteSetting):
@@ -64,6 +65,7 @@ class RunningRelay:
             health_shared_for_s=0,
             check_gathering=check_gathering,
             postgres_timeouts=PostgresTimeouts() if "CRCR_TEST_TIMEOUTS" in os.environ else PATIENT_TIMEOUTS,
+            sqlite_durable=False,
         )
         self.services = build(settings, self.seams)
         self.app = build_app(self.services, work=False)
@@ -73,6 +75,7 @@ class RunningRelay:
         self.github.use_transport(httpx.ASGITransport(self.app))
 
     async def close(self) -> None:
+        self._close_looks()
         await self.http.aclose()
         await self.services.close()
 
@@ -109,11 +112,23 @@ class RunningRelay:
         database = self.services.settings.database
         if isinstance(database, PostgresSetting):
             return run_on(database.url.get_secret_value(), sql, *params)
-        with sqlite3.connect(database.path) as connection:
+        with self._reading(database.path) as connection:
+            return [dict(row) for row in connection.execute(sql, params)]
+
+    def _reading(self, path: Path) -> sqlite3.Connection:
+        """One connection for all looks at a file: SQLite reads the whole schema for each new one."""
+        file = path, path.stat().st_ino
+        if self._looks is None or self._looks[0] != file:
+            self._close_looks()
+            connection = sqlite3.connect(path, check_same_thread=False)
             connection.row_factory = sqlite3.Row
-            found = [dict(row) for row in connection.execute(sql, params)]
-        connection.close()
-        return found
+            self._looks = file, connection
+        return self._looks[1]
+
+    def _close_looks(self) -> None:
+        if self._looks is not None:
+            self._looks[1].close()
+            self._looks = None
 
     def jobs(self, downstream: str | None = None) -> list[dict[str, Any]]:
         rows = self.rows("SELECT * FROM jobs ORDER BY in_progress_at, run_id, attempt, job_name")

@@ -12,7 +12,7 @@ to spread their reads.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -318,7 +318,7 @@ def _encode_change(change: Change, spread: int) -> str:
     return f"id: {change.change_id}\nevent: change\ndata: {_encode_data(data, spread)}\n\n"
 
 
-def _encode_data(data: dict[str, object], spread: int) -> str:
+def _encode_data(data: Mapping[str, object], spread: int) -> str:
     return json.dumps({**data, **({"spread_ms": spread} if spread else {})}, separators=(",", ":"))
 
 

@@ -1,7 +1,7 @@
-"""The whole loop on one stage: the simulated GitHub, the relay in process, and a clock that is moved by hand.
+"""`running_relay`: the relay and the simulated GitHub in one process, with a clock that the test moves.
 
-Both sides speak HTTP to each other through ASGI transports, so nothing is stubbed; `act` lets the relay do all
-that is due, and nothing ever sleeps. Leaving the stage fails the test on anything unexpected on either side.
+Both exchange real HTTP messages through ASGI transports. `drain` runs all effects that are due; nothing sleeps. On exit
+the test fails if either side saw anything unexpected.
 """
 
 import atexit
@@ -81,7 +81,7 @@ class RunningRelay:
             await refresher.refresh_or_log()
 
     async def drain(self) -> int:
-        """Let the relay do everything that is due now."""
+        """Run all effects that are due now; return their number."""
         return await self.services.worker.drain()
 
     async def pass_time(self, seconds: float) -> int:
@@ -105,15 +105,15 @@ class RunningRelay:
         return None
 
     def rows(self, sql: str, *params: object) -> list[dict[str, Any]]:
-        """Look into the relay's own tables, as an operator would."""
+        """Query the relay's database."""
         database = self.services.settings.database
         if isinstance(database, PostgresSetting):
             return run_on(database.url.get_secret_value(), sql, *params)
         with sqlite3.connect(database.path) as connection:
             connection.row_factory = sqlite3.Row
-            found = [dict(row) for row in connection.execute(sql, params)]
+            rows = [dict(row) for row in connection.execute(sql, params)]
         connection.close()
-        return found
+        return rows
 
     def jobs(self, downstream: str | None = None) -> list[dict[str, Any]]:
         rows = self.rows("SELECT * FROM jobs ORDER BY in_progress_at, run_id, attempt, job_name")
@@ -130,7 +130,7 @@ class RunningRelay:
 
 @cache
 def _empty_database() -> Path:
-    """A database with the schema and nothing in it, made once for all stages of a process."""
+    """A database with the schema and no rows, made once per test process."""
     path = Path(mkdtemp(prefix="crcr-test-")) / "empty.db"
     atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
     migrate(path)
@@ -138,13 +138,13 @@ def _empty_database() -> Path:
 
 
 def place_empty_database(path: Path) -> None:
-    """Running every migration for every test would take longer than most of the tests."""
+    """Copy a migrated, empty database to this path: running the migrations takes longer than most tests."""
     if not path.exists():
         shutil.copy(_empty_database(), path)  # with its mode
 
 
 def settings_for(folder: Path, github: GitHub, allowlist: Path | str | None, **more: str) -> Settings:
-    """Settings for `UPSTREAM`; without an allowlist, the upstreams stand in the folder's crcr.toml."""
+    """Settings for `UPSTREAM`; without an allowlist, the folder's crcr.toml lists the upstreams."""
     environ = {**environment(folder, github, allowlist), **more}
     return load_settings(config=None, environ=environ, cwd=folder)
 
@@ -165,7 +165,7 @@ def environment(folder: Path, github: GitHub, allowlist: Path | str | None) -> d
 
 
 def database_url(folder: Path) -> str:
-    """A file of its own, or with CRCR_TEST_STORE=postgresql a database of its own for each folder."""
+    """A SQLite file in the folder, or with CRCR_TEST_STORE=postgresql a new database for each folder."""
     if in_postgresql():
         return _new_database_for(folder)
     return f"sqlite:///{folder / 'crcr.db'}"
@@ -191,11 +191,11 @@ async def running_relay(
     check_gathering: timedelta = timedelta(),
     **more: str,
 ) -> AsyncIterator[RunningRelay]:
-    """A relay with this allowlist, its upstream, and a repository for each downstream that the App is on.
+    """Run a relay with this allowlist, its upstream, and a repository for each downstream with the App installed.
 
-    Several upstreams are a mapping of their names to their allowlists; `prepare` sees GitHub before the relay does.
-    `outside` are further servers that the relay can reach, by host. Checks of backends and jobs are written at once,
-    unless `check_gathering` lets them wait for more changes as in a real relay.
+    For several upstreams, pass a mapping of names to allowlists. `prepare` is called with GitHub before the relay starts.
+    `outside` are further servers that the relay can reach, by host. Checks of backends and jobs are published at once,
+    unless `check_gathering` gives the time to wait for more changes, as a real relay does.
     """
     clock = ManualClock()
     async with GitHub(

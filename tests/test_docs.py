@@ -181,6 +181,26 @@ def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
     assert [name for name in sorted(named) if not _is_ours(name)] == []
 
 
+def test_a_python_file_or_private_name_that_is_named_exists() -> None:
+    """Names without their folder or module: `registry.py`, `_READERS`."""
+    form = re.compile(r"(?:\w+/)*\w+\.py|_[A-Za-z]\w+")
+    pages = [*ABOUT_CODE, ROOT / "CONTRIBUTING.md"]
+    named = {
+        (page.name, part) for page in pages for part in _SPAN.findall(prose(page)) if form.fullmatch(part)
+    }
+    sources = [
+        path for folder in ("src", "tests", "bench", "action") for path in (ROOT / folder).rglob("*.py")
+    ]
+    paths = [path.as_posix() for path in sources]
+    words = {word for path in sources for word in re.findall(r"\b_[A-Za-z]\w+", path.read_text("utf-8"))}
+    missing = [
+        (page, part)
+        for page, part in sorted(named)
+        if part not in words and not any(path.endswith(f"/{part}") for path in paths)
+    ]
+    assert missing == []
+
+
 def _is_ours(name: str) -> bool:
     """Whether a dotted name is a module, or something that a module defines, as `record.jobs.reports.take` is."""
     parts = name.split(".")

@@ -52,6 +52,7 @@ class RunningRelay:
         self.services: Services
         self.app: Edge
         self.http: httpx.AsyncClient
+        self._reader: tuple[tuple[Path, int], sqlite3.Connection] | None = None
 
     async def open(self, settings: Settings, check_gathering: timedelta = timedelta()) -> None:
         if isinstance(settings.database, SqliteSetting):
@@ -64,6 +65,7 @@ class RunningRelay:
             health_shared_for_s=0,
             check_gathering=check_gathering,
             postgres_timeouts=PostgresTimeouts() if "CRCR_TEST_TIMEOUTS" in os.environ else PATIENT_TIMEOUTS,
+            sqlite_durable=False,
         )
         self.services = build(settings, self.seams)
         self.app = build_app(self.services, work=False)
@@ -73,6 +75,7 @@ class RunningRelay:
         self.github.use_transport(httpx.ASGITransport(self.app))
 
     async def close(self) -> None:
+        self._close_reader()
         await self.http.aclose()
         await self.services.close()
 
@@ -109,11 +112,23 @@ class RunningRelay:
         database = self.services.settings.database
         if isinstance(database, PostgresSetting):
             return run_on(database.url.get_secret_value(), sql, *params)
-        with sqlite3.connect(database.path) as connection:
+        with self._open_reader(database.path) as connection:
+            return [dict(row) for row in connection.execute(sql, params)]
+
+    def _open_reader(self, path: Path) -> sqlite3.Connection:
+        """The connection for all queries on a file: SQLite reads the whole schema for each new connection."""
+        file = path, path.stat().st_ino
+        if self._reader is None or self._reader[0] != file:
+            self._close_reader()
+            connection = sqlite3.connect(path, check_same_thread=False)
             connection.row_factory = sqlite3.Row
-            rows = [dict(row) for row in connection.execute(sql, params)]
-        connection.close()
-        return rows
+            self._reader = file, connection
+        return self._reader[1]
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader[1].close()
+            self._reader = None
 
     def jobs(self, downstream: str | None = None) -> list[dict[str, Any]]:
         rows = self.rows("SELECT * FROM jobs ORDER BY in_progress_at, run_id, attempt, job_name")

@@ -18,7 +18,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from crcr.github.api.core import Permissions, Token
+from crcr.github.api.request_response import Permissions, Token
 from crcr.ports import Clock
 
 # GitHub refuses more than ten minutes ahead, and recommends a minute back for clocks that run ahead.

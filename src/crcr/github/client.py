@@ -1,7 +1,7 @@
 """GitHub's REST API by subject: `github.checks.create(…)`, `github.repositories.dispatch(…)`.
 
 All subjects share one `GitHubTransport`. A call sends a request of `github.api` with a token for one repository and the
-one permission that it needs, and reads the response with the reader beside that request. Failures are the `GithubStub…`
+one permission that it needs, and reads the response with the reader beside that request. Failures are the `Outside…`
 errors of `errors.py`. Lists end after a number of pages that no honest repository reaches.
 """
 
@@ -35,8 +35,16 @@ from crcr.decide.github.requests_and_answers import (
 )
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
-from crcr.github.api import actions, checks, comments_and_roles, commits, core, delivery_log, setup
-from crcr.github.api.core import Request, Response
+from crcr.github.api import (
+    actions,
+    checks,
+    comments_and_roles,
+    commits,
+    delivery_log,
+    request_response,
+    setup,
+)
+from crcr.github.api.request_response import Request, Response
 from crcr.github.app_auth import TokenScope
 from crcr.github.http.transport import GitHubTransport, token_scope
 
@@ -73,8 +81,8 @@ class RepositoriesApi:
     async def find_installation(self, repo: RepoName) -> int:
         """Return the installation's id, always asked of GitHub; `read_file` uses the last answer."""
         try:
-            installation_id = core.installation_id(
-                await self._transport.send_as_app(core.find_installation(repo))
+            installation_id = request_response.parse_installation_id(
+                await self._transport.send_as_app(request_response.find_installation(repo))
             )
         except OutsideRefused as refusal:
             self._installations.pop(repo, None)
@@ -89,32 +97,36 @@ class RepositoriesApi:
     async def read_installation(self, repo: RepoName) -> InstallationFacts | None:
         """Return the App's installation, or None where it is not installed."""
         try:
-            return setup.installation(await self._transport.send_as_app(core.find_installation(repo)))
+            return setup.parse_installation(
+                await self._transport.send_as_app(request_response.find_installation(repo))
+            )
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
             return None
 
     async def read(self, repo: RepoName, installation_id: int) -> RepositoryFacts:
-        scope = TokenScope(installation_id, None, core.METADATA_READ)
-        return core.repository_facts(await self._transport.send_in_scope(core.read_repository(repo), scope))
+        scope = TokenScope(installation_id, None, request_response.METADATA_READ)
+        return request_response.parse_repository(
+            await self._transport.send_in_scope(request_response.read_repository(repo), scope)
+        )
 
     async def read_default_branch(self, where: Target) -> BranchFacts:
         request = setup.read_branch(where.repository)
-        return setup.branch(await self._transport.send(where, request, core.METADATA_READ))
+        return setup.parse_branch(await self._transport.send(where, request, request_response.METADATA_READ))
 
     async def dispatch(self, target: Target, body: bytes) -> None:
-        request = core.dispatch(target.repository, body)
-        await self._transport.send(target, request, core.CONTENTS_WRITE)
+        request = request_response.create_dispatch(target.repository, body)
+        await self._transport.send(target, request, request_response.CONTENTS_WRITE)
 
     async def read_file(self, file: FileLocation, *, etag: str | None) -> FileText | None:
         """Return the file's text, or None when `etag` still matches."""
-        request = core.read_file(file, etag)
+        request = request_response.read_file(file, etag)
         repo = file.repository
         installation_id = self._installations.get(repo) or await self.find_installation(repo)
-        scope = TokenScope(installation_id, None, core.CONTENTS_READ)
+        scope = TokenScope(installation_id, None, request_response.CONTENTS_READ)
         try:
-            return core.file_text(await self._transport.send_in_scope(request, scope))
+            return request_response.parse_file(await self._transport.send_in_scope(request, scope))
         except OutsideRefused:
             # The App may have been reinstalled, under another id.
             self._installations.pop(repo, None)
@@ -126,13 +138,15 @@ class PullRequestsApi:
         self._transport = transport
 
     async def read(self, repo: RepoName, number: int, installation_id: int) -> PullFacts:
-        scope = TokenScope(installation_id, None, core.PULLS_READ)
-        return core.pull_facts(await self._transport.send_in_scope(core.read_pull(repo, number), scope))
+        scope = TokenScope(installation_id, None, request_response.PULLS_READ)
+        return request_response.parse_pull(
+            await self._transport.send_in_scope(request_response.read_pull(repo, number), scope)
+        )
 
     async def list_files(self, where: Target, number: int) -> ChangedFiles:
-        request = commits.pull_files(where.repository, number)
-        scope = token_scope(where, core.PULLS_READ)
-        return commits.changed_files(await self._transport.send_pages(request, scope, _PULL_FILE_PAGES))
+        request = commits.list_pull_files(where.repository, number)
+        scope = token_scope(where, request_response.PULLS_READ)
+        return commits.parse_changed_files(await self._transport.send_pages(request, scope, _PULL_FILE_PAGES))
 
 
 class CommitsApi:
@@ -143,41 +157,49 @@ class CommitsApi:
 
     async def compare(self, where: Target, base: str, head: str) -> Comparison:
         request = commits.compare(where.repository, base, head)
-        scope = token_scope(where, core.CONTENTS_READ)
-        return commits.comparison(await self._transport.send_pages(request, scope, _PAGES))
+        scope = token_scope(where, request_response.CONTENTS_READ)
+        return commits.parse_comparison(await self._transport.send_pages(request, scope, _PAGES))
 
     async def read_tree_sha(self, where: Target, sha: str) -> str:
-        request = commits.commit_tree(where.repository, sha)
-        return commits.tree_sha(await self._transport.send(where, request, core.CONTENTS_READ))
+        request = commits.read_commit_tree(where.repository, sha)
+        return commits.parse_tree_sha(
+            await self._transport.send(where, request, request_response.CONTENTS_READ)
+        )
 
     async def list_open_pulls(self, where: Target, sha: str) -> tuple[int, ...]:
         """Return the numbers of the open pull requests into this repository that contain the commit."""
-        request = commits.commit_pulls(where.repository, sha)
-        pages = await self._transport.send_pages(request, token_scope(where, core.PULLS_READ), _PAGES)
-        return tuple(chain.from_iterable(commits.open_pulls(page, where) for page in pages))
+        request = commits.list_commit_pulls(where.repository, sha)
+        pages = await self._transport.send_pages(
+            request, token_scope(where, request_response.PULLS_READ), _PAGES
+        )
+        return tuple(chain.from_iterable(commits.parse_open_pulls(page, where) for page in pages))
 
     # These four need the same permission, so a missing one is noticed at the first call.
 
     async def read_default_branch(self, where: Target) -> str:
-        request = commits.repository(where.repository)
-        return commits.default_branch(await self._transport.send(where, request, core.CONTENTS_READ))
+        request = commits.read_repository(where.repository)
+        return commits.parse_default_branch(
+            await self._transport.send(where, request, request_response.CONTENTS_READ)
+        )
 
     async def list_branches(self, where: Target, prefix: str) -> tuple[str, ...]:
-        request = commits.matching_branches(where.repository, prefix)
-        return commits.branches(await self._transport.send(where, request, core.CONTENTS_READ), prefix)
+        request = commits.list_matching_branches(where.repository, prefix)
+        return commits.parse_branches(
+            await self._transport.send(where, request, request_response.CONTENTS_READ), prefix
+        )
 
     async def exists(self, where: Target, sha: str) -> bool:
         """Whether GitHub has the commit in this repository or in a fork of it."""
-        return await self._send_or_none(where, commits.commit(where.repository, sha)) is not None
+        return await self._send_or_none(where, commits.read_commit(where.repository, sha)) is not None
 
     async def is_on_branch(self, where: Target, branch: str, sha: str) -> bool:
         """Whether the branch exists and has the commit in its history."""
-        response = await self._send_or_none(where, commits.ancestry(where.repository, branch, sha))
+        response = await self._send_or_none(where, commits.compare_ancestry(where.repository, branch, sha))
         return response is not None and commits.is_ancestor(response)
 
     async def _send_or_none(self, where: Target, request: Request) -> Response | None:
         try:
-            return await self._transport.send(where, request, core.CONTENTS_READ)
+            return await self._transport.send(where, request, request_response.CONTENTS_READ)
         except OutsideRefused as refusal:
             if refusal.status not in _NO_SUCH_COMMIT:
                 raise
@@ -197,7 +219,7 @@ class ChecksApi:
         head_sha: str,
         name: str,
         external_id: str,
-        shown: CheckContent,
+        content: CheckContent,
         urgency: Urgency = Urgency.FIRST,
     ) -> int:
         """Return the check run's id. Not idempotent: two calls create two check runs of the same name."""
@@ -206,26 +228,28 @@ class ChecksApi:
             head_sha=head_sha,
             name=name,
             external_id=external_id,
-            content=shown,
+            content=content,
             urgency=urgency,
         )
-        return checks.check_run_id(await self._transport.send(where, request, core.CHECKS_WRITE))
+        return checks.parse_check_run_id(
+            await self._transport.send(where, request, request_response.CHECKS_WRITE)
+        )
 
     async def update(
-        self, where: Target, check_run_id: int, shown: CheckContent, *, urgency: Urgency = Urgency.FIRST
+        self, where: Target, check_run_id: int, content: CheckContent, *, urgency: Urgency = Urgency.FIRST
     ) -> None:
         """Replace what the check run shows; annotations are added to those that it already has."""
-        request = checks.update_check(where.repository, check_run_id, shown, urgency=urgency)
-        await self._transport.send(where, request, core.CHECKS_WRITE)
+        request = checks.update_check(where.repository, check_run_id, content, urgency=urgency)
+        await self._transport.send(where, request, request_response.CHECKS_WRITE)
 
     async def find(
         self, where: Target, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST
     ) -> tuple[ListedCheck, ...]:
         """Return the check runs of that name, those of other Apps included."""
         request = checks.find_checks(where.repository, head_sha, name, urgency=urgency)
-        scope = token_scope(where, core.CHECKS_READ)
+        scope = token_scope(where, request_response.CHECKS_READ)
         pages = await self._transport.send_pages(request, scope, _CHECK_PAGES)
-        return tuple(chain.from_iterable(map(checks.found_checks, pages)))
+        return tuple(chain.from_iterable(map(checks.parse_checks, pages)))
 
 
 class CommentsApi:
@@ -236,24 +260,30 @@ class CommentsApi:
 
     async def create(self, where: Target, number: int, body: str) -> int:
         """Return the comment's id."""
-        request = comments_and_roles.comment(where.repository, number, body)
-        return comments_and_roles.comment_id(await self._transport.send(where, request, core.PULLS_WRITE))
+        request = comments_and_roles.create_comment(where.repository, number, body)
+        return comments_and_roles.parse_comment_id(
+            await self._transport.send(where, request, request_response.PULLS_WRITE)
+        )
 
     async def list_since(self, where: Target, number: int, since: datetime) -> tuple[PostedComment, ...]:
         """Return the comments that anybody wrote or changed since then."""
-        request = comments_and_roles.comments(where.repository, number, since)
-        pages = await self._transport.send_pages(request, token_scope(where, core.PULLS_READ), _PAGES)
-        return tuple(chain.from_iterable(map(comments_and_roles.posted_comments, pages)))
+        request = comments_and_roles.list_comments(where.repository, number, since)
+        pages = await self._transport.send_pages(
+            request, token_scope(where, request_response.PULLS_READ), _PAGES
+        )
+        return tuple(chain.from_iterable(map(comments_and_roles.parse_comments, pages)))
 
     async def react(self, where: Target, comment_id: int, content: str) -> None:
         """React to a comment. Idempotent: two calls leave one reaction."""
-        request = comments_and_roles.react(where.repository, comment_id, content)
-        await self._transport.send(where, request, core.PULLS_WRITE)
+        request = comments_and_roles.add_reaction(where.repository, comment_id, content)
+        await self._transport.send(where, request, request_response.PULLS_WRITE)
 
     async def read_role(self, where: Target, login: str) -> Role:
-        request = comments_and_roles.permission(where.repository, login)
+        request = comments_and_roles.read_permission(where.repository, login)
         try:
-            return comments_and_roles.role(await self._transport.send(where, request, core.METADATA_READ))
+            return comments_and_roles.parse_role(
+                await self._transport.send(where, request, request_response.METADATA_READ)
+            )
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
@@ -268,11 +298,11 @@ class ActionsApi:
 
     async def rerun(self, where: Target, run_id: int, *, failed_only: bool) -> None:
         request = actions.rerun(where.repository, run_id, failed_only=failed_only)
-        await self._transport.send(where, request, core.ACTIONS_WRITE)
+        await self._transport.send(where, request, request_response.ACTIONS_WRITE)
 
     async def read_run(self, where: Target, run_id: int, *, urgency: Urgency = Urgency.FIRST) -> ActionsRun:
         request = actions.read_run(where.repository, run_id, urgency=urgency)
-        return actions.run(await self._transport.send(where, request, core.ACTIONS_READ))
+        return actions.parse_run(await self._transport.send(where, request, request_response.ACTIONS_READ))
 
     async def list_runs(
         self,
@@ -284,15 +314,19 @@ class ActionsApi:
         urgency: Urgency = Urgency.FIRST,
     ) -> tuple[ActionsRun, ...]:
         request = actions.list_runs(where.repository, event=event, since=since, until=until, urgency=urgency)
-        pages = await self._transport.send_pages(request, token_scope(where, core.ACTIONS_READ), _PAGES)
-        return tuple(chain.from_iterable(map(actions.runs, pages)))
+        pages = await self._transport.send_pages(
+            request, token_scope(where, request_response.ACTIONS_READ), _PAGES
+        )
+        return tuple(chain.from_iterable(map(actions.parse_runs, pages)))
 
     async def list_jobs(
         self, where: Target, run_id: int, attempt: int, *, urgency: Urgency = Urgency.FIRST
     ) -> tuple[ActionsJob, ...]:
-        request = actions.run_jobs(where.repository, run_id, attempt, urgency=urgency)
-        pages = await self._transport.send_pages(request, token_scope(where, core.ACTIONS_READ), _PAGES)
-        return tuple(chain.from_iterable(actions.jobs(page, attempt) for page in pages))
+        request = actions.list_jobs(where.repository, run_id, attempt, urgency=urgency)
+        pages = await self._transport.send_pages(
+            request, token_scope(where, request_response.ACTIONS_READ), _PAGES
+        )
+        return tuple(chain.from_iterable(actions.parse_jobs(page, attempt) for page in pages))
 
 
 class WorkflowFilesApi:
@@ -303,22 +337,24 @@ class WorkflowFilesApi:
 
     async def list_all(self, where: Target, ref: str) -> tuple[ListedFile, ...]:
         """Return the files of `.github/workflows`; none where that folder does not exist."""
-        request = setup.workflow_files(where.repository, ref)
+        request = setup.list_workflow_files(where.repository, ref)
         try:
-            return setup.files(await self._transport.send(where, request, core.CONTENTS_READ))
+            return setup.parse_files(
+                await self._transport.send(where, request, request_response.CONTENTS_READ)
+            )
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
             return ()
 
     async def read(self, where: Target, path: str, ref: str) -> str:
-        request = setup.workflow_file(where.repository, path, ref)
-        return setup.text(await self._transport.send(where, request, core.CONTENTS_READ))
+        request = setup.read_workflow_file(where.repository, path, ref)
+        return setup.parse_text(await self._transport.send(where, request, request_response.CONTENTS_READ))
 
     async def read_states(self, where: Target) -> dict[str, str]:
         """Return GitHub's word for the state of each workflow, by its path."""
-        request = setup.workflow_states(where.repository)
-        return setup.states(await self._transport.send(where, request, core.ACTIONS_READ))
+        request = setup.list_workflows(where.repository)
+        return setup.parse_states(await self._transport.send(where, request, request_response.ACTIONS_READ))
 
 
 class AppApi:
@@ -328,10 +364,10 @@ class AppApi:
         self._transport = transport
 
     async def read(self) -> AppFacts:
-        return setup.app(await self._transport.send_as_app(setup.read_app()))
+        return setup.parse_app(await self._transport.send_as_app(setup.read_app()))
 
     async def read_webhook(self) -> HookFacts:
-        return setup.hook(await self._transport.send_as_app(setup.read_hook()))
+        return setup.parse_hook(await self._transport.send_as_app(setup.read_hook()))
 
 
 class DeliveryLogApi:
@@ -341,8 +377,12 @@ class DeliveryLogApi:
         self._transport = transport
 
     async def read_page(self, cursor: str | None) -> DeliveryLogPage:
-        return delivery_log.log_page(await self._transport.send_as_app(delivery_log.delivery_log(cursor)))
+        return delivery_log.parse_log_page(
+            await self._transport.send_as_app(delivery_log.list_deliveries(cursor))
+        )
 
     async def read_delivery(self, log_id: int) -> tuple[str, str, bytes]:
         """Return the GUID, the event's name and the payload."""
-        return delivery_log.delivered(await self._transport.send_as_app(delivery_log.logged_delivery(log_id)))
+        return delivery_log.parse_delivery(
+            await self._transport.send_as_app(delivery_log.read_delivery(log_id))
+        )

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from crcr.errors import BadSettings
 from crcr.settings.model import Settings
 from crcr.settings.readers.locations import AllowlistOnGitHub, web_url
-from crcr.settings.readers.values import cover_all_addresses
+from crcr.settings.readers.single_values import cover_all_addresses
 from crcr.settings.setting import (
     FILE_SUFFIX,
     PREFIX,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr
 
 from crcr.decide.oidc.registration import Registration
-from crcr.settings.readers import locations, registrations, service_urls, values
+from crcr.settings.readers import locations, registrations, service_urls, single_values
 from crcr.settings.readers.locations import IssuerSetting, PostgresSetting, SqliteSetting, TokenSetting
 from crcr.settings.readers.service_urls import ServiceUrl
 from crcr.settings.setting import FROZEN, Setting, settings_of
@@ -31,7 +31,7 @@ class ObservabilitySettings(BaseModel):
         Setting(
             "METRICS_PORT",
             "metrics_port",
-            values.integer(1, 65535),
+            single_values.integer(1, 65535),
             "port on `CRCR_HOST` where `crcr worker` answers `/metrics`, `/healthz` and `/readyz`; not set: nowhere "
             "(`crcr serve` has them on its own port)",
         ),
@@ -41,7 +41,7 @@ class ObservabilitySettings(BaseModel):
         Setting(
             "OTEL_ENDPOINT",
             "otel_endpoint",
-            values.url,
+            single_values.url,
             "OpenTelemetry collector that gets traces over OTLP/HTTP (`http://127.0.0.1:4318`); needs `crcr[tracing]`; "
             "not set: no traces",
         ),
@@ -70,7 +70,7 @@ class StoreSettings(BaseModel):
         Setting(
             "DATABASE_POOL",
             "database_pool",
-            values.integer(4, 500),
+            single_values.integer(4, 500),
             "connections to PostgreSQL that one process opens at most, half of them for writing; one more listens",
             default="10",
         ),
@@ -89,7 +89,7 @@ class StoreSettings(BaseModel):
         Setting(
             "DATABASE_LISTEN",
             "database_listen",
-            values.one_of("auto", "off"),
+            single_values.one_of("auto", "off"),
             "how a process learns what others have committed to PostgreSQL: by LISTEN, or, where that does not work "
             "(`auto`) or is `off`, by polling each second, as behind a connection pooler or on a hot standby",
             default="auto",
@@ -140,7 +140,7 @@ class StoreSettings(BaseModel):
         Setting(
             "CLICKHOUSE_KEEP_DAYS",
             "clickhouse_keep_days",
-            values.integer(100, 36_500),
+            single_values.integer(100, 36_500),
             "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: for ever",
         ),
     ] = None
@@ -149,7 +149,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_BODIES_DAYS",
             "keep_bodies_days",
-            values.integer(1, 3650),
+            single_values.integer(1, 3650),
             "days that the bodies of webhooks are kept for replay",
             default="30",
         ),
@@ -159,7 +159,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_JOBS_DAYS",
             "keep_jobs_days",
-            values.integer_or_zero(100, 36500),
+            single_values.integer_or_zero(100, 36500),
             "days that deliveries are kept with their dispatches, runs and jobs, and other results; 100 or more, since "
             "pages look back 90; 0: for ever. Figures are kept for ever",
             default="400",
@@ -170,7 +170,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_EFFECTS_DAYS",
             "keep_effects_days",
-            values.integer(1, 3650),
+            single_values.integer(1, 3650),
             "days that effects are kept after they were done or cancelled; parked ones stay",
             default="7",
         ),
@@ -180,7 +180,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_AUDIT_DAYS",
             "keep_audit_days",
-            values.integer_or_zero(30, 36500),
+            single_values.integer_or_zero(30, 36500),
             "days that the audit log is kept; 0: for ever",
             default="0",
         ),
@@ -196,7 +196,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GITHUB_APP_ID",
             "github.app_id",
-            values.app_id,
+            single_values.app_id,
             "id or client id of the GitHub App; one App serves all upstreams",
             required=True,
         ),
@@ -206,7 +206,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GITHUB_APP_PRIVATE_KEY",
             "github.app_private_key",
-            values.private_key,
+            single_values.private_key,
             "the App's private key, PEM",
             required=True,
             secret=True,
@@ -217,7 +217,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GITHUB_WEBHOOK_SECRET",
             "github.webhook_secret",
-            values.secret,
+            single_values.secret,
             "the secret that signs the App's webhooks; 16 random characters or more are wise",
             required=True,
             secret=True,
@@ -228,7 +228,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GITHUB_API_URL",
             "github.api_url",
-            values.safe_url,
+            single_values.safe_url,
             "API of GitHub, or of a GitHub Enterprise Server (`https://HOST/api/v3`)",
             default="https://api.github.com",
         ),
@@ -238,7 +238,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "PUBLIC_URL",
             "public_url",
-            values.url,
+            single_values.url,
             "where callers reach the relay; goes into dispatches and links",
             default="http://127.0.0.1:8000",
         ),
@@ -248,7 +248,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "OIDC_AUDIENCE",
             "oidc.audience",
-            values.texts,
+            single_values.texts,
             "the `aud` that callers' tokens must carry, one or a comma list",
             required=True,
         ),
@@ -279,7 +279,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "RATE_LIMIT_PER_MIN",
             "rate_limit_per_min",
-            values.integer(1, 1_000_000),
+            single_values.integer(1, 1_000_000),
             "callbacks taken per repository and minute",
             default="300",
         ),
@@ -289,7 +289,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "JOB_TIMEOUT",
             "job_timeout",
-            values.duration,
+            single_values.duration,
             "silence after which a job counts as timed out; the allowlist can say it per downstream",
             default="6h",
         ),
@@ -299,7 +299,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "GATE_TIMEOUT",
             "gate_timeout",
-            values.duration,
+            single_values.duration,
             "how long the gate waits from the dispatch on; never below the job's time-out",
             default="8h",
         ),
@@ -309,7 +309,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_FORWARD_URL",
             "hud.forward_url",
-            values.url,
+            single_values.url,
             "another HUD that gets every result; goes with its token",
         ),
     ] = None
@@ -318,7 +318,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_FORWARD_TOKEN",
             "hud.forward_token",
-            values.secret,
+            single_values.secret,
             "the token that the other HUD expects",
             secret=True,
         ),
@@ -328,7 +328,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_INGEST_TOKEN",
             "hud.ingest_token",
-            values.secret,
+            single_values.secret,
             "the token with which another relay sends us its results (`POST /api/crcr/results`), different from the one "
             "above; not set: ingest is off",
             secret=True,
@@ -339,7 +339,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_ACCESS",
             "hud.access",
-            values.one_of("public", "token", "proxy"),
+            single_values.one_of("public", "token", "proxy"),
             "who sees the pages: `public`; `token`: who signs in; `proxy`: whom a trusted proxy names in a header",
             default="public",
         ),
@@ -372,7 +372,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "SANDBOX",
             "sandbox",
-            values.one_of("off", "on"),
+            single_values.one_of("off", "on"),
             "`on`: repositories that are on no allowlist may try their reports at `/crcr/sandbox`, in a space of its own "
             "that decides nothing (20 reports an hour for each, kept for 48 hours)",
             default="off",
@@ -383,7 +383,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "HUD_PROXY_HEADER",
             "hud.proxy_header",
-            values.header_name,
+            single_values.header_name,
             "where access is `proxy`: the header that names the reader; counts only from `CRCR_TRUSTED_PROXIES`",
             default="X-Forwarded-User",
         ),
@@ -393,21 +393,23 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "TRUSTED_PROXIES",
             "trusted_proxies",
-            values.networks,
+            single_values.networks,
             "addresses or networks whose `X-Forwarded-For` counts, as a comma list; and `CRCR_HUD_PROXY_HEADER`, "
             "where access is `proxy`",
         ),
     ] = ()
-    host: Annotated[str, Setting("HOST", "host", values.host, "address to listen on", default="127.0.0.1")]
+    host: Annotated[
+        str, Setting("HOST", "host", single_values.host, "address to listen on", default="127.0.0.1")
+    ]
     port: Annotated[
-        int, Setting("PORT", "port", values.integer(1, 65535), "port to listen on", default="8000")
+        int, Setting("PORT", "port", single_values.integer(1, 65535), "port to listen on", default="8000")
     ]
     drain_s: Annotated[
         int,
         Setting(
             "DRAIN_S",
             "drain_s",
-            values.integer(0, 300),
+            single_values.integer(0, 300),
             "seconds that a process which was told to stop still takes requests while `/readyz` says 503, so that a load "
             "balancer leaves it out first; 0 where there is none",
             default="0",
@@ -418,7 +420,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "LOG_FORMAT",
             "log.format",
-            values.one_of("auto", "json", "console"),
+            single_values.one_of("auto", "json", "console"),
             "`json`, `console`, or `auto`: console on a terminal, else JSON lines",
             default="auto",
         ),
@@ -428,7 +430,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "LOG_LEVEL",
             "log.level",
-            values.one_of("debug", "info", "warning", "error"),
+            single_values.one_of("debug", "info", "warning", "error"),
             "the least level that is written: `debug`, `info`, `warning` or `error`",
             default="info",
         ),
@@ -438,7 +440,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         Setting(
             "WORKER_CONCURRENCY",
             "worker_concurrency",
-            values.integer(1, 1000),
+            single_values.integer(1, 1000),
             "effects that one worker carries out at the same time",
             default="64",
         ),
@@ -462,11 +464,13 @@ class Settings(StoreSettings, ObservabilitySettings):
 
     def _exposed(self) -> tuple[str, ...]:
         warnings = []
-        if (parts := urlsplit(self.public_url)).scheme == "http" and parts.hostname not in values.LOOPBACK:
+        if (
+            parts := urlsplit(self.public_url)
+        ).scheme == "http" and parts.hostname not in single_values.LOOPBACK:
             warnings.append(
                 "CRCR_PUBLIC_URL is http://, so callers send their tokens unencrypted; use https://."
             )
-        if values.cover_all_addresses(self.trusted_proxies):
+        if single_values.cover_all_addresses(self.trusted_proxies):
             warnings.append(
                 "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
             )

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel
 
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.settings.readers import locations
-from crcr.settings.readers import values as readers_values
+from crcr.settings.readers import locations, single_values
 from crcr.settings.readers.locations import AllowlistSource
 from crcr.settings.setting import (
     FROZEN,
@@ -27,14 +26,14 @@ from crcr.settings.setting import (
 
 def _repo_name(given: RawValue) -> RepoName:
     if not isinstance(given.value, str) or not is_repo_name(given.value.strip()):
-        raise InvalidValue(f"must be owner/repo, not {readers_values.quote(given.value)}.")
+        raise InvalidValue(f"must be owner/repo, not {single_values.quote(given.value)}.")
     return RepoName(given.value.strip())
 
 
 def _gate(given: RawValue) -> str:
     if isinstance(given.value, bool):
         return "on" if given.value else "off"
-    return readers_values.one_of("auto", "on", "off")(given)
+    return single_values.one_of("auto", "on", "off")(given)
 
 
 class UpstreamSetting(BaseModel):
@@ -72,7 +71,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.label_prefixes",
-            readers_values.list_of_texts,
+            single_values.list_of_texts,
             "what a label begins with that asks for an L3 device",
             default="ciflow/crcr/",
         ),
@@ -82,7 +81,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.l3_conclusion",
-            readers_values.one_of("neutral", "failure"),
+            single_values.one_of("neutral", "failure"),
             "how the check of a failed L3 job ends: `neutral` or `failure` (red, still not required)",
             default="neutral",
         ),
@@ -92,7 +91,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.l3_pending",
-            readers_values.one_of("in_progress", "neutral"),
+            single_values.one_of("in_progress", "neutral"),
             "how a running L3 job shows; `neutral` for merge tools that wait for every pending check",
             default="in_progress",
         ),
@@ -102,7 +101,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.job_checks",
-            readers_values.one_of("failures", "all", "none"),
+            single_values.one_of("failures", "all", "none"),
             "which jobs have a check of their own beside their backend's: `failures`: the first 3 of a backend that "
             "fail; `all`: all of a backend with up to 20, which costs two requests to GitHub for each; `none`",
             default="failures",
@@ -113,7 +112,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.ignore_refs",
-            readers_values.list_of_texts,
+            single_values.list_of_texts,
             "globs of refs whose pushes are never dispatched",
             default="refs/heads/gh/**, refs/heads/gh-readonly-queue/**",
         ),

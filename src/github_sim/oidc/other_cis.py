@@ -6,6 +6,7 @@
 
 import random
 import uuid
+from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import Any
 
@@ -18,12 +19,12 @@ SHA = "9f3182061f1e2cca4702c368cbc039b7dc9d4485"
 CIRCLE = "oidc.circleci.com/"
 
 
-def stable_id(*words: str) -> str:
-    """An id that is the same in every simulation."""
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(words)))
+def stable_id(*parts: str) -> str:
+    """Return an id that is the same in every simulation."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(parts)))
 
 
-class OtherIssuer(SigningKeys):
+class OtherIssuer(SigningKeys, ABC):
     """Below the simulator's address; `path` says where, `keys_path` where its keys are below that."""
 
     name = "other"
@@ -57,8 +58,8 @@ class OtherIssuer(SigningKeys):
         }
 
     def claims(self, audience: str, **changes: Any) -> Json:
-        full = {**self._registered(audience), **self._own(), **self._named(changes)}
-        full.setdefault("sub", self._subject(full))
+        full = {**self._registered_claims(audience), **self._own_claims(), **self._full_names(changes)}
+        full.setdefault("sub", self._make_subject(full))
         return {name: value for name, value in full.items() if value is not None and value is not ...}
 
     def token(self, audience: str, **changes: Any) -> str:
@@ -67,26 +68,27 @@ class OtherIssuer(SigningKeys):
     def fork_token(self, audience: str, **changes: Any) -> str:
         return self.token(audience, **{**self.fork_changes(), **changes})
 
+    @abstractmethod
     def fork_changes(self) -> Json:
-        """What a fork's build says otherwise than the real one."""
-        raise NotImplementedError
+        """Return the claims in which a fork's build differs from the real one."""
 
     def new_id(self) -> str:
         return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
 
-    def _registered(self, audience: str) -> Json:
+    def _registered_claims(self, audience: str) -> Json:
         now = int(self._world.now().timestamp())
         life_s = int(self.life.total_seconds())
         return {"iss": self.url, "aud": audience, "iat": now, "nbf": now, "exp": now + life_s}
 
-    def _named(self, changes: Json) -> Json:
+    def _full_names(self, changes: Json) -> Json:
         return changes
 
-    def _own(self) -> Json:
-        raise NotImplementedError
+    @abstractmethod
+    def _own_claims(self) -> Json:
+        """Return the claims of this CI for a regular job on the default branch."""
 
-    def _subject(self, claims: Json) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _make_subject(self, claims: Json) -> str: ...
 
 
 class BuildkiteIssuer(OtherIssuer):
@@ -99,14 +101,14 @@ class BuildkiteIssuer(OtherIssuer):
 
     def claims(self, audience: str, *, wanted: tuple[str, ...] = (), **changes: Any) -> Json:
         """`wanted` are optional claims, as by `--claim`: organization_id, pipeline_id."""
-        known = {"organization_id": self.organization_id, "pipeline_id": self.pipeline_id}
-        return super().claims(audience, **{name: known[name] for name in wanted}, **changes)
+        available = {"organization_id": self.organization_id, "pipeline_id": self.pipeline_id}
+        return super().claims(audience, **{name: available[name] for name in wanted}, **changes)
 
     def fork_changes(self) -> Json:
         # Buildkite prefixes branches of forks unless the pipeline is told not to.
         return {"build_branch": "mallory:main", "build_source": "webhook", "build_commit": "f" * 40}
 
-    def _own(self) -> Json:
+    def _own_claims(self) -> Json:
         return {
             "organization_slug": "acme-inc",
             "pipeline_slug": "backend",
@@ -120,7 +122,7 @@ class BuildkiteIssuer(OtherIssuer):
             "runner_environment": "self-hosted",
         }
 
-    def _subject(self, claims: Json) -> str:
+    def _make_subject(self, claims: Json) -> str:
         organization, pipeline = claims.get("organization_slug"), claims.get("pipeline_slug")
         ref, commit = f"refs/heads/{claims.get('build_branch')}", claims.get("build_commit")
         return f"organization:{organization}:pipeline:{pipeline}:ref:{ref}:commit:{commit}:step:{claims.get('step_key')}"
@@ -158,11 +160,11 @@ class GitLabIssuer(OtherIssuer):
             "sha": "f" * 40,
         }
 
-    def _registered(self, audience: str) -> Json:
-        usual = super()._registered(audience)
+    def _registered_claims(self, audience: str) -> Json:
+        usual = super()._registered_claims(audience)
         return {**usual, "nbf": usual["iat"] - 5, "jti": self.new_id()}
 
-    def _own(self) -> Json:
+    def _own_claims(self) -> Json:
         host = self.url.partition("://")[2]
         return {
             "namespace_id": "72",
@@ -192,7 +194,7 @@ class GitLabIssuer(OtherIssuer):
             "ci_config_sha": SHA,
         }
 
-    def _subject(self, claims: Json) -> str:
+    def _make_subject(self, claims: Json) -> str:
         project, ref = claims.get("project_path"), claims.get("ref")
         return f"project_path:{project}:ref_type:{claims.get('ref_type')}:ref:{ref}"
 
@@ -217,16 +219,16 @@ class CircleCiIssuer(OtherIssuer):
         """A fork's pull request with secrets passed on: the project is ours, the origin is theirs."""
         return {"vcs_origin": "github.com/mallory/backend", "vcs_ref": "refs/heads/pull/7"}
 
-    def _registered(self, audience: str) -> Json:
-        usual = super()._registered(audience)
+    def _registered_claims(self, audience: str) -> Json:
+        usual = super()._registered_claims(audience)
         del usual["nbf"]
         return usual
 
-    def _named(self, changes: Json) -> Json:
-        short = {name.removeprefix(CIRCLE).replace("-", "_"): name for name in self._own()}
+    def _full_names(self, changes: Json) -> Json:
+        short = {name.removeprefix(CIRCLE).replace("-", "_"): name for name in self._own_claims()}
         return {short.get(name, name): value for name, value in changes.items()}
 
-    def _own(self) -> Json:
+    def _own_claims(self) -> Json:
         return {
             f"{CIRCLE}org-id": self.organization_id,
             f"{CIRCLE}project-id": self.project_id,
@@ -240,7 +242,7 @@ class CircleCiIssuer(OtherIssuer):
             f"{CIRCLE}ssh-rerun": False,
         }
 
-    def _subject(self, claims: Json) -> str:
+    def _make_subject(self, claims: Json) -> str:
         return f"org/{self.organization_id}/project/{claims.get(f'{CIRCLE}project-id')}/user/{self.user_id}"
 
 
@@ -254,10 +256,10 @@ class GenericIssuer(OtherIssuer):
     def fork_changes(self) -> Json:
         return {"project": "mallory/backend", "project_id": "66601"}
 
-    def _registered(self, audience: str) -> Json:
-        return {**super()._registered(audience), "jti": self.new_id()}
+    def _registered_claims(self, audience: str) -> Json:
+        return {**super()._registered_claims(audience), "jti": self.new_id()}
 
-    def _own(self) -> Json:
+    def _own_claims(self) -> Json:
         return {
             "project": "acme/backend",
             "project_id": "4711",
@@ -269,5 +271,5 @@ class GenericIssuer(OtherIssuer):
             "job_id": "880101",
         }
 
-    def _subject(self, claims: Json) -> str:
+    def _make_subject(self, claims: Json) -> str:
         return f"project:{claims.get('project')}:branch:{claims.get('branch')}"

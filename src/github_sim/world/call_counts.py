@@ -36,7 +36,7 @@ class _HighestSum:
 
 @dataclass
 class InstallationCalls:
-    """The calls made with tokens of one installation, or by the App itself (`installation_id` None)."""
+    """The calls made with tokens of one installation, or by the App itself (`parse_installation_id` None)."""
 
     installation_id: int | None
     routes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -88,9 +88,9 @@ class CallCounts:
         self._installations: dict[int | None, InstallationCalls] = {}
 
     def add(self, call: Call) -> None:
-        self.of(call.installation_id).add(call)
+        self.for_installation(call.installation_id).add(call)
 
-    def of(self, installation_id: int | None) -> InstallationCalls:
+    def for_installation(self, installation_id: int | None) -> InstallationCalls:
         return self._installations.setdefault(installation_id, InstallationCalls(installation_id))
 
     @property

@@ -1,14 +1,19 @@
-"""The operator's commands on PostgreSQL, each a real process: the move itself, and all that worked on the file."""
+"""The operator's commands on PostgreSQL: the move itself, and all that worked on the file.
+
+The commands run in this process, and for each kind (a move, a look, an act, the doctor, wrong words) once as a process.
+"""
 
 import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.cli_command import CommandResult, run_in_process
 from support.data.every_table import execute_sql, filled_database, row_counts
 from support.data.operator_database import database_with_history, relay_environment
 from support.process import environment
@@ -24,8 +29,12 @@ class CommandRunner:
     folder: Path
     environ: dict[str, str]
 
-    def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def run(self, *words: str, **more: str) -> CommandResult:
+        return run_in_process(*words, folder=self.folder, environ={**self.environ, **more})
+
+    def start(self, *words: str, **more: str) -> CommandResult:
+        """Run the command as a process."""
+        done = subprocess.run(
             [sys.executable, "-m", "crcr", *words],
             cwd=self.folder,
             env=environment({**self.environ, **more}),
@@ -34,14 +43,18 @@ class CommandRunner:
             timeout=120,
             check=False,
         )
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def ok(self, *words: str, **more: str) -> str:
-        done = self.run(*words, **more)
-        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-        return done.stdout
+        return went_well(self.run(*words, **more))
 
     def json(self, *words: str, **more: str) -> Any:
         return json.loads(self.ok(*words, "--json", **more))
+
+
+def went_well(done: CommandResult) -> str:
+    assert (done.code, "Traceback" in done.errors) == (0, False), done.errors
+    return done.out
 
 
 def command_runner(folder: Path, url: str) -> CommandRunner:
@@ -57,9 +70,8 @@ def runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandRunner, Co
     (folder / "url").write_text(f"{url}\n")
     before, after = CommandRunner(folder, history_shell.environ), command_runner(folder, url)
     named = {name: value for name, value in after.environ.items() if name != "CRCR_DATABASE_URL"}
-    out = CommandRunner(folder, {**named, "CRCR_DATABASE_URL_FILE": "url"}).ok(
-        "migrate", "--from", "sqlite:///crcr.db"
-    )
+    mover = CommandRunner(folder, {**named, "CRCR_DATABASE_URL_FILE": "url"})
+    out = went_well(mover.start("migrate", "--from", "sqlite:///crcr.db"))
     assert "counts and checksums agree" in out
     assert "next: set CRCR_DATABASE_URL" in out
     return before, after
@@ -88,7 +100,7 @@ def test_one_delivery_shows_the_same_with_its_body(runners: tuple[CommandRunner,
     before, after = runners
     [line] = before.json("deliveries", "list")
     words = ("deliveries", "show", line["guid"], "--body")
-    assert after.json(*words) == before.json(*words)
+    assert json.loads(went_well(after.start(*words, "--json"))) == before.json(*words)
 
 
 def test_acts_by_hand_take_effect_and_are_audited(runners: tuple[CommandRunner, CommandRunner]) -> None:
@@ -98,7 +110,7 @@ def test_acts_by_hand_take_effect_and_are_audited(runners: tuple[CommandRunner, 
     assert "sent again to 2" in after.ok(
         "deliveries", "replay", line["guid"], "--everyone"
     )  # one waits already
-    after.ok("suspend", "org/secret", "--reason", "a test")
+    went_well(after.start("suspend", "org/secret", "--reason", "a test"))
     after.ok("pause")
     after.ok("pause", "--lift")
     after.ok("allowlist", "refresh")
@@ -110,8 +122,8 @@ def test_the_doctor_looks_at_the_server_and_prints_no_secret(
     runners: tuple[CommandRunner, CommandRunner],
 ) -> None:
     _, after = runners
-    done = after.run("doctor", "--json")
-    found = {each["name"]: each for each in json.loads(done.stdout)["findings"]}
+    done = after.start("doctor", "--json")
+    found = {each["name"]: each for each in json.loads(done.out)["findings"]}
     states = {name: found[name]["state"] for name in ("store", "writing", "connections", "size", "outbox")}
     assert set(states.values()) == {"ok"}, found
     assert "PostgreSQL" in found["store"]["text"]
@@ -125,8 +137,8 @@ def test_the_doctor_tells_a_database_without_tables_or_of_a_newer_release_and_a_
 ) -> None:
     def told(url: str) -> tuple[str, str]:
         done = command_runner(tmp_path, url).run("doctor", "--json")
-        assert (done.returncode, PASSWORD in done.stdout + done.stderr) == (1, False)
-        [store] = [each for each in json.loads(done.stdout)["findings"] if each["name"] == "store"]
+        assert (done.code, PASSWORD in done.out + done.errors) == (1, False)
+        [store] = [each for each in json.loads(done.out)["findings"] if each["name"] == "store"]
         return store["state"], store["text"]
 
     state, text = told(new_database(empty=True))
@@ -152,15 +164,15 @@ def test_migrating_settings_and_backup_speak_of_the_server_without_its_password(
         ("reconcile",),
     ):
         done = shell.run(*words)
-        assert PASSWORD not in done.stdout + done.stderr, words
-        assert "Traceback" not in done.stderr, words
-    assert "the data is in PostgreSQL" in shell.run("backup", "copy.db").stderr
+        assert PASSWORD not in done.out + done.errors, words
+        assert "Traceback" not in done.errors, words
+    assert "the data is in PostgreSQL" in shell.run("backup", "copy.db").errors
 
 
 def test_commands_before_any_relay_make_no_tables(tmp_path: Path) -> None:
     url = new_database(empty=True)
     done = command_runner(tmp_path, url).run("effects", "list")
-    assert (done.returncode, "there is no database" in done.stderr) == (1, True)
+    assert (done.code, "there is no database" in done.errors) == (1, True)
     assert run_on(url, "SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == []
 
 
@@ -170,15 +182,15 @@ def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None
     execute_sql(path, "UPDATE effects SET state = 'claimed' WHERE effect_id < 3")
     execute_sql(path, "CREATE TABLE notes (a)")
     done = CommandRunner(tmp_path, {}).run("migrate", "--from", "sqlite:///crcr.db", "--to", url)
-    assert done.returncode == 0, done.stderr
-    assert "pulls: moved and compared 7 of 7 rows" in done.stderr
+    assert done.code == 0, done.errors
+    assert "pulls: moved and compared 7 of 7 rows" in done.errors
     for words in (
         "replaced by U+FFFD in: pulls 1",
         "2 effects were running",
         "not the relay's: notes",
     ):
-        assert words in done.stderr
-    assert f"{7 * (len(row_counts(url)))} rows" in done.stdout
+        assert words in done.errors
+    assert f"{7 * (len(row_counts(url)))} rows" in done.out
 
 
 def test_a_move_for_scripts_is_json_alone(tmp_path: Path) -> None:
@@ -186,42 +198,41 @@ def test_a_move_for_scripts_is_json_alone(tmp_path: Path) -> None:
     done = CommandRunner(tmp_path, {}).run(
         "migrate", "--from", "sqlite:///crcr.db", "--to", new_database(), "--json"
     )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (done.stderr, told["replaced"], told["left_tables"]) == ("", 0, [])
+    assert done.code == 0, done.errors
+    told = json.loads(done.out)
+    assert (done.errors, told["replaced"], told["left_tables"]) == ("", 0, [])
     assert told["rows"] == sum(each["rows"] for each in told["tables"]) > 0
     assert {len(each["checksum"]) for each in told["tables"]} == {32}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--to", "postgresql://a@b/c"), "--to needs --from"),
-        (("--from", "sqlite:///crcr.db"), "CRCR_DATABASE_URL"),
-        (("--from", "sqlite:///crcr.db", "--to", "sqlite:///other.db"), "--to must be postgresql://"),
-        (("--from", "postgresql://a@b/c", "--to", "postgresql://a@b/d"), "--from must be sqlite:///"),
-        (("--from", "crcr.db", "--to", "postgresql://a@b/c"), "--from must be sqlite:///path"),
-        (
-            ("--from", "mysql://b/c", "--to", "postgresql://a@b/c"),
-            "--from must be sqlite:///path (four slashes for a path from the root).",
-        ),
-        (
-            ("--from", "sqlite:///crcr.db", "--to", "mysql://b/c"),
-            "--to must be postgresql://user@host/name;",
-        ),
-        (
-            ("--from", "sqlite:///crcr.db", "--to", f"postgresql://a:{PASSWORD}@b/c?x=y"),
-            "--to may have the options",
-        ),
-    ],
+WRONG_WORDS = (
+    (("--to", "postgresql://a@b/c"), "--to needs --from"),
+    (("--from", "sqlite:///crcr.db"), "CRCR_DATABASE_URL"),
+    (("--from", "sqlite:///crcr.db", "--to", "sqlite:///other.db"), "--to must be postgresql://"),
+    (("--from", "postgresql://a@b/c", "--to", "postgresql://a@b/d"), "--from must be sqlite:///"),
+    (("--from", "crcr.db", "--to", "postgresql://a@b/c"), "--from must be sqlite:///path"),
+    (
+        ("--from", "mysql://b/c", "--to", "postgresql://a@b/c"),
+        "--from must be sqlite:///path (four slashes for a path from the root).",
+    ),
+    (
+        ("--from", "sqlite:///crcr.db", "--to", "mysql://b/c"),
+        "--to must be postgresql://user@host/name;",
+    ),
+    (
+        ("--from", "sqlite:///crcr.db", "--to", f"postgresql://a:{PASSWORD}@b/c?x=y"),
+        "--to may have the options",
+    ),
 )
-def test_wrong_words_are_told_before_anything_is_touched(
-    tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
-    done = command_runner(tmp_path, f"sqlite:///{tmp_path / 'crcr.db'}").run("migrate", *words)
-    told = " ".join(done.stderr.replace("│", " ").split())
-    assert (done.returncode, said in told, PASSWORD in told) == (2, True, False), told
-    assert not (tmp_path / "crcr.db").exists()
+
+
+def test_wrong_words_are_told_before_anything_is_touched(tmp_path: Path) -> None:
+    shell = command_runner(tmp_path, f"sqlite:///{tmp_path / 'crcr.db'}")
+    for run, (words, said) in zip(chain([shell.start], repeat(shell.run)), WRONG_WORDS, strict=False):
+        done = run("migrate", *words)
+        told = " ".join(done.errors.replace("│", " ").split())
+        assert (done.code, said in told, PASSWORD in told) == (2, True, False), (words, told)
+        assert not (tmp_path / "crcr.db").exists()
 
 
 def test_a_password_may_come_from_the_environment(tmp_path: Path) -> None:
@@ -230,7 +241,6 @@ def test_a_password_may_come_from_the_environment(tmp_path: Path) -> None:
     run_on(made.admin_url, "CREATE DATABASE of_mover OWNER mover ENCODING 'UTF8' TEMPLATE template0")
     filled_database(tmp_path / "crcr.db", rows=1)
     url = made.url("of_mover").replace("crcr@", "mover@")
-    done = CommandRunner(tmp_path, {"PGPASSWORD": PASSWORD}).run(
-        "migrate", "--from", "sqlite:///crcr.db", "--to", url
-    )
-    assert (done.returncode, PASSWORD in done.stdout + done.stderr) == (0, False), done.stderr
+    mover = CommandRunner(tmp_path, {"PGPASSWORD": PASSWORD})
+    done = mover.start("migrate", "--from", "sqlite:///crcr.db", "--to", url)
+    assert (done.code, PASSWORD in done.out + done.errors) == (0, False), done.errors

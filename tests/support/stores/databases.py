@@ -43,7 +43,7 @@ OpenDatabase = Callable[[], Database]
 def _sqlite(folder: Path) -> OpenDatabase:
     path = folder / "contract.db"
     place_empty_database(path)
-    return lambda: SqliteDatabase(path, Signals())
+    return lambda: SqliteDatabase(path, Signals(), durable=False)
 
 
 def _memory(folder: Path) -> OpenDatabase:

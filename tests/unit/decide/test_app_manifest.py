@@ -2,7 +2,7 @@
 
 import json
 
-from crcr.github.api import core
+from crcr.github.api import request_response
 from crcr.receive.webhook import parse
 from support.paths import ROOT
 
@@ -14,7 +14,7 @@ FOR_GITHUB_ITSELF = {"statuses", "merge_queues"}
 
 def used_permissions() -> dict[str, str]:
     used: dict[str, str] = {}
-    for name, value in vars(core).items():
+    for name, value in vars(request_response).items():
         if name.isupper() and name.endswith(("_READ", "_WRITE")):
             for permission, access in value:
                 used[permission] = max(used.get(permission, "read"), access)

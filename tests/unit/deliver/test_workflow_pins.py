@@ -153,5 +153,5 @@ def test_addresses_are_compared_as_the_reporter_and_the_bridge_do(address: str) 
 
 def test_pins_are_read_as_the_reporter_does() -> None:
     text = f'\n {PIN}\n\thttps://second.example.org/  it\'s "ours" \n{PIN}\n'
-    pinned = [f"{pin.url} {pin.audience}" for pin in reporter.pinned_relays(text)]
+    pinned = [f"{pin.url} {pin.audience}" for pin in reporter.parse_relays(text)]
     assert list(read_pins(text)) == pinned

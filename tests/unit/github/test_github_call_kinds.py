@@ -13,8 +13,16 @@ from crcr.decide.checks.check_run import CheckContent, CheckStatus
 from crcr.decide.github.requests_and_answers import Budget, CallKind, FileLocation, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideFault
-from crcr.github.api import actions, checks, comments_and_roles, commits, core, delivery_log, setup
-from crcr.github.api.core import Request
+from crcr.github.api import (
+    actions,
+    checks,
+    comments_and_roles,
+    commits,
+    delivery_log,
+    request_response,
+    setup,
+)
+from crcr.github.api.request_response import Request
 from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
 from crcr.github.http.rate_limiter import GitHubRateLimiter
@@ -22,7 +30,7 @@ from crcr.github.http.transport import GitHubTransport, call_kind, status_class
 from support.clock import ManualClock
 from support.github.fake_github import PEM, FakeGitHub
 
-MODULES = (core, actions, delivery_log, checks, commits, comments_and_roles, setup)
+MODULES = (request_response, actions, delivery_log, checks, commits, comments_and_roles, setup)
 SHOWN = CheckContent(status=CheckStatus.QUEUED, conclusion=None, title="t", summary="s")
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 BY_NAME: dict[str, Any] = {
@@ -34,7 +42,7 @@ BY_NAME: dict[str, Any] = {
     "until": NOW,
     "failed_only": True,
 }
-NOT_CALLS = {"listing", "for_page", "follow_redirect"}
+NOT_CALLS = {"list_first_page", "with_page", "follow_redirect"}
 
 
 def calls() -> list[tuple[str, Any]]:

@@ -18,7 +18,7 @@ from crcr.decide.github.requests_and_answers import (
 )
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
-from crcr.github.api.core import MAX_LIST_BYTES
+from crcr.github.api.request_response import MAX_LIST_BYTES
 from crcr.github.client import GitHubClient
 from support.clock import ManualClock
 from support.github.fake_github import FakeGitHub
@@ -51,7 +51,7 @@ def requested_pages(server: FakeGitHub, path: str) -> list[str]:
 
 async def create(github: GitHubClient, urgency: Urgency = Urgency.FIRST) -> int:
     return await github.checks.create(
-        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", shown=SHOWN, urgency=urgency
+        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", content=SHOWN, urgency=urgency
     )
 
 

@@ -19,7 +19,7 @@ from crcr.errors import (
     OutsideUnreachable,
     OutsideUnsure,
 )
-from crcr.github.api.core import MAX_ANSWER_BYTES
+from crcr.github.api.request_response import MAX_ANSWER_BYTES
 from crcr.github.client import GitHubClient
 from crcr.ports import check_lease
 from support.clock import ManualClock

@@ -7,7 +7,7 @@ import pytest
 
 from crcr.decide.github.requests_and_answers import Role, Target
 from crcr.decide.model import RepoName
-from crcr.github.api.core import Request, Response
+from crcr.github.api.request_response import Request, Response
 from crcr.github.app_auth import TokenScope
 from crcr.github.client import GitHubClient
 from crcr.github.http.transport import EtagCache, conditional

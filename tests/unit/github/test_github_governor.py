@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crcr.decide.github.requests_and_answers import Urgency
 from crcr.errors import HeldBy, OutsideLimited
-from crcr.github.api.core import READ_POINTS, WRITE_POINTS
+from crcr.github.api.request_response import READ_POINTS, WRITE_POINTS
 from crcr.github.http.hour_budget import ANSWER_S, RETURN_AFTER_S
 from crcr.github.http.rate_limiter import APP, KEPT_POINTS, LEAST_WAIT_S, GitHubRateLimiter
 from support.clock import settle

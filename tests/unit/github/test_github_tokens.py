@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crcr.errors import OutsideUnsure
-from crcr.github.api.core import CONTENTS_READ, CONTENTS_WRITE, Token
+from crcr.github.api.request_response import CONTENTS_READ, CONTENTS_WRITE, Token
 from crcr.github.app_auth import TokenCache, TokenScope
 from support.clock import ManualClock, settle
 

@@ -21,7 +21,7 @@ from crcr.decide.github.repository_setup import (
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.overview import DispatchAnswer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
-from crcr.github.api.core import Response, dispatch
+from crcr.github.api.request_response import Response, create_dispatch
 from crcr.github.http.errors import error_from_response
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
@@ -416,7 +416,9 @@ def test_of_pins_that_nobody_looked_for_nothing_is_told() -> None:
     ],
 )
 def test_what_github_answered_is_understood_as_the_client_words_it(status: int, words: str) -> None:
-    fault = error_from_response(dispatch(REPO, b"{}"), Response(status, {}, b'{"message": "secret"}'), NOW)
+    fault = error_from_response(
+        create_dispatch(REPO, b"{}"), Response(status, {}, b'{"message": "secret"}'), NOW
+    )
     assert fault is not None
     for said in (fault.detail, str(fault)):
         parked = replace(SENT, state=DispatchState.PARKED, error=said)

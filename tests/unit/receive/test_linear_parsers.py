@@ -29,7 +29,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.statistics.similar_failures import group_similar_failures, normal_line
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.errors import CrcrError
-from crcr.github.api.core import Response, next_link
+from crcr.github.api.request_response import Response, find_next_link
 from crcr.log import clean_block, clean_text
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.callback.parse_report import parse_report
@@ -268,7 +268,7 @@ def _annotated(text: str) -> object:
 
 
 def _link_header(text: str) -> str | None:
-    return next_link(Response(200, {"link": text}, b""))
+    return find_next_link(Response(200, {"link": text}, b""))
 
 
 PARSERS = (

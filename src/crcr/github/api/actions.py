@@ -11,7 +11,7 @@ import msgspec
 from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun, Urgency
 from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.model import RepoName
-from crcr.github.api.core import Id, Request, Response, Time, decode, listing, moment
+from crcr.github.api.request_response import Id, Request, Response, Time, decode, format_time, list_first_page
 
 RUNS_A_PAGE = 50
 
@@ -31,14 +31,14 @@ def list_runs(
     repo: RepoName, *, event: str, since: datetime, until: datetime, urgency: Urgency = Urgency.FIRST
 ) -> Request:
     """Request the runs between two times, both included."""
-    created = f"{moment(since)}..{moment(until)}"
-    request = listing(f"/repos/{repo}/actions/runs", size=RUNS_A_PAGE, event=event, created=created)
+    created = f"{format_time(since)}..{format_time(until)}"
+    request = list_first_page(f"/repos/{repo}/actions/runs", size=RUNS_A_PAGE, event=event, created=created)
     return replace(request, urgency=urgency)
 
 
-def run_jobs(repo: RepoName, run_id: int, attempt: int, *, urgency: Urgency = Urgency.FIRST) -> Request:
+def list_jobs(repo: RepoName, run_id: int, attempt: int, *, urgency: Urgency = Urgency.FIRST) -> Request:
     path = f"/repos/{repo}/actions/runs/{run_id:d}/attempts/{attempt:d}/jobs"
-    return replace(listing(path), urgency=urgency)
+    return replace(list_first_page(path), urgency=urgency)
 
 
 # Responses
@@ -75,15 +75,15 @@ class _Jobs(msgspec.Struct):
     jobs: list[_Job]
 
 
-def run(response: Response) -> ActionsRun:
+def parse_run(response: Response) -> ActionsRun:
     return _run(decode(response, _Run))
 
 
-def runs(response: Response) -> tuple[ActionsRun, ...]:
+def parse_runs(response: Response) -> tuple[ActionsRun, ...]:
     return tuple(_run(run) for run in decode(response, _Runs).workflow_runs)
 
 
-def jobs(response: Response, attempt: int) -> tuple[ActionsJob, ...]:
+def parse_jobs(response: Response, attempt: int) -> tuple[ActionsJob, ...]:
     return tuple(_job(job, attempt) for job in decode(response, _Jobs).jobs)
 
 

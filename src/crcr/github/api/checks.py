@@ -19,19 +19,19 @@ from crcr.decide.checks.check_run import (
 )
 from crcr.decide.github.requests_and_answers import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
-from crcr.github.api.core import (
+from crcr.github.api.request_response import (
     Id,
     Request,
     Response,
-    clean,
+    cut_bytes,
+    cut_line,
+    cut_text,
     decode,
-    json_body,
-    listing,
-    long,
-    moment,
-    segment,
-    short,
-    within_bytes,
+    encode_json,
+    format_time,
+    list_first_page,
+    quote_segment,
+    replace_surrogates,
 )
 
 MOST_TITLE = 255
@@ -54,7 +54,7 @@ def create_check(
     urgency: Urgency = Urgency.FIRST,
 ) -> Request:
     names = {"name": name, "head_sha": head_sha, "external_id": external_id}
-    body = json_body(**names, **check_fields(content))
+    body = encode_json(**names, **check_fields(content))
     return Request("POST", f"/repos/{repo}/check-runs", body=body, writes=True, urgency=urgency)
 
 
@@ -63,12 +63,12 @@ def update_check(
 ) -> Request:
     """Replace what the check shows; GitHub adds the annotations to those that it already has."""
     path = f"/repos/{repo}/check-runs/{check_run_id:d}"
-    return Request("PATCH", path, body=json_body(**check_fields(content)), writes=True, urgency=urgency)
+    return Request("PATCH", path, body=encode_json(**check_fields(content)), writes=True, urgency=urgency)
 
 
 def find_checks(repo: RepoName, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST) -> Request:
-    path = f"/repos/{repo}/commits/{segment(head_sha)}/check-runs"
-    return replace(listing(path, check_name=name, filter="all"), urgency=urgency)
+    path = f"/repos/{repo}/commits/{quote_segment(head_sha)}/check-runs"
+    return replace(list_first_page(path, check_name=name, filter="all"), urgency=urgency)
 
 
 # What a check shows
@@ -84,7 +84,7 @@ def check_fields(content: CheckContent) -> dict[str, object]:
     if content.details_url is not None:
         fields["details_url"] = content.details_url
     if content.started_at is not None:
-        fields["started_at"] = moment(content.started_at)
+        fields["started_at"] = format_time(content.started_at)
     if content.status is CheckStatus.COMPLETED:
         fields |= _end(content)
     return fields
@@ -95,15 +95,15 @@ def _end(content: CheckContent) -> dict[str, object]:
         raise ValueError("a completed check needs a conclusion that GitHub knows")
     end: dict[str, object] = {"conclusion": content.conclusion.value}
     if content.completed_at is not None:
-        end["completed_at"] = moment(content.completed_at)
+        end["completed_at"] = format_time(content.completed_at)
     return end
 
 
 def _output(content: CheckContent) -> dict[str, object]:
     output: dict[str, object] = {
-        "title": short(content.title, MOST_TITLE),
-        "summary": long(content.summary, MOST_TEXT),
-        "text": long(content.text or "", MOST_TEXT),
+        "title": cut_line(content.title, MOST_TITLE),
+        "summary": cut_text(content.summary, MOST_TEXT),
+        "text": cut_text(content.text or "", MOST_TEXT),
     }
     annotations = [note for note in content.annotations if note.path and note.message]
     if annotations:
@@ -114,20 +114,20 @@ def _output(content: CheckContent) -> dict[str, object]:
 def _annotation(note: Annotation) -> dict[str, object]:
     line = max(note.line, 1)
     return {
-        "path": clean(note.path),
+        "path": replace_surrogates(note.path),
         "start_line": line,
         "end_line": line,
         "annotation_level": "failure",
-        "message": within_bytes(note.message, MOST_MESSAGE_BYTES),
-        "title": short(note.title, MOST_TITLE),
+        "message": cut_bytes(note.message, MOST_MESSAGE_BYTES),
+        "title": cut_line(note.title, MOST_TITLE),
     }
 
 
 def _action(button: Button) -> dict[str, object]:
     return {
-        "label": short(button.label, MOST_LABEL),
-        "description": short(button.description, MOST_DESCRIPTION),
-        "identifier": clean(button.identifier)[:MOST_IDENTIFIER],
+        "label": cut_line(button.label, MOST_LABEL),
+        "description": cut_line(button.description, MOST_DESCRIPTION),
+        "identifier": replace_surrogates(button.identifier)[:MOST_IDENTIFIER],
     }
 
 
@@ -149,11 +149,11 @@ class _Checks(msgspec.Struct):
     check_runs: list[_Check]
 
 
-def check_run_id(response: Response) -> int:
+def parse_check_run_id(response: Response) -> int:
     return decode(response, _Check).id
 
 
-def found_checks(response: Response) -> tuple[ListedCheck, ...]:
+def parse_checks(response: Response) -> tuple[ListedCheck, ...]:
     return tuple(_listed_check(check) for check in decode(response, _Checks).check_runs)
 
 

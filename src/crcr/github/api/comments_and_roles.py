@@ -10,17 +10,17 @@ import msgspec
 
 from crcr.decide.github.requests_and_answers import PostedComment, Role
 from crcr.decide.model import RepoName
-from crcr.github.api.core import (
+from crcr.github.api.request_response import (
     MAX_LARGE_BYTES,
     Id,
     Request,
     Response,
+    cut_text,
     decode,
-    json_body,
-    listing,
-    long,
-    moment,
-    segment,
+    encode_json,
+    format_time,
+    list_first_page,
+    quote_segment,
 )
 
 MOST_COMMENT = 65_536
@@ -29,25 +29,25 @@ _ROLES = {role.name.lower(): role for role in Role}
 # Requests
 
 
-def permission(repo: RepoName, login: str) -> Request:
-    return Request("GET", f"/repos/{repo}/collaborators/{segment(login)}/permission")
+def read_permission(repo: RepoName, login: str) -> Request:
+    return Request("GET", f"/repos/{repo}/collaborators/{quote_segment(login)}/permission")
 
 
-def comment(repo: RepoName, number: int, body: str) -> Request:
+def create_comment(repo: RepoName, number: int, body: str) -> Request:
     path = f"/repos/{repo}/issues/{number:d}/comments"
-    sent = json_body(body=long(body, MOST_COMMENT))
+    sent = encode_json(body=cut_text(body, MOST_COMMENT))
     return Request("POST", path, body=sent, writes=True, creates_content=True)
 
 
-def comments(repo: RepoName, number: int, since: datetime) -> Request:
+def list_comments(repo: RepoName, number: int, since: datetime) -> Request:
     # Anyone may write comments of full length: together they must not exceed what we read.
     path = f"/repos/{repo}/issues/{number:d}/comments"
-    return listing(path, since=moment(since), most_bytes=MAX_LARGE_BYTES)
+    return list_first_page(path, since=format_time(since), most_bytes=MAX_LARGE_BYTES)
 
 
-def react(repo: RepoName, comment_id: int, content: str) -> Request:
+def add_reaction(repo: RepoName, comment_id: int, content: str) -> Request:
     path = f"/repos/{repo}/issues/comments/{comment_id:d}/reactions"
-    return Request("POST", path, body=json_body(content=content), writes=True)
+    return Request("POST", path, body=encode_json(content=content), writes=True)
 
 
 # Responses
@@ -63,7 +63,7 @@ class _Comment(msgspec.Struct):
     body: str | None = None
 
 
-def role(response: Response) -> Role:
+def parse_role(response: Response) -> Role:
     """Return the role; a custom role of an organisation counts as the `permission` that it is based on.
 
     An unknown word grants nothing.
@@ -73,9 +73,9 @@ def role(response: Response) -> Role:
     return _ROLES.get(answer.permission, Role.NONE) if known_role is None else known_role
 
 
-def comment_id(response: Response) -> int:
+def parse_comment_id(response: Response) -> int:
     return decode(response, _Comment).id
 
 
-def posted_comments(response: Response) -> tuple[PostedComment, ...]:
+def parse_comments(response: Response) -> tuple[PostedComment, ...]:
     return tuple(PostedComment(item.id, item.body or "") for item in decode(response, list[_Comment]))

@@ -14,15 +14,15 @@ import msgspec
 from crcr.decide.github.requests_and_answers import ChangedFiles, Comparison, Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
-from crcr.github.api.core import (
+from crcr.github.api.request_response import (
     MAX_LIST_BYTES,
     Id,
     Request,
     Response,
     decode,
-    listing,
-    next_link,
-    segment,
+    find_next_link,
+    list_first_page,
+    quote_segment,
 )
 
 MOST_PULL_FILES = 3000
@@ -37,44 +37,44 @@ _IN_HISTORY = frozenset({"behind", "identical"})
 # Requests
 
 
-def pull_files(repo: RepoName, number: int) -> Request:
-    return listing(f"/repos/{repo}/pulls/{number:d}/files")
+def list_pull_files(repo: RepoName, number: int) -> Request:
+    return list_first_page(f"/repos/{repo}/pulls/{number:d}/files")
 
 
 def compare(repo: RepoName, base: str, head: str) -> Request:
     for revision in (base, head):
         if _NO_REVISION.search(revision):
             raise OutsideRefused(f"{revision!r} does not name a commit.", status=400)
-    return listing(f"/repos/{repo}/compare/{segment(base)}...{segment(head)}")
+    return list_first_page(f"/repos/{repo}/compare/{quote_segment(base)}...{quote_segment(head)}")
 
 
-def commit_tree(repo: RepoName, sha: str) -> Request:
-    return Request("GET", f"/repos/{repo}/git/commits/{segment(sha)}")
+def read_commit_tree(repo: RepoName, sha: str) -> Request:
+    return Request("GET", f"/repos/{repo}/git/commits/{quote_segment(sha)}")
 
 
-def commit_pulls(repo: RepoName, sha: str) -> Request:
-    return listing(f"/repos/{repo}/commits/{segment(sha)}/pulls")
+def list_commit_pulls(repo: RepoName, sha: str) -> Request:
+    return list_first_page(f"/repos/{repo}/commits/{quote_segment(sha)}/pulls")
 
 
-def repository(repo: RepoName) -> Request:
+def read_repository(repo: RepoName) -> Request:
     return Request("GET", f"/repos/{repo}", urgency=Urgency.DETAILS)
 
 
-def matching_branches(repo: RepoName, prefix: str) -> Request:
-    name = "/".join(segment(part) for part in f"heads/{prefix.rstrip('/')}".split("/"))
+def list_matching_branches(repo: RepoName, prefix: str) -> Request:
+    name = "/".join(quote_segment(part) for part in f"heads/{prefix.rstrip('/')}".split("/"))
     return Request(
         "GET", f"/repos/{repo}/git/matching-refs/{name}", urgency=Urgency.DETAILS, most_bytes=MAX_LIST_BYTES
     )
 
 
-def ancestry(repo: RepoName, branch: str, sha: str) -> Request:
+def compare_ancestry(repo: RepoName, branch: str, sha: str) -> Request:
     """Compare for the status only: the first page brings all changed files, so the second one is requested."""
     path = compare(repo, branch, sha).path.partition("?")[0]
     return Request("GET", f"{path}?per_page=1&page=2", urgency=Urgency.DETAILS)
 
 
-def commit(repo: RepoName, sha: str) -> Request:
-    return Request("GET", f"/repos/{repo}/git/commits/{segment(sha)}", urgency=Urgency.DETAILS)
+def read_commit(repo: RepoName, sha: str) -> Request:
+    return Request("GET", f"/repos/{repo}/git/commits/{quote_segment(sha)}", urgency=Urgency.DETAILS)
 
 
 # Responses
@@ -127,12 +127,12 @@ class _Ref(msgspec.Struct):
     ref: str
 
 
-def changed_files(pages: Sequence[Response]) -> ChangedFiles:
+def parse_changed_files(pages: Sequence[Response]) -> ChangedFiles:
     files = list(chain.from_iterable(decode(page, list[_File]) for page in _uncut(pages)))
     return ChangedFiles(_paths(files), complete=_is_read_to_end(pages) and len(files) < MOST_PULL_FILES)
 
 
-def comparison(pages: Sequence[Response]) -> Comparison:
+def parse_comparison(pages: Sequence[Response]) -> Comparison:
     parts = [decode(page, _Comparison) for page in _uncut(pages)]
     commits = tuple(commit.sha for part in parts for commit in part.commits)
     files = parts[0].files if parts else None
@@ -145,21 +145,21 @@ def comparison(pages: Sequence[Response]) -> Comparison:
     )
 
 
-def tree_sha(response: Response) -> str:
+def parse_tree_sha(response: Response) -> str:
     return decode(response, _WithTree).tree.sha
 
 
-def open_pulls(response: Response, where: Target) -> tuple[int, ...]:
+def parse_open_pulls(response: Response, where: Target) -> tuple[int, ...]:
     """Return the open pull requests into this repository; a fork's commit also lists the fork's own."""
     pulls = decode(response, list[_Pull])
     return tuple(pull.number for pull in pulls if pull.state == "open" and _is_target(pull.base.repo, where))
 
 
-def default_branch(response: Response) -> str:
+def parse_default_branch(response: Response) -> str:
     return decode(response, _Repository).default_branch
 
 
-def branches(response: Response, prefix: str) -> tuple[str, ...]:
+def parse_branches(response: Response, prefix: str) -> tuple[str, ...]:
     """GitHub matches the prefix without its trailing slash: `release` also finds `release-notes`."""
     names = (ref.ref.removeprefix(_BRANCH_PREFIX) for ref in decode(response, list[_Ref]))
     return tuple(name for name in names if name.startswith(prefix))
@@ -181,7 +181,7 @@ def _uncut(pages: Sequence[Response]) -> list[Response]:
 
 def _is_read_to_end(pages: Sequence[Response]) -> bool:
     """Whether the last page that was read is the list's last."""
-    return not pages[-1].cut and next_link(pages[-1]) is None
+    return not pages[-1].cut and find_next_link(pages[-1]) is None
 
 
 def _paths(files: Iterable[_File]) -> tuple[str, ...]:

@@ -12,17 +12,26 @@ import msgspec
 
 from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.errors import OutsideUnsure
-from crcr.github.api.core import MAX_LARGE_BYTES, Id, Request, Response, Time, decode, listing, next_link
+from crcr.github.api.request_response import (
+    MAX_LARGE_BYTES,
+    Id,
+    Request,
+    Response,
+    Time,
+    decode,
+    find_next_link,
+    list_first_page,
+)
 
 # Requests
 
 
-def delivery_log(cursor: str | None) -> Request:
+def list_deliveries(cursor: str | None) -> Request:
     path = "/app/hook/deliveries"
-    return listing(path) if cursor is None else listing(path, cursor=cursor)
+    return list_first_page(path) if cursor is None else list_first_page(path, cursor=cursor)
 
 
-def logged_delivery(log_id: int) -> Request:
+def read_delivery(log_id: int) -> Request:
     return Request("GET", f"/app/hook/deliveries/{log_id:d}", most_bytes=MAX_LARGE_BYTES)
 
 
@@ -51,12 +60,12 @@ class _Delivery(msgspec.Struct):
     request: _Sent
 
 
-def log_page(response: Response) -> DeliveryLogPage:
+def parse_log_page(response: Response) -> DeliveryLogPage:
     entries = tuple(_logged(entry) for entry in decode(response, list[_Entry]))
     return DeliveryLogPage(entries, _next_cursor(response))
 
 
-def delivered(response: Response) -> tuple[str, str, bytes]:
+def parse_delivery(response: Response) -> tuple[str, str, bytes]:
     """Return the GUID, the event's name and the payload: the same JSON as was sent, not always the same bytes."""
     delivery = decode(response, _Delivery)
     # Compacted as text, so that no number is parsed and formatted again.
@@ -80,7 +89,7 @@ def _logged(entry: _Entry) -> LoggedDelivery:
 
 
 def _next_cursor(response: Response) -> str | None:
-    link = next_link(response)
+    link = find_next_link(response)
     if link is None:
         return None
     try:

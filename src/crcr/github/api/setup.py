@@ -21,7 +21,16 @@ from crcr.decide.github.repository_setup import (
 from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
-from crcr.github.api.core import RAW_TYPE, Id, Request, Response, Time, decode, listing, segment
+from crcr.github.api.request_response import (
+    RAW_TYPE,
+    Id,
+    Request,
+    Response,
+    Time,
+    decode,
+    list_first_page,
+    quote_segment,
+)
 
 WORKFLOWS = ".github/workflows"
 MAX_FILE_BYTES = 256 * 1024
@@ -33,20 +42,20 @@ def read_branch(repo: RepoName) -> Request:
     return Request("GET", f"/repos/{repo}", urgency=Urgency.DETAILS)
 
 
-def workflow_files(repo: RepoName, ref: str) -> Request:
+def list_workflow_files(repo: RepoName, ref: str) -> Request:
     return Request(
         "GET", f"/repos/{repo}/contents/{WORKFLOWS}?ref={quote(ref, safe='')}", urgency=Urgency.DETAILS
     )
 
 
-def workflow_file(repo: RepoName, path: str, ref: str) -> Request:
-    name = segment(path.rpartition("/")[2])
+def read_workflow_file(repo: RepoName, path: str, ref: str) -> Request:
+    name = quote_segment(path.rpartition("/")[2])
     url = f"/repos/{repo}/contents/{WORKFLOWS}/{name}?ref={quote(ref, safe='')}"
     return Request("GET", url, accept=RAW_TYPE, most_bytes=MAX_FILE_BYTES, urgency=Urgency.DETAILS)
 
 
-def workflow_states(repo: RepoName) -> Request:
-    return replace(listing(f"/repos/{repo}/actions/workflows"), urgency=Urgency.DETAILS)
+def list_workflows(repo: RepoName) -> Request:
+    return replace(list_first_page(f"/repos/{repo}/actions/workflows"), urgency=Urgency.DETAILS)
 
 
 def read_app() -> Request:
@@ -106,7 +115,7 @@ class _Hook(msgspec.Struct):
     insecure_ssl: str | float | None = None
 
 
-def installation(response: Response) -> InstallationFacts:
+def parse_installation(response: Response) -> InstallationFacts:
     installed = decode(response, _Installation)
     return InstallationFacts(
         installation_id=installed.id,
@@ -116,7 +125,7 @@ def installation(response: Response) -> InstallationFacts:
     )
 
 
-def branch(response: Response) -> BranchFacts:
+def parse_branch(response: Response) -> BranchFacts:
     repo = decode(response, _Repository)
     return BranchFacts(
         repository_id=repo.id,
@@ -127,24 +136,24 @@ def branch(response: Response) -> BranchFacts:
     )
 
 
-def files(response: Response) -> tuple[ListedFile, ...]:
+def parse_files(response: Response) -> tuple[ListedFile, ...]:
     """Return the workflow files of the folder; GitHub ignores its subfolders and other extensions."""
     entries = decode(response, list[_File])
     workflows = (file for file in entries if file.type == "file" and file.path.endswith((".yml", ".yaml")))
     return tuple(ListedFile(file.path, file.sha, file.size) for file in workflows)
 
 
-def text(response: Response) -> str:
+def parse_text(response: Response) -> str:
     if response.cut:
         raise OutsideRefused(f"the file is larger than {MAX_FILE_BYTES // 1024} KiB", status=413)
     return response.body.decode("utf-8", "replace")
 
 
-def states(response: Response) -> dict[str, str]:
+def parse_states(response: Response) -> dict[str, str]:
     return {workflow.path: workflow.state for workflow in decode(response, _Workflows).workflows}
 
 
-def app(response: Response) -> AppFacts:
+def parse_app(response: Response) -> AppFacts:
     app = decode(response, _App)
     return AppFacts(
         app_id=app.id,
@@ -153,11 +162,11 @@ def app(response: Response) -> AppFacts:
         html_url=app.html_url,
         permissions=app.permissions,
         events=tuple(app.events),
-        said_at=github_time(response),
+        server_time=github_time(response),
     )
 
 
-def hook(response: Response) -> HookFacts:
+def parse_hook(response: Response) -> HookFacts:
     config = decode(response, _Hook)
     return HookFacts(
         url=config.url or "",

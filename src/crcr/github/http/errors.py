@@ -1,4 +1,4 @@
-"""The error that an unsuccessful response means, as one of the `GithubStub…` errors.
+"""The error that an unsuccessful response means, as one of the `Outside…` errors.
 
 Pure. The rules for limits are a table, in the order in which GitHub asks clients to apply them:
 https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api. Text quoted from GitHub is cut, made
@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from crcr.errors import HeldBy, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
-from crcr.github.api.core import Request, Response
+from crcr.github.api.request_response import Request, Response
 
 MESSAGE_CHARS = 300
 SECONDARY_WAIT_S = 60.0

@@ -18,8 +18,8 @@ import httpx
 from crcr import __version__
 from crcr.decide.github.requests_and_answers import CallKind, Target, Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
-from crcr.github.api import core
-from crcr.github.api.core import Permissions, Request, Response, Token
+from crcr.github.api import request_response
+from crcr.github.api.request_response import Permissions, Request, Response, Token
 from crcr.github.app_auth import AppAuth, TokenCache, TokenScope
 from crcr.github.http.errors import error_from_response, readable
 from crcr.github.http.hour_budget import RETURN_AFTER_S
@@ -39,6 +39,7 @@ _FIXED_HEADERS = (
     # Responses are small, and an uncompressed one cannot expand beyond the bytes that were read.
     (b"Accept-Encoding", b"identity"),
 )
+_CONNECT_S = 3.0
 CONCURRENT = "concurrent"
 """The reason of a pause when GitHub's limit on concurrent requests is reached."""
 _LIMITS: Mapping[HeldBy, str] = {
@@ -79,7 +80,6 @@ class GitHubTransport:
         limiter: GitHubRateLimiter,
         clock: Clock,
         counters: CallCounters | None = None,
-        connect_s: float = 3.0,
         total_s: float = 10.0,
     ) -> None:
         self._http = http
@@ -90,7 +90,7 @@ class GitHubTransport:
         self._clock = clock
         self._counters = counters or _Uncounted()
         self._total_s = total_s
-        timeout = httpx.Timeout(total_s, connect=connect_s, pool=connect_s)
+        timeout = httpx.Timeout(total_s, connect=_CONNECT_S, pool=_CONNECT_S)
         self._extensions = {"timeout": timeout.as_dict()}
         self._etags = EtagCache()
 
@@ -100,8 +100,8 @@ class GitHubTransport:
         """Read a list page by page: to its end, to `most` pages, or to one that is too large to read."""
         pages: list[Response] = []
         for number in range(1, most + 1):
-            pages.append(await self.send_in_scope(core.for_page(request, number), scope))
-            if pages[-1].cut or core.next_link(pages[-1]) is None:
+            pages.append(await self.send_in_scope(request_response.with_page(request, number), scope))
+            if pages[-1].cut or request_response.find_next_link(pages[-1]) is None:
                 break
         return pages
 
@@ -139,10 +139,12 @@ class GitHubTransport:
         self._reserve(scope.installation_id, 0)
         ids = () if scope.repository_id is None else (scope.repository_id,)
         names = () if scope.repository is None else (scope.repository,)
-        request = core.installation_token(scope.installation_id, ids, scope.permissions, repositories=names)
+        request = request_response.create_installation_token(
+            scope.installation_id, ids, scope.permissions, repositories=names
+        )
         # GitHub counts it for the App, on an endpoint per installation, and there is at most one an hour and scope:
         # points for it would delay a start with a thousand installations for minutes. Blocks do count.
-        return core.minted_token(await self.send_as_app(request, points=0))
+        return request_response.parse_token(await self.send_as_app(request, points=0))
 
     # Within which limits
 
@@ -152,7 +154,7 @@ class GitHubTransport:
         """Send and follow a read's redirect. `installation_id` is `APP` for requests with the App's JWT."""
         cost = request.points if points is None else points
         response = await self._exchange(request, token, installation_id, cost)
-        redirected = core.follow_redirect(request, response, self._api_url)
+        redirected = request_response.follow_redirect(request, response, self._api_url)
         if redirected is not None:
             request, response = redirected, await self._exchange(redirected, token, installation_id, cost)
         self._raise_for_error(request, response, installation_id)

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from crcr.decide.github.requests_and_answers import FileLocation
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.oidc.identity import IssuerKind
-from crcr.settings.readers import values
+from crcr.settings.readers import single_values
 from crcr.settings.readers.service_urls import ServiceUrl, postgres_url
 from crcr.settings.setting import InvalidValue, RawValue
 
@@ -80,17 +80,17 @@ class TokenSetting:
 
 
 def allowlist_source(raw: RawValue) -> AllowlistSource:
-    value = values.text(raw)
+    value = single_values.text(raw)
     if "://" in value:
         return _github_source(value)
     path = raw.folder / value
     if not path.is_file():
-        raise InvalidValue(f"names {values.quote(str(path))}, but there is no such file.")
+        raise InvalidValue(f"names {single_values.quote(str(path))}, but there is no such file.")
     return AllowlistFile(path)
 
 
 def _github_source(value: str) -> AllowlistOnGitHub:
-    parts = values.split_url(value)
+    parts = single_values.split_url(value)
     match = _BLOB.fullmatch(parts.path) if parts else None
     if parts is None or match is None or parts.scheme not in {"http", "https"} or parts.username is not None:
         raise InvalidValue(f"must be a file's path or an address such as {_FORM}.")
@@ -112,7 +112,7 @@ def web_url(api_url: str) -> str:
 
 
 def database(raw: RawValue) -> SqliteSetting | PostgresSetting:
-    value = values.text(raw)
+    value = single_values.text(raw)
     if value.startswith(("postgresql:", "postgres:", "postgresql+")):
         return PostgresSetting(postgres_url(value))
     return sqlite_file(raw, " or postgresql://user@host/name")
@@ -120,7 +120,7 @@ def database(raw: RawValue) -> SqliteSetting | PostgresSetting:
 
 def sqlite_file(raw: RawValue, otherwise: str = "") -> SqliteSetting:
     """Read `sqlite:///path`; `otherwise` is the alternative named in the error."""
-    value = values.text(raw)
+    value = single_values.text(raw)
     name = value.removeprefix(_SQLITE)
     if not value.startswith(_SQLITE) or name in {"", ":memory:"} or "?" in name:
         raise InvalidValue(f"must be sqlite:///path (four slashes for a path from the root){otherwise}.")
@@ -159,7 +159,7 @@ def _issuer(raw: RawValue, number: int, table: object) -> IssuerSetting:
         raise InvalidValue(f"(number {number}): kind must be one of {', '.join(IssuerKind)}.") from None
     try:
         addresses = [
-            values.safe_url(RawValue(table[name], name, raw.folder))
+            single_values.safe_url(RawValue(table[name], name, raw.folder))
             for name in ("issuer", "jwks_url")
             if name in table
         ]

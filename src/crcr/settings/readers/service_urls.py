@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 from cryptography.x509 import load_pem_x509_certificates
 from pydantic import SecretStr
 
-from crcr.settings.readers import values
+from crcr.settings.readers import single_values
 from crcr.settings.setting import InvalidValue, RawValue
 
 _ENCRYPTED = frozenset({"rediss", "clickhouses"})
@@ -49,8 +49,8 @@ def service_url(*schemes: str, checked: Callable[[SplitResult], None]) -> Callab
     forms = " or ".join(f"{scheme}://…" for scheme in schemes)
 
     def read(given: RawValue) -> ServiceUrl:
-        value = values.text(given)
-        parts = values.split_url(value)
+        value = single_values.text(given)
+        parts = single_values.split_url(value)
         if parts is None or parts.scheme not in schemes:
             raise InvalidValue(f"must be an address such as {forms}.")
         if not parts.hostname:
@@ -86,7 +86,7 @@ _clickhouse_server = service_url("clickhouse", "clickhouses", checked=_database_
 
 def clickhouse_url(given: RawValue) -> ServiceUrl:
     """Read the address of a server, or a folder for chDB, the same engine in our own process."""
-    value = values.text(given)
+    value = single_values.text(given)
     if not value.startswith("chdb:"):
         return _clickhouse_server(given)
     folder = value.removeprefix("chdb://")
@@ -101,7 +101,7 @@ _SSL_MODES = frozenset({"disable", "prefer", "require", "verify-ca", "verify-ful
 
 def postgres_url(value: str) -> ServiceUrl:
     """Read `postgresql://user:password@host:port/name`; a socket's folder is `?host=/folder`."""
-    parts = values.split_url(value)
+    parts = single_values.split_url(value)
     if parts is None or parts.scheme not in {"postgresql", "postgres"} or parts.fragment:
         raise InvalidValue("must be an address such as postgresql://user:password@host:5432/name.")
     options = parse_qs(parts.query, keep_blank_values=True)
@@ -126,7 +126,7 @@ def postgres_url(value: str) -> ServiceUrl:
 
 def ca_file(given: RawValue) -> Path:
     """Read the path of a PEM file with the certificates that prove a server."""
-    path = given.folder / values.text(given)
+    path = given.folder / single_values.text(given)
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_CA_BYTES)

@@ -26,7 +26,7 @@ from crcr.show.access.admin_orders import (
 )
 from crcr.show.access.login import check_form, require_session
 from crcr.show.access.reader import Reader, SignInMethod, get_reader
-from crcr.show.api.models.core import ErrorBody
+from crcr.show.api.models.shared import ErrorBody
 from crcr.show.http.forms import read_form, read_small
 from crcr.show.http.same_site import local_path
 from crcr.show.render.notices import with_notice

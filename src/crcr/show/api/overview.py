@@ -17,8 +17,8 @@ from crcr.decide.views.backend import BackendMetrics
 from crcr.decide.views.overview import Summary as SummaryView
 from crcr.errors import NotFound
 from crcr.show.api.models import backend as backends
-from crcr.show.api.models.core import HEALTH_REASON, SUMMARY, TALLY
 from crcr.show.api.models.derive import Model
+from crcr.show.api.models.shared import HEALTH_REASON, SUMMARY, TALLY
 from crcr.show.api.parameters import (
     BackendQueryParam,
     CursorParam,

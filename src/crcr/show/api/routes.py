@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 from crcr.decide.model import RepoName
 from crcr.ports import Clock
 from crcr.record.views.sql_views import SqlViews
-from crcr.show.api import joining, lists, overview, setup
-from crcr.show.api.models.core import ErrorBody
+from crcr.show.api import lists, overview, refusals_and_sandbox, setup
+from crcr.show.api.models.shared import ErrorBody
 from crcr.show.api.parameters import CONTEXT, ApiContext, require_utf8
 from crcr.show.csv import routes as csv_routes
 from crcr.show.live.shared_health import SharedHealth
@@ -76,14 +76,14 @@ def _build_routes() -> tuple[ReadRoute, ...]:
         dependencies=[Depends(require_utf8)],
     )
     csv_routes.add(csv)
-    joining.add_csv(csv)
+    refusals_and_sandbox.add_csv(csv)
     json = APIRouter(
         **shared, responses={**_ERRORS, **_UNCHANGED}, dependencies=[Depends(require_utf8), Depends(_headers)]
     )
     overview.add(json)
     lists.add(json)
     setup.add(json)
-    joining.add(json)
+    refusals_and_sandbox.add(json)
     # CSV first: otherwise `name.csv` would match the JSON route of a name.
     return tuple(route for route in (*csv.routes, *json.routes) if isinstance(route, ReadRoute))
 

@@ -28,8 +28,8 @@ from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.access.reader import get_reader
 from crcr.show.access.sessions import TokenStore
 from crcr.show.api.models import setup as models
-from crcr.show.api.models.core import ErrorBody
 from crcr.show.api.models.derive import Link, Model
+from crcr.show.api.models.shared import ErrorBody
 from crcr.show.api.parameters import (
     OrgPath,
     RepoPath,

@@ -1,1 +1,1 @@
-"""The pages, one module for each family."""
+"""The routes of the HTML pages: each reads its views and renders a template. How values are drawn is in `show.render`."""

@@ -12,7 +12,7 @@ from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame, NotListed
-from crcr.show.render.job_panel import backend_panel, make_panel, requested_token, wants_panel_only
+from crcr.show.pages.job_panel import backend_panel, make_panel, requested_token, wants_panel_only
 from crcr.show.render.matrix import draw_cells, lay_out
 from crcr.show.render.status import SETTLED, refusal_meaning
 from crcr.show.render.trend_charts import backend_charts

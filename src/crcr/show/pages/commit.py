@@ -12,7 +12,7 @@ from crcr.decide.views.commit import CommitBackend
 from crcr.decide.views.logs import HitKind
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
-from crcr.show.render.job_panel import shared_panel, wants_panel_only
+from crcr.show.pages.job_panel import shared_panel, wants_panel_only
 from crcr.show.urls.location import PageLinks, PageLocation, data_links, whole_sha
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")

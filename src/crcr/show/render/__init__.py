@@ -1,1 +1,1 @@
-"""Parts of pages: charts, matrix, statuses, templates."""
+"""Markup from values, without routes or queries: charts, matrix, statuses, notices, templates. The routes are in `show.pages`."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from crcr.decide.github.requests_and_answers import FileLocation, FileText, PullFacts, RepositoryFacts
 from crcr.decide.model import RepoName
 from crcr.errors import FileNotText, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
-from crcr.github.api import core
-from crcr.github.api.core import Request, Response
+from crcr.github.api import request_response
+from crcr.github.api.request_response import Request, Response
 from crcr.github.http.errors import MESSAGE_CHARS, error_from_response, readable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,12 +28,12 @@ def answer(status: int, headers: dict[str, str] | None = None, **body: object) -
 def test_every_call_has_its_method_path_and_points() -> None:
     place = FileLocation(REPO, "main/x?&", ".github/allow list#1.yml")
     asked = [
-        core.find_installation(REPO),
-        core.read_repository(REPO),
-        core.dispatch(REPO, b"{}"),
-        core.read_pull(REPO, 7),
-        core.read_file(place, '"e"'),
-        core.installation_token(5, [9], core.CONTENTS_WRITE),
+        request_response.find_installation(REPO),
+        request_response.read_repository(REPO),
+        request_response.create_dispatch(REPO, b"{}"),
+        request_response.read_pull(REPO, 7),
+        request_response.read_file(place, '"e"'),
+        request_response.create_installation_token(5, [9], request_response.CONTENTS_WRITE),
     ]
     assert [(r.method, r.path, r.points) for r in asked] == [
         ("GET", "/repos/Org/Back.end/installation", 1),
@@ -50,21 +50,21 @@ def test_every_call_has_its_method_path_and_points() -> None:
 
 
 def test_a_token_is_asked_for_no_more_than_its_use() -> None:
-    narrow = core.installation_token(5, [9], core.CONTENTS_WRITE).body
-    wide = core.installation_token(5, [], core.METADATA_READ).body
+    narrow = request_response.create_installation_token(5, [9], request_response.CONTENTS_WRITE).body
+    wide = request_response.create_installation_token(5, [], request_response.METADATA_READ).body
     assert json.loads(narrow or b"") == {"permissions": {"contents": "write"}, "repository_ids": [9]}
     assert json.loads(wide or b"") == {"permissions": {"metadata": "read"}}
 
 
 def test_a_dispatch_body_is_the_very_object_it_was_given() -> None:
     body = b'{"event_type":"push"}'
-    assert core.dispatch(REPO, body).body is body
+    assert request_response.create_dispatch(REPO, body).body is body
 
 
 @pytest.mark.parametrize("path", ["../../../user", "a/../b", "", "a//b", "."])
 def test_a_path_that_would_ask_another_endpoint_is_refused(path: str) -> None:
     with pytest.raises(OutsideRefused, match="not the path of a file"):
-        core.read_file(FileLocation(REPO, "main", path), None)
+        request_response.read_file(FileLocation(REPO, "main", path), None)
 
 
 RESET = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(EPOCH + 120)}
@@ -116,9 +116,9 @@ def test_every_other_status_has_one_meaning(status: int, kind: type[OutsideFault
 
 
 def test_not_modified_is_a_success_only_when_an_etag_was_sent() -> None:
-    asked = core.read_file(FileLocation(REPO, "main", "a"), '"e"')
+    asked = request_response.read_file(FileLocation(REPO, "main", "a"), '"e"')
     assert error_from_response(asked, Response(304, {}, b""), NOW) is None
-    assert core.file_text(Response(304, {}, b"")) is None
+    assert request_response.parse_file(Response(304, {}, b"")) is None
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", b"[1]", b'{"message": 3}', b"[" * 100_000])
@@ -146,13 +146,13 @@ def test_good_answers_become_values() -> None:
     when = "2026-01-01T02:00:00+02:00"
     repository = answer(200, id=3, full_name="Org/New", owner={"id": 4, "login": "Org"}, extra=[1])
     pull = answer(200, state="open", head={"sha": "a" * 40}, base={"ref": "main"}, updated_at=when)
-    minted = core.minted_token(answer(201, token=TOKEN, expires_at="2026-01-01T01:00:00Z"))
-    assert core.installation_id(answer(200, id=5)) == 5
-    assert core.repository_facts(repository) == RepositoryFacts(3, 4, "Org/New")
-    assert core.pull_facts(pull) == PullFacts("a" * 40, "main", is_open=True, updated_at=NOW)
+    minted = request_response.parse_token(answer(201, token=TOKEN, expires_at="2026-01-01T01:00:00Z"))
+    assert request_response.parse_installation_id(answer(200, id=5)) == 5
+    assert request_response.parse_repository(repository) == RepositoryFacts(3, 4, "Org/New")
+    assert request_response.parse_pull(pull) == PullFacts("a" * 40, "main", is_open=True, updated_at=NOW)
     assert (minted.value, minted.expires_at) == (TOKEN, NOW.replace(hour=1))
     assert TOKEN not in repr(minted)
-    assert core.file_text(Response(200, {"etag": '"e"'}, "é".encode())) == FileText("é", '"e"')
+    assert request_response.parse_file(Response(200, {"etag": '"e"'}, "é".encode())) == FileText("é", '"e"')
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_good_answers_become_values() -> None:
 )
 def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(response: Response) -> None:
     with pytest.raises(OutsideUnsure) as caught:
-        core.minted_token(response)
+        request_response.parse_token(response)
     assert "ghs_" not in f"{caught.value!r} {caught.value}"
 
 
@@ -179,12 +179,12 @@ def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(response: Respons
 )
 def test_a_file_that_is_no_text_or_too_large_is_refused(response: Response) -> None:
     with pytest.raises(OutsideRefused):
-        core.file_text(response)
+        request_response.parse_file(response)
 
 
 def test_a_file_that_is_not_utf_8_is_refused_with_its_line() -> None:
     with pytest.raises(FileNotText) as caught:
-        core.file_text(Response(200, {}, b"L1:\n  - caf\xe9/x\n"))
+        request_response.parse_file(Response(200, {}, b"L1:\n  - caf\xe9/x\n"))
     assert (caught.value.line, caught.value.detail) == (2, "not UTF-8 text: byte 0xe9 at column 8")
 
 
@@ -217,10 +217,15 @@ MOVES: list[tuple[str, str, str | None]] = [
 def test_a_read_follows_a_move_only_below_the_apis_own_address(
     api_url: str, location: str, path: str | None
 ) -> None:
-    onward = core.follow_redirect(READ, Response(301, {"location": location}, b""), api_url)
+    onward = request_response.follow_redirect(READ, Response(301, {"location": location}, b""), api_url)
     assert (onward.path if onward else None) == path
 
 
 def test_a_write_follows_no_move() -> None:
     moved = Response(307, {"location": "/repositories/3/dispatches"}, b"")
-    assert core.follow_redirect(core.dispatch(REPO, b"{}"), moved, "https://api.github.com") is None
+    assert (
+        request_response.follow_redirect(
+            request_response.create_dispatch(REPO, b"{}"), moved, "https://api.github.com"
+        )
+        is None
+    )

@@ -9,7 +9,7 @@ from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import OutsideUnsure
 from crcr.github.api import actions
-from crcr.github.api.core import Response
+from crcr.github.api.request_response import Response
 
 REPO = RepoName("Org/Down")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +42,7 @@ def answer(body: object) -> Response:
 
 
 def job(**changed: object) -> ActionsJob:
-    (found,) = actions.jobs(answer({"total_count": 1, "jobs": [JOB | changed]}), 2)
+    (found,) = actions.parse_jobs(answer({"total_count": 1, "jobs": [JOB | changed]}), 2)
     return found
 
 
@@ -53,7 +53,7 @@ def test_every_call_has_its_method_path_and_points() -> None:
         actions.rerun(REPO, 3, failed_only=True),
         actions.read_run(REPO, 3),
         actions.list_runs(REPO, event="a&b", since=NOW, until=NOW.replace(hour=1, microsecond=9)),
-        actions.run_jobs(REPO, 3, 2),
+        actions.list_jobs(REPO, 3, 2),
     ]
     assert [(request.method, request.path, request.points) for request in asked] == [
         ("POST", "/repos/Org/Down/actions/runs/3/rerun", 5),
@@ -85,13 +85,13 @@ def test_a_run_becomes_a_value() -> None:
         event="repository_dispatch",
         created_at=NOW,
     )
-    assert actions.run(answer(RUN)) == expected
-    assert actions.runs(answer({"total_count": 1, "workflow_runs": [RUN]})) == (expected,)
+    assert actions.parse_run(answer(RUN)) == expected
+    assert actions.parse_runs(answer({"total_count": 1, "workflow_runs": [RUN]})) == (expected,)
 
 
 def test_what_a_run_leaves_out_stays_empty() -> None:
     bare = {"id": 3, "event": "push", "created_at": "2026-01-01T00:00:00Z", "status": None, "name": None}
-    found = actions.run(answer(bare))
+    found = actions.parse_run(answer(bare))
     assert (found.attempt, found.status, found.conclusion, found.is_over) == (1, "", None, False)
     assert (found.display_title, found.workflow_name, found.workflow_path) == ("", "", "")
 
@@ -109,7 +109,7 @@ CONCLUSIONS: list[tuple[str | None, Conclusion | None]] = [
 
 @pytest.mark.parametrize(("said", "meant"), CONCLUSIONS)
 def test_a_conclusion_nobody_heard_of_is_a_failure(said: str | None, meant: Conclusion | None) -> None:
-    assert actions.run(answer(RUN | {"conclusion": said})).conclusion is meant
+    assert actions.parse_run(answer(RUN | {"conclusion": said})).conclusion is meant
     assert job(conclusion=said).conclusion is meant
 
 
@@ -161,8 +161,8 @@ def test_a_check_run_that_is_not_named_by_a_number_is_not_known(url: str | None)
 )
 def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: object) -> None:
     with pytest.raises(OutsideUnsure):
-        actions.run(answer(body))
+        actions.parse_run(answer(body))
     with pytest.raises(OutsideUnsure):
-        actions.runs(answer(body))
+        actions.parse_runs(answer(body))
     with pytest.raises(OutsideUnsure):
-        actions.jobs(answer(body), 1)
+        actions.parse_jobs(answer(body), 1)

@@ -8,7 +8,7 @@ import pytest
 from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.errors import OutsideUnsure
 from crcr.github.api import delivery_log
-from crcr.github.api.core import MAX_LARGE_BYTES, MAX_LIST_BYTES, Response
+from crcr.github.api.request_response import MAX_LARGE_BYTES, MAX_LIST_BYTES, Response
 
 ENTRY: dict[str, object] = {
     "id": 12_345_678_901_234,
@@ -30,14 +30,14 @@ def page(*entries: object, link: str = "") -> Response:
 
 
 def entry(**changed: object) -> LoggedDelivery:
-    return delivery_log.log_page(page(ENTRY | changed)).entries[0]
+    return delivery_log.parse_log_page(page(ENTRY | changed)).entries[0]
 
 
 def test_the_log_is_asked_for_by_cursor() -> None:
     asked = [
-        delivery_log.delivery_log(None),
-        delivery_log.delivery_log("v1_a&b=c"),
-        delivery_log.logged_delivery(7),
+        delivery_log.list_deliveries(None),
+        delivery_log.list_deliveries("v1_a&b=c"),
+        delivery_log.read_delivery(7),
     ]
     assert [(request.method, request.path, request.most_bytes) for request in asked] == [
         ("GET", "/app/hook/deliveries?per_page=100", MAX_LIST_BYTES),
@@ -75,19 +75,19 @@ CURSORS: list[tuple[str, str | None]] = [
 
 @pytest.mark.parametrize(("link", "cursor"), CURSORS)
 def test_the_next_pages_cursor_stands_in_the_link(link: str, cursor: str | None) -> None:
-    assert delivery_log.log_page(page(link=link)) == DeliveryLogPage((), cursor)
+    assert delivery_log.parse_log_page(page(link=link)) == DeliveryLogPage((), cursor)
 
 
 @pytest.mark.parametrize("address", ["https://a/x", "https://a/x?cursor=", "https://[/x?cursor=1"])
 def test_a_log_that_goes_on_without_a_cursor_is_not_taken_for_its_end(address: str) -> None:
     with pytest.raises(OutsideUnsure):
-        delivery_log.log_page(page(link=f'<{address}>; rel="next"'))
+        delivery_log.parse_log_page(page(link=f'<{address}>; rel="next"'))
 
 
 def test_a_payload_is_handed_back_as_compact_json() -> None:
     payload = '{ "é" : [1.50, 123456789012345678901234567890],\n "a b": "\\u003c" }'
     body = '{"id":1,"guid":"g","event":"push","request":{"headers":null,"payload":%s},"response":{"payload":"x"}}'
-    guid, event, data = delivery_log.delivered(Response(200, {}, (body % payload).encode()))
+    guid, event, data = delivery_log.parse_delivery(Response(200, {}, (body % payload).encode()))
     assert (guid, event) == ("g", "push")
     assert data.decode() == '{"é":[1.50,123456789012345678901234567890],"a b":"\\u003c"}'
 
@@ -98,10 +98,10 @@ def test_a_payload_is_handed_back_as_compact_json() -> None:
 def test_a_delivery_without_a_readable_payload_is_not_handed_back(payload: str) -> None:
     body = f'{{"guid":"g","event":"push","request":{{"payload":{payload}}}}}'
     with pytest.raises(OutsideUnsure):
-        delivery_log.delivered(Response(200, {}, body.encode()))
+        delivery_log.parse_delivery(Response(200, {}, body.encode()))
 
 
 @pytest.mark.parametrize("change", [{"id": 0}, {"guid": None}, {"delivered_at": "yesterday"}, {"event": 1}])
 def test_a_log_that_cannot_be_read_leaves_the_outcome_open(change: dict[str, object]) -> None:
     with pytest.raises(OutsideUnsure):
-        delivery_log.log_page(page(ENTRY | change))
+        delivery_log.parse_log_page(page(ENTRY | change))

@@ -8,7 +8,7 @@ from crcr.decide.github.requests_and_answers import ChangedFiles, Comparison, Ta
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import commits
-from crcr.github.api.core import MAX_LIST_BYTES, Response, for_page, next_link
+from crcr.github.api.request_response import MAX_LIST_BYTES, Response, find_next_link, with_page
 
 REPO = RepoName("Org/Up")
 HERE = Target(REPO, 9, 5)
@@ -32,10 +32,10 @@ def compared(commits: int, total: int, changed: list[dict[str, str]] | None) -> 
 
 def test_every_call_has_its_path() -> None:
     asked = [
-        commits.pull_files(REPO, 7),
+        commits.list_pull_files(REPO, 7),
         commits.compare(REPO, "main", "topic/a&b#1"),
-        commits.commit_tree(REPO, "abc/../d"),
-        commits.commit_pulls(REPO, "abc?x"),
+        commits.read_commit_tree(REPO, "abc/../d"),
+        commits.list_commit_pulls(REPO, "abc?x"),
     ]
     assert [(request.method, request.path) for request in asked] == [
         ("GET", "/repos/Org/Up/pulls/7/files?per_page=100"),
@@ -47,9 +47,9 @@ def test_every_call_has_its_path() -> None:
 
 
 def test_pages_are_counted_by_us() -> None:
-    request = commits.pull_files(REPO, 7)
-    assert for_page(request, 1) is request
-    assert for_page(request, 3).path == "/repos/Org/Up/pulls/7/files?per_page=100&page=3"
+    request = commits.list_pull_files(REPO, 7)
+    assert with_page(request, 1) is request
+    assert with_page(request, 3).path == "/repos/Org/Up/pulls/7/files?per_page=100&page=3"
 
 
 LINKS: list[tuple[str, str | None]] = [
@@ -67,7 +67,7 @@ LINKS: list[tuple[str, str | None]] = [
 
 @pytest.mark.parametrize(("header", "address"), LINKS)
 def test_the_next_page_stands_in_the_link_header(header: str, address: str | None) -> None:
-    assert next_link(Response(200, {"link": header}, b"")) == address
+    assert find_next_link(Response(200, {"link": header}, b"")) == address
 
 
 @pytest.mark.parametrize(
@@ -90,32 +90,34 @@ def test_a_comparison_of_anything_but_two_names_is_refused(base: str, head: str)
 
 @pytest.mark.parametrize("sha", ["", ".", ".."])
 def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
-    for request in (commits.commit_tree, commits.commit_pulls):
+    for request in (commits.read_commit_tree, commits.list_commit_pulls):
         with pytest.raises(OutsideRefused):
             request(REPO, sha)
 
 
 def test_a_renamed_file_counts_under_both_names() -> None:
     renamed = {"filename": "new", "previous_filename": "old", "status": "renamed"}
-    found = commits.changed_files([page([*files(1), renamed], more=True), page([renamed, *files(1, 1)])])
+    found = commits.parse_changed_files(
+        [page([*files(1), renamed], more=True), page([renamed, *files(1, 1)])]
+    )
     assert found == ChangedFiles(("f0", "old", "new", "f1"), complete=True)
 
 
 def test_a_list_of_files_as_long_as_githubs_longest_is_not_whole() -> None:
     whole = [page(files(100, start)) for start in range(0, 2900, 100)]
-    assert commits.changed_files([*whole, page(files(99, 2900))]).complete
-    assert not commits.changed_files([*whole, page(files(100, 2900))]).complete
+    assert commits.parse_changed_files([*whole, page(files(99, 2900))]).complete
+    assert not commits.parse_changed_files([*whole, page(files(100, 2900))]).complete
 
 
 def test_a_list_that_goes_on_or_is_too_large_is_not_whole() -> None:
-    assert not commits.changed_files([page(files(2), more=True)]).complete
-    cut = commits.changed_files([page(files(2), more=True), page([], cut=True)])
+    assert not commits.parse_changed_files([page(files(2), more=True)]).complete
+    cut = commits.parse_changed_files([page(files(2), more=True), page([], cut=True)])
     assert cut == ChangedFiles(("f0", "f1"), complete=False)
 
 
 def test_a_comparison_joins_its_pages() -> None:
     first, second = compared(2, 3, files(2)), compared(1, 3, None)
-    found = commits.comparison([page(first, more=True), page(second)])
+    found = commits.parse_comparison([page(first, more=True), page(second)])
     shas = (f"{0:040}", f"{1:040}", f"{0:040}")
     assert found == Comparison(shas, ChangedFiles(("f0", "f1"), complete=True), complete=True)
 
@@ -135,7 +137,7 @@ def test_a_comparison_joins_its_pages() -> None:
 def test_a_comparison_says_what_it_does_not_list(
     pages: list[Response], all_files: bool, all_commits: bool
 ) -> None:
-    found = commits.comparison(pages)
+    found = commits.parse_comparison(pages)
     assert (found.files.complete, found.complete) == (all_files, all_commits)
 
 
@@ -147,22 +149,22 @@ def test_only_open_pull_requests_into_this_repository_count() -> None:
     listed = page(
         [pull(1, "open", 9, "old/name"), pull(2, "closed", 9, "Org/Up"), pull(3, "open", 8, "org/up")]
     )
-    assert commits.open_pulls(listed, HERE) == (1,)
-    assert commits.open_pulls(listed, Target(REPO, None, 5)) == (3,)
+    assert commits.parse_open_pulls(listed, HERE) == (1,)
+    assert commits.parse_open_pulls(listed, Target(REPO, None, 5)) == (3,)
 
 
 def test_a_commits_tree_is_read() -> None:
-    assert commits.tree_sha(page({"sha": "a", "tree": {"sha": "b", "url": ""}})) == "b"
+    assert commits.parse_tree_sha(page({"sha": "a", "tree": {"sha": "b", "url": ""}})) == "b"
 
 
 @pytest.mark.parametrize("body", [None, {}, [{}], [1], {"tree": 1}, {"commits": [], "total_commits": "1"}])
 def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: object) -> None:
     answer = page(body)
     with pytest.raises(OutsideUnsure):
-        commits.changed_files([answer])
+        commits.parse_changed_files([answer])
     with pytest.raises(OutsideUnsure):
-        commits.comparison([answer])
+        commits.parse_comparison([answer])
     with pytest.raises(OutsideUnsure):
-        commits.tree_sha(answer)
+        commits.parse_tree_sha(answer)
     with pytest.raises(OutsideUnsure):
-        commits.open_pulls(answer, HERE)
+        commits.parse_open_pulls(answer, HERE)

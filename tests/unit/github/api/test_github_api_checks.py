@@ -14,7 +14,7 @@ from crcr.decide.github.requests_and_answers import ListedCheck, Urgency
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import checks
-from crcr.github.api.core import MAX_LIST_BYTES, Request, Response
+from crcr.github.api.request_response import MAX_LIST_BYTES, Request, Response
 
 REPO = RepoName("Org/Up")
 SHA = "a" * 40
@@ -183,14 +183,14 @@ def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
 
 def test_found_checks_become_values() -> None:
     body = b'{"total_count":2,"check_runs":[{"id":4,"external_id":"g/1","app":{"id":1}},{"id":5,"external_id":null}]}'
-    assert checks.found_checks(Response(200, {}, body)) == (ListedCheck(4, "g/1"), ListedCheck(5, None))
-    assert checks.check_run_id(Response(201, {}, b'{"id":4}')) == 4
+    assert checks.parse_checks(Response(200, {}, body)) == (ListedCheck(4, "g/1"), ListedCheck(5, None))
+    assert checks.parse_check_run_id(Response(201, {}, b'{"id":4}')) == 4
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"check_runs":{}}', b'{"check_runs":[{"id":"4"}]}', b'{"id":0}']
 )
 def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: bytes) -> None:
-    for reader in (checks.found_checks, checks.check_run_id):
+    for reader in (checks.parse_checks, checks.parse_check_run_id):
         with pytest.raises(OutsideUnsure):
             reader(Response(200, {}, body))

@@ -9,7 +9,7 @@ from crcr.decide.github.requests_and_answers import Target, Urgency
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import commits
-from crcr.github.api.core import Response
+from crcr.github.api.request_response import Response
 from crcr.github.client import GitHubClient
 from support.github.fake_github import FakeGitHub
 
@@ -26,10 +26,10 @@ def page(body: object) -> Response:
 
 def test_every_call_has_its_path_and_leaves_the_minute_to_others() -> None:
     asked = [
-        commits.repository(REPO),
-        commits.matching_branches(REPO, "release/"),
-        commits.ancestry(REPO, "release/2.1", SHA),
-        commits.commit(REPO, SHA),
+        commits.read_repository(REPO),
+        commits.list_matching_branches(REPO, "release/"),
+        commits.compare_ancestry(REPO, "release/2.1", SHA),
+        commits.read_commit(REPO, SHA),
     ]
     assert [request.path for request in asked] == [
         "/repos/Org/Up",
@@ -45,7 +45,7 @@ def test_every_call_has_its_path_and_leaves_the_minute_to_others() -> None:
 @pytest.mark.parametrize("branch", ["a..b", "a:b", "a b", "a^", "a~1", "a\\b", "a\nb"])
 def test_what_is_no_branch_is_not_asked_about(branch: str) -> None:
     with pytest.raises(OutsideRefused):
-        commits.ancestry(REPO, branch, SHA)
+        commits.compare_ancestry(REPO, branch, SHA)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_only_behind_and_identical_are_history(status: str, is_ancestor: bool) -
 
 def test_a_branch_begins_as_asked() -> None:
     refs = [{"ref": f"refs/heads/{name}"} for name in ("release-notes", "release/2.0", "release/x")]
-    assert commits.branches(page(refs), "release/") == ("release/2.0", "release/x")
+    assert commits.parse_branches(page(refs), "release/") == ("release/2.0", "release/x")
 
 
 @pytest.mark.parametrize("body", [{}, [], {"status": 3}, "behind"])

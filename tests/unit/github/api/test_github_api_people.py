@@ -9,7 +9,7 @@ from crcr.decide.github.requests_and_answers import PostedComment, Role
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.api import comments_and_roles
-from crcr.github.api.core import MAX_LARGE_BYTES, Response
+from crcr.github.api.request_response import MAX_LARGE_BYTES, Response
 
 REPO = RepoName("Org/Up")
 SINCE = datetime(2026, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
@@ -21,10 +21,10 @@ def answer(body: object) -> Response:
 
 def test_every_call_has_its_method_path_and_points() -> None:
     asked = [
-        comments_and_roles.permission(REPO, "dependabot[bot]/../x"),
-        comments_and_roles.comment(REPO, 7, "Hello"),
-        comments_and_roles.comments(REPO, 7, SINCE),
-        comments_and_roles.react(REPO, 8, "+1"),
+        comments_and_roles.read_permission(REPO, "dependabot[bot]/../x"),
+        comments_and_roles.create_comment(REPO, 7, "Hello"),
+        comments_and_roles.list_comments(REPO, 7, SINCE),
+        comments_and_roles.add_reaction(REPO, 8, "+1"),
     ]
     assert [(request.method, request.path, request.points) for request in asked] == [
         ("GET", "/repos/Org/Up/collaborators/dependabot%5Bbot%5D%2F..%2Fx/permission", 1),
@@ -37,22 +37,22 @@ def test_every_call_has_its_method_path_and_points() -> None:
 
 
 def test_only_a_comment_is_content_that_people_are_notified_of() -> None:
-    assert comments_and_roles.comment(REPO, 7, "Hello").creates_content
-    assert not comments_and_roles.react(REPO, 8, "+1").creates_content
+    assert comments_and_roles.create_comment(REPO, 7, "Hello").creates_content
+    assert not comments_and_roles.add_reaction(REPO, 8, "+1").creates_content
 
 
 @pytest.mark.parametrize("login", ["", ".", ".."])
 def test_a_login_that_would_change_the_path_is_refused(login: str) -> None:
     with pytest.raises(OutsideRefused):
-        comments_and_roles.permission(REPO, login)
+        comments_and_roles.read_permission(REPO, login)
 
 
 def test_a_login_that_is_no_text_names_nobody() -> None:
-    assert comments_and_roles.permission(REPO, "a\ud800").path.endswith("/a%3F/permission")
+    assert comments_and_roles.read_permission(REPO, "a\ud800").path.endswith("/a%3F/permission")
 
 
 def test_a_comment_longer_than_github_takes_is_cut_where_a_reader_sees_it() -> None:
-    said = json.loads(comments_and_roles.comment(REPO, 7, "x" * 70_000).body or b"")["body"]
+    said = json.loads(comments_and_roles.create_comment(REPO, 7, "x" * 70_000).body or b"")["body"]
     assert len(said) == 65_536
     assert said.endswith("x\n\n… cut")
 
@@ -74,25 +74,25 @@ ROLES: list[tuple[dict[str, object], Role]] = [
 
 @pytest.mark.parametrize(("body", "role"), ROLES)
 def test_a_role_is_read_by_its_name_and_else_by_its_permission(body: dict[str, object], role: Role) -> None:
-    assert comments_and_roles.role(answer(body)) is role
+    assert comments_and_roles.parse_role(answer(body)) is role
 
 
 def test_comments_become_values() -> None:
     listed = answer([{"id": 1, "body": "/crcr rerun", "user": None}, {"id": 2}, {"id": 3, "body": None}])
-    assert comments_and_roles.posted_comments(listed) == (
+    assert comments_and_roles.parse_comments(listed) == (
         PostedComment(1, "/crcr rerun"),
         PostedComment(2, ""),
         PostedComment(3, ""),
     )
-    assert comments_and_roles.comment_id(answer({"id": 4, "body": "x"})) == 4
+    assert comments_and_roles.parse_comment_id(answer({"id": 4, "body": "x"})) == 4
 
 
 @pytest.mark.parametrize("body", [None, {}, [{}], {"role_name": "admin"}, {"permission": 5}, {"id": "x"}])
 def test_an_answer_that_cannot_be_read_gives_no_role_and_no_comment(body: object) -> None:
     for reader in (
-        comments_and_roles.role,
-        comments_and_roles.comment_id,
-        comments_and_roles.posted_comments,
+        comments_and_roles.parse_role,
+        comments_and_roles.parse_comment_id,
+        comments_and_roles.parse_comments,
     ):
         with pytest.raises(OutsideUnsure):
             reader(answer(body))

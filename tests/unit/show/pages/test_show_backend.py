@@ -33,7 +33,7 @@ from crcr.errors import NotFound
 from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.backend import matrix_parameters, sort_jobs
 from crcr.show.pages.frame import Frame
-from crcr.show.render.job_panel import parse_environment, split_job_url
+from crcr.show.pages.job_panel import parse_environment, split_job_url
 from crcr.show.render.matrix import ROOM, shorten_names
 from crcr.show.urls.job_tokens import job_token
 from support.clock import ManualClock

@@ -13,7 +13,7 @@ from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.metrics import history_lag
 from crcr.settings import Settings
-from crcr.settings.readers.values import LOOPBACK
+from crcr.settings.readers.single_values import LOOPBACK
 from crcr.wiring.clickhouse import clickhouse_link
 from crcr.wiring.database import open_database
 

@@ -5,8 +5,8 @@ from typing import Any
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views import backend as views
 from crcr.show.api.models import examples
-from crcr.show.api.models.core import BACKEND, FAILED_JOB, JOB, TREND
 from crcr.show.api.models.derive import Model, Name, Next, derive_model
+from crcr.show.api.models.shared import BACKEND, FAILED_JOB, JOB, TREND
 
 _PLACE = "Of a nightly run: whether its commit belongs to the upstream."
 BACKEND_TREND = derive_model(

@@ -8,8 +8,8 @@ from crcr.decide.statistics import similar_failures
 from crcr.decide.statistics.similar_failures import group_similar_failures
 from crcr.decide.views import commit as views
 from crcr.decide.views.overview import JobView
-from crcr.show.api.models.core import FAILED_JOB
 from crcr.show.api.models.derive import Model, Next, derive_model
+from crcr.show.api.models.shared import FAILED_JOB
 
 GATE_PART = derive_model(views.GatePart, "GatePart")
 GATE_ROW = derive_model(

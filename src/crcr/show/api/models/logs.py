@@ -8,8 +8,8 @@ from crcr.decide.health import relay
 from crcr.decide.views import joining, logs
 from crcr.decide.views import overview as views
 from crcr.show.api.models import examples
-from crcr.show.api.models.core import DISPATCH, JOB
 from crcr.show.api.models.derive import Cursor, Model, Name, Next, derive_model
+from crcr.show.api.models.shared import DISPATCH, JOB
 from crcr.show.render.status import refusal_meaning, waiting_reason
 
 DISPATCH_WITH_JOBS = derive_model(

@@ -92,7 +92,7 @@ class Token:
 # How requests are built
 
 
-def segment(text: str) -> str:
+def quote_segment(text: str) -> str:
     """Return `text` as one segment of a path; refuse what a URL parser would resolve away."""
     if text in {"", ".", ".."}:
         raise OutsideRefused(f"{text!r} cannot be part of an address.", status=400)
@@ -100,13 +100,15 @@ def segment(text: str) -> str:
     return quote(text, safe="", errors="replace")
 
 
-def listing(path: str, *, size: int = 100, most_bytes: int = MAX_LIST_BYTES, **parameters: str) -> Request:
-    """Request the first page of a list; `for_page` requests the others."""
+def list_first_page(
+    path: str, *, size: int = 100, most_bytes: int = MAX_LIST_BYTES, **parameters: str
+) -> Request:
+    """Request the first page of a list; `with_page` requests the others."""
     query = urlencode({**parameters, "per_page": size}, quote_via=quote, safe="", errors="replace")
     return Request("GET", f"{path}?{query}", most_bytes=most_bytes)
 
 
-def for_page(request: Request, page: int) -> Request:
+def with_page(request: Request, page: int) -> Request:
     return request if page == 1 else replace(request, path=f"{request.path}&page={page:d}")
 
 
@@ -114,7 +116,7 @@ _LINK = re.compile(r"<([^<>]*)>([^<]*)")
 _NEXT = re.compile(r';\s*rel="?next"?\s*(?:[;,]|\Z)')
 
 
-def next_link(response: Response) -> str | None:
+def find_next_link(response: Response) -> str | None:
     """Return the address of the list's next page. It only says that there is one; it is never requested."""
     for link in _LINK.finditer(response.headers.get("link", "")):
         if _NEXT.search(link[2]):
@@ -122,11 +124,11 @@ def next_link(response: Response) -> str | None:
     return None
 
 
-def json_body(**fields: object) -> bytes:
+def encode_json(**fields: object) -> bytes:
     return json.dumps(fields).encode()
 
 
-def moment(at: datetime) -> str:
+def format_time(at: datetime) -> str:
     """Return a time as GitHub writes it: UTC, whole seconds, Z."""
     return f"{at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
@@ -136,20 +138,20 @@ def moment(at: datetime) -> str:
 CUT_END = "\n\n… cut"
 
 
-def clean(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which JSON can carry and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()
 
 
-def short(text: str, most: int) -> str:
-    return clean(text if len(text) <= most else text[: most - 1] + "…")
+def cut_line(text: str, most: int) -> str:
+    return replace_surrogates(text if len(text) <= most else text[: most - 1] + "…")
 
 
-def long(text: str, most: int) -> str:
-    return clean(text if len(text) <= most else text[: most - len(CUT_END)] + CUT_END)
+def cut_text(text: str, most: int) -> str:
+    return replace_surrogates(text if len(text) <= most else text[: most - len(CUT_END)] + CUT_END)
 
 
-def within_bytes(text: str, most: int) -> str:
+def cut_bytes(text: str, most: int) -> str:
     data = text.encode("utf-8", "replace")
     if len(data) <= most:
         return data.decode()
@@ -163,7 +165,7 @@ def find_installation(repo: RepoName) -> Request:
     return Request("GET", f"/repos/{repo}/installation")
 
 
-def installation_token(
+def create_installation_token(
     installation_id: int,
     repository_ids: Sequence[int],
     permissions: Permissions,
@@ -177,14 +179,14 @@ def installation_token(
     elif repositories:
         fields["repositories"] = list(repositories)
     path = f"/app/installations/{installation_id:d}/access_tokens"
-    return Request("POST", path, body=json_body(**fields), writes=True)
+    return Request("POST", path, body=encode_json(**fields), writes=True)
 
 
 def read_repository(repo: RepoName) -> Request:
     return Request("GET", f"/repos/{repo}")
 
 
-def dispatch(repo: RepoName, body: bytes) -> Request:
+def create_dispatch(repo: RepoName, body: bytes) -> Request:
     return Request("POST", f"/repos/{repo}/dispatches", body=body, writes=True)
 
 
@@ -277,21 +279,21 @@ class _Pull(msgspec.Struct):
     merged: bool = False
 
 
-def installation_id(response: Response) -> int:
+def parse_installation_id(response: Response) -> int:
     return decode(response, _Installation).id
 
 
-def minted_token(response: Response) -> Token:
+def parse_token(response: Response) -> Token:
     minted = decode(response, _MintedToken)
     return Token(minted.token, minted.expires_at.astimezone(UTC))
 
 
-def repository_facts(response: Response) -> RepositoryFacts:
+def parse_repository(response: Response) -> RepositoryFacts:
     repo = decode(response, _Repository)
     return RepositoryFacts(repo.id, repo.owner.id, repo.full_name, repo.default_branch)
 
 
-def pull_facts(response: Response) -> PullFacts:
+def parse_pull(response: Response) -> PullFacts:
     pull = decode(response, _Pull)
     return PullFacts(
         head_sha=pull.head.sha,
@@ -302,7 +304,7 @@ def pull_facts(response: Response) -> PullFacts:
     )
 
 
-def file_text(response: Response) -> FileText | None:
+def parse_file(response: Response) -> FileText | None:
     if response.status == 304:
         return None
     # The file itself is at fault, so repeating the request would not help.

@@ -1,4 +1,4 @@
-"""JSON and CSV routes of refused reports and of the sandbox."""
+"""JSON and CSV routes of refused reports and of the sandbox, which joining downstreams read."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

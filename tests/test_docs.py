@@ -181,6 +181,22 @@ def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
     assert [name for name in sorted(named) if not _is_ours(name)] == []
 
 
+def test_the_folders_and_modules_in_the_tree_exist() -> None:
+    """A name in a folder's row, such as `http.transport` of `src/crcr/github`, is a module or package in that folder."""
+    rows = [
+        (names(place), names(content))
+        for place, content in table(section(DOCS / "architecture.md", "The tree"))
+    ]
+    missing = [
+        f"{place}: {name}"
+        for (place, *_), inside in rows
+        for name in inside
+        if (ROOT / place).is_dir() and re.fullmatch(r"[a-z_]+(?:\.[a-z_]+)*", name)
+        if not any((ROOT / place / f"{name.replace('.', '/')}{end}").exists() for end in ("", ".py"))
+    ]
+    assert missing == []
+
+
 def test_a_python_file_or_private_name_that_is_named_exists() -> None:
     """Names without their folder or module: `registry.py`, `_READERS`."""
     form = re.compile(r"(?:\w+/)*\w+\.py|_[A-Za-z]\w+")
